@@ -43,7 +43,6 @@ from ._openvino.runtime import (
     devices,
     executed_precisions,
     execution_devices,
-    is_busy,
     metadata_of,
     offered,
     readers,
@@ -334,20 +333,6 @@ class OpenVinoInfer(RunsRows):
     # ---- running ----
 
     def _bind(self) -> None:
-        try:
-            self._give_tensors()
-        except FAILURES as error:
-            if is_busy(error):
-                raise self._in_use() from None
-            raise
-
-    def _in_use(self) -> InferenceError:
-        return InferenceError(
-            f"{self.model.name} is running in another thread, and one Infer serves one thread at a time; "
-            "clone() it for each thread, or submit requests to an infersdk.Pipeline"
-        )
-
-    def _give_tensors(self) -> None:
         self._unchecked: list[tuple[Any, tuple[int, ...]]] = []
         self._runtime_outputs: dict[str, Any] = {}  # the runtime's side of the outputs that it allocates
         # The request keeps only addresses; this keeps the memory.
@@ -386,8 +371,6 @@ class OpenVinoInfer(RunsRows):
         try:
             self._request.infer(share_outputs=True)
         except FAILURES as error:
-            if is_busy(error):
-                raise self._in_use() from None
             if self._shared.current is not self._compiled or (
                 "set new shape" in str(error) and self._allocate_outputs()
             ):
@@ -419,8 +402,6 @@ class OpenVinoInfer(RunsRows):
         try:
             results = self._request.infer(given)
         except FAILURES as error:
-            if is_busy(error):
-                raise self._in_use() from None
             self._shared.mark_failed(self._compiled)
             raise_kernel_failure(error, self.model)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None

@@ -34,6 +34,7 @@ _ERRORS: dict[int, type[errors.InferSDKError]] = {
     lib.IFS_ERR_IO: errors.OutputError,
     lib.IFS_ERR_FORMAT: errors.TensorFileError,
     lib.IFS_ERR_OVER_BUDGET: errors.MemoryLimitError,
+    lib.IFS_ERR_IN_USE: errors.InUseError,
 }
 
 

@@ -35,6 +35,7 @@
     │   ├── ReadOnlyError
     │   └── CudaError
     ├── ClosedError                         used after close()
+    ├── InUseError (RuntimeError)           two threads use an Infer or a Tensor at the same time
     └── OutputError (OSError)               a result that could not be written
 
 Each message says what was wrong, with the values, and what to do next.
@@ -183,6 +184,10 @@ class CudaError(NativeError):
 
 class ClosedError(InferSDKError):
     """Used after close()."""
+
+
+class InUseError(InferSDKError, RuntimeError):
+    """Two threads use an `Infer` or a `Tensor` at the same time. Nothing was changed by the second one."""
 
 
 class OutputError(InferSDKError, OSError):

@@ -320,17 +320,16 @@ class HotSwap(Infer):
         super()._create_tensors()
         self._bind_all(self._active)
 
-    def bind(self, name: str, tensor: Tensor) -> None:
-        super().bind(name, tensor)
+    def _set_tensor(self, name: str, tensor: Tensor) -> None:
+        super()._set_tensor(name, tensor)
         self._active.bind(name, tensor)
 
     def _bind(self) -> None:
         pass  # the active Infer sees by itself which shapes and addresses have changed
 
-    def enqueue(self) -> Mapping[str, Tensor]:
+    def _start(self) -> None:
         self.current()
         self._enqueue()
-        return self._outputs_view
 
     def forward_rows(self, core_is_free: Callable[[], object] | None = None) -> Mapping[str, Tensor]:
         self.current()

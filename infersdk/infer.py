@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +24,7 @@ from .errors import (
     ConfigError,
     InputError,
     InputNameError,
+    InUseError,
     MemoryLimitError,
     UnsupportedModelError,
 )
@@ -69,7 +71,8 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
 
     A model with an input or output that is not a tensor of numbers or bools (strings, sequences: see `spec.kind`) has
     only the quick way; whatever would bind tensors raises `UnsupportedModelError`. One `Infer` serves one thread at a
-    time; `clone()` gives a second one that shares the weights or the engine.
+    time; a call beside another one raises `InUseError`. `clone()` gives a second one that shares the weights or the
+    engine.
 
     Attributes:
         backend: the name it was loaded under.
@@ -195,6 +198,8 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         custom_ops: Any = None,
     ) -> None:
         self._closed = True  # until everything is there
+        self._in_use = Lock()  # held by the call that is under way
+        self._held: list[Any] = []  # the blocks of the bound tensors
         self.custom_ops = custom_ops  # the operators of one's own that the model uses, an `OperatorSet`; or None
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[str, Tensor] = {}
@@ -267,8 +272,13 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         Raises:
             InputNameError, ShapeError, DTypeError, InputError: it does not fit, or is no Tensor.
             UnsupportedModelError: the model has an input or output that no tensor can hold.
+            InUseError: another thread runs it.
         """
-        self._check_open()
+        with self._using():
+            self._check_open()
+            self._set_tensor(name, tensor)
+
+    def _set_tensor(self, name: str, tensor: Tensor) -> None:
         self._check_bindable()
         if not isinstance(tensor, Tensor):
             raise InputError(f"a {type(tensor).__name__} cannot be bound to {name!r}; wrap it: Tensor.wrap(array)")
@@ -291,9 +301,15 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         Raises:
             ShapeError: an input was given a shape that the model does not take.
             InferenceError: the runtime failed; the Infer stays usable.
+            InUseError: another thread runs it.
         """
-        self.enqueue()
-        self._wait()
+        if not self._in_use.acquire(False):
+            raise self._used_twice()
+        try:
+            self._start()
+            self._wait()
+        finally:
+            self._in_use.release()
         return self._outputs_view
 
     def enqueue(self) -> Mapping[str, Tensor]:
@@ -301,21 +317,28 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
 
         Reading an output waits for the run. So does `wait()`, which also raises the error of a run that failed.
         """
+        with self._using():
+            self._start()
+        return self._outputs_view
+
+    def _start(self) -> None:
+        """Checks and binds what changed since the last run, and runs or queues the run."""
         if self._closed:
             self._check_open()
         if self._bound != self._generations():  # so it is after a release, too
             self._rebind()
         self._enqueue()
-        return self._outputs_view
 
     def wait(self) -> None:
         """Waits for the runs that were queued.
 
         Raises:
             InferenceError: a run failed; the Infer stays usable.
+            InUseError: another thread runs it.
         """
-        self._check_open()
-        self._wait()
+        with self._using():
+            self._check_open()
+            self._wait()
 
     def __call__(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
         """Copies `x` in, runs, and copies the outputs out: arrays that are the caller's to keep.
@@ -324,7 +347,14 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
             x: an array for a model of one input, or one per input name. Shape and type must be the model's own.
                 Strings and sequences are passed to the runtime, and returned by it, unchanged: arrays of str, lists of
                 arrays.
+
+        Raises:
+            InUseError: another thread runs it.
         """
+        with self._using():
+            return self._run(x)
+
+    def _run(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
         self._check_open()
         given = by_name(x, self.input_specs)
         if self._unbindable is not None:
@@ -335,7 +365,8 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
             tensor = self._inputs[spec.name]
             tensor.resize(array.shape)
             np.copyto(tensor.numpy(writable=True), array)
-        self.forward()
+        self._start()
+        self._wait()
         with self.stream_guard:
             return {name: tensor.numpy().copy() for name, tensor in self._outputs.items()}
 
@@ -345,6 +376,7 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._closed = True
+        twin._in_use, twin._held = Lock(), []
         self._check_capacity()
         with self.charging():
             self._clone(twin)
@@ -353,14 +385,19 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         return twin
 
     def close(self) -> None:
-        """Frees the model, its tensors and what the runtime holds. A second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._released:
-            self._close()
-        self.model = self.model.forget()
-        self._close_tensors()
+        """Frees the model, its tensors and what the runtime holds. A second call does nothing.
+
+        Raises:
+            InUseError: another thread runs it.
+        """
+        with self._using():
+            if self._closed:
+                return
+            self._closed = True
+            if not self._released:
+                self._close()
+            self.model = self.model.forget()
+            self._close_tensors()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -379,6 +416,26 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         return f"<{type(self).__name__} {self.model.name}, {state}>"
 
     # ---- shared machinery ----
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Holds the Infer for the calling thread.
+
+        Raises:
+            InUseError: another thread has it.
+        """
+        if not self._in_use.acquire(False):
+            raise self._used_twice()
+        try:
+            yield
+        finally:
+            self._in_use.release()
+
+    def _used_twice(self) -> InUseError:
+        return InUseError(
+            f"two threads use the {self.backend} model {self.model.name} at the same time; give each thread a clone() "
+            "of its own, or submit requests to an infersdk.Pipeline"
+        )
 
     def _check_open(self) -> None:
         """Raises ClosedError for a closed one; takes up again one that was released."""
@@ -430,6 +487,8 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         with self.charging():
             self._bind()
         self._bound = self._generations()
+        # The runtime has the addresses of these blocks: a tensor that grows in another thread must not free them.
+        self._held = [tensor._blocks() for tensors in (self._inputs, self._outputs) for tensor in tensors.values()]
 
     def _generations(self) -> list[int]:
         """Numbers that change with the shapes and addresses of the tensors, also of outputs that a user resized."""

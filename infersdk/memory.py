@@ -49,9 +49,7 @@ class Handle:
 
     def close(self) -> None:
         """Frees the memory now. Existing views stay valid; every other use raises ClosedError."""
-        if self._c is not None:
-            handle, self._c = self._c, None
-            ffi.release(handle)
+        self._c = None  # destroys the handle, unless another thread is inside of a native call with it
 
     def __enter__(self) -> Self:
         self._open  # noqa: B018 - raises if closed

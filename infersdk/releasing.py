@@ -61,10 +61,12 @@ class Releasable:
     _outputs: dict[str, Tensor]
     _bound: list[int] | None
     _lent: set[str]  # names of tensors that belong to the user
+    _held: list[Any]  # the blocks of the bound tensors
 
     if TYPE_CHECKING:  # of `Infer`
 
-        def bind(self, name: str, tensor: Tensor) -> None: ...
+        def _set_tensor(self, name: str, tensor: Tensor) -> None: ...
+        def _using(self) -> AbstractContextManager[None]: ...
         def charging(self) -> AbstractContextManager[Any]: ...
         def _check_open(self) -> None: ...
         def _create_tensors(self) -> None: ...
@@ -85,14 +87,16 @@ class Releasable:
         Raises:
             UnsupportedModelError: the backend cannot do this.
             ClosedError: it is closed.
+            InUseError: another thread runs it.
         """
-        if self._released and not self._closed:
-            return
-        self._check_open()
-        self._wait()
-        self._release()
-        self._released, self._bound = True, None
-        self._close_tensors()
+        with self._using():
+            if self._released and not self._closed:
+                return
+            self._check_open()
+            self._wait()
+            self._release()
+            self._released, self._bound = True, None
+            self._close_tensors()
 
     def _take_up(self) -> None:
         """The runtime and the tensors again; those of the caller are bound as they were."""
@@ -108,9 +112,10 @@ class Releasable:
                 raise
         self._released = False
         for name, tensor in lent.items():
-            self.bind(name, tensor)
+            self._set_tensor(name, tensor)
 
     def _close_tensors(self) -> None:
+        self._held = []
         for name, tensor in (*self._inputs.items(), *self._outputs.items()):
             if name not in self._lent:
                 tensor.close()

@@ -41,14 +41,14 @@ class _HostView:
     __slots__ = ("__array_interface__", "_block", "_lender", "at")
 
     def __init__(self, tensor: Tensor, writable: bool) -> None:
-        at, block = out("void *"), out("ifs_block *")
+        at, block, shape = out("void *"), out("ifs_block *"), tensor.shape  # before the block, which only grows
         check(lib.ifs_tensor_hold(tensor._open, lib.IFS_SIDE_HOST, access_code(True, writable), at, block))
         self.at = address(at[0])
         self._block = ffi.gc(block[0], lib.ifs_block_release)
         self._lender = tensor._lender
         self.__array_interface__ = {
             "data": (self.at, not writable),
-            "shape": tensor.shape,
+            "shape": shape,
             "typestr": tensor.dtype.str,
             "version": 3,
         }
@@ -91,8 +91,8 @@ class Tensor(Handle):
         dtype: float16/32/64, int8/16/32/64, uint8/16/32/64 or bool.
         device: `"cpu"`, or `"cuda:0"` and so on.
 
-    Nothing is allocated before the first access. One thread uses a tensor at a time; other threads may use views of it
-    (`tensor[2:4]`).
+    Nothing is allocated before the first access. One thread uses a tensor at a time; a second one that is noticed gets
+    an `InUseError`. Other threads may use views of it (`tensor[2:4]`).
     """
 
     def __init__(
@@ -335,6 +335,15 @@ class Tensor(Handle):
                 generation = -1 if fixed is None else fixed[0]
                 cached = self._views[writable] = _View(view.at, np.asarray(view), generation)
         return cached.array[...]
+
+    def _blocks(self) -> list[Any]:
+        """References to its blocks, which keep their memory when the tensor grows or is closed."""
+        memory, blocks = lib.held_ifs_tensor_memory(self._open), []
+        for side in (lib.IFS_SIDE_HOST, lib.IFS_SIDE_DEVICE):
+            block = out("ifs_block *")
+            if lib.held_ifs_memory_hold(memory, side, block) == 0:  # a side that was not accessed has none
+                blocks.append(ffi.gc(block[0], lib.ifs_block_release))
+        return [*blocks, self._lender]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()

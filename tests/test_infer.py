@@ -19,6 +19,7 @@ from infersdk import Head, Infer, Tensor, memory_stats
 from infersdk.errors import (
     ClosedError,
     DTypeError,
+    InUseError,
     ReadOnlyError,
     ShapeError,
 )
@@ -66,6 +67,26 @@ def test_outputs_are_copied_under_the_guard_of_the_stream(infer: Infer) -> None:
                 with pytest.raises(FutureTimeoutError):
                     running.result(0.1)
             assert (running.result(60) == 2).all()
+
+
+def test_a_second_thread_gets_an_error_that_says_what_to_do(infer: Infer) -> None:
+    infer.stream_guard = guard = RLock()
+    x = np.ones((2, 4), np.float32)
+    infer(x)
+    with ThreadPoolExecutor(1) as thread:
+        with guard:  # the call in the thread waits for it before it copies the outputs
+            running = thread.submit(infer, x)
+            with pytest.raises(FutureTimeoutError):
+                running.result(0.1)
+            uses = (infer.forward, infer.enqueue, infer.wait, infer.release, infer.close, lambda: infer(x))
+            for use in (*uses, lambda: infer.bind("x", Tensor((1, 4)))):
+                with pytest.raises(InUseError, match=r"double\.onnx at the same time; give each thread a clone\(\)"):
+                    use()
+            grown = infer.inputs["x"].resize((100_000, 4))  # while the runtime may read the memory that it outgrows
+        assert (running.result(60)["y"] == 2).all()
+    assert grown.shape == (100_000, 4)
+    assert (infer(x)["y"] == 2).all()
+    infer.close()
 
 
 def test_a_batch_of_none(infer: Infer) -> None:

@@ -7,6 +7,7 @@ import gc
 import pickle
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from infersdk.errors import (
     DeviceUnavailableError,
     DTypeError,
     InputError,
+    InUseError,
     OutOfMemoryError,
     OutputError,
     ReadOnlyError,
@@ -376,6 +378,63 @@ def test_different_views_may_be_used_in_different_threads() -> None:
         thread.join()
     assert not failures
     np.testing.assert_array_equal(tensor.numpy()[:, 0], np.arange(rows) * rounds + rounds - 1)
+
+
+def test_threads_that_share_a_tensor_are_noticed() -> None:
+    """Whatever happens at the same time, each call succeeds or raises a typed error, and no memory is harmed."""
+    shared = Tensor((64, 1024))
+    stop, failures, noticed = threading.Event(), [], []
+
+    def work(n: int) -> None:
+        other, sizes = Tensor((64, 1024), "float64"), np.random.default_rng(n)
+        while not stop.is_set():
+            try:
+                match n % 4:
+                    case 0:
+                        shared.resize((int(sizes.integers(1, 256)), 1024))
+                    case 1:
+                        other.copy_from(shared)
+                    case 2:
+                        shared.copy_from(other)
+                    case 3:
+                        shared[: int(sizes.integers(1, 64))].numpy().sum()
+            except InUseError:
+                noticed.append(n)
+            except (InputError, ShapeError):
+                pass  # another thread had resized it
+            except BaseException as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert noticed
+    shared.resize((2, 3)).numpy(writable=True)[:] = 5
+    assert (shared.numpy() == 5).all()
+
+
+def test_a_tensor_that_is_closed_beside_a_copy() -> None:
+    outcomes = []
+
+    def copy_from(tensor: Tensor) -> None:
+        try:
+            outcomes.append(bool((Tensor((1024, 1024), "float64").copy_from(tensor).numpy() == 3).all()))
+        except ClosedError:
+            outcomes.append(True)
+
+    for _ in range(30):
+        tensor = Tensor((1024, 1024))
+        tensor.numpy(writable=True)[:] = 3
+        copying = threading.Thread(target=copy_from, args=(tensor,))
+        copying.start()
+        tensor.close()
+        copying.join()
+    assert outcomes == [True] * 30
 
 
 def test_views_in_other_threads_survive_an_owner_that_grows_and_shrinks() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAILURES", "PRECISION_NAMES",
-    "capabilities", "compiles", "core", "devices", "executed_precisions", "execution_devices", "is_busy",
+    "capabilities", "compiles", "core", "devices", "executed_precisions", "execution_devices",
     "known_properties", "metadata_of", "new_core", "offered", "our_name", "port_name", "readers", "reason",
     "written_precision",
 ]  # fmt: skip
@@ -115,11 +115,6 @@ def offered(target: str) -> tuple[str, ...]:
         target = max(core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
     result = (PRECISION_NAMES.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
     return tuple(dict.fromkeys(name for name in result if name))
-
-
-def is_busy(error: Exception) -> bool:
-    """Whether the infer request is running for another thread."""
-    return "is busy" in text_of(error)
 
 
 def compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:

@@ -29,6 +29,7 @@
  *   - Destroy functions take NULL.
  *   - Who creates an object destroys it. Wrapping a pointer borrows it: the caller keeps it alive.
  *   - One thread uses a handle at a time. Different handles may be used in parallel, also where they share a memory.
+ *     A function of a tensor that another thread uses changes nothing, and returns ERR_IN_USE.
  *   - `device` is the ordinal of a CUDA device. An address on a device is called `device_ptr`, or after what lies
  * there.
  *   - A stream is an ifs_stream everywhere. The cudaStream_t of another library is wrapped by ifs_stream_wrap.
@@ -65,7 +66,8 @@ extern "C" {
     X(ERR_IO, -10, "input or output failed")                                                                           \
     X(ERR_FORMAT, -11, "malformed data")                                                                               \
     X(ERR_UNSUPPORTED, -12, "not supported")                                                                           \
-    X(ERR_OVER_BUDGET, -13, "over the memory limit")
+    X(ERR_OVER_BUDGET, -13, "over the memory limit")                                                                   \
+    X(ERR_IN_USE, -14, "used by two threads")
 
 typedef int32_t ifs_status;
 

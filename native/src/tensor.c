@@ -3,11 +3,13 @@
 
 #include "device.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct ifs_tensor {
+    atomic_bool in_use; /* by the thread inside of a function that may change it, or reads several of its members */
     ifs_memory *memory; /* one reference */
     size_t offset;      /* bytes from the start of the memory */
     size_t limit;       /* a view: the bytes that it may grow to; an owner: SIZE_MAX */
@@ -15,6 +17,24 @@ struct ifs_tensor {
     int32_t dtype, ndim;
     int64_t dims[IFS_MAX_NDIM];
 };
+
+/* Shapes and addresses must not change under a thread that uses them, so a second thread gets an error. */
+#define USE(tensor, call)                                                                                              \
+    do {                                                                                                               \
+        IFS__TRY(ifs__tensor_begin_use(tensor));                                                                       \
+        const ifs_status status_of_use = (call);                                                                       \
+        ifs__tensor_end_use(tensor);                                                                                   \
+        return status_of_use;                                                                                          \
+    } while (0)
+
+ifs_status ifs__tensor_begin_use(ifs_tensor *tensor) {
+    if (!atomic_exchange_explicit(&tensor->in_use, true, memory_order_acquire))
+        return IFS_OK;
+    return ifs__fail(IFS_ERR_IN_USE, "two threads use a tensor at the same time; give each thread a tensor or a view "
+                                     "(tensor[:]) of its own, or a lock");
+}
+
+void ifs__tensor_end_use(ifs_tensor *tensor) { atomic_store_explicit(&tensor->in_use, false, memory_order_release); }
 
 static bool is_view(const ifs_tensor *tensor) { return tensor->limit != SIZE_MAX; }
 
@@ -104,7 +124,7 @@ ifs_status ifs_tensor_on(ifs_memory *memory, size_t offset, int32_t dtype, int32
     return status;
 }
 
-ifs_status ifs_tensor_slice(const ifs_tensor *tensor, int64_t start, int64_t stop, ifs_tensor **out) {
+static ifs_status slice(const ifs_tensor *tensor, int64_t start, int64_t stop, ifs_tensor **out) {
     if (tensor->ndim == 0)
         return ifs__fail(IFS_ERR_SHAPE, "a scalar has no axis to slice");
     if (start < 0 || stop < start || stop > tensor->dims[0])
@@ -123,6 +143,10 @@ ifs_status ifs_tensor_slice(const ifs_tensor *tensor, int64_t start, int64_t sto
     return status;
 }
 
+ifs_status ifs_tensor_slice(const ifs_tensor *tensor, int64_t start, int64_t stop, ifs_tensor **out) {
+    USE((ifs_tensor *)tensor, slice(tensor, start, stop, out)); /* only its flag is written */
+}
+
 void ifs_tensor_destroy(ifs_tensor *tensor) {
     if (!tensor)
         return;
@@ -130,7 +154,7 @@ void ifs_tensor_destroy(ifs_tensor *tensor) {
     free(tensor);
 }
 
-ifs_status ifs_tensor_resize(ifs_tensor *tensor, int32_t ndim, const int64_t *dims) {
+static ifs_status resize(ifs_tensor *tensor, int32_t ndim, const int64_t *dims) {
     size_t count, nbytes;
     IFS__TRY(ifs__shape_nbytes(tensor->dtype, ndim, dims, &count, &nbytes));
     if (!is_view(tensor))
@@ -148,6 +172,10 @@ ifs_status ifs_tensor_resize(ifs_tensor *tensor, int32_t ndim, const int64_t *di
     return IFS_OK;
 }
 
+ifs_status ifs_tensor_resize(ifs_tensor *tensor, int32_t ndim, const int64_t *dims) {
+    USE(tensor, resize(tensor, ndim, dims));
+}
+
 int32_t ifs_tensor_dtype(const ifs_tensor *tensor) { return tensor->dtype; }
 int32_t ifs_tensor_ndim(const ifs_tensor *tensor) { return tensor->ndim; }
 const int64_t *ifs_tensor_dims(const ifs_tensor *tensor) { return tensor->dims; }
@@ -157,27 +185,27 @@ int32_t ifs_tensor_head(const ifs_tensor *tensor) { return ifs_memory_head(tenso
 int32_t ifs_tensor_device(const ifs_tensor *tensor) { return ifs_memory_device(tensor->memory); }
 ifs_memory *ifs_tensor_memory(const ifs_tensor *tensor) { return tensor->memory; }
 
-static ifs_status tensor_access(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **hold) {
-    return ifs__memory_access(tensor->memory, side, access, tensor->offset, tensor->nbytes, NULL, out, hold);
+ifs_status ifs__tensor_access(ifs_tensor *tensor, int32_t side, int32_t access, ifs_stream *stream, void **out,
+                              ifs_block **hold) {
+    return ifs__memory_access(tensor->memory, side, access, tensor->offset, tensor->nbytes, stream, out, hold);
 }
 
 ifs_status ifs_tensor_host_ptr(ifs_tensor *tensor, int32_t access, void **out) {
-    return tensor_access(tensor, IFS_SIDE_HOST, access, out, NULL);
+    USE(tensor, ifs__tensor_access(tensor, IFS_SIDE_HOST, access, NULL, out, NULL));
 }
 
 ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, ifs_stream *stream, void **out) {
-    return ifs__memory_access(tensor->memory, IFS_SIDE_DEVICE, access, tensor->offset, tensor->nbytes, stream, out,
-                              NULL);
+    USE(tensor, ifs__tensor_access(tensor, IFS_SIDE_DEVICE, access, stream, out, NULL));
 }
 
 ifs_status ifs_tensor_lend(ifs_tensor *tensor, ifs_stream *stream, void **out) {
     if (!stream)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "stream is NULL; wrap the borrower's stream by ifs_stream_wrap");
-    return ifs__memory_lend(tensor->memory, tensor->offset, tensor->nbytes, stream, out);
+    USE(tensor, ifs__memory_lend(tensor->memory, tensor->offset, tensor->nbytes, stream, out));
 }
 
 ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **block) {
-    return tensor_access(tensor, side, access, out, block);
+    USE(tensor, ifs__tensor_access(tensor, side, access, NULL, out, block));
 }
 
 ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out) {
@@ -196,7 +224,7 @@ ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t 
     return IFS_OK;
 }
 
-ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
+static ifs_status copy(ifs_tensor *dst, ifs_tensor *src) {
     if (dst->count != src->count) {
         char a[256], b[256];
         return ifs__fail(IFS_ERR_SHAPE, "cannot copy %s (%zu elements) into %s (%zu elements)",
@@ -210,9 +238,9 @@ ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
     bool on_device =
         src_device >= 0 && dst_device >= 0 && src->dtype == dst->dtype && ifs_tensor_head(src) & IFS_HEAD_DEVICE;
     int32_t side = on_device ? IFS_SIDE_DEVICE : IFS_SIDE_HOST;
-    ifs_status status = tensor_access(src, side, IFS_READ, &from, &source);
+    ifs_status status = ifs__tensor_access(src, side, IFS_READ, NULL, &from, &source);
     if (status == IFS_OK)
-        status = tensor_access(dst, side, IFS_WRITE, &to, &target);
+        status = ifs__tensor_access(dst, side, IFS_WRITE, NULL, &to, &target);
     if (status == IFS_OK && on_device)
         status = ifs__copy_between(dst_device, to, src_device, from, src->nbytes);
     else if (status == IFS_OK)
@@ -222,7 +250,7 @@ ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
     return status;
 }
 
-ifs_status ifs_tensor_copy_on(ifs_tensor *dst, ifs_tensor *src, ifs_stream *stream) {
+static ifs_status copy_on(ifs_tensor *dst, ifs_tensor *src, ifs_stream *stream) {
     if (!stream)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "stream is NULL; ifs_tensor_copy waits for its copy");
     if (dst->dtype != src->dtype || dst->count != src->count)
@@ -235,7 +263,33 @@ ifs_status ifs_tensor_copy_on(ifs_tensor *dst, ifs_tensor *src, ifs_stream *stre
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "cannot copy from device %d to device %d on a stream of device %d",
                          (int)ifs_tensor_device(src), (int)ifs_tensor_device(dst), (int)device);
     void *from = NULL, *to = NULL;
-    IFS__TRY(ifs_tensor_device_ptr(src, IFS_READ, stream, &from));
-    IFS__TRY(ifs_tensor_device_ptr(dst, IFS_WRITE, stream, &to));
+    IFS__TRY(ifs__tensor_access(src, IFS_SIDE_DEVICE, IFS_READ, stream, &from, NULL));
+    IFS__TRY(ifs__tensor_access(dst, IFS_SIDE_DEVICE, IFS_WRITE, stream, &to, NULL));
     return ifs__copy(device, to, from, src->nbytes, stream);
+}
+
+/* Uses both, which may be the same. */
+static ifs_status begin_both(ifs_tensor *dst, ifs_tensor *src) {
+    IFS__TRY(ifs__tensor_begin_use(dst));
+    const ifs_status status = dst == src ? IFS_OK : ifs__tensor_begin_use(src);
+    if (status != IFS_OK)
+        ifs__tensor_end_use(dst);
+    return status;
+}
+
+static ifs_status end_both(ifs_tensor *dst, ifs_tensor *src, ifs_status status) {
+    ifs__tensor_end_use(dst);
+    if (dst != src)
+        ifs__tensor_end_use(src);
+    return status;
+}
+
+ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src) {
+    IFS__TRY(begin_both(dst, src));
+    return end_both(dst, src, copy(dst, src));
+}
+
+ifs_status ifs_tensor_copy_on(ifs_tensor *dst, ifs_tensor *src, ifs_stream *stream) {
+    IFS__TRY(begin_both(dst, src));
+    return end_both(dst, src, copy_on(dst, src, stream));
 }

@@ -142,7 +142,7 @@ ifs_status ifs_tensor_load(const char *path, int32_t device, ifs_tensor **out) {
     return IFS_OK;
 }
 
-ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path) {
+static ifs_status save(ifs_tensor *tensor, const char *path) {
     int32_t ndim = ifs_tensor_ndim(tensor);
     const int64_t *dims = ifs_tensor_dims(tensor);
     uint32_t start[MAX_HEADER / 4] = {MAGIC, (uint32_t)ndim, (uint32_t)ifs_tensor_dtype(tensor)};
@@ -160,7 +160,7 @@ ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path) {
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", size);
     void *host = NULL;
     ifs_block *hold = NULL; /* another thread may resize the tensor that this is a view of */
-    ifs_status status = ifs_tensor_hold(tensor, IFS_SIDE_HOST, IFS_READ, &host, &hold);
+    ifs_status status = ifs__tensor_access(tensor, IFS_SIDE_HOST, IFS_READ, NULL, &host, &hold);
     if (status != IFS_OK) {
         free(temporary);
         return status;
@@ -182,5 +182,12 @@ ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path) {
     if (!good)
         remove(temporary);
     free(temporary);
+    return status;
+}
+
+ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path) {
+    IFS__TRY(ifs__tensor_begin_use(tensor));
+    const ifs_status status = save(tensor, path);
+    ifs__tensor_end_use(tensor);
     return status;
 }

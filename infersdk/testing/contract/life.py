@@ -16,6 +16,7 @@ import infersdk
 from infersdk import Infer
 from infersdk.errors import (
     ClosedError,
+    InUseError,
     ModelFormatError,
 )
 
@@ -106,6 +107,34 @@ class LifeContract(ContractBase):
         for worker in workers:
             worker.join()
         assert not wrong, wrong[0]
+
+    def test_threads_that_share_a_model(self, net: Infer) -> None:
+        """Each call returns its own right result, or raises InUseError."""
+        images = [self.images(1 + i % self._batches[-1], seed=i) for i in range(4)]
+        want = [net(x)["y"] for x in images]
+        outcomes: list[BaseException | str] = []
+        start = threading.Barrier(len(images))
+
+        def run(i: int) -> None:
+            start.wait()
+            for _ in range(50):
+                try:
+                    got = net(images[i])["y"]
+                    np.testing.assert_allclose(got, want[i], rtol=0, atol=self.batch_atol)
+                    outcomes.append("right")
+                except InUseError:
+                    outcomes.append("in use")
+                except BaseException as error:
+                    outcomes.append(error)
+
+        workers = [threading.Thread(target=run, args=(i,)) for i in range(len(images))]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert {*outcomes} <= {"right", "in use"}
+        assert "right" in outcomes
+        np.testing.assert_allclose(net(images[1])["y"], want[1], rtol=0, atol=self.batch_atol)
 
     def test_loading_and_closing_leaks_nothing(self, model: Callable[[str], Path]) -> None:
         path, x = model("wide"), np.ones((1, 512), np.float32)

@@ -70,7 +70,10 @@ FORMATS: dict[str, FileFormat] = {
             "ncnn", "an ncnn model", (".param",),
             "load it with backend='ncnn' of the package infersdk-ncnn, or take the ONNX file that it was made from",
         ),
-        FileFormat("pnnx", "a PNNX graph", (".pnnx.param",), _CONVERT, "infersdk.importers.pnnx:import_pnnx"),
+        FileFormat(
+            "pnnx", "a PNNX graph", (".pnnx.param",), _CONVERT, "infersdk.importers.pnnx:import_pnnx", ("torch",),
+            _TORCH,
+        ),
         FileFormat(
             "torchscript", "a TorchScript model", (".pt", ".pth", ".torchscript"), _CONVERT,
             "infersdk.importers.torch:import_script", ("torch",), _TORCH,

@@ -27,6 +27,8 @@ from .workers.exchange import ROUNDS, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
+
     from ..model_source import ModelSource
 
 __all__ = ["import_checkpoint", "import_module", "import_program", "import_script"]
@@ -167,8 +169,6 @@ def import_module(request: Request) -> Imported:
     """The importer of a `torch.nn.Module`, which is exported in this process."""
     import inspect
 
-    import torch
-
     module = request.module
     if not request.shapes:
         raise ConfigError("a module does not say the shapes of its inputs; give them: shapes=[(1, 3, 224, 224)]")
@@ -180,13 +180,42 @@ def import_module(request: Request) -> Imported:
     shapes = [asdict(one) for one in request.shapes]
     named = [one.name or f"input{i}" for i, one in enumerate(request.shapes)]
     names = parameters if len(parameters) == len(shapes) else named
+    try:
+        wanted = torch_export.match_shapes(names, shapes)
+    except RefusedError as error:
+        raise ConfigError(error.message) from None
+    return export_in_process(module, names, wanted, request)
+
+
+def export_in_process(
+    module: torch.nn.Module,
+    names: list[str],
+    wanted: list[tuple[tuple[int, ...], str]],
+    request: Request,
+    *,
+    outputs: list[str] | None = None,
+    free: list[dict[int, None]] | None = None,
+) -> Imported:
+    """Exports a module in this process, and runs it for the check.
+
+    Args:
+        names: of its inputs.
+        wanted: a shape and an element type for each input.
+        outputs: names of its outputs; None leaves them to PyTorch.
+        free: the axes of each input that stay open; None fixes all.
+
+    Raises:
+        UnsupportedModelError: PyTorch does not export it.
+    """
+    import torch
+
     training = module.training
     module.eval()
     try:
-        wanted = torch_export.match_shapes(names, shapes)
         with torch.no_grad(), _quiet(), tempfile.TemporaryDirectory(prefix="infersdk-convert-") as folder:
             target = str(Path(folder, "model.onnx"))
-            notes = torch_export.export_module(module, torch_export.random_tensors(wanted, 0), names, target)
+            example = torch_export.random_tensors(wanted, 0)
+            notes = torch_export.export_module(module, example, names, target, outputs, free)
             samples = []
             for number in range(ROUNDS if request.check else 0):
                 tensors = torch_export.random_tensors(wanted, number)
@@ -194,8 +223,7 @@ def import_module(request: Request) -> Imported:
                 samples.append(Sample(torch_export.arrays(tensors), torch_export.arrays(results)))
             content = Path(target).read_bytes()
     except RefusedError as error:
-        kind = ConfigError if error.kind == "config" else UnsupportedModelError
-        raise kind(error.message) from None
+        raise UnsupportedModelError(error.message) from None
     finally:
         module.train(training)
     runtime = f"PyTorch {importlib.metadata.version('torch')}"

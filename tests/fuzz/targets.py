@@ -204,10 +204,11 @@ def _load(path: Path) -> None:
 
 
 def importers(rng: random.Random) -> bool:
-    """PNNX graphs with their weights, and Keras files, damaged: what this package reads and translates by itself."""
+    """PNNX graphs with their weights, and Keras files, damaged: what this package reads by itself."""
     from infersdk.importers.keras import translate as translate_keras
     from infersdk.importers.keras.files import KerasFile
-    from infersdk.importers.pnnx import PnnxGraph, translate
+    from infersdk.importers.pnnx import PnnxGraph
+    from infersdk.importers.pnnx.expressions import parse_expression
     from infersdk.model_source import ModelSource
 
     files = corpus("importers")
@@ -235,7 +236,12 @@ def importers(rng: random.Random) -> bool:
         if rng.random() < 0.3:
             weights = mutate(rng, weights, limit=1 << 16)
         put("m.pnnx.bin", weights)
-        translate(PnnxGraph.read(put("m.pnnx.param", text)))
+        graph = PnnxGraph.read(put("m.pnnx.param", text))
+        for one in graph.operators:
+            if "expr" in one.params:
+                parse_expression(one.params["expr"], len(one.inputs))
+            for weight in one.attributes.values():
+                assert weight.array.shape == weight.shape
     return True
 
 

@@ -36,6 +36,7 @@ pnnx.Output   out0  1 0 4 #4=(2,8)f32
 
 def pnnx_file(folder: Path, scale: float = 1.0) -> tuple[Path, Any, Any]:
     """The file, an input, and the output by NumPy."""
+    pytest.importorskip("torch")
     rng = np.random.default_rng(3)
     weight = (scale * rng.standard_normal((8, 3, 3, 3))).astype(np.float32)
     bias = rng.standard_normal(8).astype(np.float32)

@@ -282,6 +282,7 @@ def test_an_openvino_ir_has_layers_and_no_nodes(model: Path, tmp_path: Path) -> 
 
 
 def test_a_converted_model_has_the_nodes_of_the_onnx_model(assets: Path) -> None:
+    pytest.importorskip("torch")
     file = assets / "pnnx" / "test.pnnx.param"
     if not file.is_file():
         pytest.skip("no PNNX file in the test data")

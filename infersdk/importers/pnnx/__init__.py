@@ -2,11 +2,11 @@
 
 graph = PnnxGraph.read("model.pnnx.param")      # operators, operands, parameters, weights
 values = run(graph, [images])                   # the value of every operand, by PyTorch
-model, notes = translate(graph)                 # an ONNX model
+module = as_module(graph)                       # a torch.nn.Module
 """
 
 from .graph import Attribute, Operand, Operator, PnnxGraph
-from .importing import import_pnnx, translate
-from .running import run
+from .importing import import_pnnx
+from .running import as_module, run
 
-__all__ = ["Attribute", "Operand", "Operator", "PnnxGraph", "import_pnnx", "run", "translate"]
+__all__ = ["Attribute", "Operand", "Operator", "PnnxGraph", "as_module", "import_pnnx", "run"]

@@ -1,4 +1,4 @@
-"""Runs a PNNX graph operator by operator with PyTorch: the reference for what is translated, and a way to look inside.
+"""Runs a PNNX graph operator by operator with PyTorch: as a module that can be exported, and to look inside.
 
 Each operator is called as the file writes it: `nn.Conv2d` as that module, `F.relu` and `torch.cat` as these functions,
 `Tensor.view` as that method. Only names of the lists here are called: a file cannot name another function.
@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import BackendUnavailableError, InferenceError, InputError, ModelFormatError
 from ..missing import missing_operators
-from .expressions import Call, Input, parse_expression
+from .expressions import Call, Input, functions, parse_expression
 from .graph import Operator, PnnxGraph, gives_tensor
-from .raw import RAW
 from .slices import slice_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
+    import torch
 
-__all__ = ["run"]
+__all__ = ["as_module", "leaves", "run"]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -62,6 +63,13 @@ _TORCH = _names("""
     ones_like outer positive pow prod reciprocal remainder repeat_interleave roll round rsqrt rsub scatter_add
     select sigmoid sign sin sinh slice_scatter softmax split sqrt square squeeze stack std sub sum swapaxes t tan
     tanh tensor_split tile topk transpose trunc unbind unsqueeze var where zeros zeros_like
+""")
+_RAW = _names("""
+    _unique2 addcdiv addcmul all aminmax any argsort bilinear broadcast_to cdist chain_matmul channel_shuffle clamp_max
+    clamp_min column_stack cosine_similarity count_nonzero deg2rad diagonal diff dot dstack erfc exp2 fliplr flipud frac
+    hstack hypot index_add index_copy isfinite isinf isnan kthvalue linalg_multi_dot linalg_vecdot log2 logit mT median
+    meshgrid movedim msort nan_to_num nonzero numel numpy_T one_hot outer rad2deg ravel rot90 scatter sgn sort std_mean
+    take_along_dim trace tril triu unfold var_mean vstack
 """)
 _METHODS = frozenset(
     [
@@ -127,44 +135,92 @@ def run(graph: PnnxGraph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Any]:
         UnsupportedModelError: an operator is not known; all such are listed with their numbers.
         InputError: another number of inputs than the graph has.
         InferenceError: an operator failed; the message names it.
+        ModelFormatError: the graph or its weights are damaged.
+    """
+    module = as_module(graph)
+    import torch
+
+    if len(inputs) != len(graph.inputs):
+        raise InputError(f"the graph has {len(graph.inputs)} inputs, and {len(inputs)} arrays are given")
+    with torch.inference_mode():
+        values = module.values(*(torch.from_numpy(np.array(array)) for array in inputs))
+    return {name: _numpy(value) for name, value in values.items()}
+
+
+def as_module(graph: PnnxGraph) -> torch.nn.Module:
+    """The graph as a PyTorch module, which takes the inputs of the graph in order and returns a tuple of its outputs.
+
+    Its method `values()` takes the same inputs and returns the value of every operand by its name.
+
+    Raises:
+        BackendUnavailableError, UnsupportedModelError, ModelFormatError: see `run()`.
     """
     if importlib.util.find_spec("torch") is None:
-        raise BackendUnavailableError("running a PNNX graph needs torch, which is not installed: pip install torch")
+        raise BackendUnavailableError(
+            "PNNX graphs run and are converted by PyTorch, which is not installed: pip install torch onnxscript"
+        )
     import torch
 
     unknown = Counter(one.type for one in graph.operators if not _known(one.type))
+    trees = [parse_expression(one.params["expr"], len(one.inputs)) for one in graph.operators if "expr" in one.params]
+    unknown += Counter(f"{name}()" for tree in trees for name in functions(tree) if name not in {*EXPRESSIONS, "[]"})
     if unknown:
         raise missing_operators("the PyTorch runner of PNNX graphs", unknown)
-    if len(inputs) != len(graph.inputs):
-        raise InputError(f"the graph has {len(graph.inputs)} inputs, and {len(inputs)} arrays are given")
-    values: dict[str, Any] = {
-        operand.name: torch.from_numpy(np.array(array)) for operand, array in zip(graph.inputs, inputs, strict=True)
-    }
-    with torch.inference_mode():
-        for one in graph.operators:
-            if one.type in ("pnnx.Input", "pnnx.Output"):
-                continue
-            try:
-                result = _call(one, [values[operand.name] for operand in one.inputs])
-            except (ModelFormatError, BackendUnavailableError):
-                raise
-            except Exception as error:  # whatever PyTorch raises for arguments that do not fit
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise InferenceError(f"operator {one.name!r} ({one.type}) failed: {reason}") from None
-            whole = len(one.outputs) == 1 and not (isinstance(result, tuple) and gives_tensor(one, len(result)))
-            results = [result] if whole else list(result)
-            if len(results) < len(one.outputs):
-                raise InferenceError(
-                    f"operator {one.name!r} ({one.type}) gave {len(results)} of {len(one.outputs)} results"
-                )
-            values |= {operand.name: value for operand, value in zip(one.outputs, results, strict=False)}
-    return {name: _numpy(value) for name, value in values.items()}
+    steps = [one for one in graph.operators if one.type not in ("pnnx.Input", "pnnx.Output")]
+
+    class Graph(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            for index, one in enumerate(steps):
+                if one.type.startswith("nn."):
+                    self.add_module(f"step{index}", _module(one, one.type.removeprefix("nn.")))
+                elif one.type == "pnnx.Attribute":
+                    self.register_buffer(f"step{index}", _attribute(one))
+
+        def values(self, *inputs: Any) -> dict[str, Any]:
+            values = {operand.name: value for operand, value in zip(graph.inputs, inputs, strict=True)}
+            for index, one in enumerate(steps):
+                given = [values[operand.name] for operand in one.inputs]
+                results = _results(one, given, getattr(self, f"step{index}", None))
+                values |= {operand.name: value for operand, value in zip(one.outputs, results, strict=False)}
+            return values
+
+        def forward(self, *inputs: Any) -> tuple[Any, ...]:
+            values = self.values(*inputs)
+            return tuple(leaf for operand in graph.outputs for leaf in leaves(values[operand.name]))
+
+    return Graph().eval()
+
+
+def leaves(value: Any) -> list[Any]:
+    """The tensors in lists of lists, in order."""
+    return [leaf for inner in value for leaf in leaves(inner)] if isinstance(value, (list, tuple)) else [value]
+
+
+def _results(one: Operator, inputs: list[Any], own: Any) -> list[Any]:
+    """The values of the outputs of an operator.
+
+    Args:
+        own: its module or its weight, where it has one.
+    """
+    try:
+        result = _call(one, inputs, own)
+    except (ModelFormatError, BackendUnavailableError):
+        raise
+    except Exception as error:  # whatever PyTorch raises for arguments that do not fit
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InferenceError(f"operator {one.name!r} ({one.type}) failed: {reason}") from error
+    whole = len(one.outputs) == 1 and not (isinstance(result, tuple) and gives_tensor(one, len(result)))
+    results = [result] if whole else list(result)
+    if len(results) < len(one.outputs):
+        raise InferenceError(f"operator {one.name!r} ({one.type}) gave {len(results)} of {len(one.outputs)} results")
+    return results
 
 
 def _known(kind: str) -> bool:
     family, _, name = kind.partition(".")
     families = {"nn": _MODULES, "F": _FUNCTIONAL, "torch": _TORCH, "Tensor": _METHODS}
-    return kind in _PYTHON or kind in RAW or name in families.get(family, ())
+    return kind in _PYTHON or kind.removeprefix("aten::") in _RAW or name in families.get(family, ())
 
 
 def _numpy(value: Any) -> Any:
@@ -173,16 +229,18 @@ def _numpy(value: Any) -> Any:
     return value.numpy() if hasattr(value, "numpy") else value
 
 
-def _call(one: Operator, inputs: list[Any]) -> Any:
+def _call(one: Operator, inputs: list[Any], own: Any) -> Any:
     import torch
 
     family, _, name = one.type.partition(".")
+    if one.type == "pnnx.Attribute":
+        return own
     if one.type in _PYTHON:
         return _SPECIAL[one.type](one, inputs)
-    if one.type in RAW:
+    if one.type.startswith("aten::"):
         return _raw(one.type.removeprefix("aten::"), inputs)
     if family == "nn":
-        return _module(one, name, inputs)
+        return _call_module(one, name, own, inputs)
     params = {key: _dtype(value) for key, value in one.params.items()}
     if name.startswith("adaptive_") and isinstance(params.get("output_size"), tuple):
         params["output_size"] = tuple(n or None for n in params["output_size"])
@@ -199,13 +257,15 @@ def _call(one: Operator, inputs: list[Any]) -> Any:
         return tuple(getattr(owner, name)(*plain, **named, **params))
     if name in ("var", "std") and params.get("unbiased") is None:
         params.pop("unbiased", None)
-    return getattr(owner, name)(*plain, **named, **params)
+    return _WRITTEN.get(name, getattr(owner, name))(*plain, **named, **params)
 
 
 def _raw(name: str, inputs: list[Any]) -> Any:
     """Calls an operator of TorchScript with all arguments of its schema, in order."""
     import torch
 
+    if name in _WRITTEN:
+        return _WRITTEN[name](*inputs)
     function = getattr(torch.ops.aten, name)
     schemas = [getattr(function, overload)._schema.arguments for overload in function.overloads()]
     named = {
@@ -217,6 +277,55 @@ def _raw(name: str, inputs: list[Any]) -> Any:
     }
     plain = [value for index, value in enumerate(inputs) if index not in named]
     return function(*plain, **{key: inputs[index] for index, key in named.items()})
+
+
+# ---- functions that PyTorch's exporter does not know, written in those that it knows ----
+
+
+def _adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+    """Each output is the largest value of rows [i H // n, ceil((i + 1) H / n)), and of columns alike."""
+    import torch
+
+    if return_indices:
+        raise ValueError("the indices of an adaptive maximum have no form in ONNX")
+    result = input
+    sizes = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * 2
+    for axis, count in zip((-2, -1), sizes, strict=True):
+        size = result.shape[axis]
+        if count:  # otherwise the axis keeps its size
+            parts = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+            result = torch.cat([result.narrow(axis, a, b - a).amax(axis, keepdim=True) for a, b in parts], axis)
+    return result
+
+
+def _cdist(a: Any, b: Any, p: float = 2.0, compute_mode: Any = None) -> Any:
+    import torch
+
+    return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, dim=-1)
+
+
+def _kthvalue(value: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    parts = value.sort(dim)
+    return tuple(one.narrow(dim, k - 1, 1) if keepdim else one.select(dim, k - 1) for one in parts)
+
+
+def _median(value: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    if dim is None:
+        return _kthvalue(value.flatten(), (value.numel() + 1) // 2)[0]
+    return _kthvalue(value, (value.shape[dim] + 1) // 2, dim, keepdim)
+
+
+def _scatter(value: Any, dim: int, index: Any, source: Any) -> Any:
+    """The source may be larger than the index."""
+    if hasattr(source, "shape"):
+        source = source[tuple(slice(size) for size in index.shape)]
+    return value.scatter(dim, index, source)
+
+
+_WRITTEN: dict[str, Callable[..., Any]] = {
+    "adaptive_max_pool2d": _adaptive_max_pool2d, "cdist": _cdist, "kthvalue": _kthvalue, "median": _median,
+    "scatter": _scatter, "hypot": lambda a, b: (a * a + b * b).sqrt(),
+}  # fmt: skip
 
 
 def _dtype(value: Any) -> Any:
@@ -231,8 +340,8 @@ def _dtype(value: Any) -> Any:
     return value
 
 
-def _module(one: Operator, name: str, inputs: list[Any]) -> Any:
-    """Builds the module without memory for its weights, which come from the file, and calls it."""
+def _module(one: Operator, name: str) -> Any:
+    """The module of an operator. It is built without memory for its weights, which come from the file."""
     import torch
 
     params = {key: value for key, value in one.params.items() if key != "attn_mask"}
@@ -243,16 +352,26 @@ def _module(one: Operator, name: str, inputs: list[Any]) -> Any:
             params["output_size"] = params["output_size"][0]
     if name == "GELU":
         params.setdefault("approximate", "none")
-    with torch.device("meta"):
-        module = getattr(torch.nn, name)(**params)
     state = {key: torch.from_numpy(np.array(weight.array)) for key, weight in one.attributes.items()}
-    module.load_state_dict(state, strict=False, assign=True)
+    try:
+        with torch.device("meta"):
+            module = getattr(torch.nn, name)(**params)
+        module.load_state_dict(state, strict=False, assign=True)
+    except Exception as error:  # whatever PyTorch raises for parameters that do not fit
+        raise ModelFormatError(
+            f"operator {one.name!r} ({one.type}) is damaged: its parameters {one.params} do not fit: {error}"
+        ) from error
     if name.startswith("BatchNorm") and module.num_batches_tracked is not None:
         module.num_batches_tracked = torch.tensor(0)
     absent = [key for key, value in module.state_dict().items() if value.is_meta]
     if absent:
         raise ModelFormatError(f"operator {one.name!r} ({one.type}) has no weights {', '.join(absent)}")
-    module.eval()
+    return module
+
+
+def _call_module(one: Operator, name: str, module: Any, inputs: list[Any]) -> Any:
+    if name == "AdaptiveMaxPool2d":
+        return _adaptive_max_pool2d(inputs[0], module.output_size)
     if name == "MultiheadAttention":
         masks = {key: inputs[index] for index, key in one.input_names.items() if key == "attn_mask"}
         tensors = [value for index, value in enumerate(inputs) if one.input_names.get(index) != "attn_mask"]
@@ -351,8 +470,6 @@ def _expression(one: Operator, inputs: list[Any]) -> Any:
         given = [value(inner) for inner in node.arguments]
         if node.function == "[]":
             return given
-        if node.function not in EXPRESSIONS:
-            raise missing_operators("expressions", Counter([node.function]))
         return EXPRESSIONS[node.function](*given)
 
     return value(tree)
@@ -451,7 +568,6 @@ EXPRESSIONS: dict[str, Callable[..., Any]] = {
 }
 
 _SPECIAL: dict[str, Callable[[Operator, list[Any]], Any]] = {
-    "pnnx.Attribute": lambda one, _: _attribute(one),
     "pnnx.Expression": _expression,
     "prim::TupleConstruct": lambda _, inputs: list(inputs), "prim::ListConstruct": lambda _, inputs: list(inputs),
     "prim::TupleUnpack": lambda _, inputs: inputs[0], "prim::ListUnpack": lambda _, inputs: inputs[0],

@@ -176,12 +176,15 @@ def export_script(module: Any, example: list[Any], names: list[str], path: str) 
     return [f"by TS2EPConverter and the dynamo exporter, because the TorchScript exporter fails: {first}"]
 
 
-def export_traced(module: Any, example: list[Any], names: list[str], path: str) -> None:
+def export_traced(
+    module: Any, example: list[Any], names: list[str], path: str, outputs: list[str] | None = None
+) -> None:
     import torch
 
     mode = torch.onnx.TrainingMode.PRESERVE  # it is in its mode; that of an exported program cannot be set
     torch.onnx.export(
-        module, tuple(example), path, dynamo=False, opset_version=17, input_names=names, training=mode
+        module, tuple(example), path, dynamo=False, opset_version=17, input_names=names, output_names=outputs,
+        training=mode,
     )  # fmt: skip
 
 
@@ -198,8 +201,20 @@ def export_program(program: Any, path: str) -> None:
     torch.onnx.export(program, (), path, dynamo=True, opset_version=OPSET, external_data=False, verbose=False)
 
 
-def export_module(module: Any, example: list[Any], names: list[str], path: str) -> list[str]:
-    """By the dynamo exporter; if that fails by tracing and the TorchScript exporter."""
+def export_module(
+    module: Any,
+    example: list[Any],
+    names: list[str],
+    path: str,
+    outputs: list[str] | None = None,
+    free: list[dict[int, None]] | None = None,
+) -> list[str]:
+    """By the dynamo exporter; if that fails by tracing and the TorchScript exporter.
+
+    Args:
+        outputs: names of the outputs.
+        free: the axes of each input that stay open. The module takes its inputs as `*inputs` then.
+    """
     import torch
 
     try:
@@ -212,17 +227,23 @@ def export_module(module: Any, example: list[Any], names: list[str], path: str) 
             external_data=False,
             verbose=False,
             input_names=names,
+            output_names=outputs,
+            dynamic_shapes=free and (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),),
         )
         return []
     except Exception as error:
         first = first_line(error)
-    return trace_instead(module, example, names, path, first)
+    if free is not None:
+        raise RefusedError(f"the dynamo exporter fails: {first}", "unsupported")
+    return trace_instead(module, example, names, path, first, outputs)
 
 
-def trace_instead(module: Any, example: list[Any], names: list[str], path: str, first: str) -> list[str]:
+def trace_instead(
+    module: Any, example: list[Any], names: list[str], path: str, first: str, outputs: list[str] | None = None
+) -> list[str]:
     """Tracing and the TorchScript exporter, where the dynamo exporter fails for the reason `first`."""
     try:
-        export_traced(module, example, names, path)
+        export_traced(module, example, names, path, outputs)
     except Exception as error:
         raise RefusedError(
             f"the dynamo exporter fails ({first}), and so does the TorchScript exporter: {first_line(error)}",

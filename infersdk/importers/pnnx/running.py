@@ -286,8 +286,6 @@ def _adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = Fa
     """Each output is the largest value of rows [i H // n, ceil((i + 1) H / n)), and of columns alike."""
     import torch
 
-    if return_indices:
-        raise ValueError("the indices of an adaptive maximum have no form in ONNX")
     result = input
     sizes = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * 2
     for axis, count in zip((-2, -1), sizes, strict=True):
@@ -295,6 +293,8 @@ def _adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = Fa
         if count:  # otherwise the axis keeps its size
             parts = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
             result = torch.cat([result.narrow(axis, a, b - a).amax(axis, keepdim=True) for a, b in parts], axis)
+    if return_indices:  # pnnx always asks for them; the exporter drops them where nothing uses them
+        return result, torch.nn.functional.adaptive_max_pool2d(input, output_size, True)[1]
     return result
 
 

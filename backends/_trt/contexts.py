@@ -21,13 +21,14 @@ __all__ = ["Context", "ContextSet"]
 class Context:
     """An execution context, and the state that was set on it: instances that share it set it again before they run."""
 
-    __slots__ = ("_addresses", "_allocators", "_shapes", "profile", "raw")
+    __slots__ = ("_addresses", "_allocators", "_ran", "_shapes", "profile", "raw")
 
     def __init__(self, raw: tensorrt.IExecutionContext, profile: int) -> None:
         self.raw, self.profile = raw, profile
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
+        self._ran: set[tuple[Any, ...]] = set()
 
     def set_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
         """Sets the shapes of the inputs. Returns the first input whose shape the engine refuses, or None."""
@@ -52,6 +53,14 @@ class Context:
             if self._allocators.get(name) is not allocator:
                 self.raw.set_output_allocator(name, allocator)
                 self._allocators[name] = allocator
+
+    def has_run(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether it has run with these shapes: all kernels that they need are compiled."""
+        return tuple(shapes.items()) in self._ran
+
+    def note_run(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Notes that it has run with these shapes."""
+        self._ran.add(tuple(shapes.items()))
 
 
 class ContextSet:

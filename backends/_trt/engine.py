@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "Engine", "manifest_path", "read_engine", "write_engine"]
 
-#: Sets of contexts that the instances of an engine share. With two, one run overlaps with the end of another; each set
-#: takes the device memory of a run.
-CONTEXT_SETS = 2
+#: The instances of an engine share sets of contexts. The runs of different sets overlap, and each set takes the device
+#: memory of a run. There are three sets, or two where three would take more than this many bytes.
+CONTEXT_SETS_NBYTES = 1 << 30
 
 #: What the files of engines are called.
 SUFFIXES = (".engine", ".plan", ".trtmodel")
@@ -238,12 +238,16 @@ class Engine:
     @property
     def next_scratch_nbytes(self) -> int:
         """The device memory that another instance takes to run in."""
-        return self.scratch_nbytes if len(self._sets) < CONTEXT_SETS else 0
+        return self.scratch_nbytes if len(self._sets) < self._most_sets else 0
+
+    @property
+    def _most_sets(self) -> int:
+        return 3 if 3 * self.scratch_nbytes <= CONTEXT_SETS_NBYTES else 2
 
     def join(self, options: Options) -> ContextSet:
-        """The contexts of another instance: the set with the fewest users, once there are `CONTEXT_SETS`."""
+        """The contexts of another instance: the set with the fewest users, once there are enough."""
         with self.guard:
-            if len(self._sets) < CONTEXT_SETS:
+            if len(self._sets) < self._most_sets:
                 self._sets.append(ContextSet(self, options))
                 return self._sets[-1]
             result = min(self._sets, key=lambda contexts: contexts.users)

@@ -55,6 +55,8 @@ _log = logging.getLogger("infersdk.tensorrt")
 
 #: CUDA graphs that an Infer keeps: one for each batch size and set of addresses.
 GRAPHS = 16
+#: Captures that fail one after another before that is an error.
+CAPTURES = 8
 
 _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 #: Options that have no effect on an engine that is built already.
@@ -217,8 +219,8 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         self._own_stream = True
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
         self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
-        self._graphs: OrderedDict[tuple[Any, ...], CudaGraph | None] = OrderedDict()
-        self._captures = self.options.cuda_graph
+        self._graphs: OrderedDict[tuple[Any, ...], CudaGraph] = OrderedDict()
+        self._captures, self._failed_captures = self.options.cuda_graph, 0
         self.warm_up_runs = 2 if self._captures else 1  # the second one captures the graph
         self._first = True
         self._use_contexts(self._engine.join(self.options))
@@ -331,36 +333,47 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         return (self._context.profile, *self._shapes.items(), *self._addresses.items())
 
     def _launch(self) -> None:
-        """Queues a run as a CUDA graph: the first run with these shapes and addresses runs as it is, the second one is
-        captured.
+        """Queues a run as a CUDA graph. The first run of a context with these shapes compiles kernels, and runs as it is;
+        a later one is captured.
         """
         key = self._graph_key()
         graph = self._graphs.get(key)
         if graph is None:
-            seen = key in self._graphs
-            self._graphs[key] = None
-            if len(self._graphs) > GRAPHS:
-                self._graphs.popitem(last=False)
-            if not seen or self._grown or not self._can_capture():
+            self._set_context()
+            if not self._grown and self._context.has_run(self._shapes) and self._can_capture():
+                graph = self._capture()
+            if graph is None:
                 self._queue()
                 return
-            graph = self._graphs[key] = self._capture()
+            self._graphs[key] = graph
+            if len(self._graphs) > GRAPHS:
+                self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
         graph.launch(self.stream)
 
-    def _capture(self) -> CudaGraph:
+    def _capture(self) -> CudaGraph | None:
+        """Captures a run; None if that failed, and a later run may succeed.
+
+        Another thread that waits for the whole device meanwhile (`cudaDeviceSynchronize`) ends a capture.
+        """
         try:
-            return CudaGraph(self.stream, self._queue)
+            graph = CudaGraph(self.stream, self._queue)
         except (NativeError, InferenceError) as error:
             self._contexts.replace(self._context)
-            raise InferenceError(
-                f"{self.flavour.title} cannot run {self.model.name} as a CUDA graph: {error}; load it with "
-                "cuda_graph=False"
-            ) from error
+            self._failed_captures += 1
+            if self._failed_captures == CAPTURES:
+                self._failed_captures = 0
+                raise InferenceError(
+                    f"{self.flavour.title} cannot run {self.model.name} as a CUDA graph, tried {CAPTURES} times: "
+                    f"{error}; load it with cuda_graph=False"
+                ) from error
+            _log.warning("%s: a CUDA graph is captured at a later run: %s", self.model.name, error)
+            return None
+        self._failed_captures = 0
+        return graph
 
     def _can_capture(self) -> bool:
         """A run that allocates memory cannot be captured; TensorRT-RTX tells whether it does, others just fail."""
-        self._set_context()
         tell = getattr(self._context.raw, "is_stream_capturable", None)
         return tell is None or bool(tell(self.stream.handle))
 
@@ -369,6 +382,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         self._set_context()
         if not self._context.raw.execute_async_v3(self.stream.handle):
             raise self._failure()
+        self._context.note_run(self._shapes)
 
     def _set_context(self) -> None:
         """Prepares the context for a run: another instance may have used it, or replaced it."""

@@ -33,6 +33,7 @@ class QueuedRuns:
     _update_addresses: Callable[[], None]
     _graph_key: Callable[[], tuple[Any, ...]]
     _use_contexts: Callable[[ContextSet], None]
+    _set_context: Callable[[], None]
     _queue: Callable[[], None]
     _can_capture: Callable[[], bool]
 
@@ -56,6 +57,7 @@ class QueuedRuns:
             self._rebind()
         self._update_addresses()
         with self._cuda:
+            self._set_context()
             capturable = not (self._first or self._grown or self._copied) and self._can_capture()
         return self._graph_key() if capturable else None
 

@@ -325,7 +325,7 @@ def test_work_on_the_default_stream_does_not_end_a_capture(assets: Path) -> None
 
 
 def test_instances_share_the_memory_of_runs(assets: Path) -> None:
-    """More than two instances take no more memory than that of their inputs and outputs."""
+    """The fourth instance and later ones take the memory of their inputs and outputs alone."""
     path = assets / "models" / "yolov5n.onnx"
     with infersdk.load(path, RTX, precision="fp16", max_batch=8, cuda_graph=True) as infer:
         x = np.random.default_rng(0).random((8, 3, 640, 640), np.float32)
@@ -340,8 +340,8 @@ def test_instances_share_the_memory_of_runs(assets: Path) -> None:
             for _ in range(3):
                 np.testing.assert_allclose(clones[-1](x)["output0"], expected, rtol=1e-2, atol=1e-2)
             taken.append(memory_stats()["device_bytes"] - before)
-        assert taken[0] > tensors * 1.1  # it runs beside the first one, and so needs the memory of a run
-        assert max(taken[1:]) <= tensors * 1.01
+        assert min(taken[:2]) > tensors * 1.1  # they run beside the first one, and so need the memory of a run
+        assert max(taken[2:]) <= tensors * 1.01
         before = memory_stats()["device_bytes"]
         for clone in clones:
             clone.close()

@@ -123,7 +123,7 @@ class Runs(trt_infer.TensorRtRtxInfer):
         self._engine, self._cuda = engine, contextlib.nullcontext()
         self.stream: Any = FakeStream("cuda:0")
         self._grown, self._graphs = {}, OrderedDict()
-        self._captures, self._first, self._copied = True, False, False
+        self._captures, self._failed_captures, self._first, self._copied = True, 0, False, False
         self._use_contexts(engine.join(self.options))
 
     def _update_addresses(self) -> None:
@@ -188,34 +188,37 @@ def test_the_second_run_of_each_batch_is_captured(engine: FakeEngine, graphs: Gr
 
 
 @pytest.mark.parametrize("error", [CudaError("ended"), InferenceError("the runtime failed"), OutOfMemoryError("none")])
-def test_a_capture_that_fails_is_an_error_with_the_remedy(
-    engine: FakeEngine, graphs: Graphs, log: Log, error: Exception
-) -> None:
+def test_a_capture_that_fails_is_tried_again(engine: FakeEngine, graphs: Graphs, log: Log, error: Exception) -> None:
     infer = Runs(engine)
-    infer.run()
     graphs.failing = [error]
-    with pytest.raises(InferenceError, match=r"cannot run model.onnx as a CUDA graph: .*; load it with cuda_graph=Fal"):
+    for _ in range(5):
         infer.run()
-    log.clear()
-    infer.run()
-    infer.run()
-    assert actions(log) == ["captured", "ran", "launched", "launched"]
+    assert actions(log) == ["ran", "failed", "ran", "captured", "ran", "launched", "launched", "launched"]
     assert engine.made == 2  # the state of the first context is unknown after the error
+
+
+def test_captures_that_always_fail_are_an_error_with_the_remedy(engine: FakeEngine, graphs: Graphs, log: Log) -> None:
+    infer = Runs(engine)
+    graphs.failing = [CudaError("not permitted")] * trt_infer.CAPTURES
+    for _ in range(trt_infer.CAPTURES):
+        infer.run()
+    with pytest.raises(InferenceError, match=r"cannot run model.onnx as a CUDA graph.*permitted; load it with cuda_gr"):
+        infer.run()
+    assert actions(log).count("failed") == trt_infer.CAPTURES
 
 
 def test_without_room_for_another_context_the_next_run_tries(engine: FakeEngine, graphs: Graphs, log: Log) -> None:
     infer = Runs(engine)
     infer.run()
     graphs.failing, engine.out_of_memory = [CudaError("ended")], True
-    with pytest.raises(InferenceError):
-        infer.run()
-    for _ in range(2):
+    for _ in range(3):
         with pytest.raises(OutOfMemoryError, match="no room"):
             infer.run()
     engine.out_of_memory = False
     log.clear()
-    infer.run()
-    assert actions(log) == ["captured", "ran", "launched"]
+    for _ in range(3):
+        infer.run()
+    assert actions(log) == ["ran", "captured", "ran", "launched", "launched"]
 
 
 def test_shapes_that_look_alike_have_graphs_of_their_own(engine: FakeEngine) -> None:
@@ -239,10 +242,12 @@ def test_streams_that_a_run_uses_beside_its_own_are_not_blocking_ones(engine: Fa
     assert len(set(infer._context.raw.auxiliary)) == engine.auxiliary_streams
 
 
-def test_instances_share_contexts_and_the_memory_of_runs(engine: FakeEngine, log: Log) -> None:
+@pytest.mark.parametrize(("nbytes", "users"), [(1 << 20, [1, 2, 2]), (500 << 20, [2, 3])])
+def test_instances_share_contexts_and_the_memory_of_runs(engine: FakeEngine, nbytes: int, users: list[int]) -> None:
+    engine.scratch_nbytes = nbytes  # type: ignore[misc]
     instances = [Runs(engine) for _ in range(5)]
-    assert engine.made == len(FakeTensor.made) == trt_engine.CONTEXT_SETS
-    assert sorted(contexts.users for contexts in engine._sets) == [2, 3]
+    assert engine.made == len(FakeTensor.made) == len(users)
+    assert sorted(contexts.users for contexts in engine._sets) == users
     assert engine.next_scratch_nbytes == 0
     for infer in instances:
         engine.leave(infer._contexts)
@@ -255,7 +260,7 @@ def test_instances_share_contexts_and_the_memory_of_runs(engine: FakeEngine, log
 def test_a_run_waits_for_the_last_run_on_the_same_contexts(
     engine: FakeEngine, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trt_engine, "CONTEXT_SETS", 1)
+    monkeypatch.setattr(FakeEngine, "_most_sets", 1)
     first, second = Runs(engine), Runs(engine)
     for _ in range(3):
         first.run()
@@ -268,7 +273,7 @@ def test_a_run_waits_for_the_last_run_on_the_same_contexts(
 def test_an_instance_sets_the_context_again_after_another_one(
     engine: FakeEngine, graphs: Graphs, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trt_engine, "CONTEXT_SETS", 1)
+    monkeypatch.setattr(FakeEngine, "_most_sets", 1)
     first, second = Runs(engine), Runs(engine)
     for infer, batch in ((first, 1), (second, 4)):
         log.clear()
@@ -280,6 +285,8 @@ def test_an_instance_sets_the_context_again_after_another_one(
     assert log == [("x", (1, 3)), ("x", 4096 * first.stream.handle), "captured", f"ran on {first.stream.handle}",
                    "launched"]  # fmt: skip
     second.run(4)
+    second.run(1)  # the kernels of this size are compiled
+    assert actions(log)[-3:] == ["captured", "ran", "launched"]
     log.clear()
     first.run(1)  # its graph has the shapes and addresses
     assert log == ["launched"]

@@ -221,7 +221,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
         self._graphs: OrderedDict[tuple[Any, ...], CudaGraph] = OrderedDict()
         self._captures, self._failed_captures = self.options.cuda_graph, 0
-        self.warm_up_runs = 2 if self._captures else 1  # the second one captures the graph
+        self.warm_up_runs = 2 if self._captures else 1  # the first one compiles, the second one is captured
         self._first = True
         self._use_contexts(self._engine.join(self.options))
 
@@ -333,8 +333,9 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         return (self._context.profile, *self._shapes.items(), *self._addresses.items())
 
     def _launch(self) -> None:
-        """Queues a run as a CUDA graph. The first run of a context with these shapes compiles kernels, and runs as it is;
-        a later one is captured.
+        """Queues a run as a CUDA graph.
+
+        The first run of a context with these shapes compiles kernels and runs as it is; a later one is captured.
         """
         key = self._graph_key()
         graph = self._graphs.get(key)

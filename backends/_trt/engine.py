@@ -16,6 +16,7 @@ from ...errors import EngineError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
 from .build import last, shape_tensor, spec_of
 from .compiled import Compiled, compiled_for
+from .contexts import ContextSet
 from .details import EngineDetails, TensorDetails
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from .profiles import Profile
 
 __all__ = ["SUFFIXES", "Engine", "manifest_path", "read_engine", "write_engine"]
+
+#: The instances of an engine share sets of contexts. The runs of different sets overlap, and each set takes the device
+#: memory of a run. There are three sets, or two where three would take more than this many bytes.
+CONTEXT_SETS_NBYTES = 1 << 30
 
 #: What the files of engines are called.
 SUFFIXES = (".engine", ".plan", ".trtmodel")
@@ -180,10 +185,11 @@ class Engine:
         trt = flavour.trt
         self.memory = memory
         self._reserved = memory.budget.reserve(memory.weights) if memory is not None else None
-        self.flavour = flavour
-        self._what = what
-        #: TensorRT-RTX compiles inside a run, and crashes where two threads do so for one engine (1.6.1).
+        self.flavour, self.name, self.device = flavour, what, device
+        #: Held while contexts are created, set or run. TensorRT-RTX 1.6.1 compiles inside a run, and crashes where two
+        #: threads do so for one engine.
         self.guard = threading.Lock()
+        self._sets: list[ContextSet] = []  # those that instances share
         with flavour.complaints() as complaints:
             self._runtime: tensorrt.Runtime = trt.Runtime(flavour.logger)
             doubts = ""
@@ -224,6 +230,38 @@ class Engine:
         """The device memory that a context needs while it runs, whatever the shapes."""
         return int(self._engine.device_memory_size_v2)
 
+    @property
+    def auxiliary_streams(self) -> int:
+        """The streams that a run uses beside the one that it is queued on."""
+        return int(self._engine.num_aux_streams)
+
+    @property
+    def next_scratch_nbytes(self) -> int:
+        """The device memory that another instance takes to run in."""
+        return self.scratch_nbytes if len(self._sets) < self._most_sets else 0
+
+    @property
+    def _most_sets(self) -> int:
+        return 3 if 3 * self.scratch_nbytes <= CONTEXT_SETS_NBYTES else 2
+
+    def join(self, options: Options) -> ContextSet:
+        """The contexts of another instance: the set with the fewest users, once there are enough."""
+        with self.guard:
+            if len(self._sets) < self._most_sets:
+                self._sets.append(ContextSet(self, options))
+                return self._sets[-1]
+            result = min(self._sets, key=lambda contexts: contexts.users)
+            result.users += 1
+            return result
+
+    def leave(self, contexts: ContextSet) -> None:
+        """Ends the use of a set by an instance. The last one frees it."""
+        with self.guard:
+            contexts.users -= 1
+            if not contexts.users:
+                self._sets = [other for other in self._sets if other is not contexts]
+                contexts.close()
+
     def context(self, options: Options) -> tensorrt.IExecutionContext:
         """A new execution context, without the device memory that it runs in. One thread at a time uses it."""
         trt = self.flavour.trt
@@ -244,7 +282,7 @@ class Engine:
             else:
                 context = self._engine.create_execution_context(lent)
         if context is None:
-            raise EngineError(f"{self._what!r}: no execution context can be had: {last(complaints)}")
+            raise EngineError(f"{self.name!r}: no execution context can be had: {last(complaints)}")
         return context
 
     def describe(self, details: EngineDetails | None) -> tuple[list[TensorDetails], list[TensorDetails]]:

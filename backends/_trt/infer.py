@@ -46,9 +46,8 @@ from .queued import QueuedRuns
 from .releasing import ReleasableEngine
 
 if TYPE_CHECKING:
-    import tensorrt
-
     from ...device import Device
+    from .contexts import ContextSet
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
 
@@ -56,6 +55,8 @@ _log = logging.getLogger("infersdk.tensorrt")
 
 #: CUDA graphs that an Infer keeps: one for each batch size and set of addresses.
 GRAPHS = 16
+#: Captures that fail one after another before that is an error.
+CAPTURES = 8
 
 _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
 #: Options that have no effect on an engine that is built already.
@@ -104,7 +105,6 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
             self._layers = MappingProxyType(dict(details.layers) if details else {})
             self._check_precision()
             self._check_batch()
-            self._scratch_nbytes = self._engine.scratch_nbytes
             self._start()
 
     def _cuda_device(self) -> Any:
@@ -214,48 +214,36 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         self.max_batch = self.max_batch or largest
 
     def _start(self) -> None:
-        """A stream of this Infer's own; contexts come with the shapes that need them."""
+        """A stream of this Infer's own, and contexts that it may share with its clones."""
         self.stream: Stream = Stream(self._device)
         self._own_stream = True
-        self._contexts: dict[int, _Context] = {}  # by the profile
-        self._scratch: Tensor | None = None  # the device memory that they run in, one at a time
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
         self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
-        self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
-        self._captures = self.options.cuda_graph
-        self.warm_up_runs = 2 if self._captures else 1  # the second one captures the graph
+        self._graphs: OrderedDict[tuple[Any, ...], CudaGraph] = OrderedDict()
+        self._captures, self._failed_captures = self.options.cuda_graph, 0
+        self.warm_up_runs = 2 if self._captures else 1  # the first one compiles, the second one is captured
         self._first = True
-        with self._engine.guard:
-            self._context = self._context_for(0)
+        self._use_contexts(self._engine.join(self.options))
 
-    def _context_for(self, profile: int) -> _Context:
-        """The context for a profile: switching one between profiles would cost more than a small run."""
-        result = self._contexts.get(profile)
-        if result is None:
-            raw = self._engine.context(self.options)
-            if profile and not raw.set_optimization_profile_async(profile, self.stream.handle):
-                raise InferenceError(f"{self.model.name}: profile {profile} cannot be made active")
-            if nbytes := self._engine.scratch_nbytes:
-                if self._scratch is None:
-                    self._scratch = Tensor((nbytes,), "uint8", self._device)
-                raw.set_device_memory(self._scratch.device_ptr(read=False, write=True), nbytes)
-            result = self._contexts[profile] = _Context(raw, profile)
-            self.stream.synchronize()
-        return result
+    def _use_contexts(self, contexts: ContextSet) -> None:
+        """Runs on the contexts of a set from now on. The first one is created at once."""
+        try:
+            with self._engine.guard:
+                self._context = contexts.get(0, self.stream)
+        except BaseException:
+            self._engine.leave(contexts)
+            raise
+        self._contexts = contexts
 
     # ---- running ----
 
     def _bind(self) -> None:
-        shapes = {spec.name: self._inputs[spec.name].shape for spec in self.input_specs}
+        self._shapes = shapes = {spec.name: self._inputs[spec.name].shape for spec in self.input_specs}
         with self._engine.guard, self._cuda, self.flavour.complaints() as complaints:
-            self._context = self._context_for(self._profile_of(shapes))
-            raw, set_already = self._context.raw, self._context.shapes
-            for name, shape in shapes.items():
-                if set_already.get(name) != shape:
-                    if not raw.set_input_shape(name, shape):
-                        set_already.pop(name, None)
-                        raise ShapeError(f"input {name!r}: the engine does not take {shape}: {last(complaints)}")
-                    set_already[name] = shape
+            self._context = self._contexts.get(self._profile_of(shapes), self.stream)
+            raw = self._context.raw
+            if (refused := self._context.set_shapes(shapes)) is not None:
+                raise ShapeError(f"input {refused!r}: the engine does not take {shapes[refused]}: {last(complaints)}")
             if missing := raw.infer_shapes():
                 raise InferenceError(f"{self.model.name}: the shape of {missing[0]!r} cannot be inferred")
             self._sources = [(name, tensor, self._stage(name, tensor)) for name, tensor in self._inputs.items()]
@@ -302,18 +290,19 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         allocator = self._grown.get(name)
         if allocator is None:
             allocator = self._grown[name] = _allocator(self.flavour.trt)
-        if name not in self._context.grows:
-            self._context.raw.set_output_allocator(name, allocator)
-            self._context.grows.add(name)
         allocator.tensor = tensor
 
     def _enqueue(self) -> None:
         self._update_addresses()
-        with self._cuda:
-            if self._captures:
-                self._launch()
-            else:
-                self._execute()
+        with self._cuda, self._engine.guard:
+            self._contexts.begin(self.stream)
+            try:
+                if self._captures:
+                    self._launch()
+                else:
+                    self._queue()
+            finally:
+                self._contexts.end(self.stream)
         if self._grown:
             self._wait()
             self._adopt_grown()
@@ -328,73 +317,80 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
                 self._engine.compiled.keep_first()
 
     def _update_addresses(self) -> None:
-        """Brings the inputs to where they are read, and tells the context all addresses."""
+        """Copies the inputs to where they are read, and notes all addresses."""
+        self._addresses: dict[str, int] = {}
         for name, tensor, stage in self._sources:
             if stage is not tensor:
                 stage.copy_from(tensor)
-            self._set_address(name, stage.device_ptr(stream=self.stream))
+            self._addresses[name] = stage.device_ptr(stream=self.stream)
         for name, tensor, stage, shape in self._results:
             if tensor.shape != shape:  # its user resized it
                 tensor.resize(shape)
-            self._set_address(name, stage.device_ptr(read=False, write=True, stream=self.stream))
+            self._addresses[name] = stage.device_ptr(read=False, write=True, stream=self.stream)
 
-    def _set_address(self, name: str, at: int) -> None:
-        context = self._context
-        if context.addresses.get(name) != at:
-            context.raw.set_tensor_address(name, at)
-            context.addresses[name] = at
+    def _graph_key(self) -> tuple[Any, ...]:
+        """The shapes and addresses that a graph is captured with."""
+        return (self._context.profile, *self._shapes.items(), *self._addresses.items())
 
     def _launch(self) -> None:
-        """As a CUDA graph: the first run with these shapes and addresses goes as it is, the second is captured."""
-        key = self._context.key
-        captured = self._graphs.setdefault(key, _Captured())
-        self._graphs.move_to_end(key)
-        if len(self._graphs) > GRAPHS:
-            self._graphs.popitem(last=False)
-        if captured.graph is None:
-            if captured.wait or self._grown or not self._can_capture():
-                captured.wait = max(captured.wait - 1, 0)
-                self._execute()
-                return
-            try:
-                # No other thread makes contexts or compiles meanwhile: that may end a capture, too.
-                with self._engine.guard:
-                    captured.graph = CudaGraph(self.stream, self._queue)
-            except (NativeError, InferenceError) as error:
-                # TensorRT-RTX captures on a stream of its own as well, which is a blocking one: what another thread
-                # does on CUDA's default stream meanwhile, as torch and CuPy do, ends the capture.
-                captured.pause *= 2
-                captured.wait = captured.pause
-                _log.warning("%s: no CUDA graph, tried again after %d runs: %s", self.model.name, captured.wait, error)
-                self._renew()
-                self._execute()
-                return
-        captured.graph.launch(self.stream)
+        """Queues a run as a CUDA graph.
 
-    def _renew(self) -> None:
-        """Another context instead of the current one, whose state is unknown after an error."""
-        profile = self._context.profile
-        self._contexts.pop(profile, None)
-        for key, captured in self._graphs.items():
-            if key[0] == profile:
-                captured.graph, captured.wait = None, max(captured.wait, 1)  # it used what was the context's
-        self._bound = None  # if it cannot be made, the next run tries
-        self._bind()
-        self._bound = self._generations()
-        self._update_addresses()
+        The first run of a context with these shapes compiles kernels and runs as it is; a later one is captured.
+        """
+        key = self._graph_key()
+        graph = self._graphs.get(key)
+        if graph is None:
+            self._set_context()
+            if not self._grown and self._context.has_run(self._shapes) and self._can_capture():
+                graph = self._capture()
+            if graph is None:
+                self._queue()
+                return
+            self._graphs[key] = graph
+            if len(self._graphs) > GRAPHS:
+                self._graphs.popitem(last=False)
+        self._graphs.move_to_end(key)
+        graph.launch(self.stream)
+
+    def _capture(self) -> CudaGraph | None:
+        """Captures a run; None if that failed, and a later run may succeed.
+
+        Another thread that waits for the whole device meanwhile (`cudaDeviceSynchronize`) ends a capture.
+        """
+        try:
+            graph = CudaGraph(self.stream, self._queue)
+        except (NativeError, InferenceError) as error:
+            self._contexts.replace(self._context)
+            self._failed_captures += 1
+            if self._failed_captures == CAPTURES:
+                self._failed_captures = 0
+                raise InferenceError(
+                    f"{self.flavour.title} cannot run {self.model.name} as a CUDA graph, tried {CAPTURES} times: "
+                    f"{error}; load it with cuda_graph=False"
+                ) from error
+            _log.warning("%s: a CUDA graph is captured at a later run: %s", self.model.name, error)
+            return None
+        self._failed_captures = 0
+        return graph
 
     def _can_capture(self) -> bool:
         """A run that allocates memory cannot be captured; TensorRT-RTX tells whether it does, others just fail."""
         tell = getattr(self._context.raw, "is_stream_capturable", None)
         return tell is None or bool(tell(self.stream.handle))
 
-    def _execute(self) -> None:
-        with self._engine.guard:
-            self._queue()
-
     def _queue(self) -> None:
+        """Queues a run. The guard of the engine is held."""
+        self._set_context()
         if not self._context.raw.execute_async_v3(self.stream.handle):
             raise self._failure()
+        self._context.note_run(self._shapes)
+
+    def _set_context(self) -> None:
+        """Prepares the context for a run: another instance may have used it, or replaced it."""
+        self._context = self._contexts.get(self._context.profile, self.stream)
+        self._context.set_shapes(self._shapes)
+        self._context.set_addresses(self._addresses)
+        self._context.set_allocators(self._grown)
 
     def _wait(self) -> None:
         try:
@@ -451,41 +447,12 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
             self.stream.synchronize()
         self._grown.clear()
         self._graphs.clear()
-        self._contexts.clear()
-        del self._context, self._engine
-        if self._scratch is not None:
-            self._scratch.close()
+        self._engine.leave(self._contexts)
+        del self._context, self._contexts, self._engine
         if self._own_stream:
             self.stream.close()
         for stage in self._stages.values():
             stage.close()
-
-
-class _Captured:
-    """The graph of some shapes and addresses, once it is there."""
-
-    __slots__ = ("graph", "pause", "wait")
-
-    def __init__(self) -> None:
-        self.graph: CudaGraph | None = None
-        self.wait = self.pause = 1  # runs that go as they are before it is captured; and after a capture that failed
-
-
-class _Context:
-    """An execution context, and what has been told to it."""
-
-    __slots__ = ("addresses", "grows", "profile", "raw", "shapes")
-
-    def __init__(self, raw: tensorrt.IExecutionContext, profile: int) -> None:
-        self.raw, self.profile = raw, profile
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.addresses: dict[str, int] = {}
-        self.grows: set[str] = set()  # outputs with an allocator
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What a graph of it is captured with."""
-        return (self.profile, *self.shapes.items(), *self.addresses.items())
 
 
 class _Allocator:

@@ -33,7 +33,7 @@ class LimitedEngine(Budgeted):
     model: ModelSource
     options: Any
     _cuda: CudaDevice
-    _scratch_nbytes: int
+    _engine: Engine
     _memory: EngineMemory | None = None
     _load_built: Callable[..., EngineDetails]  # the engine from the cache, or a new one
 
@@ -70,4 +70,4 @@ class LimitedEngine(Budgeted):
         tensors = super()._instance_needs()
         if self._memory is not None and self._memory.tensors:
             tensors = {"inputs and outputs": self._memory.tensors}
-        return {"workspace": self._scratch_nbytes, **tensors}
+        return {"workspace": self._engine.next_scratch_nbytes, **tensors}

@@ -54,7 +54,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
             (`"lazy"`), before them (`"eager"`), or not at all (`"none"`). None is the runtime's own, or with
             `cuda_graph` `"eager"`.
         cuda_graph: runs are captured and replayed as CUDA graphs, one for each batch size and set of addresses, which
-            takes load off the host. The first run of each is as without, the second captures.
+            takes load off the host. The first run of a batch size compiles its kernels, the second one is captured.
         profiling: the engine holds what `infersdk.layers` shows: the layers with the nodes they came from, formats and
             kernels. An engine that is loaded from a file has what it was built with.
     """

@@ -86,10 +86,9 @@ template <typename T> __global__ void __launch_bounds__(THREADS) finish_kernel(c
             all[first + i] = keys[i];
         return;
     }
-    const size_t first_rank = (size_t)image * run.max_candidates;
     const uint32_t kept = suppress(
-        tile, min(count, run.max_candidates), run.by_class, run.iou, run.kept_boxes + first_rank,
-        run.kept_classes + first_rank, [&](uint32_t i) { return candidate_of<T>(run, image, keys[i]); },
+        tile, min(count, run.max_candidates), run.by_class, run.iou, nullptr,
+        [&](uint32_t i) { return candidate_of<T>(run, image, keys[i]); },
         [&](uint32_t i, uint32_t number, const Candidate &c) { write_detection(run, image, number, c, keys[i]); });
     if (threadIdx.x == 0)
         write_head(run, image, num_candidates, kept);
@@ -218,9 +217,12 @@ __global__ void __launch_bounds__(SUPPRESS_THREADS) suppress_kernel(const __grid
             if (!count)
                 continue;
         }
-        const size_t kept_first = members ? (size_t)(members - run.members) : first_rank;
+        /* The keys were merged, and their memory is free: a key has the space of two numbers. */
+        uint32_t *kept_indices = (uint32_t *)(run.keys + (size_t)image * run.capacity);
+        if (members)
+            kept_indices += members - (run.members + first_rank);
         suppress(
-            tile, count, false, run.iou, run.kept_boxes + kept_first, run.kept_classes + kept_first,
+            tile, count, false, run.iou, kept_indices,
             [&](uint32_t i) {
                 Candidate candidate;
                 candidate.box = box_of(run.boxes[first_rank + (members ? members[i] : i)]);
@@ -303,8 +305,6 @@ static size_t lay_out(Run &run, size_t images, bool with_mask, uint8_t *base) {
     TAKE(classes, ranks);
     TAKE(kept, ranks);
     TAKE(members, ranks);
-    TAKE(kept_boxes, ranks);
-    TAKE(kept_classes, ranks);
     if (with_mask)
         TAKE(class_bits, ((size_t)run.num_classes + 31) / 32);
 #undef TAKE

@@ -45,14 +45,12 @@ struct Run {
     uint32_t *num_candidates; /* found by the scan, including those beyond `capacity` */
     uint32_t *num_members;    /* elements of `members` in use */
     uint32_t *class_bits;  /* a bit for each class that counts, of all images; NULL: all count */
-    uint64_t *keys;        /* [capacity] */
+    uint64_t *keys;        /* [capacity]; in suppress the ranks of kept boxes */
     uint64_t *ranked;      /* [max_candidates] in order */
     float4 *boxes;         /* [max_candidates] in order */
     int32_t *classes;      /* [max_candidates] in order */
     uint8_t *kept;         /* [max_candidates] in order */
     uint32_t *members;     /* [max_candidates] the ranks of a class, ascending */
-    float4 *kept_boxes;    /* [max_candidates] of the class or image at hand */
-    int32_t *kept_classes; /* [max_candidates] */
     uint8_t *out;
     size_t out_size; /* of an image */
     Image images[MAX_IMAGES];

@@ -77,12 +77,12 @@ struct Candidate {
 
 /*
  * NMS over `count` boxes in order. load(i) gives box i; keep(i, number, candidate) is called for each box that is kept,
- * `number` being the boxes kept before it. Returns the number of kept boxes. `kept_boxes` and `kept_classes` have space
- * for all of them in global memory, and are used only where there is more than one tile.
+ * `number` being the boxes kept before it. Returns the number of kept boxes. `kept_indices` has space for `count`
+ * numbers in global memory; NULL where one tile holds all boxes.
  */
 template <int N, class Load, class Keep>
-__device__ uint32_t suppress(Tile<N> &tile, uint32_t count, bool by_class, float iou, float4 *kept_boxes,
-                             int32_t *kept_classes, Load load, Keep keep) {
+__device__ uint32_t suppress(Tile<N> &tile, uint32_t count, bool by_class, float iou, uint32_t *kept_indices, Load load,
+                             Keep keep) {
     const uint32_t me = threadIdx.x, lane = me & 31, warp = me / 32;
     uint32_t kept = 0;
     for (uint32_t base = 0; base < count; base += N) {
@@ -102,10 +102,10 @@ __device__ uint32_t suppress(Tile<N> &tile, uint32_t count, bool by_class, float
             const uint32_t length = min(kept - start, (uint32_t)N);
             __syncthreads();
             if (me < length) {
-                const float4 box = kept_boxes[start + me];
-                tile.box[me] = box;
-                tile.area[me] = ifs__box_area(box_of(box));
-                tile.class_id[me] = kept_classes[start + me];
+                const Candidate other = load(kept_indices[start + me]);
+                tile.box[me] = vector_of(other.box);
+                tile.area[me] = ifs__box_area(other.box);
+                tile.class_id[me] = other.class_id;
             }
             __syncthreads();
             for (uint32_t i = 0; i < length && alive; i++)
@@ -153,10 +153,8 @@ __device__ uint32_t suppress(Tile<N> &tile, uint32_t count, bool by_class, float
         }
         if (alive) {
             before += (uint32_t)__popc(tile.kept[warp] & lanes_below());
-            if (count > N) {
-                kept_boxes[before] = vector_of(mine.box);
-                kept_classes[before] = mine.class_id;
-            }
+            if (count > N)
+                kept_indices[before] = base + me;
             keep(base + me, before, mine);
         }
         kept += all;

@@ -340,7 +340,7 @@ def test_warming_up_captures_the_graph_of_each_size_on_each_instance(assets: Pat
         buffers: list[Any] = [batch.buffer for group in model.pipeline._core.groups for batch in group.batches]
         captured = [list(buffer._executor.infer._graphs.values()) for buffer in buffers]
         assert [len(graphs) for graphs in captured] == [len(buffers[0].batch_sizes())] * len(buffers)
-        assert all(graph.graph is not None for graphs in captured for graph in graphs)
+        assert all(graph is not None for graphs in captured for graph in graphs)
         measured = dict(model._placement.measured)
         assert measured
         for size in range(1, 9):

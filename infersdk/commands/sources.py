@@ -114,9 +114,7 @@ def _is_video_file(name: str) -> bool:
     suffix = Path(name).suffix.lower()
     if suffix in VIDEO_SUFFIXES:
         return True
-    from PIL import Image
-
-    if suffix in Image.registered_extensions() or not os.path.isfile(name):
+    if suffix in IMAGE_SUFFIXES or not os.path.isfile(name):
         return False
     from ..image import read_image
     from ..video import VideoReader

@@ -12,6 +12,8 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .._pillow import is_too_large, open_image
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -87,7 +89,8 @@ def decode_jpeg(image: Image.Image, data: bytes, by: int = 1) -> tuple[npt.NDArr
 def header_of(data: bytes) -> Size | None:
     """(width, height) of a JPEG file, upright, from its markers alone; None for what a device does not decode.
 
-    These are files of one or three components of 8 bits: those of CMYK and of 12 bits are left to Pillow.
+    These are files of one or three components of 8 bits within Pillow's limit of pixels: those of CMYK and of 12 bits
+    are left to Pillow, and so are too large ones, which it refuses.
     """
     if data[:2] != b"\xff\xd8":
         return None
@@ -104,6 +107,8 @@ def header_of(data: bytes) -> Size | None:
             height, width = int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
             if data[at + 4] != _BITS or data[at + 9] not in (1, 3) or not width or not height:
                 return None
+            if is_too_large((width, height)):
+                return None
             return (height, width) if orientation in SIDEWAYS else (width, height)
         at += 2 + length
     return None
@@ -113,10 +118,8 @@ def _orientation(data: bytes) -> int:
     """The EXIF orientation, as Pillow reads it."""
     import io
 
-    from PIL import Image
-
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(io.BytesIO(data)) as image:
             return orientation_of(image)
     except Exception:  # decoding the file raises it again
         return 1

@@ -15,11 +15,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ._text import printable
 from .commands.interrupts import Interrupts, Terminated
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["main"]
 
@@ -32,7 +33,7 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Errors are one line on stderr."""
     try:
-        with Interrupts() as interrupts:
+        with Interrupts() as interrupts, _printable_warnings():
             code = _main(argv, interrupts)
     except KeyboardInterrupt as stop:
         terminated = isinstance(stop, Terminated)
@@ -105,7 +106,7 @@ def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
             raise KeyboardInterrupt from None
         import traceback
 
-        traceback.print_exc()
+        print(printable(traceback.format_exc(), lines=True), end="", file=sys.stderr)
         _say("this is a fault of infersdk; please report it with the lines above")
         return 4
 
@@ -127,6 +128,10 @@ def _parser_class() -> type[argparse.ArgumentParser]:
 
     class Parser(argparse.ArgumentParser):
         """An unknown flag is an error of the subcommand that it was given to, with that subcommand's usage."""
+
+        def _print_message(self, message: str, file: Any = None) -> None:
+            """Names of files come by patterns of the shell, too."""
+            super()._print_message(printable(message, lines=True), file)
 
         def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
             known, unknown = super().parse_known_args(args, namespace)
@@ -197,6 +202,19 @@ def _prepare_streams() -> _Output:
     return output
 
 
+@contextlib.contextmanager
+def _printable_warnings() -> Iterator[None]:
+    """Warnings of libraries quote files, too."""
+    import warnings
+
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda *what, **more: printable(before(*what, **more), lines=True)
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
 def _discard_output() -> None:
     """Else Python tries to write it once more when it ends, and changes the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -204,7 +222,7 @@ def _discard_output() -> None:
 
 def _say(message: str) -> None:
     with contextlib.suppress(OSError):  # stderr cannot be written either; the exit code remains
-        print(f"infersdk: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        print(f"infersdk: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

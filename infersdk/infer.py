@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ._text import logger
 from .device import Device
 from .errors import (
     ClosedError,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BackendInfo", "Infer", "new_tensor"]
 
-_log = logging.getLogger("infersdk.load")
+_log = logger("infersdk.load")
 
 
 @dataclass(frozen=True)

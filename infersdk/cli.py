@@ -2,9 +2,9 @@
 
 Thin: each subcommand is a module of `infersdk.commands` with a `register(subparsers)`; its work is in the library.
 
-Exit codes: 0 done; 1 a check failed, for example two backends differ; 2 wrong usage or input, or output that cannot be
-written; 3 a backend, device or precision that is not available here; 4 failed while running; 130 interrupted, 143
-terminated.
+Exit codes: 0 done; 1 a check failed, for example two backends differ, or some of several sources could not be read;
+2 wrong usage or input, or output that cannot be written; 3 a backend, device or precision that is not available here;
+4 failed while running; 130 interrupted, 143 terminated.
 """
 
 # Little is imported here: Ctrl-C is handled from the first line of main() on.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ._text import printable
 from .commands.interrupts import Interrupts, Terminated
+from .commands.stderr import say
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _main(argv, interrupts)
     except KeyboardInterrupt as stop:
         terminated = isinstance(stop, Terminated)
-        _say("terminated" if terminated else "interrupted")
+        say("terminated" if terminated else "interrupted")
         # CPython remembers an interrupt that leaves the exec() of a text (dataclasses), and would end by the signal
         # although this caught it; the next exec() of a text clears that.
         exec("")
@@ -54,8 +55,8 @@ def parser() -> argparse.ArgumentParser:
     top = _parser_class()(
         prog="infersdk",
         description="Runs vision models on ONNX Runtime, OpenVINO and TensorRT.",
-        epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage or input, 3 not available here, 4 failed, "
-        "130 interrupted.",
+        epilog="Exit codes: 0 done, 1 a check failed or some sources could not be read, 2 wrong usage or input, "
+        "3 not available here, 4 failed, 130 interrupted.",
     )
     top.add_argument("--version", action="version", version=f"infersdk {__version__}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -67,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
 def _main(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
     output = _prepare_streams()
     if sys.stdout is None:
-        _say("the standard output is closed; redirect it, to /dev/null for instance")
+        say("the standard output is closed; redirect it, to /dev/null for instance")
         return 2
     try:
         code = _run(argv, interrupts)
@@ -75,12 +76,12 @@ def _main(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
         return code
     except OSError as error:
         if error is not output.error:
-            _say(str(error))
+            say(str(error))
             return 4
         _discard_output()
         if isinstance(error, BrokenPipeError):  # its reader has gone: `infersdk info m.onnx | head -1`
             return 0
-        _say(f"cannot write the output: {error.strerror or error}")
+        say(f"cannot write the output: {error.strerror or error}")
         return 2
 
 
@@ -97,7 +98,7 @@ def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
     except InferSDKError as error:
         if interrupts.came:
             raise KeyboardInterrupt from None
-        _say(str(error))
+        say(str(error))
         return _code_of(error)
     except OSError:
         raise
@@ -107,7 +108,7 @@ def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
         import traceback
 
         print(printable(traceback.format_exc(), lines=True), end="", file=sys.stderr)
-        _say("this is a fault of infersdk; please report it with the lines above")
+        say("this is a fault of infersdk; please report it with the lines above")
         return 4
 
 
@@ -218,11 +219,6 @@ def _printable_warnings() -> Iterator[None]:
 def _discard_output() -> None:
     """Else Python tries to write it once more when it ends, and changes the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _say(message: str) -> None:
-    with contextlib.suppress(OSError):  # stderr cannot be written either; the exit code remains
-        print(f"infersdk: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

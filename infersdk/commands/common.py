@@ -9,8 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from .. import _text
 from .._files import atomic_path
@@ -22,10 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..custom_ops import CustomOp
-    from ..image import HostImage, ImageSource
     from ..models import Timings
-
-Result_co = TypeVar("Result_co", covariant=True)
 
 __all__ = [
     "add_backend_arguments",
@@ -42,7 +38,6 @@ __all__ = [
     "key_values",
     "plain",
     "print_json",
-    "read_and_run",
     "require_model",
     "save_image",
     "stage_line",
@@ -277,31 +272,6 @@ def stages(timings: Timings) -> dict[str, float]:
 
 def stage_line(timings: Timings) -> str:
     return ", ".join(f"{name} {value:.2f} ms" for name, value in stages(timings).items())
-
-
-class _ImageModel(Protocol[Result_co]):
-    """A model that takes an image, alone or in parts."""
-
-    @property
-    def timings(self) -> Timings: ...
-
-    def __call__(self, image: HostImage, /) -> Result_co: ...
-
-
-def read_and_run(model: _ImageModel[Result_co], source: ImageSource | HostImage) -> tuple[HostImage, Result_co]:
-    """Reads an image and runs the model on it; `model.timings` counts the reading, too.
-
-    Raises:
-        ImageError: the image cannot be read.
-    """
-    from ..image import read_image
-
-    start = perf_counter()
-    image = read_image(source)
-    seconds = perf_counter() - start
-    result = model(image)
-    model.timings.read += seconds
-    return image, result
 
 
 def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:

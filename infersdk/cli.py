@@ -15,9 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ._text import printable
-from .commands.interrupts import Interrupts, Terminated
-from .commands.stderr import say
+from .commands.interrupts import Terminated, interrupts
 
 if TYPE_CHECKING:
     import argparse
@@ -34,9 +32,11 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Errors are one line on stderr."""
     try:
-        with Interrupts() as interrupts, _printable_warnings():
-            code = _main(argv, interrupts)
+        with interrupts(), _printable_warnings():
+            code = _main(argv)
     except KeyboardInterrupt as stop:
+        from .commands.stderr import say
+
         terminated = isinstance(stop, Terminated)
         say("terminated" if terminated else "interrupted")
         # CPython remembers an interrupt that leaves the exec() of a text (dataclasses), and would end by the signal
@@ -65,13 +65,15 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _main(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
+def _main(argv: Sequence[str] | None) -> int:
+    from .commands.stderr import say
+
     output = _prepare_streams()
     if sys.stdout is None:
         say("the standard output is closed; redirect it, to /dev/null for instance")
         return 2
     try:
-        code = _run(argv, interrupts)
+        code = _run(argv)
         sys.stdout.flush()
         return code
     except OSError as error:
@@ -85,8 +87,10 @@ def _main(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
         return 2
 
 
-def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
+def _run(argv: Sequence[str] | None) -> int:
     """The command's exit code. An OSError goes to the caller: it may be the output that cannot be written."""
+    from ._text import printable
+    from .commands.stderr import say
     from .errors import InferSDKError
 
     try:
@@ -96,15 +100,11 @@ def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
         sys.stdout.flush()
         return stop.code if isinstance(stop.code, int) else 0
     except InferSDKError as error:
-        if interrupts.came:
-            raise KeyboardInterrupt from None
         say(str(error))
         return _code_of(error)
     except OSError:
         raise
     except Exception:
-        if interrupts.came:
-            raise KeyboardInterrupt from None
         import traceback
 
         print(printable(traceback.format_exc(), lines=True), end="", file=sys.stderr)
@@ -126,6 +126,8 @@ def _code_of(error: Exception) -> int:
 
 def _parser_class() -> type[argparse.ArgumentParser]:
     import argparse
+
+    from ._text import printable
 
     class Parser(argparse.ArgumentParser):
         """An unknown flag is an error of the subcommand that it was given to, with that subcommand's usage."""
@@ -207,6 +209,8 @@ def _prepare_streams() -> _Output:
 def _printable_warnings() -> Iterator[None]:
     """Warnings of libraries quote files, too."""
     import warnings
+
+    from ._text import printable
 
     before = warnings.formatwarning
     warnings.formatwarning = lambda *what, **more: printable(before(*what, **more), lines=True)

@@ -19,7 +19,7 @@ import numpy as np
 from .._pillow import FORMATS, open_image, pixels_of
 from ..device import Device
 from ..errors import ImageError, relative_to
-from .jpeg import PILLOW, SIDEWAYS, decode_jpeg, is_jpeg, orientation_of, reduction
+from .jpeg import MAX_SCANS, PILLOW, SIDEWAYS, decode_jpeg, has_too_many_scans, is_jpeg, orientation_of, reduction
 from .uploads import Upload, UploadPools
 from .view import device_image_view
 
@@ -464,6 +464,10 @@ def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None)
     else:
         stream.seek(0)
         data = stream.read()
+    if image.info.get("progressive") and has_too_many_scans(data):
+        raise ImageError(
+            f"the JPEG file has more than {MAX_SCANS} scans, which take too long to decode; encode it anew"
+        )
     decoded = decode_jpeg(image, data, by)
     if decoded is None:
         return None

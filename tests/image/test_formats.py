@@ -82,6 +82,17 @@ def test_the_limit_of_pixels_holds_before_anything_is_decoded(monkeypatch: pytes
         read_image(data)
 
 
+def test_a_progressive_file_of_many_scans_is_refused() -> None:
+    """Each scan goes over all pixels, so that a small file could take an hour."""
+    data = encoded("JPEG", progressive=True)
+    assert read_image(data).size == header_of(data) == (16, 12)
+    start = data.rindex(b"\xff\xda")
+    many = data[:start] + data[start:-2] * 200 + data[-2:]
+    assert header_of(many) is None
+    with pytest.raises(ImageError, match="more than 100 scans"):
+        read_image(many)
+
+
 def test_a_label_map_is_opened_in_the_same_way(tmp_path: Path) -> None:
     from infersdk.accuracy.segmentation import MappedImage
     from infersdk.errors import ConfigError

@@ -41,7 +41,7 @@ _MARKER, _APP1, _BITS = 0xFF, 0xE1, 8
 #: Markers of frames that are coded with Huffman's code, baseline and progressive.
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2})
 _PROGRESSIVE, _SCAN = 0xC2, b"\xff\xda"
-#: The most scans of a progressive file. Encoders write about ten. Each scan goes over all pixels, and 200 bytes make one
+#: The most scans of a progressive file. Encoders write about ten. Each one goes over all pixels, and 200 bytes make one
 #: that takes 0.35 s for 144 million pixels: a file of 1 MB could keep a processor busy for half an hour.
 MAX_SCANS = 100
 _FORMATS = frozenset({"JPEG", "MPO"})  # the second one is JPEG with further images behind the first

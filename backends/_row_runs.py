@@ -11,7 +11,6 @@ row runs on all cores, so that it takes as little time as before.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import weakref
@@ -24,6 +23,7 @@ from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .._text import logger
 from ..infer import Infer
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "RowRunner", "RowRuns", "RowShapesError", "RunsRows"]
 
-_log = logging.getLogger("infersdk.row_runs")
+_log = logger("infersdk.row_runs")
 
 #: Runs of each of the two that are compared. Before the first time a run of each prepares it, and does not count.
 MEASURED = 3

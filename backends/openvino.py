@@ -8,7 +8,6 @@ by the runtime, and its tensor looks at that memory.
 from __future__ import annotations
 
 import functools
-import logging
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openvino as ov
 
+from .._text import logger
 from ..device import Device
 from ..errors import (
     ConfigError,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
     from ..tensor_spec import TensorSpec
 
-_log = logging.getLogger("infersdk.openvino")
+_log = logger("infersdk.openvino")
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 _KINDS = ("cpu", "gpu", "npu", "auto")

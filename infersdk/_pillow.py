@@ -1,25 +1,70 @@
-"""The pixels of PIL images without a copy: Pillow (11.3 and later) exports its memory by Arrow's C data interface.
+"""Pillow: opens image files of allowed formats only, and gives the pixels of PIL images without a copy.
 
-`np.asarray(image)` runs an encoder over the image, which takes about as long as decoding a JPEG file. Here nothing is
-copied. The modes are those of one byte ("L") or four bytes a pixel ("RGB", whose fourth byte is padding, and "RGBA").
+Pillow reads some forty formats. Its decoder of EPS starts Ghostscript, which runs the program in the file, so files are
+opened here, with the decoders of `FORMATS` and no others.
+
+`np.asarray(image)` runs an encoder over the image, which takes about as long as decoding a JPEG file. Pillow (11.3 and
+later) exports its memory by Arrow's C data interface, and nothing is copied. The modes are those of one byte ("L") or
+four bytes a pixel ("RGB", whose fourth byte is padding, and "RGBA").
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import os
+
     import numpy.typing as npt
     from PIL import Image
 
-__all__ = ["pixels_of"]
+__all__ = ["FORMATS", "is_too_large", "open_image", "pixels_of"]
+
+#: The formats of image files that are read, as Pillow names them. MPO, which cameras write, is opened as JPEG; PPM
+#: includes PGM, PBM and PFM.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "PPM")
+#: Modules of Pillow for the formats that it does not register by itself.
+_PLUGINS = ("PIL.WebPImagePlugin", "PIL.TiffImagePlugin", "PIL.AvifImagePlugin")
 
 _MODES = {"L": 1, "RGB": 4, "RGBA": 4}  # bytes a pixel in Pillow's memory
 _STRIP = 4 << 20  # bytes; strips of 16 MB take longer, because the system maps new memory for each of them
+
+
+def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
+    """Opens an image file of one of `FORMATS`; its pixels are not decoded yet.
+
+    Raises:
+        PIL.UnidentifiedImageError: the file has another format, or is damaged.
+    """
+    from PIL import Image
+
+    return Image.open(file, formats=_registered())
+
+
+@functools.cache
+def _registered() -> tuple[str, ...]:
+    """Those of `FORMATS` that this Pillow can read. `Image.open()` would import all plugins for a missing one."""
+    from PIL import Image
+
+    Image.preinit()
+    for plugin in _PLUGINS:
+        with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
+            importlib.import_module(plugin)
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def is_too_large(size: tuple[int, int]) -> bool:
+    """Whether Pillow refuses an image of (width, height) as a decompression bomb."""
+    from PIL import Image
+
+    limit = Image.MAX_IMAGE_PIXELS
+    return limit is not None and size[0] * size[1] > 2 * limit
 
 
 class _ArrowArray(ctypes.Structure):

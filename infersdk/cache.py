@@ -18,7 +18,6 @@ import datetime
 import errno
 import fcntl
 import hashlib
-import logging
 import os
 import re
 import shlex
@@ -32,6 +31,7 @@ import msgspec
 
 from ._files import atomic_write
 from ._sizes import parse_size
+from ._text import logger, printable
 from .errors import OutputError
 
 __all__ = ["Cache", "Manifest", "default_folder", "key_of", "read_manifest", "write_blob"]
@@ -39,7 +39,7 @@ __all__ = ["Cache", "Manifest", "default_folder", "key_of", "read_manifest", "wr
 DEFAULT_LIMIT = 10_000_000_000
 _FILE = re.compile(r"\.?([0-9a-f]{64})\.(?:bin|json|lock|.*tmp(?:\..*)?)")
 _Moment = Annotated[datetime.datetime, msgspec.Meta(tz=True)]  # one without a zone cannot be compared with others
-_log = logging.getLogger("infersdk.cache")
+_log = logger("infersdk.cache")
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -215,8 +215,8 @@ class Cache:
                     kept = error
         if kept is not None:
             warnings.warn(
-                f"{kept}. The {kind} of {label} is not kept, and is made again each time; set INFERSDK_CACHE to a "
-                "folder of your own",
+                f"{kept}. The {kind} of {printable(label)} is not kept, and is made again each time; set "
+                "INFERSDK_CACHE to a folder of your own",
                 RuntimeWarning,
                 stacklevel=2,
             )

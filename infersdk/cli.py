@@ -2,9 +2,9 @@
 
 Thin: each subcommand is a module of `infersdk.commands` with a `register(subparsers)`; its work is in the library.
 
-Exit codes: 0 done; 1 a check failed, for example two backends differ; 2 wrong usage or input, or output that cannot be
-written; 3 a backend, device or precision that is not available here; 4 failed while running; 130 interrupted, 143
-terminated.
+Exit codes: 0 done; 1 a check failed, for example two backends differ, or some of several sources could not be read;
+2 wrong usage or input, or output that cannot be written; 3 a backend, device or precision that is not available here;
+4 failed while running; 130 interrupted, 143 terminated.
 """
 
 # Little is imported here: Ctrl-C is handled from the first line of main() on.
@@ -15,11 +15,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .commands.interrupts import Interrupts, Terminated
+from .commands.interrupts import Terminated, interrupts
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["main"]
 
@@ -32,11 +32,13 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Errors are one line on stderr."""
     try:
-        with Interrupts() as interrupts:
-            code = _main(argv, interrupts)
+        with interrupts(), _printable_warnings():
+            code = _main(argv)
     except KeyboardInterrupt as stop:
+        from .commands.stderr import say
+
         terminated = isinstance(stop, Terminated)
-        _say("terminated" if terminated else "interrupted")
+        say("terminated" if terminated else "interrupted")
         # CPython remembers an interrupt that leaves the exec() of a text (dataclasses), and would end by the signal
         # although this caught it; the next exec() of a text clears that.
         exec("")
@@ -53,8 +55,8 @@ def parser() -> argparse.ArgumentParser:
     top = _parser_class()(
         prog="infersdk",
         description="Runs vision models on ONNX Runtime, OpenVINO and TensorRT.",
-        epilog="Exit codes: 0 done, 1 a check failed, 2 wrong usage or input, 3 not available here, 4 failed, "
-        "130 interrupted.",
+        epilog="Exit codes: 0 done, 1 a check failed or some sources could not be read, 2 wrong usage or input, "
+        "3 not available here, 4 failed, 130 interrupted.",
     )
     top.add_argument("--version", action="version", version=f"infersdk {__version__}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -63,28 +65,32 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _main(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
+def _main(argv: Sequence[str] | None) -> int:
+    from .commands.stderr import say
+
     output = _prepare_streams()
     if sys.stdout is None:
-        _say("the standard output is closed; redirect it, to /dev/null for instance")
+        say("the standard output is closed; redirect it, to /dev/null for instance")
         return 2
     try:
-        code = _run(argv, interrupts)
+        code = _run(argv)
         sys.stdout.flush()
         return code
     except OSError as error:
         if error is not output.error:
-            _say(str(error))
+            say(str(error))
             return 4
         _discard_output()
         if isinstance(error, BrokenPipeError):  # its reader has gone: `infersdk info m.onnx | head -1`
             return 0
-        _say(f"cannot write the output: {error.strerror or error}")
+        say(f"cannot write the output: {error.strerror or error}")
         return 2
 
 
-def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
+def _run(argv: Sequence[str] | None) -> int:
     """The command's exit code. An OSError goes to the caller: it may be the output that cannot be written."""
+    from ._text import printable
+    from .commands.stderr import say
     from .errors import InferSDKError
 
     try:
@@ -94,19 +100,15 @@ def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
         sys.stdout.flush()
         return stop.code if isinstance(stop.code, int) else 0
     except InferSDKError as error:
-        if interrupts.came:
-            raise KeyboardInterrupt from None
-        _say(str(error))
+        say(str(error))
         return _code_of(error)
     except OSError:
         raise
     except Exception:
-        if interrupts.came:
-            raise KeyboardInterrupt from None
         import traceback
 
-        traceback.print_exc()
-        _say("this is a fault of infersdk; please report it with the lines above")
+        print(printable(traceback.format_exc(), lines=True), end="", file=sys.stderr)
+        say("this is a fault of infersdk; please report it with the lines above")
         return 4
 
 
@@ -125,8 +127,14 @@ def _code_of(error: Exception) -> int:
 def _parser_class() -> type[argparse.ArgumentParser]:
     import argparse
 
+    from ._text import printable
+
     class Parser(argparse.ArgumentParser):
         """An unknown flag is an error of the subcommand that it was given to, with that subcommand's usage."""
+
+        def _print_message(self, message: str, file: Any = None) -> None:
+            """Names of files come by patterns of the shell, too."""
+            super()._print_message(printable(message, lines=True), file)
 
         def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
             known, unknown = super().parse_known_args(args, namespace)
@@ -197,14 +205,24 @@ def _prepare_streams() -> _Output:
     return output
 
 
+@contextlib.contextmanager
+def _printable_warnings() -> Iterator[None]:
+    """Warnings of libraries quote files, too."""
+    import warnings
+
+    from ._text import printable
+
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda *what, **more: printable(before(*what, **more), lines=True)
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
 def _discard_output() -> None:
     """Else Python tries to write it once more when it ends, and changes the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _say(message: str) -> None:
-    with contextlib.suppress(OSError):  # stderr cannot be written either; the exit code remains
-        print(f"infersdk: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import threading
 import time
 import warnings
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ._text import logger, printable
 from .errors import DeviceUnavailableError, InferenceError, InputError, UnsupportedModelError
 from .infer import BackendInfo, Infer
 from .memory_limit import charging
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HotSwap", "check_device"]
 
-_log = logging.getLogger("infersdk.hot_swap")
+_log = logger("infersdk.hot_swap")
 
 #: Seconds that the end of the process waits for builds that were told to stop: one step of a build may take a while.
 _PATIENCE = 10.0
@@ -112,7 +112,8 @@ class _BackgroundLoad:
         with self._lock:
             warned, self._warned = self._warned, True
         if not warned:
-            warnings.warn(f"{self.what} failed, and the model stays where it is: {self.error}", RuntimeWarning, 4)
+            text = printable(f"{self.what} failed, and the model stays where it is: {self.error}")
+            warnings.warn(text, RuntimeWarning, 4)
 
     def fail(self, error: Exception) -> None:
         self.error = error

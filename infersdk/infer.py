@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ._text import logger
 from .device import Device
 from .errors import (
     ClosedError,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BackendInfo", "Infer", "new_tensor"]
 
-_log = logging.getLogger("infersdk.load")
+_log = logger("infersdk.load")
 
 
 @dataclass(frozen=True)

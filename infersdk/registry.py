@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
+from ._text import printable
 from .device import Device
 from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError
 from .graph.domains import foreign_domains
@@ -207,7 +208,7 @@ def _warn_of_target(infer: Infer) -> None:
     record = QuantizationRecord.read(infer.metadata)
     text = record.warning(infer.backend) if record is not None else None
     if text is not None:
-        warnings.warn(f"{infer.model.name}: {text}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"{printable(infer.model.name)}: {text}", RuntimeWarning, stacklevel=3)
 
 
 #: What converts a model to ONNX. It is known by a string alone, as backends are: it loads models itself, to check them.

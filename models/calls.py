@@ -67,14 +67,22 @@ class Calls(ImageCalls[Result]):
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""
 
-    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
+    def stream(
+        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
+    ) -> Iterator[Result]:
         """The results of any number of images, in order, a batch at a time.
 
         Files and encoded bytes are decoded on all processors, a batch at a time; for a GPU while it works on other
         batches, so that a batch and an image for each processor are read ahead. With `canvas="fit"` three batches at
         most are read ahead, so that images of one canvas go together.
+
+        Args:
+            return_exceptions: return the exception of an image in place of its result, as `map()` does, through which
+                the images go then.
         """
         self._check_parameters(parameters)
+        if return_exceptions:
+            return self.map(images, return_exceptions=True, **parameters)  # type: ignore[attr-defined, no-any-return]
         return self._stream(iter(images), parameters or None)
 
     def _stream(self, images: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[Result]:

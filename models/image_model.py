@@ -62,10 +62,12 @@ class ImageModel(Protocol[Result]):
     def result_type(self) -> type[Any]:
         """What a call returns for an image; `object` where that is not known."""
 
-    def __call__(self, images: Any, **parameters: Any) -> Any:
+    def __call__(self, images: Any, *, return_exceptions: bool = False, **parameters: Any) -> Any:
         """The result of an image, or a list of results for a list of images."""
 
-    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
+    def stream(
+        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
+    ) -> Iterator[Result]:
         """The results of any number of images, in order."""
 
     def submit(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import builtins
 import importlib
-import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._text import logger
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.info import onnx_info
 from ..graph.passes import EndAtHead
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TYPES", "fitting_types", "load", "named_type", "source_of_wrapper", "type_names", "wrapper_type"]
 
-_log = logging.getLogger("infersdk.models")
+_log = logger("infersdk.models")
 
 #: Every wrapper, by the name that a configuration and the command line use. A new task is one line here.
 TYPES: dict[str, builtins.type[VisionModel[Any]]] = {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
+from .._text import logger
 from ..errors import InferenceError
 from ..pipeline.abandoned import prepare_elsewhere, run_elsewhere
 
@@ -17,7 +17,7 @@ __all__ = ["IdleRelease"]
 
 T = TypeVar("T")
 
-_log = logging.getLogger("infersdk.models")
+_log = logger("infersdk.models")
 
 
 class IdleRelease:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,11 @@ except ImportError as error:
         'pip install -e ".[cpu,test]" --config-settings editable_mode=strict',
         returncode=pytest.ExitCode.USAGE_ERROR,
     )
+
+# Where SIGINT is ignored (nohup, a background job of a script), children would ignore it, too, and no test of Ctrl-C
+# could pass. A handler of Python becomes the default action in a child.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from simd_variants import VARIANTS, variant, variant_name  # noqa: E402 - imports infersdk, so after the check
 

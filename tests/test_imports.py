@@ -110,6 +110,7 @@ MAY_KNOW = {
     "infersdk._checkout": set(),
     "infersdk._lib": {"_checkout", "_native"},
     "infersdk._files": set(),
+    "infersdk._text": set(),
     "infersdk._sizes": set(),
     "infersdk.precision": set(),
     "infersdk.device": set(),
@@ -128,6 +129,7 @@ MAY_KNOW = {
     "infersdk.independent_rows": {"tensor"},
     "infersdk.releasing": {"tensor"},
     "infersdk.infer": {
+        "_text",
         "device",
         "independent_rows",
         "memory_limit",
@@ -139,8 +141,9 @@ MAY_KNOW = {
         "stream",
     },
     "infersdk.config": set(),
-    "infersdk.hot_swap": {"device", "infer", "memory_limit", "model_source", "options", "stream", "tensor"},
+    "infersdk.hot_swap": {"_text", "device", "infer", "memory_limit", "model_source", "options", "stream", "tensor"},
     "infersdk.registry": {
+        "_text",
         "config",
         "custom_ops",
         "custom_ops.loading",

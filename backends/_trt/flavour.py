@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..._text import logger
+
 __all__ = ["FLAVOURS", "Flavour"]
 
-_log = logging.getLogger("infersdk.tensorrt")
+_log = logger("infersdk.tensorrt")
 _log.addHandler(logging.NullHandler())  # errors of the runtime are raised; without a handler they would be printed too
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import warnings
 from collections import OrderedDict
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from ..._text import logger
 from ...cache import Cache
 from ...errors import (
     ConfigError,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
 
-_log = logging.getLogger("infersdk.tensorrt")
+_log = logger("infersdk.tensorrt")
 
 #: CUDA graphs that an Infer keeps: one for each batch size and set of addresses.
 GRAPHS = 16

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from ..._text import logger
 from ...errors import MemoryLimitError, UnsupportedModelError
 from ...memory_limit import Budgeted
 from .engine import Engine
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LimitedEngine"]
 
-_log = logging.getLogger("infersdk.tensorrt")
+_log = logger("infersdk.tensorrt")
 
 
 class LimitedEngine(Budgeted):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._files import image_files
+from .._pillow import open_image
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,11 +37,9 @@ class MappedImage:
         Raises:
             ConfigError: the file cannot be read, or its pixels are not class numbers.
         """
-        from PIL import Image
-
         path = self.maps[name]
         try:
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 if image.mode not in ("L", "P"):
                     raise ConfigError(
                         f"{str(path)!r} has pixels of kind {image.mode}; a label map has one byte for each pixel, the "

@@ -108,9 +108,11 @@ def _build(arguments: argparse.Namespace) -> int:
         return 0
     details = manifest.details
     on = " and ".join(details["capabilities"]) or "8.0 and later"
-    print(
+    console().print(
         f"{output}: {manifest.nbytes:,} bytes, {details['precision']}, {manifest.backend} {details['version']}, "
-        f"compute capability {on}, built in {details['build_seconds']:.1f} s"
+        f"compute capability {on}, built in {details['build_seconds']:.1f} s",
+        markup=False,
+        soft_wrap=True,
     )
     return 0
 

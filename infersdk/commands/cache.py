@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from .common import console, print_json
+
 __all__ = ["register"]
 
 
@@ -35,13 +37,13 @@ def _list(arguments: argparse.Namespace) -> int:
     entries = cache.entries()
     if arguments.json:
         result = [{"path": str(cache.path(entry.key)), **json.loads(entry.text())} for entry in entries]
-        print(json.dumps(result, indent=2))
+        print_json(result)
         return 0
     if not entries:
-        print(f"the cache in {cache.folder} is empty")
+        _say(f"the cache in {cache.folder} is empty")
         return 0
-    from rich.console import Console
     from rich.filesize import decimal
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -55,17 +57,16 @@ def _list(arguments: argparse.Namespace) -> int:
             entry.key[:12],
             f"{entry.backend} {details.get('version', '')}".strip(),
             entry.kind,
-            entry.label,
-            str(details.get("gpu") or ", ".join(details.get("capabilities", []))),
+            escape(entry.label),
+            escape(str(details.get("gpu") or ", ".join(details.get("capabilities", [])))),
             str(details.get("precision", "")),
             decimal(entry.nbytes),
             entry.last_used.astimezone().strftime("%Y-%m-%d %H:%M"),
         )
-    console = Console()
-    console.print(table)
+    console().print(table)
     total = sum(entry.nbytes for entry in entries)
     limit = f"of at most {decimal(cache.limit)}" if cache.limit else "without a limit"
-    console.print(f"{len(entries)} in {cache.folder}, {decimal(total)} {limit}", highlight=False, soft_wrap=True)
+    _say(f"{len(entries)} in {cache.folder}, {decimal(total)} {limit}")
     return 0
 
 
@@ -76,11 +77,11 @@ def _clear(arguments: argparse.Namespace) -> int:
     count, nbytes = cache.clear(arguments.backend)
     left = sum(arguments.backend in (None, entry.backend) for entry in cache.entries())
     if arguments.json:
-        print(json.dumps({"folder": str(cache.folder), "removed": count, "bytes": nbytes, "left": left}))
+        print_json({"folder": str(cache.folder), "removed": count, "bytes": nbytes, "left": left})
     else:
-        print(f"removed {count} ({nbytes:,} bytes) from {cache.folder}")
+        _say(f"removed {count} ({nbytes:,} bytes) from {cache.folder}")
         if left:
-            print(f"{left} left: in use, or the folder cannot be written")
+            _say(f"{left} left: in use, or the folder cannot be written")
     return 1 if left else 0
 
 
@@ -89,3 +90,7 @@ def _path(arguments: argparse.Namespace) -> int:
 
     print(default_folder())
     return 0
+
+
+def _say(text: str) -> None:
+    console().print(text, markup=False, soft_wrap=True)

@@ -16,13 +16,12 @@ from .common import (
     console,
     given_settings,
     print_json,
-    read_and_run,
     require_model,
     stage_line,
     stages,
     wrapper_arguments,
 )
-from .sources import find_sources
+from .sources import Images, find_sources
 
 if TYPE_CHECKING:
     from ..models import Classifications, Timings
@@ -81,15 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{model.network.model.name} is a model for {type(model).__name__}, which gives no classes for a whole "
                 "image; use infersdk detect"
             )
-        rows = []
-        for source in sources:
-            _, result = read_and_run(model, source.image)
-            rows.append({"image": source.name, "classes": result.to_dicts(), "milliseconds": stages(model.timings)})
+        images = Images(sources)
+        for one in images:
+            name, result = one.source.name, one.run(model)
+            images.add({"image": name, "classes": result.to_dicts(), "milliseconds": stages(model.timings)})
             if not arguments.json:
-                _print_image(source.name, result, model.timings)
+                _print_image(name, result, model.timings)
     if arguments.json:
-        print_json(rows)
-    return 0
+        print_json(images.rows)
+    return images.end()
 
 
 def _print_image(name: str, found: Classifications, timings: Timings) -> None:

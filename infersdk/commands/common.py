@@ -9,10 +9,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from .. import _text
 from .._files import atomic_path
+from .._text import printable
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..custom_ops import CustomOp
-    from ..image import HostImage, ImageSource
     from ..models import Timings
-
-Result_co = TypeVar("Result_co", covariant=True)
 
 __all__ = [
     "add_backend_arguments",
@@ -40,7 +38,6 @@ __all__ = [
     "key_values",
     "plain",
     "print_json",
-    "read_and_run",
     "require_model",
     "save_image",
     "stage_line",
@@ -226,7 +223,7 @@ def print_json(data: Any) -> None:
 def json_text(data: Any, indent: int | None = None) -> str:
     """For stdout: letters as they are where its encoding has them all, else by their numbers."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    return json.dumps(data, indent=indent, ensure_ascii=encoding != "utf8")
+    return printable(_text.json_text(data, indent=indent, ensure_ascii=encoding != "utf8"), lines=True)
 
 
 def plain(value: Any) -> Any:
@@ -239,17 +236,27 @@ def plain(value: Any) -> Any:
 
 
 def console(*, stderr: bool = False, width: int = 1000) -> Console:
-    """A rich console; progress goes to stderr, so that stdout stays clean for results.
+    """A rich console that escapes control characters; progress goes to stderr, so that stdout stays clean for results.
 
     Args:
         width: of a file or pipe, which has no edge at which to break lines and cut tables off.
     """
     from rich.console import Console
+    from rich.segment import Segment
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
             """rich would exit with 1, which is the code of a check that failed."""
             raise  # noqa: PLE0704 - called where the BrokenPipeError is handled
+
+        def render_str(self, text: str, **options: Any) -> Any:
+            """A str, such as a cell, before its width is measured."""
+            return super().render_str(printable(text, lines=True), **options)
+
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Any]:
+            """Whatever else is printed, such as a `Text`."""
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(printable(segment.text, lines=True), segment.style)
 
     made = Output(stderr=stderr, highlight=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
@@ -265,31 +272,6 @@ def stages(timings: Timings) -> dict[str, float]:
 
 def stage_line(timings: Timings) -> str:
     return ", ".join(f"{name} {value:.2f} ms" for name, value in stages(timings).items())
-
-
-class _ImageModel(Protocol[Result_co]):
-    """A model that takes an image, alone or in parts."""
-
-    @property
-    def timings(self) -> Timings: ...
-
-    def __call__(self, image: HostImage, /) -> Result_co: ...
-
-
-def read_and_run(model: _ImageModel[Result_co], source: ImageSource | HostImage) -> tuple[HostImage, Result_co]:
-    """Reads an image and runs the model on it; `model.timings` counts the reading, too.
-
-    Raises:
-        ImageError: the image cannot be read.
-    """
-    from ..image import read_image
-
-    start = perf_counter()
-    image = read_image(source)
-    seconds = perf_counter() - start
-    result = model(image)
-    model.timings.read += seconds
-    return image, result
 
 
 def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._http import without_password
 from ..device import Device
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError, VideoError
 from .common import (
     add_backend_arguments,
     add_json_argument,
@@ -19,7 +19,6 @@ from .common import (
     console,
     given_settings,
     print_json,
-    read_and_run,
     require_model,
     save_image,
     stage_line,
@@ -28,7 +27,7 @@ from .common import (
 )
 from .detect_video import VideoOptions, detect_videos
 from .json_lines import Emit, json_lines
-from .sources import Source, drawn_paths, find_sources
+from .sources import Images, SourceImage, drawn_paths, find_sources
 
 if TYPE_CHECKING:
     from ..models import Detections, Tiled, Timings, VisionModel
@@ -139,21 +138,20 @@ def run(arguments: argparse.Namespace) -> int:
         runner = _in_tiles(model, arguments)
         to_stdout = bool(arguments.json and videos)
         lines = stack.enter_context(json_lines(arguments.json_lines, to_stdout=to_stdout))
-        error: Exception | None = None
-        rows = []
-        for source, target in zip(sources, targets, strict=True):
-            if not source.is_video:
-                rows.append(_detect_image(runner, source, target, arguments, lines))
-            elif videos:
-                error = detect_videos(
-                    runner, videos, _video_options(arguments, lines, Device.parse(model.network.device))
-                )
-                videos = []
+        images = Images(sources, targets, lines)
+        for one in images:
+            _detect_image(runner, one, images, arguments)
+        errors: list[Exception] = []
+        if videos:
+            options = _video_options(arguments, lines, Device.parse(model.network.device))
+            errors = detect_videos(runner, videos, options)
     if arguments.json and not to_stdout:
-        print_json(rows)
-    if error is not None:
-        raise error
-    return 0
+        print_json(images.rows)
+    for error in errors:
+        if len(sources) == 1 or not isinstance(error, VideoError):
+            raise error
+        images.skip(error)
+    return images.end()
 
 
 def _refuse_double(names: list[str]) -> None:
@@ -178,20 +176,16 @@ def _video_options(arguments: argparse.Namespace, lines: Emit | None, device: De
 
 def _detect_image(
     model: VisionModel[Detections] | Tiled,
-    source: Source,
-    target: Path | None,
+    one: SourceImage,
+    images: Images,
     arguments: argparse.Namespace,
-    lines: Emit | None,
-) -> dict[str, Any]:
-    image, result = read_and_run(model, source.image)
-    if target is not None:
-        save_image(result.draw(image, font=arguments.font), target)
-    row = _row(source.name, result, model.timings, target)
-    if lines is not None:
-        lines(row)
+) -> None:
+    result = one.run(model)
+    if one.target is not None:
+        save_image(result.draw(one.image, font=arguments.font), one.target)
+    images.add(_row(one.source.name, result, model.timings, one.target))
     if not arguments.json:
-        _print_image(source.name, result, model.timings, target)
-    return row
+        _print_image(one.source.name, result, model.timings, one.target)
 
 
 def _row(name: str, detections: Detections, timings: Timings, target: Path | None) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def detect_videos(
     model: Submits[Detections],
     sources: Sequence[tuple[Source, Path | None]],
     options: VideoOptions,
-) -> Exception | None:
+) -> list[Exception]:
     """Runs the detector on each frame of all videos. They share the model; each has a tracker and a drawing of its own.
 
     If this function is interrupted or fails, the drawings have the frames up to then, and the summaries are made.
@@ -67,7 +67,7 @@ def detect_videos(
         sources: each with the video into which its boxes are drawn; None draws none.
 
     Returns:
-        The first error of a source or of a frame. Those of the other sources are done all the same.
+        The first error of each source that has one. The other sources are done all the same.
 
     Raises:
         ConfigError: two sources have one name.
@@ -110,7 +110,7 @@ def detect_videos(
                 videos[name].finish_drawing()
             for name in unfinished:
                 end(name)
-    return next((video.error for video in videos.values() if video.error is not None), None)
+    return [video.error for video in videos.values() if video.error is not None]
 
 
 class _Video:

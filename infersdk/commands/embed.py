@@ -16,12 +16,11 @@ from .common import (
     console,
     given_settings,
     print_json,
-    read_and_run,
     require_model,
     stages,
     wrapper_arguments,
 )
-from .sources import find_sources
+from .sources import Images, find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,19 +63,22 @@ def run(arguments: argparse.Namespace) -> int:
             raise UnsupportedModelError(
                 f"{model.network.model.name} is a model for {type(model).__name__}, which gives no vectors"
             )
-        result, rows = [], []
-        for source in sources:
-            _, embedding = read_and_run(model, source.image)
-            result.append(embedding)
-            rows.append({
-                "image": source.name, "vector": embedding.to_list(), "norm": embedding.norm,
-                "cosines": [embedding.cosine(other) for other in result], "milliseconds": stages(model.timings),
+        images = Images(sources)
+        names: list[str] = []
+        found: list[Embedding] = []
+        for one in images:
+            embedding = one.run(model)
+            names.append(one.source.name)
+            found.append(embedding)
+            images.add({
+                "image": one.source.name, **embedding.to_dict(),
+                "cosines": [embedding.cosine(other) for other in found], "milliseconds": stages(model.timings),
             })  # fmt: skip
     if arguments.json:
-        print_json(rows)
+        print_json(images.rows)
     else:
-        _print_cosines([source.name for source in sources], result)
-    return 0
+        _print_cosines(names, found)
+    return images.end()
 
 
 def _print_cosines(names: Sequence[str], found: Sequence[Embedding]) -> None:

@@ -16,7 +16,7 @@ from .common import (
     print_json,
     save_image,
 )
-from .sources import drawn_paths, find_sources
+from .sources import Images, drawn_paths, find_sources
 
 if TYPE_CHECKING:
     from ..models import TextLines
@@ -39,7 +39,6 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..image import read_image
     from ..models import OCR
 
     sources = find_sources(arguments.sources, recursive=arguments.recursive, videos=False)
@@ -49,25 +48,24 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--max-batch: how many lines are read together is decided by their lengths; leave it out")
     if arguments.text_score is not None:
         backend["text_score"] = arguments.text_score
-    rows = []
+    images = Images(sources, targets)
     with OCR(arguments.det, arguments.rec, arguments.cls, **backend) as reader:
-        for source, target in zip(sources, targets, strict=True):
-            image = read_image(source.image)
-            result = reader(image)
+        for one in images:
+            name, target, result = one.source.name, one.target, one.run(reader)
             if target is not None:
-                save_image(result.draw(image, font=arguments.font), target)
+                save_image(result.draw(one.image, font=arguments.font), target)
             row = {
-                "image": source.name,
+                "image": name,
                 "size": list(result.size),
                 "lines": result.to_dicts(),
                 "dropped": result.dropped,
             }
-            rows.append(row if target is None else {**row, "output": str(target)})
+            images.add(row if target is None else {**row, "output": str(target)})
             if not arguments.json:
-                _print_image(source.name, result, target)
+                _print_image(name, result, target)
     if arguments.json:
-        print_json(rows)
-    return 0
+        print_json(images.rows)
+    return images.end()
 
 
 def _print_image(name: str, found: TextLines, target: Path | None) -> None:

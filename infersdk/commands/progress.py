@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, TextIO
 
+from .._text import printable
 from .common import console
 
 __all__ = ["ProgressReporter", "duration", "show_progress"]
@@ -151,7 +152,8 @@ class _Lines(ProgressReporter):
     def _say(self, stage: str, detail: str = "", left: str = "") -> None:
         self._said = self._clock()
         text = ": ".join(part for part in (stage, detail) if part)
-        print(f"[{duration(self._all.passed)}] {', '.join(part for part in (text, left) if part)}", file=self._out)
+        line = f"[{duration(self._all.passed)}] {', '.join(part for part in (text, left) if part)}"
+        print(printable(line), file=self._out)
         self._out.flush()
 
 

@@ -16,14 +16,13 @@ from .common import (
     console,
     given_settings,
     print_json,
-    read_and_run,
     require_model,
     save_image,
     stage_line,
     stages,
     wrapper_arguments,
 )
-from .sources import drawn_paths, find_sources
+from .sources import Images, drawn_paths, find_sources
 
 if TYPE_CHECKING:
     from ..models import ClassMap, ClassMaps, Timings
@@ -68,23 +67,23 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{model.network.model.name} is a model for {type(model).__name__}, which gives no class for each "
                 "pixel; use infersdk detect or infersdk classify"
             )
-        rows = []
-        for source, target in zip(sources, targets, strict=True):
-            image, result = read_and_run(model, source.image)
+        images = Images(sources, targets)
+        for one in images:
+            name, target, result = one.source.name, one.target, one.run(model)
             if target is not None:
-                save_image(result.draw(image, opacity=arguments.opacity), target)
+                save_image(result.draw(one.image, opacity=arguments.opacity), target)
             row = {
-                "image": source.name,
+                "image": name,
                 "size": list(result.size),
                 "classes": result.to_dicts(),
                 "milliseconds": stages(model.timings),
             }
-            rows.append(row if target is None else {**row, "output": str(target)})
+            images.add(row if target is None else {**row, "output": str(target)})
             if not arguments.json:
-                _print_image(source.name, result, model.timings, target)
+                _print_image(name, result, model.timings, target)
     if arguments.json:
-        print_json(rows)
-    return 0
+        print_json(images.rows)
+    return images.end()
 
 
 def _print_image(name: str, found: ClassMap | ClassMaps, timings: Timings, target: Path | None) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._text import logger
 from .common import console, given_settings
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
     from ..serve import Server
 
+    for name in ("uvicorn.error", "asyncio", "grpc._server", "grpc._cython.cygrpc"):
+        logger(name)  # their tracebacks quote requests, too
     server = Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port")))
     server.run(_print_ports, owns_process=True)
     return 0

@@ -8,14 +8,23 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from .._files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from ..errors import BackendUnavailableError, ConfigError, ImageError, VideoError
 from ..image.sources import is_http
+from .stderr import say
 
-__all__ = ["Source", "drawn_paths", "find_sources"]
+if TYPE_CHECKING:
+    from ..image import HostImage
+    from ..models import Timings
+    from .json_lines import Emit
+
+__all__ = ["Images", "Source", "SourceImage", "drawn_paths", "find_sources"]
+
+Result_co = TypeVar("Result_co", covariant=True)
 
 #: What a server calls a video; those of playlists, and of a camera that sends one JPEG file after another.
 _VIDEO_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "application/dash+xml",
@@ -33,6 +42,7 @@ class Source:
         is_live: a stream or a camera, which does not wait.
         below: its path below the folder that was searched; for all others the file name alone.
         body: the image file that was downloaded; None for all that is read by its name.
+        error: why an address gives neither an image nor a video.
     """
 
     name: str
@@ -40,11 +50,109 @@ class Source:
     below: PurePosixPath
     is_live: bool = False
     body: bytes | None = None
+    error: ImageError | None = None
+
+    def read(self) -> HostImage:
+        """The image. Raises ImageError if it cannot be read."""
+        from ..image import read_image
+
+        if self.error is not None:
+            raise self.error
+        return read_image(self.name if self.body is None else self.body)
+
+
+class Images:
+    """The images of a command, in turn. One that cannot be read is reported on stderr and skipped.
+
+    ::
+
+        images = Images(sources, targets)
+        for one in images:
+            images.add({"image": one.source.name, ...})  # a row of the results
+        return images.end()
+
+    Args:
+        sources: all sources of the command; videos among them are left to the caller.
+        targets: where the drawing of each goes.
+        emit: gets each row at once.
+
+    Attributes:
+        rows: those that were added, and one with the error of each image that was skipped.
+
+    Raises:
+        ImageError: the only source of the command cannot be read.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], targets: Sequence[Path | None] | None = None, emit: Emit | None = None
+    ) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._sources = list(zip(sources, targets or [None] * len(sources), strict=True))
+        self._emit = emit
+        self._failed = 0
+
+    def __iter__(self) -> Iterator[SourceImage]:
+        for source, target in self._sources:
+            if source.is_video:
+                continue
+            start = perf_counter()
+            try:
+                image = source.read()
+            except ImageError as error:
+                if len(self._sources) == 1:
+                    raise
+                self.skip(error)
+                self.add({"image": source.name, "error": str(error)})
+                continue
+            yield SourceImage(source, target, image, perf_counter() - start)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Adds a row of the results."""
+        self.rows.append(row)
+        if self._emit is not None:
+            self._emit(row)
+
+    def skip(self, error: Exception) -> None:
+        """Reports and counts a source that cannot be read."""
+        self._failed += 1
+        say(str(error))
+
+    def end(self) -> int:
+        """Reports how many sources were skipped. Returns the exit code: 0, 1 if some were skipped, 2 if all were."""
+        if not self._failed:
+            return 0
+        say(f"{self._failed} of {len(self._sources)} sources could not be read, and were skipped")
+        return 2 if self._failed == len(self._sources) else 1
+
+
+class SourceImage(NamedTuple):
+    """One image of a command.
+
+    Attributes:
+        source, target: where it is from, and where its drawing goes.
+        image: its pixels.
+        seconds: that reading it took.
+    """
+
+    source: Source
+    target: Path | None
+    image: HostImage
+    seconds: float
+
+    def run(self, model: _ImageModel[Result_co]) -> Result_co:
+        """The model's result of the image; `model.timings` counts the reading, too."""
+        result = model(self.image)
+        model.timings.read += self.seconds
+        return result
+
+
+class _ImageModel(Protocol[Result_co]):
+    """A model that takes an image, alone or in parts."""
 
     @property
-    def image(self) -> Any:
-        """What `read_image()` takes."""
-        return self.name if self.body is None else self.body
+    def timings(self) -> Timings: ...
+
+    def __call__(self, image: HostImage, /) -> Result_co: ...
 
 
 def find_sources(given: Sequence[str], *, recursive: bool = False, videos: bool = True) -> list[Source]:
@@ -59,7 +167,6 @@ def find_sources(given: Sequence[str], *, recursive: bool = False, videos: bool 
 
     Raises:
         ConfigError: a folder or a pattern has nothing in it, or a video is named where none is taken.
-        ImageError: an address gives neither an image nor a video, or no answer.
     """
     result = [source for name in given for source in _expand(name, recursive=recursive, videos=videos)]
     if not videos and (wrong := [source.name for source in result if source.is_video]):
@@ -70,7 +177,10 @@ def find_sources(given: Sequence[str], *, recursive: bool = False, videos: bool 
 def _expand(name: str, *, recursive: bool, videos: bool) -> Iterator[Source]:
     path = Path(name)
     if is_http(name):
-        yield _of_address(name)
+        try:
+            yield _of_address(name)
+        except ImageError as error:
+            yield Source(name, False, _file_name(name, ".png"), error=error)
     elif _is_stream(name):
         yield Source(name, True, _file_name(name, ".mp4"), is_live=True)
     elif os.path.isdir(path):
@@ -114,9 +224,7 @@ def _is_video_file(name: str) -> bool:
     suffix = Path(name).suffix.lower()
     if suffix in VIDEO_SUFFIXES:
         return True
-    from PIL import Image
-
-    if suffix in Image.registered_extensions() or not os.path.isfile(name):
+    if suffix in IMAGE_SUFFIXES or not os.path.isfile(name):
         return False
     from ..image import read_image
     from ..video import VideoReader

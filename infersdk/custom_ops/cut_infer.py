@@ -6,7 +6,6 @@ The tensors between them are handed on where they lie. On a GPU all of it is que
 from __future__ import annotations
 
 import contextlib
-import logging
 import tempfile
 import weakref
 from collections import Counter, OrderedDict
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 import numpy as np
 
+from .._text import logger
 from ..errors import ConfigError, PrecisionUnavailableError
 from ..graph.files import model_bytes, read_model, write_model
 from ..graph.passes import NameNodes, ToFloat16, loading_passes
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CutInfer"]
 
-_log = logging.getLogger("infersdk.custom_ops")
+_log = logger("infersdk.custom_ops")
 
 #: Files of a segment that are larger keep their weights in a file of their own.
 _LARGE = 1 << 30

@@ -6,12 +6,9 @@ those that the processor decodes: the colours are upsampled by another rule.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib
 import os
-import sys
-import tempfile
 import threading
 from collections import deque
 from functools import cache, lru_cache
@@ -26,7 +23,7 @@ from .jpeg import header_of
 from .sources import DeviceImage, is_http, read_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ..device import Device
 
@@ -37,8 +34,6 @@ NAME = "nvimgcodec"
 _HINT = 'pip install "infersdk[gpu-decode]"'
 #: Sets of images that are kept for batches to come: one is filled while models read the others.
 _SPARE = 4
-#: What nvImageCodec prints about formats that are not needed here.
-_NEEDLESS = (b"nvjpeg2k", b"nvJPEG2000", b"nvtiff", b"nvTIFF")
 
 
 class EncodedImage(NamedTuple):
@@ -104,8 +99,7 @@ class JpegDecoder:
         self._stream = _stream_of(os.getpid(), device)
         self._device = device
         try:
-            with _without_needless_messages():
-                self._decoder = module.Decoder(device_id=device.index, options=":fancy_upsampling=1")
+            self._decoder = module.Decoder(device_id=device.index, options=":fancy_upsampling=1")
         except RuntimeError as error:
             raise BackendUnavailableError(
                 f"decode='gpu': nvImageCodec finds no decoder on {device}: {error}; install nvidia-nvjpeg "
@@ -216,43 +210,11 @@ def is_installed() -> bool:
 
 
 def _nvimgcodec() -> Any:
+    # Fewer messages about formats whose libraries are not installed. It reads this when it is imported.
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
     try:
-        with _without_needless_messages():
-            return importlib.import_module("nvidia.nvimgcodec")
+        return importlib.import_module("nvidia.nvimgcodec")
     except ImportError as error:
         raise BackendUnavailableError(
             f"decode='gpu' needs nvImageCodec, which is not installed ({error}): {_HINT}"
         ) from None
-
-
-@contextlib.contextmanager
-def _without_needless_messages() -> Iterator[None]:
-    """Leaves out what the library prints to the standard error of the process about formats that are not installed.
-
-    Whatever else is printed meanwhile comes out at the end.
-    """
-    name = "PYNVIMGCODEC_VERBOSITY"
-    before = os.environ.get(name)
-    if before is not None:  # the user wants to see its messages
-        yield
-        return
-    os.environ[name] = "0"
-    try:
-        sys.stderr.flush()
-        kept = os.dup(2)
-    except (AttributeError, OSError, ValueError):  # there is no standard error
-        yield
-        return
-    try:
-        with tempfile.TemporaryFile() as printed:
-            os.dup2(printed.fileno(), 2)
-            try:
-                yield
-            finally:
-                os.dup2(kept, 2)
-                printed.seek(0)
-                needed = [line for line in printed if not any(word in line for word in _NEEDLESS)]
-                os.write(2, b"".join(needed))
-    finally:
-        os.close(kept)
-        del os.environ[name]

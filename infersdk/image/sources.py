@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuar
 
 import numpy as np
 
-from .._pillow import pixels_of
+from .._pillow import FORMATS, open_image, pixels_of
 from ..device import Device
 from ..errors import ImageError, relative_to
-from .jpeg import PILLOW, SIDEWAYS, decode_jpeg, is_jpeg, orientation_of, reduction
+from .jpeg import MAX_SCANS, PILLOW, SIDEWAYS, decode_jpeg, has_too_many_scans, is_jpeg, orientation_of, reduction
 from .uploads import Upload, UploadPools
 from .view import device_image_view
 
@@ -259,7 +259,7 @@ def read_image(
         source: one of
             a path;
             an address, as a str that begins with `http://` or `https://` (at most 100 MB, within 30 s);
-            the bytes of an encoded file;
+            the bytes of an encoded file: JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF or PPM, whose first image is read;
             a file opened in binary mode, or another stream of bytes: read to its end, from its start where it can seek;
             a PIL image;
             an array or a tensor of uint8 on the host (NumPy, torch, whatever speaks DLPack): (H, W) or (H, W, 1) is
@@ -338,7 +338,7 @@ def _size_of_file(source: Any) -> tuple[int, int] | None:
         if not source.seekable():
             return None
         source.seek(0)
-    with Image.open(source) as image:  # closes no stream that is given
+    with open_image(source) as image:  # closes no stream that is given
         return _upright_size(image.size, orientation_of(image))
 
 
@@ -404,17 +404,17 @@ def _format_of(shape: tuple[int, ...], channel_order: str) -> str:
 
 
 def _decode(file: Path | io.BytesIO, what: str, at_least: SizeLimit | None) -> HostImage:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     try:
-        with open(file, "rb") if isinstance(file, Path) else file as stream, Image.open(stream) as image:
+        with open(file, "rb") if isinstance(file, Path) else file as stream, open_image(stream) as image:
             return _from_jpeg(image, stream, at_least) or _from_pil(image, what, at_least)
     except FileNotFoundError:
         raise ImageError(f"no image at {what}{relative_to(file) if isinstance(file, Path) else ''}") from None
     except IsADirectoryError:
         raise ImageError(f"{what} is a folder; name the images in it") from None
     except UnidentifiedImageError:
-        raise ImageError(f"{what}: not an image of a kind that can be read") from None
+        raise ImageError(f"{what}: not an image of a format that is read: {', '.join(FORMATS)}") from None
     except ImageError:
         raise
     except Exception as error:  # damaged files take Pillow's decoders to errors of any type
@@ -464,6 +464,10 @@ def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None)
     else:
         stream.seek(0)
         data = stream.read()
+    if image.info.get("progressive") and has_too_many_scans(data):
+        raise ImageError(
+            f"the JPEG file has more than {MAX_SCANS} scans, which take too long to decode; encode it anew"
+        )
     decoded = decode_jpeg(image, data, by)
     if decoded is None:
         return None

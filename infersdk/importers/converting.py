@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
-import logging
 from typing import TYPE_CHECKING, Any
 
+from .._text import logger
 from ..errors import (
     BackendUnavailableError,
     ConfigError,
@@ -32,7 +32,7 @@ __all__ = ["DEFAULT_TOLERANCE", "convert", "importable"]
 
 #: The largest difference from the source, as a share of the largest magnitude of an output.
 DEFAULT_TOLERANCE = 1e-4
-_log = logging.getLogger("infersdk.importers")
+_log = logger("infersdk.importers")
 
 
 def importable() -> dict[str, FileFormat]:

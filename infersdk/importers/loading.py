@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import logging
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from .._text import logger
 from ..cache import Cache, key_of
 from ..errors import ConfigError, UnsupportedModelError
 from ..model_source import ModelSource
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["converted_source", "source_files"]
 
-_log = logging.getLogger("infersdk.importers")
+_log = logger("infersdk.importers")
 #: Packages that make a difference to what a conversion gives.
 _PACKAGES = (
     "onnx",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 import weakref
 from collections import deque
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 
 import msgspec
 
+from .._text import logger
 from ..config import convert
 from ..errors import ConfigError, InputError, Overloaded
 from ..infer import Infer
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]
 
-_log = logging.getLogger("infersdk.pipeline")
+_log = logger("infersdk.pipeline")
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)

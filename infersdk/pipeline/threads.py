@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from .._text import logger
 
 if TYPE_CHECKING:
     from .request import Request
 
 __all__ = ["Lifecycle", "PipelineThread", "Supervisor", "end_request", "log_error"]
 
-_log = logging.getLogger("infersdk.pipeline")
+_log = logger("infersdk.pipeline")
 
 
 @dataclass

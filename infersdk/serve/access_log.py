@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from .._text import printable
+
 __all__ = ["AccessLog"]
 
 #: Lines that wait to be written; more are dropped, and counted in the next line that is written.
@@ -51,7 +53,7 @@ class AccessLog:
             if self._dropped:
                 line["dropped"], self._dropped = self._dropped, 0
             with contextlib.suppress(OSError, ValueError):  # its reader has gone, or the stream is closed
-                print(msgspec.json.encode(line).decode(), file=self._stream or sys.stderr, flush=True)
+                print(printable(msgspec.json.encode(line).decode()), file=self._stream or sys.stderr, flush=True)
 
     def close(self) -> None:
         """Writes what is left, for a second at most."""

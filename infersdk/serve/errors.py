@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from concurrent.futures import CancelledError
 from enum import Enum
 
 from .. import errors
+from .._text import logger
 
 __all__ = ["RequestError", "Status", "as_request_error"]
 
-_log = logging.getLogger("infersdk.serve")
+_log = logger("infersdk.serve")
 
 
 class Status(Enum):

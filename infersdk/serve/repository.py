@@ -7,7 +7,6 @@ on threads of their own; lookups run in the thread of the event loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import registry
+from .._text import logger
 from ..config import convert, model_files, model_tables, read
 from ..errors import ClosedError, ConfigError, InferSDKError, text_of
 from ..models import create
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table", "served_tables"]
 
-_log = logging.getLogger("infersdk.serve")
+_log = logger("infersdk.serve")
 
 #: The type of a table that has a network, and no wrapper.
 NETWORK = "network"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import logging
 import signal
 import socket
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._text import logger
 from ..config import read
 from ..errors import BackendUnavailableError, ConfigError, DeadlineExceeded
 from .access_log import AccessLog
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Server"]
 
-_log = logging.getLogger("infersdk.serve")
+_log = logger("infersdk.serve")
 
 
 class Server:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .._text import logger
 from ..errors import ConfigError
 from .errors import RequestError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["signatures", "watch"]
 
-_log = logging.getLogger("infersdk.serve")
+_log = logger("infersdk.serve")
 
 
 async def watch(repository: Repository, interval: float, loaded: dict[str, Any]) -> None:

@@ -30,6 +30,21 @@ FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
 
 #: Protocols of live sources: the sender does not wait for its reader.
 _LIVE = frozenset({"rtsp", "rtsps", "rtmp", "rtmps", "rtp", "udp", "srt", "mms", "tcp", "unix"})
+#: Demuxers (FFmpeg's names) of files that contain their frames. Not among them are playlists and scripts, which name
+#: other files and addresses (hls, dash, concat, sdp), patterns of names (image2), single images and text.
+_FORMATS = (
+    "mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "flv", "asf", "ogg", "mxf", "nut", "ivf", "gif", "dv",
+    "rm", "h264", "hevc", "vvc", "av1", "obu", "m4v", "vc1", "mjpeg", "mpjpeg", "yuv4mpegpipe",
+)  # fmt: skip
+#: Further ones for addresses: protocols of cameras, playlists of web servers, and the sound that playlists name.
+_NETWORK_FORMATS = ("rtsp", "rtp", "live_flv", "hls", "dash", "aac", "mp3", "ac3", "eac3", "webvtt")
+#: Protocols of addresses, for redirections and for the addresses that a playlist names: the network, and no file.
+_NETWORK = (
+    "http", "https", "httpproxy", "tls", "tcp", "udp", "udplite", "rtp", "srtp", "srt", "rtmp", "rtmpe", "rtmps",
+    "rtmpt", "rtmpte", "rtmpts", "ffrtmphttp", "ffrtmpcrypt", "mmsh", "mmst", "crypto",
+)  # fmt: skip
+#: The most pixels of a frame: four times as many as 8K has.
+MAX_PIXELS = 4 * 7680 * 4320
 #: Seconds without data after which a live source counts as dead.
 TIMEOUT = 10.0
 #: Seconds that `close()` waits for the thread that reads. A live source that sends gives it an end within a few frames.
@@ -108,7 +123,7 @@ class SourceReader(ABC, Generic[FrameKind]):
             and 0 < timeout < math.inf
         ):
             self._patience = timeout + _LATER
-        self._container = self._open(bool(scheme), camera, timeout, dict(options or {}))
+        self._container = self._open(scheme[1].lower() if scheme else "", camera, timeout, dict(options or {}))
         self._prefetch, self._expired = prefetch, _older_than(drop_after)
         try:
             stream = self._stream()
@@ -116,6 +131,7 @@ class SourceReader(ABC, Generic[FrameKind]):
             # A web server may have a file or a camera: a source without a length is live.
             self.live = live or (bool(scheme) and self._container.duration is None and not stream.frames)
             self._describe(stream, even)
+            stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}  # its size may change from frame to frame
             stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames would delay as many frames
             self._decoded = Decoded()
             self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
@@ -139,35 +155,43 @@ class SourceReader(ABC, Generic[FrameKind]):
         the reader, so that the garbage collector can take that.
         """
 
-    def _open(self, url: bool, camera: bool, timeout: float, options: dict[str, str]) -> Any:
-        av = self._av
+    def _open(self, scheme: str, camera: bool, timeout: float, options: dict[str, str]) -> Any:
+        av, url = self._av, bool(scheme)
         wait, begin = timeout if url or camera else None, time.monotonic()
         try:
             kind = "v4l2" if camera and sys.platform == "linux" and self.source.startswith("/dev/video") else None
             if self._patience is not None:
                 options["timeout"] = str(round(timeout * 1e6))  # microseconds
             reading = wait if self._patience is None else None
-            return av.open(self.source, format=kind, options=options, timeout=(wait, reading))
+            # The prefix tells FFmpeg that this is a path, even with a colon in it: FFmpeg has protocols such as
+            # "concat:a|b" and "subfile,,start,0,end,0,,:a".
+            source = self.source if url or kind else f"file:{self.source}"
+            allowed = {} if kind else _allowed(scheme)
+            return av.open(source, format=kind, options=allowed | options, timeout=(wait, reading))
         except FileNotFoundError:
             raise VideoError(f"no video at {self._shown!r}{relative_to(self.source)}") from None
         except (av.error.FFmpegError, OSError, ValueError) as error:
             # FFmpeg calls that "invalid data" or "not permitted", depending on the step.
             late = wait is not None and time.monotonic() - begin > 0.95 * wait
             why = f"it has not answered within {timeout:g} s" if late else reason(error)
+            if isinstance(error, av.error.ArgumentError):  # as of a format that is not on the list
+                why += "; it has no format of a video that is read (MP4, Matroska, AVI, MPEG-TS and others)"
             raise VideoError(f"{self._shown!r} cannot be opened as a video: {why}") from None
 
     def _stream(self) -> Any:
-        if self._container.format.name == "tty":  # FFmpeg renders text as a video of a terminal
-            raise VideoError(f"{self._shown!r} is not a video, but text")
         streams = self._container.streams.video
-        images = self._container.format.name in ("image2", "png_pipe", "jpeg_pipe", "webp_pipe", "bmp_pipe")
-        if not streams or images:
+        if not streams:
             what = ", ".join(stream.type for stream in self._container.streams) or "nothing"
-            raise VideoError(f"{self._shown!r} is not a video: it contains {'one image' if images else what}")
-        if streams[0].codec_context is None:
+            raise VideoError(f"{self._shown!r} is not a video: it contains {what}")
+        context = streams[0].codec_context
+        if context is None:
             raise VideoError(f"{self._shown!r} is a video that FFmpeg has no decoder for")
-        if not streams[0].codec_context.width:
+        if not context.width:
             raise VideoError(f"{self._shown!r} has no frame that can be decoded: the size of the video is unknown")
+        if context.width * context.height > MAX_PIXELS:
+            raise VideoError(
+                f"{self._shown!r} is {context.width} x {context.height}; a frame has at most {MAX_PIXELS:,} pixels"
+            )
         return streams[0]
 
     def _describe(self, stream: Any, even: bool) -> None:
@@ -276,6 +300,20 @@ class SourceReader(ABC, Generic[FrameKind]):
     def __repr__(self) -> str:
         rate = f", {self.fps:g} fps" if self.fps else ""
         return f"<{type(self).__name__} {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
+
+
+def _allowed(scheme: str) -> dict[str, str]:
+    """FFmpeg's options for what a source may reach: a file nothing but itself, an address no file.
+
+    Args:
+        scheme: of an address; empty for a file.
+    """
+    if scheme in ("", "file"):
+        return {"protocol_whitelist": "file", "format_whitelist": ",".join(_FORMATS)}
+    return {
+        "protocol_whitelist": ",".join((scheme, *_NETWORK)),
+        "format_whitelist": ",".join((*_FORMATS, *_NETWORK_FORMATS)),
+    }
 
 
 class Clock:

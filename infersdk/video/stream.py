@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from .._http import without_password
+from .._text import logger
 from ..errors import InferSDKError, Overloaded, VideoError
 from .nvdec import DeviceVideoReader
 from .reader import VideoReader
@@ -28,7 +28,7 @@ __all__ = ["Source", "Stream", "StreamHealth", "StreamInfo", "StreamResult", "St
 Result = TypeVar("Result")
 Source: TypeAlias = "str | os.PathLike[str] | int"
 
-_log = logging.getLogger("infersdk.video")
+_log = logger("infersdk.video")
 
 #: Seconds before the first attempt to connect again, and at most; each attempt doubles them.
 BACKOFF, LONGEST_BACKOFF = 0.5, 30.0

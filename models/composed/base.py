@@ -86,8 +86,15 @@ class Composed(ImageCalls[Result], Declared, ABC):
         """
 
     @abstractmethod
-    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
-        """The results of any number of images, in order."""
+    def stream(
+        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
+    ) -> Iterator[Result]:
+        """The results of any number of images, in order.
+
+        Args:
+            return_exceptions: return the exception of an image in place of its result, as `map()` does, through which
+                the images go then.
+        """
 
     def submit(
         self,

@@ -51,8 +51,17 @@ class Composition(Composed[Result], Generic[Part, Result]):
             ImageError: the image cannot be read.
         """
 
-    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Result]:
-        """The results of any number of images, in order. The parts of successive images fill the batches together."""
+    def stream(
+        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
+    ) -> Iterator[Result]:
+        """The results of any number of images, in order. The parts of successive images fill the batches together.
+
+        Args:
+            return_exceptions: return the exception of an image in place of its result, as `map()` does, through which
+                the images go then.
+        """
+        if return_exceptions:
+            return self.map(images, return_exceptions=True, **parameters)
         return self._in_order(images, lambda sources: self.model.stream(sources, **parameters))
 
     def map(

@@ -91,8 +91,20 @@ class TwoStage(Composed[Detections]):
 
     # ---- calls ----
 
-    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[Detections]:
-        """The results of any number of images, in order; up to 16 of them are read ahead."""
+    def stream(
+        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
+    ) -> Iterator[Detections]:
+        """The results of any number of images, in order; up to 16 of them are read ahead.
+
+        Args:
+            return_exceptions: return the exception of an image in place of its result, as `map()` does, through which
+                the images go then.
+        """
+        if return_exceptions:
+            return self.map(images, return_exceptions=True, **parameters)
+        return self._stream(images, parameters)
+
+    def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Detections]:
         read: deque[Any] = deque()
 
         def sources() -> Iterator[Any]:

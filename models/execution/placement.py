@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from ..._text import logger
 from ...memory import is_page_locked
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PreprocessPlacement"]
 
-_log = logging.getLogger("infersdk.models")
+_log = logger("infersdk.models")
 
 
 class PreprocessPlacement:

@@ -162,8 +162,17 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[TextLines]:
         return list(self.stream(sources, **parameters))
 
-    def stream(self, images: Iterable[ImageSource | HostImage], **parameters: Any) -> Iterator[TextLines]:
-        """The lines of any number of images, in order."""
+    def stream(
+        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
+    ) -> Iterator[TextLines]:
+        """The lines of any number of images, in order.
+
+        Args:
+            return_exceptions: return the exception of an image in place of its result, as `map()` does, through which
+                the images go then.
+        """
+        if return_exceptions:
+            return self.map(images, return_exceptions=True, **parameters)
         text_score = self._text_score(parameters)
         return self.in_use(self._read(image, text_score) for image in images)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from ..._text import json_text
 from ...errors import BackendUnavailableError, InputError, ShapeError
 from ...ops import NO_CLASS
 from ..colours import colour
@@ -46,7 +46,7 @@ class _Tinting(Drawable):
 
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dicts()` as JSON."""
-        return json.dumps(self.to_dicts(), ensure_ascii=False, indent=indent)
+        return json_text(self.to_dicts(), indent=indent, ensure_ascii=False)
 
     def draw(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..._text import json_text
 from ...errors import InputError, ShapeError
 from .rows import save_rows
 
@@ -82,9 +82,13 @@ class Embedding:
         values: list[float] = self.vector.tolist()
         return values
 
+    def to_dict(self) -> dict[str, Any]:
+        """`{"vector": [...], "norm": ...}`, as plain Python values."""
+        return {"vector": self.to_list(), "norm": self.norm}
+
     def to_json(self, *, indent: int | None = None) -> str:
-        """`{"vector": [...], "norm": ...}` as JSON."""
-        return json.dumps({"vector": self.to_list(), "norm": self.norm}, indent=indent)
+        """`to_dict()` as JSON."""
+        return json_text(self.to_dict(), indent=indent)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes `to_json()` to a file that ends in `.json`. Raises ConfigError, OutputError."""

@@ -39,8 +39,9 @@ def plain(value: Any) -> Any:
     """A value of a column as JSON takes it; a mask as COCO's run lengths, an exception as its message."""
     if isinstance(value, Mask):
         return value.to_coco()
-    if hasattr(value, "to_dicts"):
-        return value.to_dicts()
+    for name in ("to_dicts", "to_dict"):
+        if hasattr(value, name):
+            return getattr(value, name)()
     if isinstance(value, Exception):
         return {"error": str(value)}
     if isinstance(value, (np.ndarray, np.generic)):

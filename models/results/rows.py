@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 from abc import abstractmethod
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 import numpy as np
 
 from ..._files import atomic_path, atomic_write
+from ..._text import json_text
 from ...errors import ConfigError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -57,8 +57,12 @@ class Rows(Sequence[Row]):
         return map(self._row, range(len(self)))
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dicts()` as JSON. Raises ValueError for a number that JSON cannot hold: infinity or NaN."""
-        return json.dumps(self.to_dicts(), ensure_ascii=False, allow_nan=False, indent=indent)
+        """`to_dicts()` as JSON; with an indent, the coordinates of a box are on one line.
+
+        Raises:
+            ValueError: a number that JSON cannot hold: infinity or NaN.
+        """
+        return json_text(self.to_dicts(), indent=indent, ensure_ascii=False, allow_nan=False)
 
     def _positions(self, index: Any) -> npt.NDArray[Any]:
         """A mask of booleans or an array of positions, checked."""

@@ -72,7 +72,7 @@ def test_a_line_of_json_for_each_frame(video: Path, capsys: pytest.CaptureFixtur
     assert run(*DETECT, IMAGE, "--json") == 0
     labels = [box["label"] for box in json.loads(capsys.readouterr().out)[0]["detections"]]
     assert run(*DETECT, video, IMAGE, "--json") == 0
-    *rows, summary, image = map(json.loads, capsys.readouterr().out.splitlines())
+    image, *rows, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert [row["frame"] for row in rows] == list(range(10))
     assert rows[7]["time"] == pytest.approx(0.85, abs=1e-3)
     for row in rows:
@@ -94,7 +94,7 @@ def test_videos_are_known_by_what_is_in_them(video: Path, tmp_path: Path, capsys
     assert run(*DETECT, tmp_path / "image", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
     assert run(*DETECT, tmp_path / "video", tmp_path / "image", "-o", tmp_path / "drawn", "--json") == 2
-    assert "the suffix of a video is one of .mp4" in capsys.readouterr().err
+    assert "unknown file extension" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_broken_video_disturbs_no_other(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "text.mp4").write_text("no video")
     broken = {str(tmp_path / "text.mp4"): "cannot be opened as a video", str(sound): "it contains audio",
               str(tmp_path / "none.mp4"): "no video at"}  # fmt: skip
-    assert run(*DETECT, *broken, good, "--json", "-o", tmp_path / "drawn") == 2
+    assert run(*DETECT, *broken, good, "--json", "-o", tmp_path / "drawn") == 1
     captured = capsys.readouterr()
     rows, summaries = lines_of(captured.out)
     assert [row["frame"] for row in rows[str(good)]] == [0, 1, 2]
@@ -306,7 +306,8 @@ def test_a_broken_video_disturbs_no_other(tmp_path: Path, capsys: pytest.Capture
         assert words in summaries[name]["error"]
         assert summaries[name]["frames"] == 0
     assert captured.err.startswith("infersdk: ")
-    assert any(words in captured.err for words in broken.values())
+    assert all(words in captured.err for words in broken.values())
+    assert captured.err.splitlines()[-1] == "infersdk: 3 of 4 sources could not be read, and were skipped"
     assert [path.name for path in (tmp_path / "drawn").iterdir()] == ["good.mp4"]
 
 
@@ -340,8 +341,8 @@ def test_frames_without_a_result_are_counted(video: Path, tmp_path: Path, capsys
         refused = {3, 5}
         sources = [(Source(str(path), True, PurePosixPath(path.name)), None) for path in (video, other)]
         options = detect_video.VideoOptions(quiet=False, emit=rows.append)
-        error = detect_video.detect_videos(Refuses(), sources, options)
-    assert isinstance(error, Overloaded)
+        errors = detect_video.detect_videos(Refuses(), sources, options)
+    assert {type(error) for error in errors} == {Overloaded}
     assert sorted(row["frame"] for row in rows if "error" in row) == [3, 5]
     summaries = [row["summary"] for row in rows if "summary" in row]
     assert sum(summary["frames"] for summary in summaries) == 18

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,16 +93,17 @@ def test_the_content_type_tells_images_from_videos(server: str) -> None:
         (source,) = find_sources([server + path])
         kinds[path] = (source.is_video, source.is_live, str(source.below))
         assert (source.body is None) == source.is_video
+        assert source.error is None
     assert kinds == {
         "/a.jpg": (False, False, "a.jpg"), "/img": (False, False, "img.png"), "/raw": (False, False, "raw.png"),
         "/raw.jpg": (False, False, "raw.jpg"), "/film": (True, False, "film.mp4"),
         "/film.mp4": (True, False, "film.mp4"), "/film.jpg": (True, False, "film.jpg.mp4"),
         "/live": (True, True, "live.mp4"), "/unknown": (True, False, "unknown.mp4"),
     }  # fmt: skip
-    with pytest.raises(ImageError, match="its content is text/html, neither an image nor a video"):
-        find_sources([f"{server}/page"])
-    with pytest.raises(ImageError, match="404"):
-        find_sources([f"{server}/none.jpg"])
+    for path, words in (("page", "its content is text/html, neither an image nor a video"), ("none.jpg", "404")):
+        (source,) = find_sources([f"{server}/{path}"])
+        with pytest.raises(ImageError, match=words):
+            source.read()
 
 
 # ---- where drawings go ----
@@ -161,6 +163,63 @@ def test_detect_at_an_address(server: str, capsys: pytest.CaptureFixture[str], t
     assert Image.open(tmp_path / "img.png").size == Image.open(IMAGE).size
     assert run(*DETECT, f"{server}/page") == 2
     assert "neither an image nor a video" in capsys.readouterr().err
+
+
+@pytest.fixture
+def damaged(tree: Path) -> Path:
+    """a.png, which is truncated, b.jpg, and c.png, which is no image."""
+    (tree / "film.mp4").unlink()
+    (tree / "a.png").write_bytes((tree / "a.png").read_bytes()[:2000])
+    (tree / "c.png").write_text("no image")
+    return tree
+
+
+REPORTED = [
+    r"infersdk: 'a\.png': cannot be decoded: .*", r"infersdk: 'c\.png': not an image of a format that is read: .*",
+    "infersdk: 2 of 3 sources could not be read, and were skipped",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [DETECT, ["classify", "--model", str(CLASSIFIER)]])
+def test_images_that_cannot_be_read_are_skipped(
+    command: list[str], damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command, ".", "--json") == 1
+    captured = capsys.readouterr()
+    rows = json.loads(captured.out)
+    assert [row["image"] for row in rows] == ["a.png", "b.jpg", "c.png"]
+    assert ["error" in row for row in rows] == [True, False, True]
+    for line, words in zip(captured.err.splitlines(), REPORTED, strict=True):
+        assert re.fullmatch(words, line)
+    assert run(*command, ".") == 1
+    captured = capsys.readouterr()
+    assert "b.jpg" in captured.out
+    assert len(captured.err.splitlines()) == 3
+
+
+def test_drawings_go_on_behind_an_image_that_cannot_be_read(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*DETECT, ".", "-o", "out", "--json-lines", "rows.json") == 1
+    assert [path.name for path in Path("out").iterdir()] == ["b.jpg"]
+    rows = [json.loads(line) for line in Path("rows.json").read_text().splitlines()]
+    assert ["error" in row for row in rows] == [True, False, True]
+
+
+def test_no_image_that_can_be_read_is_wrong_input(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*DETECT, "a.png", "c.png", "--json") == 2
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)) == 2
+    assert captured.err.splitlines()[-1] == "infersdk: 2 of 2 sources could not be read, and were skipped"
+    assert run(*DETECT, "a.png") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'a.png': cannot be decoded" in line
+
+
+def test_an_address_and_a_missing_file_are_skipped_too(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*DETECT, f"{server}/page", "none.jpg", IMAGE, "--json") == 1
+    captured = capsys.readouterr()
+    assert ["error" in row for row in json.loads(captured.out)] == [True, True, False]
+    assert "neither an image nor a video" in captured.err
+    assert "no image at 'none.jpg'" in captured.err
 
 
 def test_detect_at_an_address_of_a_video(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,9 +40,12 @@ def images() -> None:
         "rgba.png": (rgb.convert("RGBA"), "PNG", {}), "one.png": (rgb.convert("1"), "PNG", {}),
         "rgb.webp": (rgb, "WEBP", {}), "lossless.webp": (rgb, "WEBP", {"lossless": True}), "rgb.bmp": (rgb, "BMP", {}),
         "rgb.gif": (rgb.convert("P"), "GIF", {}), "rgb.tiff": (rgb, "TIFF", {}),
-        "lzw.tiff": (rgb, "TIFF", {"compression": "tiff_lzw"}), "rgb.ppm": (rgb, "PPM", {}), "rgb.tga": (rgb, "TGA", {}),
-        "rgb.ico": (rgb, "ICO", {}), "rgb.dds": (rgb, "DDS", {}), "palette.blp": (rgb.convert("P"), "BLP", {}),
-        "rgb.jp2": (rgb, "JPEG2000", {}), "rgb.pcx": (rgb, "PCX", {}), "rgb.sgi": (rgb, "SGI", {}),
+        "lzw.tiff": (rgb, "TIFF", {"compression": "tiff_lzw"}), "rgb.ppm": (rgb, "PPM", {}),
+        "gray.pgm": (rgb.convert("L"), "PPM", {}), "two.mpo": (rgb, "MPO", {"save_all": True, "append_images": [rgb]}),
+        "frames.gif": (rgb, "GIF", {"save_all": True, "append_images": [rgb.rotate(180)]}),
+        "frames.webp": (rgb, "WEBP", {"save_all": True, "append_images": [rgb.rotate(180)]}),
+        "deflate.tiff": (rgb, "TIFF", {"compression": "tiff_adobe_deflate"}),
+        "jpeg.tiff": (rgb, "TIFF", {"compression": "jpeg"}), "refused.eps": (rgb, "EPS", {}),
         "rgb.avif": (rgb, "AVIF", {"quality": 30}),
     }  # fmt: skip
     for name, (image, kind, options) in forms.items():

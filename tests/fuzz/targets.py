@@ -81,7 +81,7 @@ def quiet() -> Iterator[None]:
 
 
 def images(rng: random.Random) -> bool:
-    """Files of all kinds that Pillow reads, damaged; what is read goes through the core."""
+    """Files of all formats that are read, and of one that is not, damaged; what is read goes through the core."""
     from PIL import Image
 
     from infersdk.image import Geometry, PixelTransform, image_view, read_image

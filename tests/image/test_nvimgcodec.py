@@ -69,7 +69,7 @@ def test_sources_of_encoded_images(tmp_path: Path) -> None:
 # ---- nvImageCodec ----
 
 
-def test_the_module_has_what_is_used(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_module_has_what_is_used() -> None:
     """Its classes work without a GPU, apart from the decoder."""
     if not is_installed():
         pytest.skip("nvImageCodec is not installed")
@@ -82,9 +82,6 @@ def test_the_module_has_what_is_used(capfd: pytest.CaptureFixture[str]) -> None:
         apply_exif_orientation=True, color_spec=module.ColorSpec.SRGB, sample_format=module.SampleFormat.I_RGB
     )
     assert params.apply_exif_orientation
-    printed = capfd.readouterr().err
-    assert "nvjpeg2k" not in printed
-    assert "nvtiff" not in printed
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from PIL import Image
 
 from infersdk.errors import ConfigError, InputError, OutputError, ShapeError
 from infersdk.image import HostImage
-from infersdk.models import Classification, Classifications, Detection, Detections
+from infersdk.models import Classification, Classifications, Detection, Detections, Embedding
 from infersdk.ops import DetectStats
 
 BOX = np.dtype([("xyxy", np.float32, (4,)), ("score", np.float32), ("class_id", np.int32)])
@@ -126,6 +126,15 @@ def test_a_task_with_rows_of_its_own() -> None:
 # ---- to other programs ----
 
 
+def test_results_of_a_second_model_in_a_column() -> None:
+    """As `TwoStage` makes them: vectors, classes, and the exception of a part that failed."""
+    vector, known = Embedding.of([3.0, 4.0]), classes()
+    found = boxes(3).with_columns(second=[vector, known, ValueError("not cut out")])
+    rows = [row["second"] for row in json.loads(found.to_json(indent=2))]
+    assert rows == [json.loads(vector.to_json()), known.to_dicts(), {"error": "not cut out"}]
+    assert rows[0] == {"vector": vector.to_list(), "norm": 5.0}
+
+
 def test_plain_data() -> None:
     found = boxes(2)
     rows = found.to_dicts()
@@ -134,7 +143,9 @@ def test_plain_data() -> None:
         "xyxy": [0.0, 5.0, 8.0, 25.5], "score": pytest.approx(0.9), "class_id": 0, "label": "person",
     }  # fmt: skip
     assert json.loads(classes().to_json())[0] == {"class_id": 1, "score": pytest.approx(0.7), "label": "bus"}
-    assert "\n" in found.to_json(indent=2)
+    text = found.to_json(indent=2)
+    assert json.loads(text) == rows
+    assert len(text.splitlines()) < 10 * len(found), "coordinates are on one line"
     with pytest.raises(ValueError, match="JSON"):
         found.with_columns(speed=np.array([np.nan, 1.0])).to_json()
 

@@ -8,10 +8,10 @@ the same model: the version is part of the keys of cached engines.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from ..._text import logger
 from ...errors import ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
 from ..files import EXTERNAL_KEY, borrowed_model, check_weights, model_bytes
@@ -44,7 +44,7 @@ __all__ = [
     "apply_passes", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
-_log = logging.getLogger("infersdk.graph")
+_log = logger("infersdk.graph")
 
 
 class Pass(Protocol):

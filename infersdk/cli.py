@@ -135,12 +135,23 @@ def _parser_class() -> type[argparse.ArgumentParser]:
             return known, unknown
 
         def _refuse(self, unknown: list[str]) -> NoReturn:
-            from difflib import get_close_matches
+            from .errors import nearest_name
 
             flag = next((text for text in unknown if text.startswith("-")), None)
-            close = get_close_matches(flag.partition("=")[0], self._option_string_actions, 1) if flag else []
-            hint = f"; did you mean {close[0]}?" if close else ""
+            known = {name.lstrip("-"): name for name in self._option_string_actions}
+            close = nearest_name(flag.partition("=")[0].lstrip("-"), known) if flag else None
+            hint = f"; did you mean {known[close]}?" if close else ""
             self.error(f"unknown argument{'s' * (len(unknown) > 1)}: {' '.join(unknown)}{hint}")
+
+        def _check_value(self, action, value):  # type: ignore[no-untyped-def]
+            from .errors import nearest
+
+            try:
+                super()._check_value(action, value)
+            except argparse.ArgumentError as error:
+                raise argparse.ArgumentError(
+                    action, error.message + nearest(str(value), map(str, action.choices))
+                ) from None
 
     return Parser
 

@@ -9,7 +9,6 @@ entry point in the group `infersdk.backends`::
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import operator
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from .device import Device
-from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError
+from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError, nearest
 from .graph.domains import foreign_domains
 from .infer import Infer
 from .model_source import ModelLike, ModelSource
@@ -73,9 +72,7 @@ def _known(name: str) -> _Backend:
     known = _registered()
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(str(name), known, 1)
-    ask = f" Did you mean {close[0]!r}?" if close else ""
-    raise BackendNotFoundError(f"no backend {name!r}; there are {', '.join(sorted(known))}.{ask}")
+    raise BackendNotFoundError(f"no backend {name!r}; there are {', '.join(sorted(known))}{nearest(str(name), known)}")
 
 
 def backend_class(name: str) -> type[Infer]:
@@ -266,7 +263,10 @@ def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], option
     own = {key: value for key, value in table.items() if key in _FIELDS}
     rest = sorted(table.keys() - {*_FIELDS, "type", "pipeline"})
     if rest and "type" not in table:
-        raise ConfigError(f"{str(path)!r}: models.{name} has no field {rest[0]!r}; there are {', '.join(_FIELDS)}")
+        hint = nearest(rest[0], _FIELDS)
+        raise ConfigError(
+            f"{str(path)!r}: models.{name} has no field {rest[0]!r}; there are {', '.join(_FIELDS)}{hint}"
+        )
     inner = own.pop("options", {})
     if not isinstance(inner, dict):
         raise ConfigError(f"{str(path)!r}: models.{name}.options is a table, not {inner!r}")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError, nearest
 from ..graph.info import onnx_info
 from ..graph.passes import EndAtHead
 from ..infer import Infer
 from ..model_source import ModelSource
 from ..registry import load as load_network
 from .classifier import Classifier
+from .declaration import unknown_setting
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
 from .embedder import Embedder
@@ -27,7 +28,7 @@ from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .semantic import SemanticSegmentation, TwinLiteNet
-from .vision import VisionModel
+from .vision import VisionModel, loading_names
 from .yolo import YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
 
@@ -122,7 +123,9 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         return _of(path, settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
-    known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
+    known = _all_settings()
+    if unknown := sorted(set(settings) - known - loading_names(backend)):
+        raise _unknown_setting(path, unknown[0], known, backend)
     loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
     options = dict(settings.get("options", {}))
     arguments = {key: value for key, value in loading.items() if key != "options"}
@@ -133,6 +136,19 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     except BaseException:
         network.close()
         raise
+
+
+def _all_settings() -> set[str]:
+    """The settings of all wrappers."""
+    return {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
+
+
+def _unknown_setting(path: ModelLike, name: str, known: set[str], backend: str) -> ConfigError:
+    """The error for a setting that neither a wrapper nor the backend has."""
+    source = None if _is_module(path) else ModelSource.of(path)
+    if source is not None and source.format is not None and source.format.key == "onnx":
+        return unknown_setting(_type_of_file(source), name, options=loading_names(backend))
+    return ConfigError(f"no wrapper has a setting {name!r}{nearest(name, known | loading_names(backend))}")
 
 
 def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None, **settings: Any) -> ModelLike:
@@ -155,8 +171,7 @@ def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None,
 def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> ModelLike:
     """A model as the wrapper that fits it would load it: without the decoding of its head, where that can be."""
     is_missing = isinstance(path, (str, os.PathLike)) and not os.path.isfile(path) and not isinstance(path, ModelSource)
-    is_module = not isinstance(path, (str, os.PathLike, bytes, bytearray, memoryview)) and not hasattr(path, "read")
-    if settings.get("decode_head") == "graph" or is_missing or is_module:
+    if settings.get("decode_head") == "graph" or is_missing or _is_module(path):
         return path  # loading it says what is wrong with it
     source = ModelSource.of(path, {**settings.get("options", {}), **settings}.get("external_data"))
     source = without_decoding(
@@ -164,6 +179,11 @@ def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> Mode
         required=settings.get("decode_head") == "native",
     )  # fmt: skip
     return source if source.passes or source.path is None else path
+
+
+def _is_module(path: Any) -> bool:
+    """Whether it is a model of another framework, in place of a file."""
+    return not isinstance(path, (str, os.PathLike, bytes, bytearray, memoryview)) and not hasattr(path, "read")
 
 
 def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
@@ -180,6 +200,8 @@ def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
 def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
     """The wrapper that fits a network."""
     kind = wrapper_type(network)
+    if unknown := sorted(set(settings) - _all_settings()):
+        raise unknown_setting(kind, unknown[0])
     if other := sorted(set(settings) - set(kind.Settings.__struct_fields__)):
         raise UnsupportedModelError(
             f"{network.model.name} looks like {ModelDescription.of(network).looks_like}, and {kind.__name__} has no "
@@ -240,6 +262,7 @@ def named_type(name: str) -> builtins.type[VisionModel[Any]]:
     if kind is None:
         raise ConfigError(
             f"unknown type {name!r}; the types are {', '.join(type_names())}, or module:Class for your own wrapper"
+            f"{nearest(name, type_names())}"
         )
     return kind
 

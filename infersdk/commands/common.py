@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .._files import atomic_path
-from ..errors import ConfigError
+from ..errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -108,7 +108,10 @@ def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[
         known = backend_class(backend).Options.__struct_fields__
         for key in options:
             if key not in known:
-                raise ConfigError(f"--option {key}: backend {backend!r} has no such option; it has {', '.join(known)}")
+                raise ConfigError(
+                    f"--option {key}: backend {backend!r} has no such option; it has {', '.join(known)}"
+                    f"{nearest(key, known)}"
+                )
     return options
 
 

@@ -119,7 +119,7 @@ def test_classes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert run("detect", *MODEL, IMAGE, "--json", "--classes", text, "-o", tmp_path / "out.png") == 0
         assert json.loads(capsys.readouterr().out)[0]["detections"] == expected
     for wrong, words in (
-        ("thre", "did you mean three"),
+        ("thre", "did you mean 'three'"),
         ("10", "no class number 10; use those that it has, from 0 to 9"),
         ("bicycle", "zero, one"),
         ("-1", "'-1'"),
@@ -149,11 +149,14 @@ def test_a_model_of_another_kind(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_settings_and_flags_do_not_contradict(capsys: pytest.CaptureFixture[str]) -> None:
     for setting, words in (("conf=0.9", "use --conf"), ("names=x", "use --names"), ("device=cpu", "use --device"),
-                           ("path=x", "argument of its own"), ("max_det=1", "use --max-det")):  # fmt: skip
+                           ("path=x", "argument of its own"), ("max_det=1", "use --max-det"),
+                           ("confidence=1", "YOLOv5 has no setting 'confidence'; did you mean 'conf'?"),
+                           ("treads=2", "did you mean 'threads'?")):  # fmt: skip
         assert run("detect", *MODEL, IMAGE, "--setting", setting) == 2
         assert words in capsys.readouterr().err
     for option, words in (
         ("conf=0.9", "no such option"), ("path=x", "argument of its own"), ("names=x", "no such option"),
+        ("treads=2", "did you mean 'threads'?"),
         ("backend=openvino", "use --backend"), ("threads=18446744073709551616", "more than 64 bits"),
         ('provider_options={"a":[18446744073709551616]}', "more than 64 bits"), ("threads=[1]", "Expected `int`"),
         ('threads={"a":{"b":1}}', "Expected `int`"), (f"threads={'[' * 100_000}", "nested too deeply"),
@@ -172,6 +175,9 @@ def test_settings_and_flags_do_not_contradict(capsys: pytest.CaptureFixture[str]
         (["info", "x.onnx", "--frobnicate"], "usage: infersdk info ", "--frobnicate"),
         (["cache", "list", "--jsn"], "usage: infersdk cache list ", "did you mean --json?"),
         (["classify", "x.jpg", "--preset", "imagnet"], "usage: infersdk classify ", "'imagenet', 'caffe'"),
+        (["classify", "x.jpg", "--preset", "imagnet"], "usage: infersdk classify ", "did you mean 'imagenet'?"),
+        (["classify", "x.jpg", "--top", "3", "--topk=3"], "usage: infersdk classify ", "did you mean --top-k?"),
+        (["clasify", "x.jpg"], "usage: infersdk ", "did you mean 'classify'?"),
         (["--frobnicate"], "usage: infersdk ", ""),
     ],
 )

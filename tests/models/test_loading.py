@@ -133,6 +133,14 @@ def test_wrong_settings(tmp_path: Path) -> None:
         load(path, conf=0.5)
     with pytest.raises(ConfigError, match=f"unknown type 'yolo99'.*{', '.join(TYPES)}"):
         load(path, type="yolo99")
+    with pytest.raises(ConfigError, match=r"unknown type 'yolo8'.*; did you mean 'yolov8'\?$"):
+        load(path, type="yolo8")
+    unknown = r"^Classifier has no setting 'topk'; did you mean 'top_k'\?$"
+    for model in (path, path.read_bytes()):
+        with pytest.raises(ConfigError, match=unknown):
+            load(model, topk=2)
+    with infersdk.load(path) as network, pytest.raises(ConfigError, match=unknown):
+        load(network, topk=2)
     assert isinstance(load(head_model(tmp_path / "v.onnx", [np.zeros((6, 84), np.float32)], {}), type="yolo11"), YOLOv8)
 
 

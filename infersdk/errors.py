@@ -98,7 +98,13 @@ class EngineError(ModelError):
 
 
 class UnsupportedModelError(ModelError):
-    """A well-formed model that the backend or the wrapper cannot handle."""
+    """A well-formed model that the backend or the wrapper cannot handle.
+
+    Attributes:
+        reason: of a wrapper: why, without the names of the model and the wrapper; else None.
+    """
+
+    reason: str | None = None
 
 
 class InputError(InferSDKError, ValueError):

@@ -6,7 +6,7 @@ import builtins
 import importlib
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -124,7 +124,7 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
     known = _all_settings()
-    if unknown := sorted(set(settings) - known - loading_names(backend)):
+    if (others := set(settings) - known) and (unknown := sorted(others - loading_names(backend))):
         raise _unknown_setting(path, unknown[0], known, backend)
     loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
     options = dict(settings.get("options", {}))
@@ -199,7 +199,7 @@ def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
 
 def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
     """The wrapper that fits a network."""
-    kind = wrapper_type(network)
+    kind = wrapper_type(network, settings)
     if unknown := sorted(set(settings) - _all_settings()):
         raise unknown_setting(kind, unknown[0])
     if other := sorted(set(settings) - set(kind.Settings.__struct_fields__)):
@@ -218,30 +218,71 @@ def fitting_types(model: ModelDescription) -> list[str]:
     return [name for name, kind in TYPES.items() if kind.refuses(model) is None and kind.recognizes(model)]
 
 
-def wrapper_type(network: Infer | ModelDescription) -> builtins.type[VisionModel[Any]]:
+def wrapper_type(
+    network: Infer | ModelDescription, settings: Mapping[str, Any] | None = None
+) -> builtins.type[VisionModel[Any]]:
     """The one wrapper of `TYPES` that fits a network.
 
+    Where several fit by what the file declares, each runs the network once, on noise. Those that refuse its outputs are
+    left out.
+
+    Args:
+        network: a network; or what a file declares, of which nothing is run.
+        settings: those that the wrapper will have.
+
     Raises:
-        UnsupportedModelError: none fits, or several do.
+        UnsupportedModelError: none fits, or several do. The message names the ones that do.
     """
     model = network if isinstance(network, ModelDescription) else ModelDescription.of(network)
     fitting = fitting_types(model)
     if len(fitting) > 1 and isinstance(network, Infer) and model.has_open_outputs:
         model = _run_once(network, model)  # a run shows what the file leaves open
         fitting = fitting_types(model)
+    trials: dict[str, _Trial] = {}
+    if len(fitting) > 1 and isinstance(network, Infer):
+        trials = {name: _try(TYPES[name], network, settings or {}) for name in fitting}
+        fitting = [name for name, trial in trials.items() if trial.refusal is None]
     if len(fitting) == 1:
         _log.debug("%s looks like %s: wrapper %r", model.name, model.looks_like, fitting[0])
         return TYPES[fitting[0]]
     if fitting:
-        readings = " or ".join(f'type="{name}"' for name in fitting)
+        readings = " or ".join(
+            f'type="{name}"' + (f" ({trials[name].open})" if name in trials and trials[name].open else "")
+            for name in fitting
+        )
         raise UnsupportedModelError(
             f"{model.name} can be read in more than one way, and nothing in the file says which is right: it looks "
             f"like {model.looks_like}. Name it: {readings}"
         )
+    reasons = "".join(f". It is no {name}: {trial.refusal}" for name, trial in trials.items())
     raise UnsupportedModelError(
-        f"no wrapper is for {model.name}: it looks like {model.looks_like}. There are wrappers for {', '.join(TYPES)}; "
-        "infersdk.load() runs any model, arrays in and arrays out"
+        f"no wrapper is for {model.name}: it looks like {model.looks_like}{reasons}. There are wrappers for "
+        f"{', '.join(TYPES)}; infersdk.load() runs any model, arrays in and arrays out"
     )
+
+
+class _Trial(NamedTuple):
+    """Why a wrapper refuses the outputs of a network; or, where it cannot be tried without settings of its own, which
+    these are.
+    """
+
+    refusal: str | None = None
+    open: str | None = None
+
+
+def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mapping[str, Any]) -> _Trial:
+    """Runs a network on an image of noise, as a wrapper does it."""
+    own = {key: value for key, value in settings.items() if key in kind.Settings.__struct_fields__}
+    with network.clone() as twin:
+        try:
+            model = kind(twin, **own)
+        except UnsupportedModelError as error:
+            return _Trial(open=error.reason)
+        try:
+            model(np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8))
+        except UnsupportedModelError as error:
+            return _Trial(refusal=error.reason)
+    return _Trial()
 
 
 def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:

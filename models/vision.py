@@ -450,10 +450,13 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             )
 
     def _unsupported(self, why: str, model: ModelDescription) -> UnsupportedModelError:
-        return UnsupportedModelError(
-            f"{self.network.model.name} is not a model for {type(self).__name__}: {why}. It looks like "
-            f"{model.looks_like}"
-        )
+        return _refusal(self.network.model.name, type(self).__name__, why, model)
+
+
+def _refusal(name: str, kind: str, why: str, model: ModelDescription) -> UnsupportedModelError:
+    error = UnsupportedModelError(f"{name} is not a model for {kind}: {why}. It looks like {model.looks_like}")
+    error.reason = why
+    return error
 
 
 def _model_of(path: ModelLike | Infer, options: Mapping[str, Any]) -> ModelSource | Infer:
@@ -475,7 +478,7 @@ def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend:
         ConfigError: a name is neither.
     """
     own = {name: given.pop(name) for name in kind.Settings.__struct_fields__ if name in given}
-    known = loading_names(backend) if backend is not None else set()
+    known = loading_names(backend) if backend is not None and given else set()
     if unknown := sorted(set(given) - known):
         others = f"the options of backend {backend!r} are {', '.join(sorted(known))}"
         raise unknown_setting(kind, unknown[0], others if backend is not None else "", known)

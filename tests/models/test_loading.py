@@ -13,6 +13,7 @@ import infersdk
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.models import (
     TYPES,
+    YOLOX,
     Classifications,
     Classifier,
     Detections,
@@ -169,7 +170,6 @@ def test_models_of_the_test_data(assets: Path) -> None:
     models = assets / "models"
     refused: dict[str, Any] = {
         "twinlitenet.onnx": 'area="lanes", lanes="segmentation"',
-        "yolox_nano.onnx": "YOLOX",
         "selfie_segmentation.onnx": 'preset="unit"',
         "osnet_x0_25_msmt17.onnx": 'type="classifier" or type="embedding"',
     }  # fmt: skip
@@ -179,6 +179,7 @@ def test_models_of_the_test_data(assets: Path) -> None:
     for name, kind in {
         "yolov5n.onnx": YOLOv5,
         "yolov8n.onnx": YOLOv8,
+        "yolox_nano.onnx": YOLOX,
         "squeezenet1.1.onnx": Classifier,
         "yolov10n.onnx": EndToEnd,
         "yolov8n-pose.onnx": YOLOv8Pose,

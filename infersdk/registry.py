@@ -246,8 +246,17 @@ def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
     return not path.is_file() or ModelSource.of(path).format is None  # PaddlePaddle 3 keeps models in .json
 
 
-def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:
-    """The model of a configuration that has one. The settings of its wrapper and pipeline are passed over."""
+def named_model(model: ModelLike) -> ModelLike:
+    """A model; or, of a configuration of one model, the file that it names.
+
+    Raises:
+        ConfigError: a configuration that does not have exactly one model with a path.
+    """
+    return _configured(model)[1]["path"] if _is_configuration(model) else model
+
+
+def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
+    """The name and the table of the one model of a configuration."""
     from .config import read
 
     tables = read(path).get("models")
@@ -260,6 +269,14 @@ def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], option
     ((name, table),) = tables.items()
     if not isinstance(table, dict) or not isinstance(table.get("path"), str):
         raise ConfigError(f"{str(path)!r}: models.{name} has no path of a model file")
+    if table["path"].lower().endswith(_CONFIGURATIONS):
+        raise ConfigError(f"{str(path)!r}: models.{name}: path {table['path']!r} is no model file")
+    return name, table
+
+
+def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:
+    """The model of a configuration that has one. The settings of its wrapper and pipeline are passed over."""
+    name, table = _configured(path)
     own = {key: value for key, value in table.items() if key in _FIELDS}
     rest = sorted(table.keys() - {*_FIELDS, "type", "pipeline"})
     if rest and "type" not in table:
@@ -271,8 +288,6 @@ def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], option
     if not isinstance(inner, dict):
         raise ConfigError(f"{str(path)!r}: models.{name}.options is a table, not {inner!r}")
     model = own.pop("path")
-    if model.lower().endswith(_CONFIGURATIONS):
-        raise ConfigError(f"{str(path)!r}: models.{name}: path {model!r} is no model file")
     if "backend" in given and given["backend"] != own.get("backend", "onnxruntime"):
         inner = {}  # options are of the backend that is named beside them
     try:

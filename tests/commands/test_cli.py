@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from infersdk import registry
 from infersdk.cli import main
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
+from infersdk.infer import BackendInfo
 
 pytest.importorskip("onnxruntime")
 
@@ -208,6 +210,24 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(found["core"]["cuda"], bool)
     assert run("doctor", "--backend", "onnxruntime") == 0
     assert "native core" in capsys.readouterr().out
+
+
+def test_doctor_of_a_backend_without_a_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Deviceless(registry.backend_class("onnxruntime")):  # type: ignore[misc]
+        @classmethod
+        def probe(cls) -> BackendInfo:
+            return BackendInfo("1.2.3", ())
+
+    monkeypatch.setattr("infersdk.commands.doctor.backend_class", lambda name: Deviceless)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run("doctor", "--backend", "onnxruntime", "--json") == 3
+    found = json.loads(capsys.readouterr().out)["backends"]["onnxruntime"]
+    assert (found["works"], found["version"]) == (False, "1.2.3")
+    assert "finds no device" in found["why"]
+    assert run("doctor", "--backend", "onnxruntime") == 3
+    assert "version 1.2.3 is installed, and finds no device" in " ".join(capsys.readouterr().out.split())
 
 
 def test_as_a_module_and_into_a_closed_pipe() -> None:

@@ -100,14 +100,34 @@ def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
         return _code_of(error)
     except OSError:
         raise
-    except Exception:
+    except Exception as error:
         if interrupts.came:
             raise KeyboardInterrupt from None
         import traceback
 
         traceback.print_exc()
-        _say("this is a fault of infersdk; please report it with the lines above")
+        place = _code_of_others(error)
+        _say(
+            f"{place} failed, which is not part of infersdk; the lines above show where"
+            if place is not None
+            else "this is a fault of infersdk; please report it with the lines above"
+        )
         return 4
+
+
+def _code_of_others(error: BaseException) -> str | None:
+    """The line of a user's module (a wrapper, a custom operator) that an error comes from; None where only infersdk,
+    installed packages and the standard library are involved.
+    """
+    import sysconfig
+    import traceback
+
+    installed = tuple({os.path.join(path, "") for path in sysconfig.get_paths().values()})
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] != __package__ and not file.startswith(("<", *installed)):
+            return f"{frame.f_code.co_name}() in {file}, line {line},"
+    return None
 
 
 def _code_of(error: Exception) -> int:

@@ -202,6 +202,30 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert "images" in capsys.readouterr().out
 
 
+def test_a_mistake_in_a_wrapper_of_one_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_wrapper.py").write_text(
+        "from infersdk.models import YOLOv5\n"
+        "class Own(YOLOv5):\n"
+        "    def postprocess(self, outputs, geometries):\n"
+        "        return outputs['nonesuch']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run("detect", *MODEL, IMAGE, "--type", "own_wrapper:Own") == 4
+    error = capsys.readouterr().err
+    assert "KeyError: 'nonesuch'" in error
+    last = error.splitlines()[-1]
+    assert last.startswith(f"infersdk: postprocess() in {tmp_path / 'own_wrapper.py'}, line 4, failed")
+    assert "fault of infersdk" not in error
+
+
+def test_a_fault_of_infersdk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("infersdk.commands.info.print_json", None)
+    assert run("info", DETECTOR, "--json") == 4
+    assert "this is a fault of infersdk" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("doctor", "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -147,8 +147,11 @@ def _import(request: Request, kind: str, *, converted: bool = False) -> Imported
     """
     with worker("torch_export", request.python) as work:
         path = _path(request.source, work.folder)
-        shapes = [asdict(one) for one in request.shapes]
-        return work.export({"model": str(path), "kind": kind, "shapes": shapes, "converted": converted})
+        samples = {name: array.tolist() for name, array in request.samples.items()}
+        shapes = [asdict(one) for one in request.all_shapes]
+        return work.export({
+            "model": str(path), "kind": kind, "shapes": shapes, "samples": samples, "converted": converted,
+        })  # fmt: skip
 
 
 def _path(source: ModelSource, folder: Path) -> Path:
@@ -170,26 +173,28 @@ def import_module(request: Request) -> Imported:
     import torch
 
     module = request.module
-    if not request.shapes:
+    if not request.all_shapes:
         raise ConfigError("a module does not say the shapes of its inputs; give them: shapes=[(1, 3, 224, 224)]")
     parameters = [
         name
         for name, one in inspect.signature(module.forward).parameters.items()
         if one.default is inspect.Parameter.empty
     ]
-    shapes = [asdict(one) for one in request.shapes]
-    named = [one.name or f"input{i}" for i, one in enumerate(request.shapes)]
+    shapes = [asdict(one) for one in request.all_shapes]
+    named = [one.name or f"input{i}" for i, one in enumerate(request.all_shapes)]
     names = parameters if len(parameters) == len(shapes) else named
     training = module.training
     module.eval()
     try:
         wanted = torch_export.match_shapes(names, shapes)
+        lists = {name: array.tolist() for name, array in request.samples.items()}
+        rounds = [torch_export.tensors_of(names, wanted, lists, number) for number in range(ROUNDS)]
+        torch_export.try_run(module, names, wanted, rounds[0])
         with torch.no_grad(), _quiet(), tempfile.TemporaryDirectory(prefix="infersdk-convert-") as folder:
             target = str(Path(folder, "model.onnx"))
-            notes = torch_export.export_module(module, torch_export.random_tensors(wanted, 0), names, target)
+            notes = torch_export.export_module(module, rounds[0], names, target)
             samples = []
-            for number in range(ROUNDS if request.check else 0):
-                tensors = torch_export.random_tensors(wanted, number)
+            for tensors in rounds if request.check else ():
                 results = module(*[tensor.clone() for tensor in tensors])
                 samples.append(Sample(torch_export.arrays(tensors), torch_export.arrays(results)))
             content = Path(target).read_bytes()

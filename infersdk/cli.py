@@ -104,12 +104,32 @@ def _run(argv: Sequence[str] | None) -> int:
         return _code_of(error)
     except OSError:
         raise
-    except Exception:
+    except Exception as error:
         import traceback
 
         print(printable(traceback.format_exc(), lines=True), end="", file=sys.stderr)
-        say("this is a fault of infersdk; please report it with the lines above")
+        place = _code_of_others(error)
+        say(
+            f"{place} failed, which is not part of infersdk; the lines above show where"
+            if place is not None
+            else "this is a fault of infersdk; please report it with the lines above"
+        )
         return 4
+
+
+def _code_of_others(error: BaseException) -> str | None:
+    """The line of a user's module (a wrapper, a custom operator) that an error comes from; None where only infersdk,
+    installed packages and the standard library are involved.
+    """
+    import sysconfig
+    import traceback
+
+    installed = tuple({os.path.join(path, "") for path in sysconfig.get_paths().values()})
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] != __package__ and not file.startswith(("<", *installed)):
+            return f"{frame.f_code.co_name}() in {file}, line {line},"
+    return None
 
 
 def _code_of(error: Exception) -> int:
@@ -143,12 +163,23 @@ def _parser_class() -> type[argparse.ArgumentParser]:
             return known, unknown
 
         def _refuse(self, unknown: list[str]) -> NoReturn:
-            from difflib import get_close_matches
+            from .errors import nearest_name
 
             flag = next((text for text in unknown if text.startswith("-")), None)
-            close = get_close_matches(flag.partition("=")[0], self._option_string_actions, 1) if flag else []
-            hint = f"; did you mean {close[0]}?" if close else ""
+            known = {name.lstrip("-"): name for name in self._option_string_actions}
+            close = nearest_name(flag.partition("=")[0].lstrip("-"), known) if flag else None
+            hint = f"; did you mean {known[close]}?" if close else ""
             self.error(f"unknown argument{'s' * (len(unknown) > 1)}: {' '.join(unknown)}{hint}")
+
+        def _check_value(self, action, value):  # type: ignore[no-untyped-def]
+            from .errors import nearest
+
+            try:
+                super()._check_value(action, value)
+            except argparse.ArgumentError as error:
+                raise argparse.ArgumentError(
+                    action, error.message + nearest(str(value), map(str, action.choices))
+                ) from None
 
     return Parser
 

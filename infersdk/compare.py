@@ -329,7 +329,7 @@ def compare(
 
 def _run(runners: Mapping[str, Runner], sample: Arrays, names: Sequence[str] = ()) -> list[Arrays]:
     """The outputs of each side, the reference first, under `names`, or else under the reference's names."""
-    result = [_call(runner, sample) for runner in runners.values()]
+    result = [_call(name, runner, sample) for name, runner in runners.items()]
     names = names or list(result[0])
     return [
         # As many under other names: runtimes may know a value by several.
@@ -397,12 +397,19 @@ def _loader(side: str) -> Loader:
     return lambda file: load(file, **target.arguments)
 
 
-def _call(runner: Runner, sample: Arrays) -> Arrays:
-    if isinstance(runner, Infer):
-        # A runtime may have folded an input away, such as one whose shape alone is used.
-        taken = {spec.name for spec in runner.input_specs}
-        return runner({name: array for name, array in sample.items() if name in taken})
-    return runner(sample)
+def _call(name: str, runner: Runner, sample: Arrays) -> Arrays:
+    if not isinstance(runner, Infer):
+        return runner(sample)
+    own = [spec.name for spec in runner.input_specs]
+    if len(own) == len(sample) == 1:  # another file may call its only input something else
+        return runner(dict(zip(own, sample.values(), strict=True)))
+    if missing := [one for one in own if one not in sample]:
+        raise InputNameError(
+            f"{name} has no input of the reference for its {missing[0]!r}: its inputs are {own}, those of the "
+            f"reference {list(sample)}; where there are several, they are matched by name"
+        )
+    # A runtime may have folded an input away, such as one whose shape alone is used.
+    return runner({one: sample[one] for one in own})
 
 
 def _input_specs(file: Path, runner: Runner) -> tuple[TensorSpec, ...]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from .errors import ConfigError
+from .errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import os
@@ -65,9 +65,10 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
     try:
         return msgspec.convert(dict(data), kind)
     except msgspec.ValidationError as error:
-        fields = ", ".join(f.name for f in msgspec.structs.fields(kind)) if issubclass(kind, msgspec.Struct) else ""
-        outermost = "unknown field" in str(error) and " - at " not in str(error)
-        hint = f". Known are: {fields or 'none'}" if outermost else _choices(kind, str(error))
+        fields = [f.name for f in msgspec.structs.fields(kind)] if issubclass(kind, msgspec.Struct) else []
+        unknown = re.search("unknown field `([^`]*)`$", str(error))
+        hint = f". Known are: {', '.join(fields) or 'none'}{nearest(unknown[1], fields)}" if unknown else ""
+        hint = hint or _choices(kind, str(error))
         raise ConfigError(f"{what}: {error}{hint}") from None
 
 

@@ -44,6 +44,10 @@ Each message says what was wrong, with the values, and what to do next.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class InferSDKError(Exception):
@@ -95,7 +99,13 @@ class EngineError(ModelError):
 
 
 class UnsupportedModelError(ModelError):
-    """A well-formed model that the backend or the wrapper cannot handle."""
+    """A well-formed model that the backend or the wrapper cannot handle.
+
+    Attributes:
+        reason: of a wrapper: why, without the names of the model and the wrapper; else None.
+    """
+
+    reason: str | None = None
 
 
 class InputError(InferSDKError, ValueError):
@@ -199,6 +209,28 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, UnicodeDecodeError):
         return error.object.decode("utf-8", "replace")
     return str(error)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The part of a message that suggests the known name which is most like an unknown one:
+    `"; did you mean 'conf'?"`, or `""` where none is alike.
+    """
+    close = nearest_name(name, known)
+    return f"; did you mean {close!r}?" if close is not None else ""
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like an unknown one; None where none is alike.
+
+    A name that is the beginning of another one, `conf` of `confidence`, counts as alike; else difflib decides. Case is
+    ignored.
+    """
+    from difflib import get_close_matches
+
+    text, names = name.lower(), {one.lower(): one for one in known}
+    parts = [one for one in names if min(len(one), len(text)) >= 3 and (text.startswith(one) or one.startswith(text))]
+    close = sorted(parts, key=lambda one: abs(len(one) - len(text))) or get_close_matches(text, names, 1)
+    return names[close[0]] if close else None
 
 
 def relative_to(path: str | os.PathLike[str]) -> str:

@@ -9,7 +9,6 @@ entry point in the group `infersdk.backends`::
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import operator
 import os
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from ._text import printable
 from .device import Device
-from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError
+from .errors import BackendNotFoundError, BackendUnavailableError, ConfigError, nearest
 from .graph.domains import foreign_domains
 from .infer import Infer
 from .model_source import ModelLike, ModelSource
@@ -74,9 +73,7 @@ def _known(name: str) -> _Backend:
     known = _registered()
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(str(name), known, 1)
-    ask = f" Did you mean {close[0]!r}?" if close else ""
-    raise BackendNotFoundError(f"no backend {name!r}; there are {', '.join(sorted(known))}.{ask}")
+    raise BackendNotFoundError(f"no backend {name!r}; there are {', '.join(sorted(known))}{nearest(str(name), known)}")
 
 
 def backend_class(name: str) -> type[Infer]:
@@ -250,8 +247,17 @@ def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
     return not path.is_file() or ModelSource.of(path).format is None  # PaddlePaddle 3 keeps models in .json
 
 
-def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:
-    """The model of a configuration that has one. The settings of its wrapper and pipeline are passed over."""
+def named_model(model: ModelLike) -> ModelLike:
+    """A model; or, of a configuration of one model, the file that it names.
+
+    Raises:
+        ConfigError: a configuration that does not have exactly one model with a path.
+    """
+    return _configured(model)[1]["path"] if _is_configuration(model) else model
+
+
+def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
+    """The name and the table of the one model of a configuration."""
     from .config import read
 
     tables = read(path).get("models")
@@ -264,16 +270,25 @@ def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], option
     ((name, table),) = tables.items()
     if not isinstance(table, dict) or not isinstance(table.get("path"), str):
         raise ConfigError(f"{str(path)!r}: models.{name} has no path of a model file")
+    if table["path"].lower().endswith(_CONFIGURATIONS):
+        raise ConfigError(f"{str(path)!r}: models.{name}: path {table['path']!r} is no model file")
+    return name, table
+
+
+def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:
+    """The model of a configuration that has one. The settings of its wrapper and pipeline are passed over."""
+    name, table = _configured(path)
     own = {key: value for key, value in table.items() if key in _FIELDS}
     rest = sorted(table.keys() - {*_FIELDS, "type", "pipeline"})
     if rest and "type" not in table:
-        raise ConfigError(f"{str(path)!r}: models.{name} has no field {rest[0]!r}; there are {', '.join(_FIELDS)}")
+        hint = nearest(rest[0], _FIELDS)
+        raise ConfigError(
+            f"{str(path)!r}: models.{name} has no field {rest[0]!r}; there are {', '.join(_FIELDS)}{hint}"
+        )
     inner = own.pop("options", {})
     if not isinstance(inner, dict):
         raise ConfigError(f"{str(path)!r}: models.{name}.options is a table, not {inner!r}")
     model = own.pop("path")
-    if model.lower().endswith(_CONFIGURATIONS):
-        raise ConfigError(f"{str(path)!r}: models.{name}: path {model!r} is no model file")
     if "backend" in given and given["backend"] != own.get("backend", "onnxruntime"):
         inner = {}  # options are of the backend that is named beside them
     try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import DTypeError, InputNameError, ShapeError
+from .errors import DTypeError, InputError, InputNameError, ShapeError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,9 +82,16 @@ def by_name(values: Any, specs: Sequence[TensorSpec]) -> Mapping[str, Any]:
 
     Raises:
         InputNameError: a name is unknown or missing.
+        InputError: an image or the path of one, in place of an array.
     """
     names = [spec.name for spec in specs]
     if not isinstance(values, Mapping):
+        if len(specs) == 1 and specs[0].dtype.kind in "biuf" and _is_image(values):
+            what = repr(values) if isinstance(values, str) else f"a {type(values).__name__}"
+            raise InputError(
+                f"an Infer takes arrays, not {what}; infersdk.models.load() gives the wrapper of a model, which takes "
+                "images and paths of images"
+            )
         if len(names) != 1:
             raise InputNameError(f"the model has {len(names)} inputs, {names}: pass a dict with an array for each")
         return {names[0]: values}
@@ -92,6 +100,11 @@ def by_name(values: Any, specs: Sequence[TensorSpec]) -> Mapping[str, Any]:
     if missing := [name for name in names if name not in values]:
         raise InputNameError(f"input {missing[0]!r} was not given; the model's inputs are {names}")
     return values
+
+
+def _is_image(value: Any) -> bool:
+    """Whether it is a path, the bytes of a file or an image of Pillow."""
+    return isinstance(value, (str, os.PathLike, bytes, bytearray)) or hasattr(value, "getbands")
 
 
 def known_shapes(

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import Geometry, PixelTransform
 from ..ops import topk
+from .output_checks import check_floats, lies_in_unit
 from .pixel_metadata import pixel_settings
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Classifications
@@ -180,8 +181,20 @@ class Classifier(VisionModel[Classifications]):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         name, scores = next(iter(outputs.items()))
-        if scores.dtype not in (np.float32, np.float16):
-            raise UnsupportedModelError(f"its output {name!r} is {scores.dtype}, not float32 or float16")
+        check_floats(name, scores)
+        if self.softmax is not None:
+            return
+        rows = scores.reshape(len(scores), -1)
+        if rows.shape[1] == 1:
+            raise UnsupportedModelError(
+                f"its output {name!r} has one value for each image, of which softmax always makes 1; give "
+                "softmax=False for the value as it is"
+            )
+        if rows.any() and lies_in_unit(rows) and not all(map(_are_probabilities, rows)):
+            raise UnsupportedModelError(
+                f"its output reaches from {rows.min():.4g} to {rows.max():.4g} in its first run: these are scores that "
+                "do not add up to 1, and no logits; give softmax=False for scores that are independent of each other"
+            )
 
 
 def _refuses_row(name: str, shape: Sequence[int | str | None]) -> str | None:

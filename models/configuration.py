@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..config import convert, model_tables, read
-from ..errors import ConfigError
+from ..errors import ConfigError, nearest
 from ..pipeline import PipelineSettings
 from .composed import Composed, Tiled, TwoStage
+from .declaration import unknown_setting
 from .loading import named_type, type_names
 from .ocr import OCR
 
@@ -74,6 +75,7 @@ def _create_one(name: str, table: Any) -> ImageModel[Any]:
     if not isinstance(kind, str) or not (kind in known or ":" in kind):
         raise ConfigError(
             f"{name}: type is one of {', '.join(known)}, or module:Class for your own wrapper, not {kind!r}"
+            f"{nearest(kind, known) if isinstance(kind, str) else ''}"
         )
     if kind in COMPOSITIONS:
         return _composition(name, COMPOSITIONS[kind], fields)
@@ -122,7 +124,8 @@ def _reader(fields: dict[str, Any]) -> ImageModel[Any]:
 def _model(kind: type[VisionModel[Any] | OCR], files: Iterable[Any], fields: dict[str, Any]) -> ImageModel[Any]:
     """A model of these files: its `backend`, settings, `options` (the backend's) and `pipeline` (its requests')."""
     pipeline = _pipeline(kind.__name__, fields)
-    _check_fields(kind.__name__, fields, {"backend", *kind.Settings.__struct_fields__})
+    if unknown := sorted(set(fields) - {"backend", *kind.Settings.__struct_fields__}):
+        raise unknown_setting(kind, unknown[0], "the backend's own go under options, those of submit() under pipeline")
     model = kind(*files, **fields)
     model.set_pipeline_defaults(pipeline)
     return model
@@ -135,12 +138,3 @@ def _pipeline(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"{name} is a table of {what}, not {fields[name]!r}")
     settings = convert(fields.pop("pipeline", {}), PipelineSettings, f"{kind} pipeline")
     return msgspec.structs.asdict(settings)
-
-
-def _check_fields(kind: str, fields: Mapping[str, Any], known: set[str]) -> None:
-    """Raises ConfigError for a field that is not known."""
-    if unknown := sorted(set(fields) - known):
-        raise ConfigError(
-            f"{kind}: no setting {unknown[0]!r}; there are {', '.join(sorted(known))}; the backend's own settings go "
-            "under options, those of submit() and map() under pipeline"
-        )

@@ -14,9 +14,12 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
+
+from ..errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -26,7 +29,7 @@ else:
         return lambda cls: cls
 
 
-__all__ = ["UNCHECKED", "Declared", "argument"]
+__all__ = ["UNCHECKED", "Declared", "argument", "unknown_setting"]
 
 T = TypeVar("T")
 
@@ -93,6 +96,18 @@ class Declared:
                 f"{cls.__name__}Settings", fields, bases=(largest,), module=cls.__module__,
                 frozen=True, kw_only=True, forbid_unknown_fields=True,
             )  # fmt: skip
+
+
+def unknown_setting(kind: type[Declared], name: str, others: str = "", options: Iterable[str] = ()) -> ConfigError:
+    """The error for a setting that a wrapper does not have.
+
+    Args:
+        others: what else the message says, where no known name is like this one.
+        options: further names that may be meant.
+    """
+    own = kind.Settings.__struct_fields__
+    hint = nearest(name, [*own, *options]) or f"; its settings are {', '.join(own)}" + (f"; {others}" if others else "")
+    return ConfigError(f"{kind.__name__} has no setting {name!r}{hint}")
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:

@@ -185,6 +185,9 @@ class ModelDescription:
             return "an instance segmentation model (mask coefficients, and prototypes)"
         if self.head is not None and len(self.outputs) == 1:
             return self._raw_head(self.head.shape)
+        rows = {shape[1] for shape in self.shapes if len(shape) == 3}
+        if len(self.outputs) == 2 == sum(len(shape) == 3 for shape in self.shapes) and len(rows) == 1:
+            return f"a detector with two outputs for each of {rows.pop()} anchors"
         if len(self.outputs) > 3 and all(len(shape) == 3 for shape in self.shapes):
             return "a detector with an output for each kind of value and stride"
         if any(len(shape) == 4 for shape in self.shapes):
@@ -217,7 +220,8 @@ class ModelDescription:
 
 def query_outputs(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
     """The names of the outputs of logits and boxes of a detector with queries, by the names that exporters give them,
-    else by their shapes: two outputs of three dimensions with one number of rows, one of them of four values.
+    else by their shapes: two outputs of three dimensions with one number of rows, not above 1000, one of them of four
+    values.
     """
     threes = {name: shape for name, shape in shapes.items() if len(shape) == 3}
     for logits, boxes in QUERY_NAMES:
@@ -226,7 +230,8 @@ def query_outputs(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
     if len(threes) != 2 or len({shape[1] for shape in threes.values()}) != 1:
         return None
     fours = [name for name, shape in threes.items() if shape[2] == 4]
-    if len(fours) != 1:
+    rows = next(iter(threes.values()))[1]
+    if len(fours) != 1 or (isinstance(rows, int) and rows > QUERIES[1]):
         return None
     return next(name for name in threes if name != fours[0]), fours[0]
 

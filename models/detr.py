@@ -14,6 +14,7 @@ from ..ops import DetectStats
 from .classifier import PRESETS
 from .description import query_outputs
 from .names import find_classes
+from .output_checks import check_centred, check_floats, check_fractions, check_logits
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Detections
 from .vision import VisionModel
@@ -28,8 +29,8 @@ __all__ = ["DETR", "RFDETR", "RTDETR"]
 
 Shape = tuple[int | str | None, ...]
 
-#: How far the edges of boxes may lie outside 0 to 1: quantised outputs round.
-TOLERANCE = 0.02
+#: The share of queries of one class above which that class is "no object".
+MOST_OF_ONE_CLASS = 0.9
 
 
 class DETR(VisionModel[Detections]):
@@ -162,13 +163,21 @@ class DETR(VisionModel[Detections]):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in (self._logits, self._boxes):
-            if outputs[name].dtype.name not in ("float32", "float16"):
-                raise UnsupportedModelError(f"its output {name!r} is {outputs[name].dtype}, not float32 or float16")
-        boxes = outputs[self._boxes]
+            check_floats(name, outputs[name])
+        logits, boxes = outputs[self._logits], outputs[self._boxes]
+        check_logits(logits)
         low, high = (float(edge) for edge in np.quantile(boxes, self.quantiles))
-        if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
+        check_fractions(boxes, low, high)
+        check_centred(boxes)
+        if (logits == logits[:, :1]).all() and (boxes == boxes[:, :1]).all():
+            raise UnsupportedModelError(f"all of its {logits.shape[1]} queries are alike in its first run")
+        self.verify_classes(logits)
+
+    def verify_classes(self, logits: npt.NDArray[Any]) -> None:
+        """Looks at the classes of the first run, (batch, queries, classes)."""
+        if not (logits.argmax(axis=2) == logits.shape[2] - 1).any():
             raise UnsupportedModelError(
-                f"what should be boxes as fractions of the input reaches from {low:.4g} to {high:.4g} in its first run"
+                f'none of its {logits.shape[1]} queries is "no object", its last class, in its first run'
             )
 
 
@@ -194,6 +203,13 @@ class RTDETR(DETR):
             scores = (1 / (1 + np.exp(-logits))).astype(np.float32, copy=False)
         queries, classes = np.nonzero(scores > self.conf)
         return queries, classes, scores[queries, classes]
+
+    def verify_classes(self, logits: npt.NDArray[Any]) -> None:
+        last = (logits.argmax(axis=2) == logits.shape[2] - 1) & (logits[..., -1] > 0)
+        if logits.shape[2] > 1 and last.mean() > MOST_OF_ONE_CLASS:
+            raise UnsupportedModelError(
+                f'{last.mean():.0%} of its queries are of its last class in its first run, which may be "no object"'
+            )
 
 
 class RFDETR(RTDETR):

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from ..image import PixelTransform
 from .classifier import PRESETS
+from .output_checks import check_floats
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Embedding
 from .vision import VisionModel
@@ -94,8 +95,7 @@ class Embedder(VisionModel[Embedding]):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         name, values = next(iter(outputs.items()))
-        if values.dtype not in (np.float32, np.float16):
-            raise UnsupportedModelError(f"its output {name!r} is {values.dtype}, not float32 or float16")
+        check_floats(name, values)
         if not np.isfinite(values).all():
             raise UnsupportedModelError(f"its output {name!r} has values that are not finite in its first run")
 

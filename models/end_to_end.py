@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from ..ops import DetectStats
 from .names import find_classes
+from .output_checks import TOLERANCE, check_corners, check_floats, check_scores
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Detections
 from .vision import VisionModel
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from .description import ModelDescription
 
 __all__ = ["EndToEnd"]
-
-#: How far a score may lie outside 0 to 1, and a class from a whole number: quantised outputs round.
-TOLERANCE = 0.02
 
 
 class EndToEnd(VisionModel[Detections]):
@@ -140,15 +138,11 @@ class EndToEnd(VisionModel[Detections]):
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         name = self._output
         output = outputs[name]
-        if output.dtype.name not in ("float32", "float16"):
-            raise UnsupportedModelError(f"its output {name!r} is {output.dtype}, not float32 or float16")
+        check_floats(name, output)
         scores, classes = output[..., 4], output[..., 5].astype(np.float64)
-        if scores.min() < -TOLERANCE or scores.max() > 1 + TOLERANCE:
-            raise UnsupportedModelError(
-                f"what should be scores reaches from {scores.min():.4g} to {scores.max():.4g} in its first run; scores "
-                "lie in 0 to 1"
-            )
-        if np.abs(classes - np.rint(classes)).max() > TOLERANCE or classes.min() < -TOLERANCE:
+        check_scores(scores)
+        check_corners(output[scores > 0][:, :4])
+        if not (np.abs(classes - np.rint(classes)).max() <= TOLERANCE and classes.min() >= -TOLERANCE):
             raise UnsupportedModelError("what should be classes are not whole numbers from 0 in its first run")
         if self.class_names and classes.max() > len(self.class_names) - 1 + TOLERANCE:
             raise UnsupportedModelError(

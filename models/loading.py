@@ -5,18 +5,19 @@ from __future__ import annotations
 import builtins
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._text import logger
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError, nearest
 from ..graph.info import onnx_info
 from ..graph.passes import EndAtHead
 from ..infer import Infer
 from ..model_source import ModelSource
 from ..registry import load as load_network
 from .classifier import Classifier
+from .declaration import unknown_setting
 from .description import ModelDescription
 from .detr import DETR, RFDETR, RTDETR
 from .embedder import Embedder
@@ -27,7 +28,7 @@ from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
 from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
 from .semantic import SemanticSegmentation, TwinLiteNet
-from .vision import VisionModel
+from .vision import VisionModel, loading_names
 from .yolo import YOLOX, YOLOv5, YOLOv8
 from .yunet import YuNet
 
@@ -122,7 +123,9 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         return _of(path, settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
-    known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
+    known = _all_settings()
+    if (others := set(settings) - known) and (unknown := sorted(others - loading_names(backend))):
+        raise _unknown_setting(path, unknown[0], known, backend)
     loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
     options = dict(settings.get("options", {}))
     arguments = {key: value for key, value in loading.items() if key != "options"}
@@ -133,6 +136,19 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     except BaseException:
         network.close()
         raise
+
+
+def _all_settings() -> set[str]:
+    """The settings of all wrappers."""
+    return {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
+
+
+def _unknown_setting(path: ModelLike, name: str, known: set[str], backend: str) -> ConfigError:
+    """The error for a setting that neither a wrapper nor the backend has."""
+    source = None if _is_module(path) else ModelSource.of(path)
+    if source is not None and source.format is not None and source.format.key == "onnx":
+        return unknown_setting(_type_of_file(source), name, options=loading_names(backend))
+    return ConfigError(f"no wrapper has a setting {name!r}{nearest(name, known | loading_names(backend))}")
 
 
 def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None, **settings: Any) -> ModelLike:
@@ -155,8 +171,7 @@ def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None,
 def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> ModelLike:
     """A model as the wrapper that fits it would load it: without the decoding of its head, where that can be."""
     is_missing = isinstance(path, (str, os.PathLike)) and not os.path.isfile(path) and not isinstance(path, ModelSource)
-    is_module = not isinstance(path, (str, os.PathLike, bytes, bytearray, memoryview)) and not hasattr(path, "read")
-    if settings.get("decode_head") == "graph" or is_missing or is_module:
+    if settings.get("decode_head") == "graph" or is_missing or _is_module(path):
         return path  # loading it says what is wrong with it
     source = ModelSource.of(path, {**settings.get("options", {}), **settings}.get("external_data"))
     source = without_decoding(
@@ -164,6 +179,11 @@ def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> Mode
         required=settings.get("decode_head") == "native",
     )  # fmt: skip
     return source if source.passes or source.path is None else path
+
+
+def _is_module(path: Any) -> bool:
+    """Whether it is a model of another framework, in place of a file."""
+    return not isinstance(path, (str, os.PathLike, bytes, bytearray, memoryview)) and not hasattr(path, "read")
 
 
 def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
@@ -179,7 +199,9 @@ def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
 
 def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
     """The wrapper that fits a network."""
-    kind = wrapper_type(network)
+    kind = wrapper_type(network, settings)
+    if unknown := sorted(set(settings) - _all_settings()):
+        raise unknown_setting(kind, unknown[0])
     if other := sorted(set(settings) - set(kind.Settings.__struct_fields__)):
         raise UnsupportedModelError(
             f"{network.model.name} looks like {ModelDescription.of(network).looks_like}, and {kind.__name__} has no "
@@ -196,30 +218,71 @@ def fitting_types(model: ModelDescription) -> list[str]:
     return [name for name, kind in TYPES.items() if kind.refuses(model) is None and kind.recognizes(model)]
 
 
-def wrapper_type(network: Infer | ModelDescription) -> builtins.type[VisionModel[Any]]:
+def wrapper_type(
+    network: Infer | ModelDescription, settings: Mapping[str, Any] | None = None
+) -> builtins.type[VisionModel[Any]]:
     """The one wrapper of `TYPES` that fits a network.
 
+    Where several fit by what the file declares, each runs the network once, on noise. Those that refuse its outputs are
+    left out.
+
+    Args:
+        network: a network; or what a file declares, of which nothing is run.
+        settings: those that the wrapper will have.
+
     Raises:
-        UnsupportedModelError: none fits, or several do.
+        UnsupportedModelError: none fits, or several do. The message names the ones that do.
     """
     model = network if isinstance(network, ModelDescription) else ModelDescription.of(network)
     fitting = fitting_types(model)
     if len(fitting) > 1 and isinstance(network, Infer) and model.has_open_outputs:
         model = _run_once(network, model)  # a run shows what the file leaves open
         fitting = fitting_types(model)
+    trials: dict[str, _Trial] = {}
+    if len(fitting) > 1 and isinstance(network, Infer):
+        trials = {name: _try(TYPES[name], network, settings or {}) for name in fitting}
+        fitting = [name for name, trial in trials.items() if trial.refusal is None]
     if len(fitting) == 1:
         _log.debug("%s looks like %s: wrapper %r", model.name, model.looks_like, fitting[0])
         return TYPES[fitting[0]]
     if fitting:
-        readings = " or ".join(f'type="{name}"' for name in fitting)
+        readings = " or ".join(
+            f'type="{name}"' + (f" ({trials[name].open})" if name in trials and trials[name].open else "")
+            for name in fitting
+        )
         raise UnsupportedModelError(
             f"{model.name} can be read in more than one way, and nothing in the file says which is right: it looks "
             f"like {model.looks_like}. Name it: {readings}"
         )
+    reasons = "".join(f". It is no {name}: {trial.refusal}" for name, trial in trials.items())
     raise UnsupportedModelError(
-        f"no wrapper is for {model.name}: it looks like {model.looks_like}. There are wrappers for {', '.join(TYPES)}; "
-        "infersdk.load() runs any model, arrays in and arrays out"
+        f"no wrapper is for {model.name}: it looks like {model.looks_like}{reasons}. There are wrappers for "
+        f"{', '.join(TYPES)}; infersdk.load() runs any model, arrays in and arrays out"
     )
+
+
+class _Trial(NamedTuple):
+    """Why a wrapper refuses the outputs of a network; or, where it cannot be tried without settings of its own, which
+    these are.
+    """
+
+    refusal: str | None = None
+    open: str | None = None
+
+
+def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mapping[str, Any]) -> _Trial:
+    """Runs a network on an image of noise, as a wrapper does it."""
+    own = {key: value for key, value in settings.items() if key in kind.Settings.__struct_fields__}
+    with network.clone() as twin:
+        try:
+            model = kind(twin, **own)
+        except UnsupportedModelError as error:
+            return _Trial(open=error.reason)
+        try:
+            model(np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8))
+        except UnsupportedModelError as error:
+            return _Trial(refusal=error.reason)
+    return _Trial()
 
 
 def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
@@ -240,6 +303,7 @@ def named_type(name: str) -> builtins.type[VisionModel[Any]]:
     if kind is None:
         raise ConfigError(
             f"unknown type {name!r}; the types are {', '.join(type_names())}, or module:Class for your own wrapper"
+            f"{nearest(name, type_names())}"
         )
     return kind
 

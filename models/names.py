@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
-from ..errors import ConfigError
+from ..errors import ConfigError, nearest
 from .literals import python_literal
 
 __all__ = ["class_names", "find_classes"]
@@ -79,9 +78,8 @@ def find_classes(
             result |= {number for number, name in enumerate(names) if name == entry}
             continue
         if isinstance(entry, str) and not entry.isdecimal():
-            close = get_close_matches(entry, names, 3) or names[:10]
-            hint = f"did you mean {', '.join(close)}?" if close else "its classes have numbers alone; use these"
-            raise ConfigError(f"classes: the model has no class {entry!r}; {hint}")
+            some = f"; its first classes are {', '.join(names[:10])}" if names else "; its classes have numbers alone"
+            raise ConfigError(f"classes: the model has no class {entry!r}{nearest(entry, names) or some}")
         number = int(entry)
         if number < 0 or (count is not None and number >= count):
             last = f", from 0 to {count - 1}" if count is not None else ""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..errors import UnsupportedModelError
 from ..ops import DetectStats, nms_oriented
 from ..ops.device_oriented import DeviceOrientedBoxes
 from .oriented import corners
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from .execution import DevicePostprocess, Parameters
 
 __all__ = ["YOLOv8OBB"]
+
+#: Angles of boxes lie in a half turn, -45 to 135 degrees for Ultralytics' networks.
+LARGEST_ANGLE = 3.2
 
 
 class YOLOv8OBB(YOLOv8):
@@ -44,6 +48,15 @@ class YOLOv8OBB(YOLOv8):
     @property
     def extra(self) -> int:
         return 1
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        super().verify(outputs)
+        angles = outputs[self._output][:, -1]
+        if (np.abs(angles) > LARGEST_ANGLE).any():
+            raise UnsupportedModelError(
+                f"what should be angles in radians reaches from {np.nanmin(angles):.4g} to {np.nanmax(angles):.4g} in "
+                "its first run"
+            )
 
     def suppression(self, candidates: int) -> tuple[float, int]:
         """The decoder keeps all candidates: upright boxes say little about the overlap of turned ones."""

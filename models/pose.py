@@ -5,9 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from .description import ModelDescription
 from .end_to_end import EndToEnd
 from .keypoints import KeypointShape, to_keypoints
+from .output_checks import check_scores
 from .results import Detections
 from .vision import VisionModel
 from .yolo import DeviceBoxesWithRows, YOLOv8
@@ -15,7 +18,6 @@ from .yolo import DeviceBoxesWithRows, YOLOv8
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     import numpy.typing as npt
 
     from ..image import Geometry
@@ -56,6 +58,11 @@ class _Pose(VisionModel[Detections]):
         points, values = self.keypoint_shape
         return points * values
 
+    def _verify_points(self, values: npt.NDArray[Any]) -> None:
+        """Looks at the keypoints of the first run, (..., points * values)."""
+        if self.keypoint_shape[1] == 3:
+            check_scores(values[..., 2::3], "scores of keypoints")
+
     def _keypoints(self, values: npt.NDArray[np.float32], geometry: Geometry) -> dict[str, Any]:
         return {"keypoints": to_keypoints(values, *self.keypoint_shape, geometry)}
 
@@ -71,6 +78,10 @@ class YOLOv8Pose(_Pose, YOLOv8):
 
     Further arguments: see `YOLO` and `VisionModel`.
     """
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        super().verify(outputs)
+        self._verify_points(np.swapaxes(outputs[self._output][:, -self.extra :], 1, 2))
 
     def columns(
         self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
@@ -94,6 +105,10 @@ class EndToEndPose(_Pose, EndToEnd):
     @classmethod
     def count_extra(cls, model: ModelDescription) -> int | None:
         return None if model.keypoints is None else model.keypoints[0] * model.keypoints[1]
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        super().verify(outputs)
+        self._verify_points(outputs[self._output][..., 6:])
 
     def columns(
         self, outputs: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.float32], boxes: npt.NDArray[Any],

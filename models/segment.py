@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from ..errors import UnsupportedModelError
 from ..ops import assemble_masks
 from ..ops.device_masks import DeviceMasks
 from .end_to_end import EndToEnd
 from .execution import HostOutputs
+from .output_checks import check_floats
 from .results import Detections, Masks
 from .vision import VisionModel
 from .yolo import YOLO, DeviceBoxes, YOLOv5, YOLOv8
@@ -77,11 +77,7 @@ class _Segmentation(VisionModel[Detections]):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)
-        prototypes = outputs[self._prototypes]
-        if prototypes.dtype.name not in ("float32", "float16"):
-            raise UnsupportedModelError(
-                f"its output {self._prototypes!r} is {prototypes.dtype}, not float32 or float16"
-            )
+        check_floats(self._prototypes, outputs[self._prototypes])
 
     def _masks(
         self,

@@ -15,6 +15,7 @@ from ..ops import NO_CLASS, class_map
 from ..ops.device_class_maps import DeviceClassMaps
 from .classifier import PRESETS
 from .description import ModelDescription
+from .output_checks import check_floats, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import ClassMap, ClassMaps
 from .vision import VisionModel
@@ -32,8 +33,6 @@ Result = TypeVar("Result")
 Shape = tuple[int | str | None, ...]
 Layout = Literal["chw", "hwc"]
 
-#: How far a probability may lie outside 0 to 1: quantised outputs round.
-TOLERANCE = 0.02
 #: Variants of the settings whose memory on a device is kept.
 MOST_VARIANTS = 8
 
@@ -80,8 +79,7 @@ class _MapModel(VisionModel[Result]):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in self._maps:
-            if outputs[name].dtype.name not in ("float32", "float16"):
-                raise UnsupportedModelError(f"its output {name!r} is {outputs[name].dtype}, not float32 or float16")
+            check_floats(name, outputs[name])
             self.map_layout(name)
 
 
@@ -240,12 +238,10 @@ class SemanticSegmentation(_MapModel[ClassMap]):
         super().verify(outputs)
         output = outputs[self._maps[0]]
         classes = output.shape[1] if self.map_layout(self._maps[0]) == "chw" else output.shape[3]
-        low, high = float(output.min()), float(output.max())
-        if classes == 1 and self.scores == "probability" and not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
-            raise UnsupportedModelError(
-                f"what should be probabilities reaches from {low:.4g} to {high:.4g} in its first run; for logits, give "
-                'scores="logit"'
-            )
+        if classes == 1 and self.scores == "probability":
+            check_scores(output, "probabilities", '; for logits, give scores="logit"')
+        elif classes == 1:
+            check_logits(output)
 
 
 class TwinLiteNet(_MapModel[ClassMaps]):

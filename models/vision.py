@@ -14,13 +14,13 @@ import msgspec
 
 from ..config import convert
 from ..device import Device
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError, nearest
 from ..infer import Infer
 from ..model_source import ModelLike, ModelSource
-from ..registry import load
+from ..registry import backend_class, load
 from .calls import Calls
 from .canvases import Canvases, CanvasPlan, profiles_of_open_size
-from .declaration import UNCHECKED, Declared, argument
+from .declaration import UNCHECKED, Declared, argument, unknown_setting
 from .description import ModelDescription
 from .execution import (
     DevicePostprocess,
@@ -128,20 +128,20 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     per_call: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: ModelLike | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
-        own = {name: settings.pop(name) for name in self.Settings.__struct_fields__ if name in settings}
+        own = _take_settings(type(self), settings, None if isinstance(path, Infer) else backend)
         self.path, self.backend = path, backend
         self._set(own)
         options = {**self.settings.options, **settings}
         model = self._model_to_load(_model_of(path, options))
         self._plan = self._canvas_plan(model)
         if isinstance(model, Infer):
-            _check_loaded(type(self), settings, [*options, *_loading_settings(self.settings)])
+            _check_loaded([*options, *_loading_settings(self.settings)])
             self.network = model
         else:
             source = model if self._plan is None else self._plan.source
             if "profiles" not in options:
                 options |= self._profiles(source, backend)
-            self.network = _load_network(type(self), source, backend, self.settings, options)
+            self.network = load(source, backend, **_loading_settings(self.settings), **options)
         try:
             self._prepare()
         except BaseException:
@@ -450,45 +450,50 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             )
 
     def _unsupported(self, why: str, model: ModelDescription) -> UnsupportedModelError:
-        return UnsupportedModelError(
-            f"{self.network.model.name} is not a model for {type(self).__name__}: {why}. It looks like "
-            f"{model.looks_like}"
-        )
+        return _refusal(self.network.model.name, type(self).__name__, why, model)
+
+
+def _refusal(name: str, kind: str, why: str, model: ModelDescription) -> UnsupportedModelError:
+    error = UnsupportedModelError(f"{name} is not a model for {kind}: {why}. It looks like {model.looks_like}")
+    error.reason = why
+    return error
 
 
 def _model_of(path: ModelLike | Infer, options: Mapping[str, Any]) -> ModelSource | Infer:
     return path if isinstance(path, Infer) else ModelSource.of(path, options.get("external_data"))
 
 
-def _loading_settings(settings: Any) -> list[str]:
-    """The names of those that say how a network is loaded, as far as they are given."""
-    return [name for name in _LOADING if getattr(settings, name) is not None]
+def _loading_settings(settings: Any) -> dict[str, Any]:
+    """Those that say how a network is loaded, as far as they are given."""
+    return {name: value for name in _LOADING if (value := getattr(settings, name)) is not None}
 
 
-def _check_loaded(kind: type[VisionModel[Any]], unknown: Mapping[str, Any], given: Sequence[str]) -> None:
+def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend: str | None) -> dict[str, Any]:
+    """Takes the settings of the wrapper out of what is given. The rest is for `load()` with this backend.
+
+    Args:
+        backend: None where the network is loaded already.
+
+    Raises:
+        ConfigError: a name is neither.
+    """
+    own = {name: given.pop(name) for name in kind.Settings.__struct_fields__ if name in given}
+    known = loading_names(backend) if backend is not None and given else set()
+    if unknown := sorted(set(given) - known):
+        others = f"the options of backend {backend!r} are {', '.join(sorted(known))}"
+        raise unknown_setting(kind, unknown[0], others if backend is not None else "", known)
+    return own
+
+
+def loading_names(backend: str) -> set[str]:
+    """What `infersdk.load()` takes by name with this backend: its own arguments, and the backend's options."""
+    return {*(load.__kwdefaults__ or ()), *backend_class(backend).Options.__struct_fields__}
+
+
+def _check_loaded(given: Sequence[str]) -> None:
     """Raises ConfigError for settings that a network which is loaded already cannot have."""
-    if unknown:
-        fields = ", ".join(kind.Settings.__struct_fields__)
-        raise ConfigError(f"unknown setting {min(unknown)!r}; those of {kind.__name__} are {fields}")
     if given:
         raise ConfigError(f"{', '.join(sorted(given))}: these belong to load(), and this Infer is loaded already")
-
-
-def _load_network(
-    kind: type[VisionModel[Any]],
-    path: ModelLike,
-    backend: str,
-    settings: Any,
-    options: Mapping[str, Any],
-) -> Infer:
-    loading = {name: getattr(settings, name) for name in _LOADING}
-    try:
-        return load(path, backend, **loading, **options)
-    except ConfigError as error:
-        if any(f"unknown field `{key}`" in str(error) for key in options):  # meant for the wrapper, perhaps
-            own = ", ".join(kind.Settings.__struct_fields__)
-            raise ConfigError(f"{error}; those of {kind.__name__} itself are {own}") from None
-        raise
 
 
 class _Variants:
@@ -511,7 +516,7 @@ class _Variants:
             if unknown := sorted(set(parameters) - model.per_call):
                 raise ConfigError(
                     f"{unknown[0]!r} cannot be given with a call of {type(model).__name__}; "
-                    f"what can: {', '.join(sorted(model.per_call)) or 'nothing'}"
+                    f"what can: {', '.join(sorted(model.per_call)) or 'nothing'}{nearest(unknown[0], model.per_call)}"
                 )
             fields = {name: getattr(model.settings, name) for name in model.Settings.__struct_fields__}
             variant = copy.copy(model)

@@ -15,6 +15,7 @@ from ..ops.device import DeviceDetectionDecoder
 from .description import GRIDS, ModelDescription, count_cells
 from .execution import OutputRow
 from .names import find_classes
+from .output_checks import check_floats, check_offsets, check_pixels, check_scores
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .raw_head import HeadMaps, check_raw_head, raw_head_of, without_decoding
 from .results import Detections
@@ -38,8 +39,6 @@ __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Shape = tuple[int | str | None, ...]
 
-#: How far a score may lie outside 0 to 1: quantised outputs round.
-SCORE_TOLERANCE = 0.02
 #: Decoders that a batch on a device keeps: as many as canvases, for two variants of the settings.
 MOST_DECODERS = 16
 #: Wrappers that override one of these read decoded boxes: their networks keep the decoding.
@@ -222,18 +221,17 @@ class YOLO(VisionModel[Detections]):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         output = self._head_of(outputs)
-        if output.dtype.name not in ("float32", "float16"):
-            raise UnsupportedModelError(f"its output {self._output!r} is {output.dtype}, not float32 or float16")
+        check_floats(self._output, output)
         if isinstance(output, HeadMaps):
             return  # they are logits; the graph has shown that scores are their sigmoids
-        end = self.leading + (self.class_count or 0)
         anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
-        scores = output[..., 4:end] if anchor_first else output[:, 4:end]
-        low, high = float(scores.min()), float(scores.max())
-        if low < -SCORE_TOLERANCE or high > 1 + SCORE_TOLERANCE:
-            raise UnsupportedModelError(
-                f"what should be scores reaches from {low:.4g} to {high:.4g} in its first run; scores lie in 0 to 1"
-            )
+        rows = output if anchor_first else np.swapaxes(output, 1, 2)
+        check_scores(rows[..., 4 : self.leading + (self.class_count or 0)])
+        self.verify_boxes(rows[..., :4])
+
+    def verify_boxes(self, boxes: npt.NDArray[Any]) -> None:
+        """Looks at the boxes of the first run, (batch, boxes, 4)."""
+        check_pixels(boxes, self.input_size)
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
         # Maps come to the host, whatever gave them: the decoder on the device takes decoded boxes.
@@ -424,7 +422,7 @@ class YOLOv8(YOLO):
         _, rows, columns = shape
         anchor_first = isinstance(rows, int) and isinstance(columns, int) and rows > columns
         if anchor_first or (isinstance(columns, int) and not isinstance(rows, int)):
-            return 'its head is anchor-first, as YOLOv5 writes it; use models.YOLOv5 (type "yolov5")'
+            return "its head is anchor-first, as YOLOv5 writes it"
         return None
 
     @staticmethod
@@ -480,6 +478,9 @@ class YOLOX(YOLO):
             )
         return legacy
 
+    def verify_boxes(self, boxes: npt.NDArray[Any]) -> None:
+        check_offsets(boxes)
+
     def strides(self, anchors: int) -> tuple[int, ...]:
         width, height = self.input_size
         for strides in GRIDS[:2]:
@@ -502,5 +503,5 @@ def _refuses_channel_first(shape: Shape) -> str | None:
     _, rows, columns = shape
     channel_first = isinstance(rows, int) and isinstance(columns, int) and columns > rows
     if channel_first or (isinstance(rows, int) and not isinstance(columns, int)):
-        return 'its head is channel-first, as YOLOv8 writes it; use models.YOLOv8 (type "yolov8")'
+        return "its head is channel-first, as YOLOv8 writes it"
     return None

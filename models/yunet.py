@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..ops import DetectStats, nms
+from .output_checks import check_offsets, check_scores
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .results import Detections
 from .vision import VisionModel
@@ -27,8 +28,6 @@ STRIDES = (8, 16, 32)
 #: The outputs of each stride, and the values a cell of each.
 OUTPUTS = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}
 POINTS = 5
-#: How far a score may lie outside 0 to 1: quantised outputs round.
-TOLERANCE = 0.02
 
 
 class YuNet(VisionModel[Detections]):
@@ -133,12 +132,9 @@ class YuNet(VisionModel[Detections]):
             )
         for kind in ("cls", "obj"):
             for stride in STRIDES:
-                low, high = (float(f(outputs[f"{kind}_{stride}"])) for f in (np.min, np.max))
-                if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
-                    raise UnsupportedModelError(
-                        f"its output '{kind}_{stride}' reaches from {low:.4g} to {high:.4g} in its first run; scores "
-                        "lie in 0 to 1"
-                    )
+                check_scores(outputs[f"{kind}_{stride}"], f"scores in '{kind}_{stride}'")
+        for stride in STRIDES:
+            check_offsets(outputs[f"bbox_{stride}"])
 
 
 @lru_cache(maxsize=16)

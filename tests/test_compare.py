@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from onnx_models import double, node, save, value
 
 from infersdk import load
 from infersdk.compare import Tolerance, compare, difference
@@ -376,3 +377,25 @@ def test_a_perturbed_layer_of_a_detector_on_openvino(assets: Path, tmp_path: Pat
     assert first is not None
     assert (first.node, first.operator) == (name, "Conv")
     assert report.sides[0].unseen == 0
+
+
+def test_another_file_may_call_its_only_input_something_else(tmp_path: Path) -> None:
+    first = double(tmp_path / "first.onnx")
+    nodes = [node("Add", "in0 in0", "out0")]
+    other = save(tmp_path / "other.onnx", nodes, [value("in0", ("batch", 4))], [value("out0", ("batch", 4))])
+    report = compare(first, {"first": "onnxruntime", "other": lambda file: load(other)})
+    assert report.agrees
+    assert report.sides[0].outputs[0].name == "y"
+
+
+def test_several_inputs_are_matched_by_name(tmp_path: Path) -> None:
+    def made(name: str, *inputs: str) -> Path:
+        return save(
+            tmp_path / name, [node("Sub", " ".join(inputs), "y")], [value(one, (2, 3)) for one in inputs],
+            [value("y", (2, 3))],
+        )  # fmt: skip
+
+    first, swapped, other = made("a.onnx", "p", "q"), made("b.onnx", "q", "p"), made("c.onnx", "p", "r")
+    assert not compare(first, {"first": "onnxruntime", "swapped": lambda file: load(swapped)}).agrees
+    with pytest.raises(InputNameError, match=r"other has no input .* for its 'r': .*\['p', 'r'\], .*\['p', 'q'\]"):
+        compare(first, {"first": "onnxruntime", "other": lambda file: load(other)})

@@ -280,7 +280,7 @@ def test_convert_fills_in_what_is_not_said() -> None:
         ({"name": "a", "mode": "slow"}, r"Invalid enum value 'slow' - at `\$.mode`"),
         ({"name": "a", "inner": {"depth": 0}}, r"Expected `int` >= 1 - at `\$.inner.depth`"),
         ({"name": "a", "inner": {"deep": 1}}, r"unknown field `deep` - at `\$.inner`"),
-        ({"name": "a", "nane": 1}, r"unknown field `nane`. Known are: name, mode, conf, inner$"),
+        ({"name": "a", "nane": 1}, r"unknown field `nane`. Known are: name, mode, conf, inner; did you mean 'name'\?$"),
         ({"name": "a", 5: 1}, r"this thing: "),
     ],
 )

@@ -56,3 +56,23 @@ def test_every_status_of_the_core_has_its_error() -> None:
     with pytest.raises(errors.NativeError):
         check(-9999)
     check(lib.IFS_OK)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("confidence", "conf"),
+        ("conf_thres", "conf"),
+        ("Conf", "conf"),
+        ("class", "classes"),
+        ("max_detections", "max_det"),
+        ("treads", "threads"),
+        ("frobnicate", None),
+        ("", None),
+    ],
+)
+def test_the_nearest_name(name: str, near: str | None) -> None:
+    known = ["device", "conf", "classes", "max_det", "threads", "canvas_border"]
+    assert errors.nearest_name(name, known) == near
+    assert errors.nearest(name, known) == (f"; did you mean {near!r}?" if near else "")
+    assert errors.nearest(name, []) == ""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from PIL import Image
 
+import infersdk
 from infersdk import TensorSpec
-from infersdk.errors import DTypeError, ShapeError
+from infersdk.data import DETECTOR
+from infersdk.errors import DTypeError, InputError, ShapeError
 
 
 def test_a_spec_reads_as_a_person_would_write_it() -> None:
@@ -40,3 +46,17 @@ def test_whether_the_batch_is_free(shape: tuple[int | str | None, ...], free: bo
     spec = TensorSpec("x", np.dtype("float32"), shape)
     assert spec.has_free_batch is free
     assert spec.fixed_batch == fixed
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["bus.jpg", Path("bus.jpg"), b"\xff\xd8", Image.new("RGB", (8, 8))],
+    ids=["text", "path", "bytes", "Pillow"],
+)
+def test_an_infer_is_not_given_images(image: Any) -> None:
+    pytest.importorskip("onnxruntime")
+    with (
+        infersdk.load(DETECTOR) as infer,
+        pytest.raises(InputError, match=r"an Infer takes arrays, not .*infersdk\.models\.load\(\)"),
+    ):
+        infer(image)

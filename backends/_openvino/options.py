@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any, Literal
 
-from ...errors import ConfigError
+from ...errors import ConfigError, nearest
 from ...options import BackendOptions, Count
 from .runtime import known_properties
 
@@ -77,9 +76,8 @@ def _check_config(options: Options, target: str) -> None:
         if key in _ARGUMENTS:
             raise ConfigError(f"options of backend 'openvino': config sets {key}; use {_ARGUMENTS[key]} instead")
         if key not in (known := known_properties(target) - _ARGUMENTS.keys()):
-            close = difflib.get_close_matches(key.upper(), known, 1)
-            ask = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
-            raise ConfigError(f"options of backend 'openvino': {target} has no property {key!r} to set; {ask}")
+            ask = nearest(key, known) or f"; it has {', '.join(sorted(known))}"
+            raise ConfigError(f"options of backend 'openvino': {target} has no property {key!r} to set{ask}")
 
 
 def _made_folder(name: str) -> str:

@@ -7,12 +7,13 @@ memory; usually that is all.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import random
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
 from .plan import BenchSettings, Combination
 from .report import Accuracy, Loading, Memory, Report
-from .worker_process import StepError, WorkerProcess
+from .worker_process import StepError, TimeUpError, WorkerProcess
 
 __all__ = ["Progress", "bench", "expected_seconds"]
 
@@ -45,6 +46,7 @@ def bench(
     accuracy: bool = True,
     loading: bool = True,
     alive: int | None = None,
+    budget: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Measures each combination. One that cannot run is a row with its reason.
@@ -56,6 +58,7 @@ def bench(
             nothing kept and then with it. Otherwise models are loaded once, as an application would, with the cache
             that it would use.
         alive: so many processes at a time at most; None is as many as the memory holds.
+        budget: seconds after which the measuring ends. The rows have what was measured until then.
         progress: called with what is being done.
 
     Returns:
@@ -69,10 +72,12 @@ def bench(
     _check(combinations, settings)
     started = perf_counter()
     with tempfile.TemporaryDirectory(prefix="infersdk-bench-") as folder:
-        session = _Session(combinations, settings, Path(folder), accuracy, loading, progress)
+        end_time = None if budget is None else monotonic() + budget
+        session = _Session(combinations, settings, Path(folder), accuracy, loading, end_time, progress)
         interrupted = False
         try:
-            session.measure(alive or len(combinations))
+            with contextlib.suppress(TimeUpError):
+                session.measure(alive or len(combinations))
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -140,8 +145,9 @@ class _Session:
 
     def __init__(
         self, combinations: Sequence[Combination], settings: BenchSettings, folder: Path, accuracy: bool, loading: bool,
-        progress: Progress | None,
+        end_time: float | None, progress: Progress | None,
     ) -> None:  # fmt: skip
+        self._end_time = end_time
         self.runs = [CombinationRun(combination, settings) for combination in combinations]
         self._settings, self._folder = settings, folder
         self._wants_accuracy, self._wants_loading = accuracy, loading
@@ -202,14 +208,14 @@ class _Session:
         }  # fmt: skip
         if self._wants_loading:
             order["cache"] = str(self._folder / f"cache{self.runs.index(run)}")
-        run.process = WorkerProcess(self._folder, self._settings.timeout)
+        run.process = WorkerProcess(self._folder, self._settings.timeout, self._end_time)
         run.loaded = run.process.ask("load", **order)
         if self._wants_loading:
             cold, cached = run.loaded["seconds"], None
             first, again = run.process.ask("first_run")["seconds"], None
             if run.loaded["keeps"]:
                 run.process.leave()
-                run.process = WorkerProcess(self._folder, self._settings.timeout)
+                run.process = WorkerProcess(self._folder, self._settings.timeout, self._end_time)
                 run.loaded = run.process.ask("load", **order)
                 cached, again = run.loaded["seconds"], run.process.ask("first_run")["seconds"]
             run.loading = Loading(
@@ -327,7 +333,7 @@ class _Session:
             batch = next((spec.fixed_batch for spec in info.inputs if spec.fixed_batch is not None), 1)
         what = Combination(model=model, target=Target("onnxruntime", "cpu", "fp32"), batch=batch)
         path = self._folder / f"reference{len(self._references)}.npz"
-        self._reference_process = process = WorkerProcess(self._folder, self._settings.timeout)
+        self._reference_process = process = WorkerProcess(self._folder, self._settings.timeout, self._end_time)
         # As short as can be: it is not measured.
         quick = self._plain | {"time": 1e-3, "rounds": 1, "warmup": 1e-3, "scenarios": ["engine"]}
         try:

@@ -29,6 +29,8 @@ __all__ = ["Tuned", "tune"]
 
 #: So many candidates are measured together at the end.
 FINALISTS = 3
+#: The shares of the budget at which further candidates are no longer tried, and no longer measured against each other.
+TRYING, MEASURING = 0.4, 0.6
 
 
 @dataclass
@@ -85,7 +87,8 @@ def tune(
         objective: `"latency"`: the median of one call after another; `"throughput"`: images a second, offline.
         max_drop: how much less accurate than the first model on ONNX Runtime in FP32 it may be: mAP or top-1 where
             the data has labels, else 1 less the cosine similarity of the outputs.
-        budget: seconds. A step that has begun is run to its end, so it may be a little more.
+        budget: seconds for all of it. What is under way when they are over is ended. The first candidate that can run
+            is tried as long as it takes.
 
     Raises:
         ConfigError: no candidate can run, or all of them lose too much accuracy.
@@ -116,6 +119,8 @@ class _Search:
         self._judged: dict[str, Accuracy | str] = {}  # its accuracy, or why there is none
         self._rows: dict[str, Row] = {}
         self._interrupted = False
+        self._late = False  # the time of the last measuring was up before its end
+        self._starting = 0.0  # seconds that a candidate takes beside what is measured, at most so far
         self._reports: list[Report] = []
 
     def _spent(self) -> float:
@@ -126,34 +131,51 @@ class _Search:
         tried = [(self._rows[c.name].name, self._speed(self._rows[c.name])) for c in alive]
         seconds = 2 * self._slice
         alive = self._halved(alive, max(-(-len(alive) // 2), FINALISTS))
-        while len(alive) > FINALISTS and self._spent() < 0.75 * self._budget and not self._interrupted:
-            report = self._bench(alive, seconds, rounds=2, what="stage")
+        while len(alive) > FINALISTS and self._left(MEASURING) > 0 and not self._interrupted:
+            report = self._bench(alive, seconds, rounds=2, what="stage", seconds_left=self._left_to_judge())
             alive = self._ranked(alive, report)
             alive = self._halved(alive, max(-(-len(alive) // 2), FINALISTS))
             seconds *= 2
-        alive = alive[:FINALISTS]
-        left = max(self._budget - self._spent(), 0.0)
-        # Each scenario of each finalist takes this long; loading and warming up take about as much again.
-        seconds = min(max(0.5 * left / (3 * len(alive)), self._slice), 5.0)
-        report = self._last_report(alive) if self._interrupted else self._bench(alive, seconds, rounds=5, what="final")
+        final = self._finalists(alive)
+        if final and not self._interrupted:
+            # Each scenario of each finalist takes this long.
+            left = self._left(1.0) - len(final) * self._starting
+            seconds = min(max(0.8 * left / (len(self._scenarios) * len(final)), self._slice), 5.0)
+            report, alive = self._bench(final, seconds, rounds=5, what="final", seconds_left=self._left(1.0)), final
+        if not final or self._interrupted or not any(row.scenarios for row in report.rows):
+            alive = alive[:FINALISTS]
+            report = self._last_report(alive)
         alive = self._ranked(alive, report)
         for row in report.rows:
             result = self._judged.get(_judged_as(row.combination), "")
             row.accuracy = None if isinstance(result, str) else result
         best = next(row for row in report.rows if row.name == alive[0].name) if alive else None
         if best is None or not best.scenarios:
-            best = self._rows[tried[0][0]]
+            best = self._rows[alive[0].name if alive else tried[0][0]]
         return Tuned(
             best=best, report=report, objective=self._objective, tried=tried, dropped=self._dropped,
             failed=self._failed, untried=untried, accuracy=self._judgement(best), seconds=self._spent(),
             interrupted=self._interrupted,
         )  # fmt: skip
 
+    def _left(self, share: float) -> float:
+        """The seconds that are left of a share of the budget."""
+        return share * self._budget - self._spent()
+
+    def _left_to_judge(self) -> float:
+        """The seconds that are left to measure accuracy, before one finalist has to start."""
+        return self._left(1.0) - self._starting
+
+    def _finalists(self, alive: list[Combination]) -> list[Combination]:
+        """The best of them, as many as the rest of the budget lets start and measure once more."""
+        each = self._starting + len(self._scenarios) * self._slice
+        return alive[: max(min(FINALISTS, int(self._left(1.0) / each)), 0)]
+
     def _last_report(self, alive: list[Combination]) -> Report:
-        """The latest figures of the candidates that are left, when the search was interrupted."""
+        """The latest figures of the candidates that are left, where there was no time to measure them again."""
         report = self._reports[-1]
         report.rows = [self._rows[what.name] for what in alive]
-        report.interrupted = True
+        report.interrupted = self._interrupted
         return report
 
     def _first_stage(self) -> tuple[list[Combination], list[str]]:
@@ -162,17 +184,23 @@ class _Search:
         self._slice = min(max(0.25 * self._budget / len(self._search) / 2, 0.05), 1.0)
         alive: list[Combination] = []
         for i, what in enumerate(self._search):
-            enough = self._spent() > 0.5 * self._budget and alive
-            if enough or self._interrupted:
+            if (alive and self._left(TRYING) <= 0) or self._interrupted:
                 break
             target = f"{what.model}\0{what.target}"
             if target in self._failed:  # a precision that is not available is so with every batch and thread
                 self._failed[what.name] = self._failed[target]
                 continue
             self._progress("first try", 0.5 * i / len(self._search), f"{i + 1} of {len(self._search)}, {what.name}")
-            report = bench([what], self._quick(self._slice, 1), accuracy=False, loading=False)
+            begun = self._spent()
+            report = bench(
+                [what], self._quick(self._slice, 1), accuracy=False, loading=False,
+                budget=self._left(MEASURING) if alive else None,
+            )  # fmt: skip
             self._reports.append(report)
             row = report.rows[0]
+            self._starting = max(self._starting, self._spent() - begun - len(row.scenarios) * self._slice)
+            if alive and not row.scenarios and self._left(MEASURING) <= 0:
+                break  # it is among those that the budget did not reach
             self._interrupted = report.interrupted
             if row.scenarios and self._figure(row) is not None:
                 self._rows[what.name] = row
@@ -197,21 +225,25 @@ class _Search:
             scenarios=self._scenarios, latency_bound_ms=None, starts=0,
         )  # fmt: skip
 
-    def _bench(self, alive: list[Combination], seconds: float, rounds: int, what: str) -> Report:
-        share, left = min(self._spent() / self._budget, 0.99), f"{what}, {len(alive)} candidates"
+    def _bench(self, alive: list[Combination], seconds: float, rounds: int, what: str, seconds_left: float) -> Report:
+        """Measures candidates together, as far as the time reaches."""
+        begun = self._spent()
+        done, stage_name = min(self._spent() / self._budget, 0.99), f"{what}, {len(alive)} candidates"
         report = bench(
             alive, self._quick(seconds / rounds, rounds), accuracy=False, loading=False, alive=4,
-            progress=lambda stage, _, name: self._progress(left, share, f"{stage}, {name}"),
+            budget=max(seconds_left, 0.0),
+            progress=lambda stage, _, name: self._progress(stage_name, done, f"{stage}, {name}"),
         )  # fmt: skip
         self._reports.append(report)
         self._interrupted |= report.interrupted
+        self._late = self._spent() - begun >= seconds_left
         self._rows |= {row.name: row for row in report.rows if row.scenarios}
         return report
 
     def _ranked(self, alive: list[Combination], report: Report) -> list[Combination]:
         rows = {row.name: row for row in report.rows}
         for what in alive:
-            if not rows[what.name].scenarios and not report.interrupted:
+            if not rows[what.name].scenarios and not report.interrupted and not self._late:
                 self._failed[what.name] = rows[what.name].reason
         return sorted(
             (what for what in alive if what.name not in self._failed),
@@ -238,21 +270,27 @@ class _Search:
                 break
             if self._accurate(what):
                 kept.append(what)
+        if not kept and not self._dropped:
+            raise ConfigError(
+                f"a budget of {self._budget:g} s is too short to measure the accuracy of a candidate; give more"
+            )
         if not kept:
             name, loss = next(iter(self._dropped.items()))
             raise ConfigError(f"every candidate loses more than {self._max_drop:g} of accuracy; {name}: {loss}")
         return kept
 
     def _accurate(self, what: Combination) -> bool:
-        if self._interrupted:
+        result = self._judged.get(_judged_as(what)) or (None if self._stopped() else self._accuracy(what))
+        if result is None or (self._stopped() and isinstance(result, str)):
             return what.target.precision is None and what.model == self._search[0].model
-        result = self._accuracy(what)
         if isinstance(result, str):
             self._dropped[what.name] = result
             return False
         reference: float | None = 1.0  # two outputs that agree
         if result.metric != "agreement":
             full = self._accuracy(self._reference())
+            if isinstance(full, str) and self._stopped():
+                return what.target.precision is None and what.model == self._search[0].model
             if isinstance(full, str):
                 raise ConfigError(f"there is no accuracy to compare with: {self._reference().name}: {full}")
             reference = full.value
@@ -262,6 +300,10 @@ class _Search:
             return True
         self._dropped[what.name] = f"{_text(result)}, against {reference:.4f}"
         return False
+
+    def _stopped(self) -> bool:
+        """Whether there is no time to measure the accuracy of more candidates."""
+        return self._interrupted or self._left_to_judge() <= 0
 
     def _reference(self) -> Combination:
         return Combination(
@@ -276,7 +318,8 @@ class _Search:
         if key not in self._judged:
             self._progress("accuracy", min(self._spent() / self._budget, 0.99), what.name)
             models = [self._reference(), what] if what.model != self._search[0].model else [what]
-            report = bench(models, self._quick(1e-3, 1), loading=False, alive=1)
+            budget = max(self._left_to_judge(), 0.0)
+            report = bench(models, self._quick(1e-3, 1), loading=False, alive=1, budget=budget)
             self._interrupted |= report.interrupted
             row = report.rows[-1]
             result = row.accuracy
@@ -290,7 +333,7 @@ class _Search:
     def _judgement(self, best: Row) -> str:
         result = self._judged.get(_judged_as(best.combination), "")
         if isinstance(result, str):
-            return "not measured: the search was interrupted"
+            return f"not measured: {'the search was interrupted' if self._interrupted else 'the budget was too short'}"
         if result.metric != "agreement":
             return f"{_text(result)}; at most {self._max_drop:g} less than in FP32 on ONNX Runtime is allowed"
         return (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["StepError", "WorkerProcess"]
+__all__ = ["StepError", "TimeUpError", "WorkerProcess"]
 
 #: A worker imports what this process imports, also in a folder that has another `infersdk` in it.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from infersdk.bench.worker import main; main()"
@@ -30,16 +30,21 @@ class StepError(Exception):
         self.kind = kind
 
 
+class TimeUpError(Exception):
+    """The time for all steps of all processes is up."""
+
+
 class WorkerProcess:
     """A worker. It has a process group of its own: Ctrl-C reaches only us.
 
     Args:
         folder: for temporary files. It is removed when the worker has ended.
         timeout: seconds that a step may take.
+        end_time: of all processes, by `time.monotonic()`; None: they have all the time.
     """
 
-    def __init__(self, folder: Path, timeout: float) -> None:
-        self._timeout = timeout
+    def __init__(self, folder: Path, timeout: float, end_time: float | None = None) -> None:
+        self._timeout, self._end_time = timeout, end_time
         self._errors = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -53,6 +58,7 @@ class WorkerProcess:
 
         Raises:
             StepError: the step failed, the process died, or it took too long.
+            TimeUpError: the time for all steps was up before it ended. The process is ended.
         """
         assert self._process.stdin is not None
         try:
@@ -68,9 +74,12 @@ class WorkerProcess:
     def _line(self, do: str) -> bytes:
         assert self._process.stdout is not None
         until, channel = monotonic() + self._timeout, self._process.stdout.fileno()
+        all_until = until if self._end_time is None else self._end_time
         while b"\n" not in self._rest:
-            if not select.select([channel], [], [], max(until - monotonic(), 0.0))[0]:
+            if not select.select([channel], [], [], max(min(until, all_until) - monotonic(), 0.0))[0]:
                 self.end()
+                if all_until < until:
+                    raise TimeUpError
                 raise StepError(f"{do} took longer than {self._timeout:g} s, and was stopped")
             part = os.read(channel, 1 << 20)
             if not part:

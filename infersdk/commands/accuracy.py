@@ -109,6 +109,13 @@ def run_gate(arguments: argparse.Namespace) -> int:
     """Measures; prints a table or JSON; 1 where one drops by too much."""
     from ..accuracy import ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask, gate
 
+    sides = contenders(arguments)
+    if len(sides) == 1:
+        flag = "--annotations" if "annotations" in _OWN[arguments.task] else "--labels"
+        raise ConfigError(
+            f"there is nothing to compare {sides[0].label} with; give a CANDIDATE or another one of --backends. For "
+            f"the accuracy of one model: infersdk bench {arguments.model} --data {arguments.data} {flag} FILE"
+        )
     coco = {"detect": DetectTask, "segment": SegmentTask, "pose": PoseTask}.get(arguments.task)
     names = {"classify": ("preset", "resize"), "semantic": ()}.get(arguments.task, ("conf", "iou"))
     settings = given_settings(arguments, names)
@@ -122,7 +129,7 @@ def run_gate(arguments: argparse.Namespace) -> int:
         task = ClassifyTask(arguments.data, labels=arguments.labels, **settings)
     with console(stderr=True).status("") as status:
         report = gate(
-            contenders(arguments),
+            sides,
             task,
             max_drop=0.01 if arguments.max_drop is None else arguments.max_drop,
             max_score_shift=arguments.max_score_shift,

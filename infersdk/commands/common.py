@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _text
 from .._files import atomic_path
 from .._text import printable
-from ..errors import ConfigError
+from ..errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -105,7 +105,10 @@ def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[
         known = backend_class(backend).Options.__struct_fields__
         for key in options:
             if key not in known:
-                raise ConfigError(f"--option {key}: backend {backend!r} has no such option; it has {', '.join(known)}")
+                raise ConfigError(
+                    f"--option {key}: backend {backend!r} has no such option; it has {', '.join(known)}"
+                    f"{nearest(key, known)}"
+                )
     return options
 
 

@@ -36,11 +36,15 @@ def register(subparsers: Any) -> None:
 
 
 def add_import_arguments(parser: argparse.ArgumentParser) -> None:
-    """--shape, --inputs, --outputs, --fixed-batch, --python."""
+    """--shape, --input, --inputs, --outputs, --fixed-batch, --python."""
     group = parser.add_argument_group("source")
     group.add_argument(
         "--shape", action="append", default=[], metavar="[NAME=]N,N,...[:TYPE]",
         help="of an input, where the file does not say it: 1,3,224,224 or tokens=1,128:int64; repeatable",
+    )  # fmt: skip
+    group.add_argument(
+        "--input", action="append", default=[], metavar="NAME=V,V,...[:TYPE]", dest="samples",
+        help="values of an input where random ones do not fit: offsets=0,3,5, or a file x=x.npy; repeatable",
     )  # fmt: skip
     group.add_argument("--inputs", metavar="NAME,NAME", help="values of a TensorFlow graph that become inputs")
     group.add_argument("--outputs", metavar="NAME,NAME", help="values of a TensorFlow graph that become outputs")
@@ -56,6 +60,7 @@ def import_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
         "outputs": tuple(arguments.outputs.split(",")) if arguments.outputs else (),
         "free_batch": not arguments.fixed_batch,
         "python": arguments.python,
+        "samples": tuple(arguments.samples),
     }
 
 

@@ -78,6 +78,9 @@ def examine(name: str) -> dict[str, Any]:
         return {"works": False, "why": str(error), "install": install_hint(name) if name in backends() else None}
     except Exception as error:  # a vendor's runtime may fail in any way
         return {"works": False, "why": f"{type(error).__name__}: {error}", "install": install_hint(name)}
+    if not info.devices:
+        why = f"version {info.version} is installed, and finds no device here"
+        return {"works": False, "version": info.version, "devices": [], "why": why, "install": None}
     return {"works": True, "version": info.version, "devices": list(info.devices)}
 
 
@@ -92,8 +95,7 @@ def _print(core: dict[str, Any], found: dict[str, dict[str, Any]]) -> None:
     table = Table("backend", "works", "version", "devices, or what to do")
     for name, state in found.items():
         if state["works"]:
-            devices = ", ".join(state["devices"]) or "no device found"
-            table.add_row(name, "[green]yes[/green]", state["version"], devices)
+            table.add_row(name, "[green]yes[/green]", state["version"], ", ".join(state["devices"]))
         else:
-            table.add_row(name, "[red]no[/red]", "", escape(state["why"]))
+            table.add_row(name, "[red]no[/red]", state.get("version", ""), escape(state["why"]))
     out.print(table)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError, ModelFormatError
 from ..model_source import ModelSource
+from ..registry import named_model
 from .common import add_json_argument, console, print_json
 
 
@@ -17,7 +18,8 @@ def register(subparsers: Any) -> None:
         "info",
         help="inputs, outputs, precision and metadata of a model",
         description="Shows what a model file says of itself, without running it: an ONNX model, an OpenVINO IR, or a "
-        "TensorRT engine with its manifest. Of other files it says what they are, and what helps.",
+        "TensorRT engine with its manifest. A model of another framework is converted to ONNX first, as detect does "
+        "it. Of other files it says what they are, and what helps.",
     )
     parser.add_argument("model", type=Path)
     add_json_argument(parser)
@@ -28,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    source = ModelSource.of(arguments.model)
+    source = ModelSource.of(named_model(arguments.model))
     result = _described(source)
     result["pixels"] = _pixels(result["metadata"])
     if arguments.json:
@@ -72,13 +74,19 @@ def _described(source: ModelSource) -> dict[str, Any]:
 
     Raises:
         ModelFormatError: it is of another format; the message says which, and what helps.
-        BackendUnavailableError: an OpenVINO IR, and OpenVINO is not installed.
+        BackendUnavailableError: what reads or converts it is not installed.
+        UnsupportedModelError: it cannot be converted.
     """
     readers: dict[str, Callable[[ModelSource], dict[str, Any]]] = {
-        "onnx": _onnx, "openvino": _openvino, "tensorrt": _engine, "tensorrt-rtx": _engine,
+        "onnx": _onnx, "openvino": _loaded("openvino"), "ort": _loaded("onnxruntime"), "tensorrt": _engine,
+        "tensorrt-rtx": _engine,
     }  # fmt: skip
     if (kind := source.format) is None:
         return _onnx(source)  # which says what is wrong with it
+    if kind.importer:
+        from ..importers.loading import converted_source
+
+        return {"format": f"{kind.title}, converted to ONNX", **_onnx(converted_source(source, {}))}
     if kind.key not in readers:
         raise ModelFormatError(f"{str(source)!r} is {kind.title}; {kind.help_for(str(source))}")
     return {"format": kind.title, **readers[kind.key](source)}
@@ -101,16 +109,21 @@ def _onnx(source: ModelSource) -> dict[str, Any]:
     }
 
 
-def _openvino(source: ModelSource) -> dict[str, Any]:
-    from ..registry import load
+def _loaded(backend: str) -> Callable[[ModelSource], dict[str, Any]]:
+    """Reads the formats of one backend, by loading them."""
 
-    with load(source, "openvino") as infer:
-        return {
-            "inputs": [_spec(spec) for spec in infer.input_specs],
-            "outputs": [_spec(spec) for spec in infer.output_specs],
-            "precision": f"{infer.precision} on {infer.device}",
-            "metadata": dict(infer.metadata),
-        }
+    def read(source: ModelSource) -> dict[str, Any]:
+        from ..registry import load
+
+        with load(source, backend) as infer:
+            return {
+                "inputs": [_spec(spec) for spec in infer.input_specs],
+                "outputs": [_spec(spec) for spec in infer.output_specs],
+                "precision": f"{infer.precision} on {infer.device}",
+                "metadata": dict(infer.metadata),
+            }
+
+    return read
 
 
 def _engine(source: ModelSource) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def register(subparsers: Any) -> None:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="for all of it; what has begun is run to its end (default: %(default)g)",
+        help="for all of it; what is under way then is ended (default: %(default)g)",
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("tuned.toml"), help="(default: %(default)s)")
     group = parser.add_argument_group("what is tried")

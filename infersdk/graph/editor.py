@@ -15,7 +15,6 @@ weight.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, ModelFormatError
+from ..errors import ConfigError, ModelFormatError, nearest
 from .files import model_bytes, parse_model, read_model, write_model
 from .parts import extract_part, join_models, rewire
 from .passes import Pass, SetOpset, apply_passes
@@ -434,6 +433,4 @@ class Graph:
 
 def unknown(what: str, name: str, known: Sequence[str]) -> ConfigError:
     """The error for a name that does not exist, with one that is like it."""
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return ConfigError(f"the model has no {what} {name!r}{hint}")
+    return ConfigError(f"the model has no {what} {name!r}{nearest(name, known)}")

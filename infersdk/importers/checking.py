@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..compare import Tolerance, difference
-from ..errors import BackendUnavailableError, InferSDKError, UnsupportedModelError
+from ..errors import (
+    BackendUnavailableError,
+    ConfigError,
+    InferSDKError,
+    InputError,
+    UnsupportedModelError,
+    nearest,
+)
 from ..registry import load
 from .conversion import Check, Reference, Sample
 
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..tensor_spec import TensorSpec
 
-__all__ = ["check_model", "free_batch_agrees", "samples_of"]
+__all__ = ["check_model", "check_samples", "free_batch_agrees", "samples_of"]
 
 #: Sets of random inputs: normal ones, which have both signs, and one of [0, 1), as pixels have.
 ROUNDS = 3
@@ -28,9 +35,12 @@ _LEAST_PEAK = 1e-6
 _LARGEST_INPUT = 1 << 28
 
 
-def samples_of(model: bytes, reference: Reference, seed: int) -> list[Sample]:
+def samples_of(model: bytes, reference: Reference, seed: int, given: Mapping[str, Any] | None = None) -> list[Sample]:
     """The source's outputs for random inputs of the shapes that the model declares; free axes are 1, or what
     the reference says.
+
+    Args:
+        given: values of inputs by name, in place of random ones.
 
     Raises:
         UnsupportedModelError: an input is larger than what a check makes.
@@ -39,16 +49,37 @@ def samples_of(model: bytes, reference: Reference, seed: int) -> list[Sample]:
         return list(reference.samples)
     from ..graph.info import onnx_info
 
-    specs = onnx_info(model).inputs
+    specs, given = onnx_info(model).inputs, given or {}
     sets = [
         [
-            _random(np.random.default_rng((seed, number, i)), spec, number, reference.sizes)
+            np.asarray(given[spec.name], spec.dtype)
+            if spec.name in given
+            else _random(np.random.default_rng((seed, number, i)), spec, number, reference.sizes)
             for i, spec in enumerate(specs)
         ]
         for number in range(ROUNDS)
     ]
     results = reference.run([[array.copy() for array in arrays] for arrays in sets])
     return [Sample(arrays, outputs) for arrays, outputs in zip(sets, results, strict=True)]
+
+
+def check_samples(model: bytes, given: Mapping[str, Any]) -> None:
+    """Checks values that are given for inputs.
+
+    Raises:
+        ConfigError: one is for no input of the model, or does not fit it.
+    """
+    from ..graph.info import onnx_info
+
+    specs = {spec.name: spec for spec in onnx_info(model).inputs}
+    for name, array in given.items():
+        if name not in specs:
+            hint = nearest(name, specs)
+            raise ConfigError(f"a sample is given for {name!r}; the inputs are {', '.join(specs)}{hint}")
+        try:
+            specs[name].check(array.shape)
+        except InputError as error:
+            raise ConfigError(f"the sample of an input does not fit: {error}") from None
 
 
 def _random(rng: np.random.Generator, spec: TensorSpec, number: int, sizes: Mapping[str, tuple[int, ...]]) -> Any:

@@ -28,6 +28,7 @@ __all__ = [
     "Reference",
     "Request",
     "Sample",
+    "samples_by_name",
     "shapes_of",
     "sizes_by_name",
 ]
@@ -90,6 +91,39 @@ def shapes_of(
     )
 
 
+def samples_by_name(given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
+    """Values of inputs in any of the forms that `convert()` takes.
+
+    Raises:
+        ConfigError: a text has another form, a file cannot be read, or the values are not numbers.
+    """
+    pairs = given.items() if isinstance(given, Mapping) else map(_sample, given)
+    result = {name: np.asarray(values) for name, values in pairs}
+    for name, array in result.items():
+        if array.dtype.kind not in "biuf" or not array.size:
+            raise ConfigError(f"the values of input {name!r} are numbers, one or more, not {given!r}")
+    return result
+
+
+def _sample(text: str) -> tuple[str, Any]:
+    """`NAME=V,V,...[:TYPE]`, such as `offsets=0,3,5`, or `NAME=FILE.npy`."""
+    name, sign, rest = text.partition("=")
+    if not (name and sign):
+        raise ConfigError(f"input {text!r} is not of the form NAME=0,3,5[:int64] or NAME=FILE.npy")
+    if rest.endswith(".npy"):
+        try:
+            return name, np.load(rest, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise ConfigError(f"input {text!r}: the file cannot be read: {error}") from None
+    numbers, _, dtype = rest.partition(":")
+    parts = numbers.split(",")
+    kind = dtype or ("int64" if all(part.strip().lstrip("+-").isdecimal() for part in parts) else "float32")
+    try:
+        return name, np.array([float(part) if "f" in kind else int(part) for part in parts]).astype(kind)
+    except (ValueError, TypeError, OverflowError):
+        raise ConfigError(f"input {text!r} is not of the form NAME=0,3,5[:int64] or NAME=FILE.npy") from None
+
+
 def sizes_by_name(names: Sequence[str], given: Iterable[InputShape]) -> dict[str, tuple[int, ...]]:
     """The sizes that were given for inputs, by the names of the inputs.
 
@@ -117,6 +151,7 @@ class Request:
         inputs, outputs: names of values of the source that become inputs and outputs, where given.
         python: the Python interpreter that has the source's framework; None is this one.
         check: whether samples of the source's results are wanted.
+        samples: values of inputs by name, in place of random ones.
         seed: of the random inputs.
     """
 
@@ -128,6 +163,13 @@ class Request:
     python: str | None = None
     check: bool = True
     seed: int = 0
+    samples: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def all_shapes(self) -> tuple[InputShape, ...]:
+        """The shapes that are given, and those of the samples."""
+        of_samples = (InputShape(array.shape, name, array.dtype.name) for name, array in self.samples.items())
+        return (*(one for one in self.shapes if one.name not in self.samples), *of_samples)
 
 
 @dataclass(frozen=True)

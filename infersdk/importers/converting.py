@@ -20,8 +20,18 @@ from ..formats import FORMATS, FileFormat
 from ..graph.files import model_bytes, parse_model, require_onnx
 from ..graph.passes import FreeBatch
 from ..model_source import ModelLike, ModelSource
-from .checking import check_model, free_batch_agrees, samples_of
-from .conversion import Check, Conversion, Imported, InputShape, Reference, Request, Sample, shapes_of
+from .checking import check_model, check_samples, free_batch_agrees, samples_of
+from .conversion import (
+    Check,
+    Conversion,
+    Imported,
+    InputShape,
+    Reference,
+    Request,
+    Sample,
+    samples_by_name,
+    shapes_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +62,7 @@ def convert(
     python: str | None = None,
     external_data: Any = None,
     seed: int = 0,
+    samples: Mapping[str, Any] | Iterable[str] = (),
 ) -> Conversion:
     """Converts a model to ONNX, and checks it: the source on its own runtime against ONNX Runtime, on random inputs.
 
@@ -67,6 +78,8 @@ def convert(
         python: the Python interpreter that has the source's framework; None is this one.
         external_data: for a model in memory: the file of its weights.
         seed: of the random inputs.
+        samples: values of inputs by name, in place of random ones where these do not fit: `{"offsets": [0, 3, 5]}`, or
+            texts `NAME=0,3,5[:int64]` and `NAME=FILE.npy`. They say the shape and type of the input, too.
 
     Raises:
         ModelFormatError: the file is damaged, or of a format that cannot be converted.
@@ -78,8 +91,9 @@ def convert(
         raise ConfigError(f"tolerance is a number from 0, not {tolerance!r}")
     request, kind = _request(model, external_data)
     request = Request(
-        request.source, request.module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, seed
-    )
+        request.source, request.module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, seed,
+        samples_by_name(samples),
+    )  # fmt: skip
     if (request.inputs or request.outputs) and kind.key != "tensorflow-graph":
         raise ConfigError(
             f"inputs and outputs are named for a frozen TensorFlow graph; {str(request.source)!r} is {kind.title}, "
@@ -87,6 +101,9 @@ def convert(
         )
     require_onnx("converting a model")
     imported = _importer(kind)(request)
+    drawn = isinstance(imported.reference, Reference) and imported.reference.run is None
+    if request.samples and drawn and not kind.key.startswith("torch"):
+        raise ConfigError(f"samples are not for {kind.title}; leave them out")
     try:
         result = _converted(imported, request, kind, free_batch, tolerance)
     except InferSDKError as error:
@@ -117,7 +134,7 @@ def _converted(
     """What an importer gave, with a free batch where that is wanted and possible, and checked."""
     notes = list(imported.notes)
     content = _content(imported.model)
-    samples, unchecked = _samples(content, imported.reference, request.check, request.seed)
+    samples, unchecked = _samples(content, imported.reference, request)
     if free_batch:
         content = _with_free_batch(content, samples, notes)
     result: Check | None = None
@@ -173,14 +190,16 @@ def _content(model: ir.Model | bytes) -> bytes:
     return model if isinstance(model, bytes) else model_bytes(model)
 
 
-def _samples(content: bytes, reference: Reference | str, check: bool, seed: int) -> tuple[list[Sample], str]:
+def _samples(content: bytes, reference: Reference | str, request: Request) -> tuple[list[Sample], str]:
     """The source's results, or why there are none."""
-    if not check:
+    if isinstance(reference, str) or reference.run is not None:  # else the importer has used them
+        check_samples(content, request.samples)
+    if not request.check:
         return [], "it was not asked for"
     if isinstance(reference, str):
         return [], reference
     try:
-        result = samples_of(content, reference, seed)
+        result = samples_of(content, reference, request.seed, request.samples)
     except InferSDKError as error:
         return [], f"{reference.runtime} does not run the source: {error}"
     return result, "" if result else f"{reference.runtime} gave no results"

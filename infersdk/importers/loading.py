@@ -11,7 +11,7 @@ from ..cache import Cache, key_of
 from ..errors import ConfigError, UnsupportedModelError
 from ..model_source import ModelSource
 from . import paddle
-from .conversion import Conversion, shapes_of
+from .conversion import Conversion, samples_by_name, shapes_of
 from .converting import convert
 from .pnnx.graph import weights_file as pnnx_weights_file
 
@@ -112,6 +112,9 @@ def _key(source: ModelSource, arguments: Mapping[str, Any]) -> str:
     given = {key: value for key, value in arguments.items() if key not in _IRRELEVANT}
     if "shapes" in given:
         given["shapes"] = [[one.name, list(one.sizes), one.dtype] for one in shapes_of(given["shapes"])]
+    if "samples" in given:
+        arrays = samples_by_name(given["samples"])
+        given["samples"] = {name: [array.dtype.name, array.tolist()] for name, array in arrays.items()}
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES if _installed(name)}
     return key_of({"conversion": 1, "infersdk": _version(), "files": files, "arguments": given, "packages": versions})
 

@@ -149,8 +149,11 @@ def _import(request: Request, kind: str, *, converted: bool = False) -> Imported
     """
     with worker("torch_export", request.python) as work:
         path = _path(request.source, work.folder)
-        shapes = [asdict(one) for one in request.shapes]
-        return work.export({"model": str(path), "kind": kind, "shapes": shapes, "converted": converted})
+        samples = {name: array.tolist() for name, array in request.samples.items()}
+        shapes = [asdict(one) for one in request.all_shapes]
+        return work.export({
+            "model": str(path), "kind": kind, "shapes": shapes, "samples": samples, "converted": converted,
+        })  # fmt: skip
 
 
 def _path(source: ModelSource, folder: Path) -> Path:
@@ -170,15 +173,15 @@ def import_module(request: Request) -> Imported:
     import inspect
 
     module = request.module
-    if not request.shapes:
+    if not request.all_shapes:
         raise ConfigError("a module does not say the shapes of its inputs; give them: shapes=[(1, 3, 224, 224)]")
     parameters = [
         name
         for name, one in inspect.signature(module.forward).parameters.items()
         if one.default is inspect.Parameter.empty
     ]
-    shapes = [asdict(one) for one in request.shapes]
-    named = [one.name or f"input{i}" for i, one in enumerate(request.shapes)]
+    shapes = [asdict(one) for one in request.all_shapes]
+    named = [one.name or f"input{i}" for i, one in enumerate(request.all_shapes)]
     names = parameters if len(parameters) == len(shapes) else named
     try:
         wanted = torch_export.match_shapes(names, shapes)
@@ -193,7 +196,7 @@ def export_in_process(
     wanted: list[tuple[tuple[int, ...], str]],
     request: Request,
     *,
-    outputs: list[str] | None = None,
+    prefix: str = "",
     free: list[dict[int, None]] | None = None,
 ) -> Imported:
     """Exports a module in this process, and runs it for the check.
@@ -201,10 +204,11 @@ def export_in_process(
     Args:
         names: of its inputs.
         wanted: a shape and an element type for each input.
-        outputs: names of its outputs; None leaves them to PyTorch.
+        prefix: of the names of its outputs, before their number; empty leaves the names to PyTorch.
         free: the axes of each input that stay open; None fixes all.
 
     Raises:
+        ConfigError: PyTorch does not run it with inputs of these shapes.
         UnsupportedModelError: PyTorch does not export it.
     """
     import torch
@@ -212,18 +216,21 @@ def export_in_process(
     training = module.training
     module.eval()
     try:
+        lists = {name: array.tolist() for name, array in request.samples.items()}
+        rounds = [torch_export.tensors_of(names, wanted, lists, number) for number in range(ROUNDS)]
+        count = torch_export.try_run(module, names, wanted, rounds[0])
+        outputs = [f"{prefix}{index}" for index in range(count)] if prefix else None
         with torch.no_grad(), _quiet(), tempfile.TemporaryDirectory(prefix="infersdk-convert-") as folder:
             target = str(Path(folder, "model.onnx"))
-            example = torch_export.random_tensors(wanted, 0)
-            notes = torch_export.export_module(module, example, names, target, outputs, free)
+            notes = torch_export.export_module(module, rounds[0], names, target, outputs, free)
             samples = []
-            for number in range(ROUNDS if request.check else 0):
-                tensors = torch_export.random_tensors(wanted, number)
+            for tensors in rounds if request.check else ():
                 results = module(*[tensor.clone() for tensor in tensors])
                 samples.append(Sample(torch_export.arrays(tensors), torch_export.arrays(results)))
             content = Path(target).read_bytes()
     except RefusedError as error:
-        raise UnsupportedModelError(error.message) from None
+        kind = ConfigError if error.kind == "config" else UnsupportedModelError
+        raise kind(error.message) from None
     finally:
         module.train(training)
     runtime = f"PyTorch {importlib.metadata.version('torch')}"

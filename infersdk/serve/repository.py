@@ -17,7 +17,7 @@ import msgspec
 from .. import registry
 from .._text import logger
 from ..config import convert, model_files, model_tables, read
-from ..errors import ClosedError, ConfigError, InferSDKError, text_of
+from ..errors import ClosedError, ConfigError, InferSDKError, nearest, text_of
 from ..models import create
 from ..pipeline import PipelineSettings
 from .errors import RequestError, Status
@@ -353,7 +353,7 @@ def _load_network(
     if unknown := sorted(set(table) - known):
         raise ConfigError(
             f"models.{name}: a network has no setting {unknown[0]!r}; there are {', '.join(sorted(known))}, path, "
-            "options (the backend's own) and pipeline (those of its requests)"
+            f"options (the backend's own) and pipeline (those of its requests){nearest(unknown[0], known)}"
         )
     network = registry.load(path, table.pop("backend", "onnxruntime"), **table, **options)
     try:

@@ -13,7 +13,7 @@ import msgspec
 
 from ...config import convert
 from ...device import Device
-from ...errors import ConfigError
+from ...errors import ConfigError, nearest
 from ...image import HostImage, ImageSource, read_image
 from ...infer import Infer
 from ...model_source import ModelLike
@@ -188,7 +188,8 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
     def _text_score(self, parameters: Mapping[str, Any]) -> float:
         """The score that a line must reach, with the parameters of a call."""
         if unknown := sorted(set(parameters) - self.per_call):
-            raise ConfigError(f"{unknown[0]!r} cannot be given with a call of OCR; what can: text_score")
+            hint = nearest(unknown[0], self.per_call)
+            raise ConfigError(f"{unknown[0]!r} cannot be given with a call of OCR; what can: text_score{hint}")
         if "text_score" not in parameters:
             return self.text_score
         return _check_share("text_score", parameters["text_score"])

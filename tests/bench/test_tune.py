@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from labelled import coco_set, damaged
 
 import infersdk
-from infersdk.bench import BenchSettings, Combination
+from infersdk.bench import BenchSettings, Combination, bench
 from infersdk.bench.candidates import candidates
 from infersdk.bench.tune import _judged_as, tune
 from infersdk.bench.tuned_file import tuned_toml
+from infersdk.bench.worker_process import WorkerProcess
 from infersdk.data import DETECTOR
 from infersdk.errors import BackendNotFoundError, ConfigError
 from infersdk.target import Target
@@ -84,7 +86,7 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
         Combination(model=str(bad), options={"threads": 1}), Combination(model=str(bad)),
         Combination(model=str(model), target=INT8),
     ]  # fmt: skip
-    found = tune(search, data, objective="latency", budget=12)
+    found = tune(search, data, objective="latency", budget=40)
     assert found.best.combination == search[1]
     # On a busy machine the budget may end before the last of them; none is lost.
     assert len(found.tried) + len(found.failed) + len(found.untried) == 5
@@ -130,7 +132,32 @@ def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
         tune([Combination(model=str(DETECTOR), target=INT8)], budget=5)
     with pytest.raises(ConfigError, match=r"every candidate loses more than 0.01 of accuracy; bad.onnx .*mAP"):
         # The first model is the reference; it cannot run in the precision asked for here.
-        tune([Combination(model=str(DETECTOR), target=INT8), Combination(model=str(bad))], data, budget=5)
+        tune([Combination(model=str(DETECTOR), target=INT8), Combination(model=str(bad))], data, budget=30)
     for wrong in ({"budget": 0}, {"max_drop": 1.0}):
         with pytest.raises(ConfigError, match="is a number"):
             tune([Combination(model=str(DETECTOR))], **wrong)  # type: ignore[arg-type]
+
+
+def test_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate that loads for minutes is ended when the budget is over; what was measured before is the result."""
+    ask, slow = WorkerProcess.ask, Combination(model=str(DETECTOR), options={"threads": 2})
+
+    def asked(self: WorkerProcess, do: str, **order: Any) -> dict[str, Any]:
+        if do == "load" and order["combination"]["options"] == slow.options:
+            return self._line(do)  # type: ignore[return-value]  # waits for an answer that does not come
+        return ask(self, do, **order)
+
+    monkeypatch.setattr(WorkerProcess, "ask", asked)
+    found = tune([Combination(model=str(DETECTOR)), slow], BenchSettings(type="arrays"), budget=10)
+    assert found.best.combination.options == {}
+    assert found.best.latency is not None
+    assert found.untried == [slow.name]
+    assert found.seconds < 15, "the first candidate is tried as long as it takes"
+
+
+def test_a_budget_ends_the_measuring() -> None:
+    search = [Combination(model=str(DETECTOR), options={"threads": threads}) for threads in (1, 2)]
+    report = bench(search, BenchSettings(time=600, rounds=1, starts=0), accuracy=False, loading=False, budget=3)
+    assert report.seconds < 8
+    assert not report.interrupted
+    assert {row.status for row in report.rows} <= {"failed", "partial"}

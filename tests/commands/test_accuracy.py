@@ -82,6 +82,10 @@ def test_candidates_by_their_outputs(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--max-drop", "0.1"], "--max-drop is for --task detect, segment, pose, semantic or classify"),
         (["--task", "detect"], "needs the labelled images: --data"),
         (["--task", "detect", "--data", "."], "needs --annotations"),
+        (
+            ["--task", "detect", "--data", ".", "--annotations", "a.json", "--backends", "onnxruntime"],
+            "infersdk bench",
+        ),
         (["--task", "detect", "--data", ".", "--annotations", "none.json"], "cannot read the annotations 'none.json'"),
         (["--task", "classify", "--data", "none"], "no folder of images at 'none'"),
         (

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from infersdk import registry
 from infersdk.cli import main
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
+from infersdk.infer import BackendInfo
 
 pytest.importorskip("onnxruntime")
 
@@ -119,7 +121,7 @@ def test_classes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert run("detect", *MODEL, IMAGE, "--json", "--classes", text, "-o", tmp_path / "out.png") == 0
         assert json.loads(capsys.readouterr().out)[0]["detections"] == expected
     for wrong, words in (
-        ("thre", "did you mean three"),
+        ("thre", "did you mean 'three'"),
         ("10", "no class number 10; use those that it has, from 0 to 9"),
         ("bicycle", "zero, one"),
         ("-1", "'-1'"),
@@ -149,11 +151,14 @@ def test_a_model_of_another_kind(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_settings_and_flags_do_not_contradict(capsys: pytest.CaptureFixture[str]) -> None:
     for setting, words in (("conf=0.9", "use --conf"), ("names=x", "use --names"), ("device=cpu", "use --device"),
-                           ("path=x", "argument of its own"), ("max_det=1", "use --max-det")):  # fmt: skip
+                           ("path=x", "argument of its own"), ("max_det=1", "use --max-det"),
+                           ("confidence=1", "YOLOv5 has no setting 'confidence'; did you mean 'conf'?"),
+                           ("treads=2", "did you mean 'threads'?")):  # fmt: skip
         assert run("detect", *MODEL, IMAGE, "--setting", setting) == 2
         assert words in capsys.readouterr().err
     for option, words in (
         ("conf=0.9", "no such option"), ("path=x", "argument of its own"), ("names=x", "no such option"),
+        ("treads=2", "did you mean 'threads'?"),
         ("backend=openvino", "use --backend"), ("threads=18446744073709551616", "more than 64 bits"),
         ('provider_options={"a":[18446744073709551616]}', "more than 64 bits"), ("threads=[1]", "Expected `int`"),
         ('threads={"a":{"b":1}}', "Expected `int`"), (f"threads={'[' * 100_000}", "nested too deeply"),
@@ -172,6 +177,9 @@ def test_settings_and_flags_do_not_contradict(capsys: pytest.CaptureFixture[str]
         (["info", "x.onnx", "--frobnicate"], "usage: infersdk info ", "--frobnicate"),
         (["cache", "list", "--jsn"], "usage: infersdk cache list ", "did you mean --json?"),
         (["classify", "x.jpg", "--preset", "imagnet"], "usage: infersdk classify ", "'imagenet', 'caffe'"),
+        (["classify", "x.jpg", "--preset", "imagnet"], "usage: infersdk classify ", "did you mean 'imagenet'?"),
+        (["classify", "x.jpg", "--top", "3", "--topk=3"], "usage: infersdk classify ", "did you mean --top-k?"),
+        (["clasify", "x.jpg"], "usage: infersdk ", "did you mean 'classify'?"),
         (["--frobnicate"], "usage: infersdk ", ""),
     ],
 )
@@ -194,6 +202,30 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert "images" in capsys.readouterr().out
 
 
+def test_a_mistake_in_a_wrapper_of_one_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_wrapper.py").write_text(
+        "from infersdk.models import YOLOv5\n"
+        "class Own(YOLOv5):\n"
+        "    def postprocess(self, outputs, geometries):\n"
+        "        return outputs['nonesuch']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run("detect", *MODEL, IMAGE, "--type", "own_wrapper:Own") == 4
+    error = capsys.readouterr().err
+    assert "KeyError: 'nonesuch'" in error
+    last = error.splitlines()[-1]
+    assert last.startswith(f"infersdk: postprocess() in {tmp_path / 'own_wrapper.py'}, line 4, failed")
+    assert "fault of infersdk" not in error
+
+
+def test_a_fault_of_infersdk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("infersdk.commands.info.print_json", None)
+    assert run("info", DETECTOR, "--json") == 4
+    assert "this is a fault of infersdk" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("doctor", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -202,6 +234,24 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(found["core"]["cuda"], bool)
     assert run("doctor", "--backend", "onnxruntime") == 0
     assert "native core" in capsys.readouterr().out
+
+
+def test_doctor_of_a_backend_without_a_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Deviceless(registry.backend_class("onnxruntime")):  # type: ignore[misc]
+        @classmethod
+        def probe(cls) -> BackendInfo:
+            return BackendInfo("1.2.3", ())
+
+    monkeypatch.setattr("infersdk.commands.doctor.backend_class", lambda name: Deviceless)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run("doctor", "--backend", "onnxruntime", "--json") == 3
+    found = json.loads(capsys.readouterr().out)["backends"]["onnxruntime"]
+    assert (found["works"], found["version"]) == (False, "1.2.3")
+    assert "finds no device" in found["why"]
+    assert run("doctor", "--backend", "onnxruntime") == 3
+    assert "version 1.2.3 is installed, and finds no device" in " ".join(capsys.readouterr().out.split())
 
 
 def test_as_a_module_and_into_a_closed_pipe() -> None:

@@ -6,11 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from infersdk.cli import main
 from infersdk.data import DETECTOR
+from infersdk.errors import ConfigError
 from infersdk.importers import Check, Conversion, InputShape
+from infersdk.importers.conversion import samples_by_name
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
@@ -98,3 +101,27 @@ def test_a_verdict_says_what_it_found() -> None:
     check = Check("Torch 1", 3, 1e-4, (), 2e-3, passed=False)
     assert "BEYOND" in Conversion("m", "pnnx", b"", check, "", ()).verdict
     assert Conversion("m", "pnnx", b"", None, "no reason", ()).verdict == "not checked: no reason"
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "dtype"),
+    [("x=0,3,5", [0, 3, 5], "int64"), ("x=0.5,-1", [0.5, -1], "float32"), ("x=1,2:int32", [1, 2], "int32")],
+)
+def test_samples_as_texts(text: str, values: list[float], dtype: str) -> None:
+    (array,) = samples_by_name([text]).values()
+    assert (array.tolist(), array.dtype.name) == (values, dtype)
+
+
+@pytest.mark.parametrize("text", ["x", "=1", "x=a", "x=", "x=nowhere.npy", "x=1:float99", "x=1:str"])
+def test_samples_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="input"):
+        samples_by_name([text])
+
+
+def test_samples_in_files(tmp_path: Path, graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1, 3), np.float32))
+    (array,) = samples_by_name([f"x={tmp_path / 'x.npy'}"]).values()
+    assert array.shape == (1, 3)
+    code = main(["convert", str(graph), "-o", str(tmp_path / "m.onnx"), "--input", "nonesuch=1,2"])
+    assert code == 2
+    assert "a sample is given for 'nonesuch'; the inputs are " in capsys.readouterr().err

@@ -215,7 +215,7 @@ def test_missing_operators_are_listed_at_once(tmp_path: Path) -> None:
 def test_operators_with_other_arguments(line: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = TEXT.replace("4 3", "5 4").replace("pnnx.Output   out0  1 0 2", f"{line}\npnnx.Output out0 1 0 3")
-    with pytest.raises(UnsupportedModelError, match=re.escape(f"operator 'a' ({line.split(maxsplit=1)[0]}) failed: ")):
+    with pytest.raises(ConfigError, match=re.escape(f"operator 'a' ({line.split(maxsplit=1)[0]}) failed: ")):
         convert(write(tmp_path, text))
 
 

@@ -199,6 +199,39 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         convert(net)
 
 
+class Bags(torch.nn.Module):
+    """Sums of rows of a table: `offsets` begin at 0 and do not decrease."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.EmbeddingBag(10, 4, mode="sum")
+
+    def forward(self, tokens: Any, offsets: Any) -> Any:
+        return self.table(tokens, offsets)
+
+
+def test_samples_where_random_values_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    tokens, offsets = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 3, 5])
+    net, path = Bags().eval(), tmp_path / "bags.pt"
+    torch.jit.trace(net, (tokens, offsets)).save(str(path))
+    shapes = ("tokens=6:int64", "offsets=3:int64")
+    for model in (path, net):  # the framework's own reason, and the remedy
+        with pytest.raises(ConfigError, match=r"offsets\[0\] has to be 0.*--input offsets=0,3,5"):
+            convert(model, shapes=("tokens=6:int64", "offsets=3,:int64" if model is net else shapes[1]), seed=1)
+    for given in (["offsets=0,3,5"], {"offsets": np.array([0, 3, 5])}):
+        conversion = convert(path, shapes=shapes[:1], samples=given)
+        assert conversion.check is not None
+        assert conversion.check.passed, conversion.verdict
+    assert convert(net, shapes=shapes[:1], samples=["offsets=0,3,5"]).check.passed  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="no input 'offset'"):
+        convert(path, shapes=shapes, samples=["offset=0,3,5"])
+    with infersdk.load(path, convert={"shapes": shapes[:1], "samples": {"offsets": [0, 3, 5]}}) as infer:
+        (result,) = infer({"tokens": tokens.numpy(), "offsets": offsets.numpy()}).values()
+    np.testing.assert_allclose(result, net(tokens, offsets).detach().numpy(), rtol=1e-5)
+
+
 # ---- what is refused ----
 
 

@@ -15,6 +15,7 @@ import dataclasses
 import itertools
 
 from layers.models import small_network
+from onnx_models import node, save, value
 
 import infersdk
 import infersdk.layers
@@ -289,3 +290,21 @@ def test_a_converted_model_has_the_nodes_of_the_onnx_model(assets: Path) -> None
     report = infersdk.layers.profile(file, "onnxruntime", QUICK)
     assert [node.operator for node in report.nodes].count("Conv") == 2
     assert any(report.sides[0].layers_of)
+
+
+def test_quantised_weights_count(tmp_path: Path) -> None:
+    """ONNX Runtime's profiler leaves them out."""
+    steps = {
+        "w": np.ones((32, 8, 3, 3), np.int8), "scale": np.float32(0.1), "zero": np.int8(0),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", "x scale zero", "xq"), node("DequantizeLinear", "xq scale zero", "xf"),
+        node("DequantizeLinear", "w scale zero", "wf"), node("Conv", "xf wf", "c", name="conv"),
+        node("QuantizeLinear", "c scale zero", "cq"), node("DequantizeLinear", "cq scale zero", "y"),
+    ]  # fmt: skip
+    inputs, outputs = [value("x", (1, 8, 16, 16))], [value("y", (1, 32, 14, 14))]
+    path = save(tmp_path / "m.onnx", nodes, inputs, outputs, steps)
+    (side,) = infersdk.layers.profile(path, "onnxruntime", QUICK).sides
+    size = 32 * 8 * 3 * 3
+    assert size <= side.profile.memory["weights"] < size + 100
+    assert max(layer.weight_bytes or 0 for layer in side.layers) >= size

@@ -96,6 +96,15 @@ def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
             {"type": "tiles"},
             r"models.m: type is one of yolov5, .*tiled, two-stage, ocr, .*, not 'tiles'",
         ),
+        ({"type": "yolo8", "path": "m.onnx"}, r"models.m: type is one of .*, not 'yolo8'; did you mean 'yolov8'\?$"),
+        (
+            {"type": "yolov8", "path": "m.onnx", "confidence": 0.4},
+            r"^models.m: YOLOv8 has no setting 'confidence'; did you mean 'conf'\?$",
+        ),
+        (
+            {"type": "yolov8", "path": "m.onnx", "frobnicate": 1},
+            "models.m: YOLOv8 has no setting 'frobnicate'; its settings are .*conf.* own go under options",
+        ),
         ({"type": "tiled"}, r"models.m: Tiled has a table for its model, \[models.m.model\], with a type and a path"),
         ({"type": "two-stage", "detector": DIGITS}, r"TwoStage has a table for its second, \[models.m.second\]"),
         ({"type": "tiled", "model": {**DIGITS, "conf": 7}}, r"models.m.model: YOLOv5 settings: .*conf"),
@@ -106,7 +115,7 @@ def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
             r"models.m: Tiled settings: .*`float`, got `str`",
         ),
         ({"type": "ocr", "recognition": "r.onnx"}, r"models.m: OCR: detection names a model file, and is None"),
-        ({"type": "ocr", "detection": "d", "recognition": "r", "lines": 3}, r"models.m: OCR: no setting 'lines'"),
+        ({"type": "ocr", "detection": "d", "recognition": "r", "lines": 3}, r"models.m: OCR has no setting 'lines'"),
         ({"type": "ocr", "detection": "d", "recognition": "r", "unclip": -1}, r"unclip is a number from 0, not -1"),
     ],
 )

@@ -13,6 +13,7 @@ import infersdk
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.models import (
     TYPES,
+    YOLOX,
     Classifications,
     Classifier,
     Detections,
@@ -133,6 +134,14 @@ def test_wrong_settings(tmp_path: Path) -> None:
         load(path, conf=0.5)
     with pytest.raises(ConfigError, match=f"unknown type 'yolo99'.*{', '.join(TYPES)}"):
         load(path, type="yolo99")
+    with pytest.raises(ConfigError, match=r"unknown type 'yolo8'.*; did you mean 'yolov8'\?$"):
+        load(path, type="yolo8")
+    unknown = r"^Classifier has no setting 'topk'; did you mean 'top_k'\?$"
+    for model in (path, path.read_bytes()):
+        with pytest.raises(ConfigError, match=unknown):
+            load(model, topk=2)
+    with infersdk.load(path) as network, pytest.raises(ConfigError, match=unknown):
+        load(network, topk=2)
     assert isinstance(load(head_model(tmp_path / "v.onnx", [np.zeros((6, 84), np.float32)], {}), type="yolo11"), YOLOv8)
 
 
@@ -161,7 +170,6 @@ def test_models_of_the_test_data(assets: Path) -> None:
     models = assets / "models"
     refused: dict[str, Any] = {
         "twinlitenet.onnx": 'area="lanes", lanes="segmentation"',
-        "yolox_nano.onnx": "YOLOX",
         "selfie_segmentation.onnx": 'preset="unit"',
         "osnet_x0_25_msmt17.onnx": 'type="classifier" or type="embedding"',
     }  # fmt: skip
@@ -171,6 +179,7 @@ def test_models_of_the_test_data(assets: Path) -> None:
     for name, kind in {
         "yolov5n.onnx": YOLOv5,
         "yolov8n.onnx": YOLOv8,
+        "yolox_nano.onnx": YOLOX,
         "squeezenet1.1.onnx": Classifier,
         "yolov10n.onnx": EndToEnd,
         "yolov8n-pose.onnx": YOLOv8Pose,

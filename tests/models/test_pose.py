@@ -55,7 +55,8 @@ def test_rows_that_are_chosen_already(tmp_path: Path, shape: tuple[int, int], ba
     output[9, :6] = [0, 16, 8, 24, 0.9, 0]
     places = np.full((points, values), 0.5)
     places[:, 0], places[:, 1] = 32 + np.arange(points), 32
-    output[5, 6:], output[9, 6:] = places.reshape(-1), places.reshape(-1) + 1
+    output[5, 6:] = places.reshape(-1)
+    output[9, 6:] = (places + [1, 1, 0][:values]).reshape(-1)
     path = head_model(tmp_path / "m.onnx", [output], METADATA | {"kpt_shape": str([points, values])})
     with load(path, backend=backend, max_batch=2) as model:
         assert type(model) is EndToEndPose

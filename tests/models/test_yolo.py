@@ -126,7 +126,7 @@ def test_chosen_classes(two_boxes: Path) -> None:
             assert (found.labels, found.stats.dropped_detections) == (["cat"], 0)
         assert model(image).labels == ["dog"]
         for classes, words in (
-            (["cot"], "no class 'cot'; did you mean cat"),
+            (["cot"], "no class 'cot'; did you mean 'cat'"),
             ([2], "no class number 2; use those that it has, from 0 to 1"),
             ([-1], "number -1"),
             ([], "classes is empty; give one or more"),
@@ -218,9 +218,9 @@ def test_a_setting_does_not_change_afterwards(two_boxes: Path) -> None:
 
 def test_wrong_head_is_refused(tmp_path: Path, two_boxes: Path) -> None:
     channel_first = constant_model(tmp_path / "v8.onnx", np.zeros((6, 12)))
-    with pytest.raises(errors.UnsupportedModelError, match="models.YOLOv8"):
+    with pytest.raises(errors.UnsupportedModelError, match="channel-first, as YOLOv8 writes it"):
         YOLOv5(channel_first)
-    with pytest.raises(errors.UnsupportedModelError, match="models.YOLOv5"):
+    with pytest.raises(errors.UnsupportedModelError, match="anchor-first, as YOLOv5 writes it"):
         YOLOv8(two_boxes)
     with pytest.raises(errors.UnsupportedModelError, match="grids"):
         YOLOX(two_boxes)(np.zeros((64, 64, 3), np.uint8))
@@ -234,9 +234,15 @@ def test_wrong_head_is_refused_where_the_model_leaves_its_shape_open(tmp_path: P
     image = np.zeros((64, 64, 3), np.uint8)
     anchor_first = constant_model(tmp_path / "v5.onnx", np.zeros((252, 7)), declared=("boxes", "values"))
     channel_first = constant_model(tmp_path / "v8.onnx", np.zeros((6, 84)), declared=("values", "boxes"))
-    with YOLOv8(anchor_first) as model, pytest.raises(errors.UnsupportedModelError, match="models.YOLOv5"):
+    with (
+        YOLOv8(anchor_first) as model,
+        pytest.raises(errors.UnsupportedModelError, match="anchor-first, as YOLOv5 writes it"),
+    ):
         model(image)
-    with YOLOv5(channel_first) as model, pytest.raises(errors.UnsupportedModelError, match="models.YOLOv8"):
+    with (
+        YOLOv5(channel_first) as model,
+        pytest.raises(errors.UnsupportedModelError, match="channel-first, as YOLOv8 writes it"),
+    ):
         model(image)
     named = constant_model(tmp_path / "v8-boxes.onnx", np.zeros((6, 84)), declared=(6, "boxes"))
     assert isinstance(load(named), YOLOv8)  # as Ultralytics exports it with dynamic=True
@@ -284,9 +290,19 @@ def test_network_inputs_are_of_the_images_alone(two_boxes: Path, monkeypatch: py
             np.testing.assert_array_equal(array, expected)
 
 
-def test_an_unknown_argument_tells_the_wrapper_s_own_too(two_boxes: Path) -> None:
-    with pytest.raises(errors.ConfigError, match="confidence.*threads.*YOLOv5 itself are .*conf, iou"):
-        YOLOv5(two_boxes, confidence=0.3)
+def test_an_unknown_argument(two_boxes: Path) -> None:
+    for name, message in (
+        ("confidence", r"^YOLOv5 has no setting 'confidence'; did you mean 'conf'\?$"),
+        ("treads", r"^YOLOv5 has no setting 'treads'; did you mean 'threads'\?$"),
+        ("frobnicate", "YOLOv5 has no setting 'frobnicate'; its settings are .*conf, iou.*'onnxruntime' are .*threads"),
+    ):
+        with pytest.raises(errors.ConfigError, match=message):
+            YOLOv5(two_boxes, **{name: 2})
+    with YOLOv5(two_boxes) as model:
+        with pytest.raises(errors.ConfigError, match=r"'confidence' cannot be given.*; did you mean 'conf'\?$"):
+            model(np.zeros((64, 64, 3), np.uint8), confidence=0.3)
+        with pytest.raises(errors.ConfigError, match="YOLOv5 has no setting 'threads'"):
+            YOLOv5(model.network, threads=2)
 
 
 def test_more_names_than_classes_are_refused(tmp_path: Path) -> None:

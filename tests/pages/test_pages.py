@@ -52,6 +52,17 @@ def test_a_page_escapes_what_it_is_given(tmp_path: Path) -> None:
     assert (FOLDER / "report.js").read_text() in page
 
 
+def test_the_button_of_each_page_is_one_sign(tmp_path: Path) -> None:
+    """It is 36 pixels wide, and the titles beside it leave room for it."""
+    template = tmp_path / "t.html.j2"
+    template.write_text('{% extends "base.html.j2" %}')
+    assert re.findall(r'<button id="theme"[^>]*>(.*?)</button>', render(template, {})) == ["◐"]
+    others = [path for path in FOLDER.parent.rglob("*.html.j2") if path.parent != FOLDER]
+    assert len(others) >= 4
+    assert not [path for path in others if 'id="theme"' in path.read_text("utf-8")]
+    assert re.search(r"header \{[^}]*padding-right: 48px;", (FOLDER / "report.css").read_text())
+
+
 def test_points_on_logarithmic_axes() -> None:
     found = marks(draw("scatter", {"points": [point(10, 1, 1), point(100, 10, 2), point(1000, 100, 3)]}))
     (ax, ay), (bx, by), (cx, cy) = (found[f"point {i}"] for i in (1, 2, 3))

@@ -13,14 +13,13 @@ What flows between two nodes that stay in float32 is not rounded on the way.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...errors import ConfigError, UnsupportedModelError
+from ...errors import ConfigError, UnsupportedModelError, nearest
 from ..index_arithmetic import index_nodes
 from ..precision import is_quantized, precision_of
 from ..types import element_types, inner_graphs, signature
@@ -120,9 +119,7 @@ class ToFloat16:
         known = set(names)
         for name in self.keep_nodes:
             if name not in known:
-                close = difflib.get_close_matches(name, names, 1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise ConfigError(f"the model has no node {name!r} to keep in fp32{hint}")
+                raise ConfigError(f"the model has no node {name!r} to keep in fp32{nearest(name, names)}")
 
 
 def stays_fp32(model: ir.Model) -> set[ir.Node]:

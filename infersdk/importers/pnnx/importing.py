@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...errors import ConfigError, InferenceError, UnsupportedModelError
+from ...errors import ConfigError
 from ..conversion import Imported, InputShape, Request, sizes_by_name
 from .graph import PnnxGraph
-from .running import as_module, leaves
+from .running import as_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,9 @@ def import_pnnx(request: Request) -> Imported:
     """The importer of `.pnnx.param` files.
 
     Raises:
-        ConfigError: shapes are given for inputs whose shapes are in the file, or are missing for others.
-        UnsupportedModelError: operators are not known, or PyTorch does not run or export the graph.
+        ConfigError: shapes are given for inputs whose shapes are in the file, or are missing for others, or PyTorch
+            does not run the graph.
+        UnsupportedModelError: operators are not known, or PyTorch does not export the graph.
         ModelFormatError: the file is damaged.
         BackendUnavailableError: PyTorch is not installed.
     """
@@ -33,11 +34,7 @@ def import_pnnx(request: Request) -> Imported:
     names = [f"in{index}" for index in range(len(graph.inputs))]
     wanted = _inputs(graph.inputs, names, request.shapes)
     free = [{axis: None for axis, size in enumerate(one.shape or ()) if size is None} for one in graph.inputs]
-    try:
-        outputs = [f"out{index}" for index in range(_count_outputs(graph, module, wanted))]
-        return export_in_process(module, names, wanted, request, outputs=outputs, free=free if any(free) else None)
-    except InferenceError as error:
-        raise UnsupportedModelError(f"PyTorch does not run {str(request.source)!r}: {error}") from None
+    return export_in_process(module, names, wanted, request, prefix="out", free=free if any(free) else None)
 
 
 def _inputs(
@@ -58,12 +55,3 @@ def _inputs(
         wanted.append((tuple(size for size in shape if size is not None), dtype))
     return wanted
 
-
-def _count_outputs(graph: PnnxGraph, module: object, wanted: Sequence[tuple[tuple[int, ...], str]]) -> int:
-    import torch
-
-    from ..workers.torch_export import random_tensors
-
-    assert isinstance(module, torch.nn.Module)
-    with torch.inference_mode():
-        return len(leaves(module(*random_tensors(list(wanted), 0))))

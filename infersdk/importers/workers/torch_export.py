@@ -149,6 +149,36 @@ def random_tensors(wanted: list[Any], number: int) -> list[Any]:
     return made
 
 
+def tensors_of(names: list[str], wanted: list[Any], samples: dict[str, Any], number: int) -> list[Any]:
+    """The inputs of a round: the samples that are given, by name, and random ones."""
+    import torch
+
+    return [
+        torch.tensor(samples[name], dtype=getattr(torch, dtype)) if name in samples else tensor
+        for name, (_, dtype), tensor in zip(names, wanted, random_tensors(wanted, number), strict=True)
+    ]
+
+
+def try_run(module: Any, names: list[str], wanted: list[Any], example: list[Any]) -> int:
+    """Runs a module on its example, before it is exported; returns the number of its outputs.
+
+    Raises:
+        RefusedError: it fails; the message has PyTorch's reason.
+    """
+    import torch
+
+    try:
+        with torch.no_grad():
+            return len(arrays(module(*[tensor.clone() for tensor in example])))
+    except Exception as error:
+        shapes = ", ".join(f"{name}={shape}" for name, (shape, _) in zip(names, wanted, strict=True))
+        raise RefusedError(
+            f"PyTorch does not run the model with {shapes}: {reason_of(error)}; where random values do not fit, give "
+            f"some: --input {names[-1]}=0,3,5, or samples={{{names[-1]!r}: [0, 3, 5]}}",
+            "config",
+        ) from None
+
+
 def arrays(results: Any) -> list[Any]:
     """The tensors in what a module returns, in order, as arrays."""
     import torch
@@ -253,14 +283,29 @@ def trace_instead(
 
 
 def first_line(error: BaseException) -> str:
-    """The line of a message that says something."""
-    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # without colours
-    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    """The first line of a message, and the reason that PyTorch gives further down or as the cause."""
+    lines = _lines(error)
     text = lines[0] if lines else type(error).__name__
-    cause = error.__cause__
-    if cause is not None and str(cause):
-        text = f"{text} ({str(cause).strip().splitlines()[0]})"
-    return text[:300]
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    reason = reason_of(cause)
+    return text[:300] if reason in text else f"{text[:300]} ({reason})"
+
+
+def reason_of(error: BaseException) -> str:
+    """The line of a message with the reason: of an error in TorchScript the last one that names an error, else the
+    first.
+    """
+    lines = _lines(error)
+    named = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
+    return ((named or lines or [type(error).__name__])[-1 if named else 0])[:300]
+
+
+def _lines(error: BaseException) -> list[str]:
+    """Those of a message that are not empty, without colours."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))
+    return [line.strip() for line in plain.splitlines() if line.strip()]
 
 
 # ---- the process ----
@@ -279,13 +324,11 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     else:
         module = loaded.module()
         names, wanted = program_inputs(loaded)
-    example = random_tensors(wanted, 0)
-    try:
-        with torch.no_grad():
-            module(*[tensor.clone() for tensor in example])
-    except Exception as error:
-        shapes = ", ".join(f"{name}={shape}" for name, (shape, _) in zip(names, wanted, strict=True))
-        raise RefusedError(f"PyTorch does not run the model with {shapes}: {last_line(error)}", "config") from None
+    samples = request["samples"]
+    if unknown := sorted(set(samples) - set(names)):
+        raise RefusedError(f"there is no input {unknown[0]!r}; its inputs are {', '.join(names)}", "config")
+    example = tensors_of(names, wanted, samples, 0)
+    try_run(module, names, wanted, example)
     notes: list[str] = []
     if request.get("converted"):
         export_converted(module, example, target)
@@ -297,16 +340,11 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             notes = trace_instead(module, example, names, target, first_line(error))
     for number in range(ROUNDS):
-        tensors = random_tensors(wanted, number)
+        tensors = tensors_of(names, wanted, samples, number)
         with torch.no_grad():
             results = module(*[tensor.clone() for tensor in tensors])
         save_sample(folder, number, arrays(tensors), arrays(results))
     return {"notes": notes, "runtime": f"PyTorch {torch.__version__}"}
-
-
-def last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]
 
 
 def program_inputs(program: Any) -> tuple[list[str], list[Any]]:

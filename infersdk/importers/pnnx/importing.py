@@ -54,4 +54,3 @@ def _inputs(
         dtype = "float32" if operand.dtype is None else operand.dtype.name
         wanted.append((tuple(size for size in shape if size is not None), dtype))
     return wanted
-

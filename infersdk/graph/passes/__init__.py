@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ...errors import ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
-from ..files import EXTERNAL_KEY, borrowed_model, check_weights, model_bytes
+from ..files import EXTERNAL_KEY, borrowed_model, check_weights, load_proto, model_bytes, proto_bytes
 from .add_nms import AddNms
 from .chain_poolings import ChainPoolings
 from .clean_up import CleanUp
@@ -133,6 +133,9 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
     apart = source.path is None and source.is_onnx and source.mentions(EXTERNAL_KEY)
     if not wanted and not apart:
         return None
+    if all(isinstance(one, EndAtHead) for one in wanted) and not source.mentions(EXTERNAL_KEY):
+        proto = load_proto(source)
+        return proto_bytes(proto) if [one for one in wanted if one.apply_to_proto(proto)] else None
     with borrowed_model(source) as graph:
         try:
             return model_bytes(graph) if apply_passes(graph, wanted) or apart else None

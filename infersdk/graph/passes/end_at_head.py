@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from ..graph_end import UnprovenError
-from ..head_rules import HeadEnd, find_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ...model_source import ModelSource
+    from ..head_rules import HeadEnd
     from ..raw_head import RawHead
 
 __all__ = ["EndAtHead", "whole_proto"]
@@ -122,6 +122,8 @@ def _find(proto: Any) -> HeadEnd:
     A convolution gives them so. Where channels come last, a Reshape does, with sizes that a graph computes: what they
     are for one image does not say what they are for several.
     """
+    from ..head_rules import find_head
+
     value = _images(proto)
     sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     if proto.graph.sparse_initializer:

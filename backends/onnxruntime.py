@@ -28,7 +28,7 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.info import onnx_info
-from ..graph.passes import cached_model, loading_passes
+from ..graph.passes import NameNodes, cached_model, loading_passes
 from ..infer import BackendInfo
 from ..memory_limit import tensor_nbytes
 from ..ops.batch import available_processors
@@ -192,8 +192,6 @@ class OnnxRuntimeInfer(RunsRows):
             raise ConfigError(f"fp16_keep is for precision='fp16', not for {wanted!r}")
         passes = self._passes()
         if self.options.profiling:
-            from ..graph.passes import NameNodes
-
             passes.append(NameNodes())  # the profiler reports nodes by their names
         try:
             return cached_model(self.model, passes) or self.model.content or str(self.model)

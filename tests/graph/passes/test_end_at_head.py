@@ -62,6 +62,17 @@ def test_forms_of_distances(tmp_path: Path, separate: bool, last_axis: bool, sli
     assert not {"Sigmoid", "Softmax", "Concat", "Split"} & {node.op_type for node in parse_model(content).graph}
 
 
+@pytest.mark.parametrize("separate", [False, True], ids=["joined", "separate"])
+@pytest.mark.parametrize(("bins", "classes"), [(5, 20), (1, 3), (1, 4)])
+def test_maps_of_equal_sizes(tmp_path: Path, bins: int, classes: int, separate: bool) -> None:
+    """The maps of boxes and classes have as many channels, or an output has as many values as YOLOv5's would."""
+    content, head = ended(yolov8_model(tmp_path / "m.onnx", bins=bins, classes=classes, separate=separate))
+    assert (head.layout, head.values, len(head.bins)) == ("yolov8", 4 + classes, bins)
+    images = np.random.default_rng(1).random((1, 3, 64, 96), F)
+    whole = run(str(tmp_path / "m.onnx"), images)["output0"]
+    np.testing.assert_allclose(decoded_yolov8(head, run(content, images)), whole, rtol=1e-5, atol=1e-4)
+
+
 def test_distances_are_halved_at_a_computed_index(tmp_path: Path) -> None:
     path = yolov8_model(tmp_path / "m.onnx", computed_slices=True)
     content, head = ended(path)

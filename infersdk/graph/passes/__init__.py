@@ -116,23 +116,18 @@ def loading_passes(
         keep_nodes, keep_io: see `ToFloat16`.
         x86: whether the processor is one.
     """
-    from .hard_swish import HardSwish
-    from .quantized_operators import QuantizedOperators
-    from .to_float16 import ToFloat16
-    from .unsigned_activations import UnsignedActivations
-
     if precision == "fp16" and backend in ("onnxruntime", "tensorrt", "tensorrt-rtx"):
         # They run a graph in the types that it is written in. OpenVINO has a setting for it.
-        yield ToFloat16(keep_nodes=tuple(keep_nodes), keep_io=keep_io)
+        yield _find("ToFloat16")(keep_nodes=tuple(keep_nodes), keep_io=keep_io)
     if backend == "onnxruntime" and device == "cpu":
-        yield HardSwish()  # OpenVINO knows all its forms
+        yield _find("HardSwish")()  # OpenVINO knows all its forms
     if backend == "onnxruntime" and device == "cpu" and x86:
         # Signed activations would be computed in floating point, or slowly.
-        yield UnsignedActivations()
+        yield _find("UnsignedActivations")()
     if backend == "openvino" and device in ("cpu", "auto"):
-        yield QuantizedOperators()
+        yield _find("QuantizedOperators")()
         # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
-        yield UnsignedActivations()
+        yield _find("UnsignedActivations")()
 
 
 def pass_keys(passes: Iterable[Pass]) -> list[dict[str, Any]]:

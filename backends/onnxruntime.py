@@ -28,7 +28,7 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.info import onnx_info
-from ..graph.passes import NameNodes, loading_passes, prepared_model
+from ..graph.passes import NameNodes, cached_model, loading_passes
 from ..infer import BackendInfo
 from ..memory_limit import tensor_nbytes
 from ..ops.batch import available_processors
@@ -194,7 +194,7 @@ class OnnxRuntimeInfer(RunsRows):
         if self.options.profiling:
             passes.append(NameNodes())  # the profiler reports nodes by their names
         try:
-            return prepared_model(self.model, passes) or self.model.content or str(self.model)
+            return cached_model(self.model, passes) or self.model.content or str(self.model)
         except UnsupportedModelError as error:
             if wanted is None:
                 raise

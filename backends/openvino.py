@@ -27,7 +27,7 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..formats import FORMATS
-from ..graph.passes import loading_passes, prepared_model
+from ..graph.passes import cached_model, loading_passes
 from ..infer import BackendInfo
 from ..ops.batch import available_processors
 from ..precision import PRECISIONS, describe_layers, keeps_precision
@@ -224,7 +224,7 @@ class OpenVinoInfer(RunsRows):
             self._check_readable(self.model.path)
         elif self.model.format is FORMATS["openvino"]:
             return self._read_ir()
-        content = prepared_model(self.model, loading_passes(self.backend, self._device.kind, self._requested_precision))
+        content = cached_model(self.model, loading_passes(self.backend, self._device.kind, self._requested_precision))
         content = content or self.model.content
         try:
             model = self._core.read_model(content or self._path_to_read())

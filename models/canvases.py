@@ -14,16 +14,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, UnsupportedModelError
-from ..graph.files import borrowed_model
-from ..graph.info import ModelInfo, onnx_info
-from ..graph.passes import FreeSize
-from ..graph.passes.resize_input import image_input
 from ..image import Geometry
 from ..model_source import ModelLike, ModelSource
 from ..registry import backend_class
 from .preprocessor import ImageInput
 
 if TYPE_CHECKING:
+    from ..graph.info import ModelInfo
     from ..infer import Infer
     from .preprocessor import Preprocessor
 
@@ -152,6 +149,10 @@ class CanvasPlan:
                 f"canvas='fit' needs an ONNX model, and {source.name} is "
                 f"{source.format.title if source.format else 'of an unknown format'}; use canvas='fixed'"
             )
+        from ..graph.files import borrowed_model
+        from ..graph.passes import FreeSize
+        from ..graph.passes.resize_input import image_input
+
         with borrowed_model(source) as graph:
             value, rows = image_input(graph)
             assert value.shape is not None
@@ -238,6 +239,8 @@ def _profiles(
     kind = backend_class(backend)
     if "profiles" not in kind.Options.__struct_fields__:
         return {}
+    from ..graph.info import onnx_info
+
     model = onnx_info(source)
     ranges = []
     for size in sizes(model):

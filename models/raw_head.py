@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..device import Device
-from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError
 from ..graph.domains import foreign_domains
 from ..graph.files import borrowed_model
-from ..graph.head_levels import UnprovenError
-from ..graph.passes import EndAtHead
+from ..graph.graph_end import UnprovenError
+from ..graph.passes import EndAtHead, apply_passes
+from ..graph.passes.end_at_head import whole_proto
 from ..graph.raw_head import RawHead
 from ..model_source import ModelLike, ModelSource
 from ..ops import GridLevel, RawHeadDecoder
@@ -82,14 +83,8 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
         return f"{source.name} is not an ONNX file"
     if domains := foreign_domains(source):
         return f"{source.name} has operators of {', '.join(sorted(domains))}"
-    if missing := [name for name in ("onnx", "onnx_ir") if importlib.util.find_spec(name) is None]:
-        return f"reading its graph needs {' and '.join(missing)}, which is not installed"
-    try:
-        if EndAtHead().concerns(source):
-            with borrowed_model(source):
-                pass
-    except (ModelFormatError, UnsupportedModelError) as error:  # a runtime may read more than the tools for graphs do
-        return f"its graph cannot be read: {error}"
+    if importlib.util.find_spec("onnx") is None:
+        return "reading its graph needs onnx, which is not installed"
     return None
 
 
@@ -134,9 +129,8 @@ def _head_in(source: ModelSource) -> RawHead:
     """
     before = next(i for i, one in enumerate(source.passes) if isinstance(one, EndAtHead))
     with borrowed_model(source) as model:
-        for one in source.passes[:before]:
-            one.apply(model)
-        return EndAtHead().find(model)
+        apply_passes(model, source.passes[:before])
+        return EndAtHead().find(whole_proto(model))
 
 
 def head_cut_off(model: ModelLike) -> RawHead | None:

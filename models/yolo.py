@@ -39,6 +39,9 @@ __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Shape = tuple[int | str | None, ...]
 
+#: Scores up to this one count for no box, with `conf=0` either. Runtimes compute a sigmoid to about 1e-7, and some give
+#: 0 for logits below -18: the number of boxes would be that of the runtime's rounding.
+LOWEST_CONF = 1e-6
 #: Decoders that a batch on a device keeps: as many as canvases, for two variants of the settings.
 MOST_DECODERS = 16
 #: Wrappers that override one of these read decoded boxes: their networks keep the decoding.
@@ -49,7 +52,8 @@ class YOLO(VisionModel[Detections]):
     """A detector with a raw head: images in, `Detections` out.
 
     Args:
-        conf: the score (and objectness) that a box must exceed, 0 to 1.
+        conf: the score (and objectness) that a box must exceed, 0 to 1; a value below 1e-6 counts as 1e-6, because
+            runtimes round such scores differently.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
         max_det: the most boxes an image; what is left out is counted in `Detections.stats`.
         max_candidates: the most boxes, the best ones, that go into NMS; 0 is all.
@@ -277,7 +281,7 @@ class YOLO(VisionModel[Detections]):
         """The settings of a decoder of so many boxes."""
         iou, max_det = self.suppression(boxes * classes if self.multi_label else boxes)
         return {
-            "conf": self.conf,
+            "conf": max(self.conf, LOWEST_CONF),
             "iou": iou,
             "max_det": max_det,
             "max_candidates": self.max_candidates,

@@ -93,6 +93,7 @@ def yolov5_model(
     anchors_of: Callable[[Any], Any] = lambda anchors: anchors,
     further_output: bool = False,
     pointwise: bool = False,
+    scale: float = 1,
     seed: int = 0,
 ) -> Path:
     """A network of one convolution a level, and YOLOv5's head behind it.
@@ -105,6 +106,7 @@ def yolov5_model(
         further_output: whether a map is an output, too.
         pointwise: whether the convolution of a level is of 1x1, behind another one: a quantiser makes a product of it,
             and a decoder may start at its features.
+        scale: factor of the weights that give the logits.
     """
     import onnx
     from onnx import TensorProto, helper
@@ -115,11 +117,11 @@ def yolov5_model(
     for stride, anchors in zip(STRIDES, ANCHORS, strict=True):
         count, width, height = len(anchors), size[0] // stride, size[1] // stride
         channels = 64 if pointwise else count * values
-        kernel = rng.normal(0, 3 / stride, (channels, 3, stride, stride)).astype(F)
+        kernel = rng.normal(0, 3 / stride, (channels, 3, stride, stride)).astype(F) * F(1 if pointwise else scale)
         bias = rng.normal(0, 1, channels).astype(F)
         maps.append(g("Conv", "images", kernel, bias, kernel_shape=[stride, stride], strides=[stride, stride]))
         if pointwise:
-            kernel = rng.normal(0, 0.1, (count * values, channels, 1, 1)).astype(F)
+            kernel = rng.normal(0, 0.1, (count * values, channels, 1, 1)).astype(F) * F(scale)
             bias = rng.normal(-1, 1, count * values).astype(F)
             maps[-1] = g(
                 "Conv", g("Relu", maps[-1]), kernel, bias, kernel_shape=[1, 1], dilations=[1, 1], group=1,
@@ -190,6 +192,7 @@ def yolov8_model(
     centre: tuple[str, float] = ("Div", 2.0),
     softmax_axis: int | None = None,
     turned: bool = False,
+    scale: float = 1,
     seed: int = 0,
 ) -> Path:
     """A network of two convolutions a level, and YOLOv8's head behind them.
@@ -202,6 +205,7 @@ def yolov8_model(
             their shape, as an exporter writes it that does not simplify.
         grid_of, strides_of, weights_of, centre, softmax_axis: what is written in place of the head's own.
         turned: whether the distances of right and lower edge come first.
+        scale: factor of the weights that give the logits.
     """
     import onnx
     from onnx import TensorProto, helper
@@ -212,7 +216,7 @@ def yolov8_model(
         width, height = size[0] // stride, size[1] // stride
         maps = []
         for channels in (count, classes):
-            kernel = rng.normal(0, 3 / stride, (channels, 3, stride, stride)).astype(F)
+            kernel = rng.normal(0, 3 / stride, (channels, 3, stride, stride)).astype(F) * F(scale)
             bias = rng.normal(0, 1, channels).astype(F)
             maps.append(g("Conv", "images", kernel, bias, kernel_shape=[stride, stride], strides=[stride, stride]))
         if separate:

@@ -22,11 +22,16 @@
 
 from __future__ import annotations
 
-from .declaration import CustomOp
-from .kernels import CFunction, CSource, CudaSource, Launch, include_folder
-from .onnx_schema import deregister, register
-from .shapes import Dim, Shape, ceil_div, maximum, minimum, require_equal
-from .torch_operators import opset_versions, torch_operator, translation_table
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy
+
+if TYPE_CHECKING:
+    from .declaration import CustomOp
+    from .kernels import CFunction, CSource, CudaSource, Launch, include_folder
+    from .onnx_schema import deregister, register
+    from .shapes import Dim, Shape, ceil_div, maximum, minimum, require_equal
+    from .torch_operators import opset_versions, torch_operator, translation_table
 
 __all__ = [
     "CFunction",
@@ -47,3 +52,26 @@ __all__ = [
     "torch_operator",
     "translation_table",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "CFunction": "kernels",
+        "CSource": "kernels",
+        "CudaSource": "kernels",
+        "CustomOp": "declaration",
+        "Dim": "shapes",
+        "Launch": "kernels",
+        "Shape": "shapes",
+        "ceil_div": "shapes",
+        "deregister": "onnx_schema",
+        "include_folder": "kernels",
+        "maximum": "shapes",
+        "minimum": "shapes",
+        "opset_versions": "torch_operators",
+        "register": "onnx_schema",
+        "require_equal": "shapes",
+        "torch_operator": "torch_operators",
+        "translation_table": "torch_operators",
+    },
+)

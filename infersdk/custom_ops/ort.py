@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._lib import check, ffi, lib, library_path
-from .native import native_op
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -24,6 +23,8 @@ def register_operators(session_options: Any, ops: OperatorSet, device: Device) -
         CustomOpError: an operator has no kernel for the device, or the kernel cannot be compiled or loaded.
     """
     wanted = sorted(ops, key=lambda op: op.domain)
+    from .native import native_op
+
     handles = [native_op(op, signature, device).handle for op in wanted for signature in op.signatures()]
     offered = ffi.new("ifs_custom_op *[]", handles)
     check(lib.ifs_custom_offer_to_ort(offered, len(handles)))

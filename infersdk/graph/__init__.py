@@ -5,8 +5,19 @@ infersdk.graph.onnx_info("model.onnx")          # inputs, outputs, operators, pr
 infersdk.graph.passes                           # ready edits: free the batch, another size, FP16, ...
 """
 
-from . import passes
-from .editor import Graph, open  # noqa: A004
-from .info import ModelInfo, onnx_info
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy
+
+if TYPE_CHECKING:
+    from . import passes
+    from .editor import Graph, open  # noqa: A004
+    from .info import ModelInfo, onnx_info
 
 __all__ = ["Graph", "ModelInfo", "onnx_info", "open", "passes"]
+
+__getattr__, __dir__ = lazy(
+    __name__, {"Graph": "editor", "ModelInfo": "info", "onnx_info": "info", "open": "editor", "passes": "passes"}
+)

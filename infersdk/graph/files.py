@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "EXTERNAL_KEY", "borrowed_model", "check_weights", "external_files", "model_bytes", "parse_model", "read_model",
-    "require_onnx", "write_model",
+    "EXTERNAL_KEY", "borrowed_model", "check_weights", "external_files", "load_proto", "model_bytes", "parse_model",
+    "proto_bytes", "read_model", "require_onnx", "write_model",
 ]  # fmt: skip
 
 #: What protobuf puts into one message.
@@ -113,8 +113,9 @@ def parse_model(content: bytes) -> ir.Model:
     return _from_proto(proto, "the model")
 
 
-def load_proto(source: ModelSource) -> Any:
+def load_proto(model: ModelLike) -> Any:
     """The `onnx.ModelProto` of a model, without weights that are in other files."""
+    source = ModelSource.of(model)
     import onnx
 
     try:
@@ -225,8 +226,17 @@ def model_bytes(model: ir.Model) -> bytes:
         _load_weights(model)
     except (OSError, ValueError) as error:
         raise ModelFormatError(f"the weights of the model cannot be read: {error}") from None
+    return proto_bytes(ir.to_proto(model))
+
+
+def proto_bytes(proto: Any) -> bytes:
+    """An `onnx.ModelProto` as the bytes of one ONNX file.
+
+    Raises:
+        UnsupportedModelError: it is larger than the 2 GiB that one file holds.
+    """
     try:
-        content: bytes = ir.to_proto(model).SerializeToString()
+        content: bytes = proto.SerializeToString()
     except Exception as error:  # protobuf's own exceptions differ between its implementations
         raise UnsupportedModelError(
             f"the model is too large for one file of {LARGEST_MESSAGE} bytes ({error}); keep its weights in a file of "

@@ -9,13 +9,20 @@ array (`found[found.scores > 0.5]`, `found[[0, 2]]`), and goes on to other progr
     found.save("out.jpg", image=frame)                  # the boxes drawn; "out.json" holds the rows
 """
 
-from .class_maps import ClassMap, ClassMaps
-from .classifications import Classification, Classifications
-from .detections import Detection, Detections
-from .embeddings import Embedding, Gallery, Match
-from .image_reference import ImageReference
-from .masks import Mask, Masks
-from .rows import Rows
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._lazy import lazy
+
+if TYPE_CHECKING:
+    from .class_maps import ClassMap, ClassMaps
+    from .classifications import Classification, Classifications
+    from .detections import Detection, Detections
+    from .embeddings import Embedding, Gallery, Match
+    from .image_reference import ImageReference
+    from .masks import Mask, Masks
+    from .rows import Rows
 
 __all__ = [
     "ClassMap",
@@ -32,3 +39,22 @@ __all__ = [
     "Match",
     "Rows",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "ClassMap": "class_maps",
+        "ClassMaps": "class_maps",
+        "Classification": "classifications",
+        "Classifications": "classifications",
+        "Detection": "detections",
+        "Detections": "detections",
+        "Embedding": "embeddings",
+        "Gallery": "embeddings",
+        "ImageReference": "image_reference",
+        "Mask": "masks",
+        "Masks": "masks",
+        "Match": "embeddings",
+        "Rows": "rows",
+    },
+)

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from ..._text import json_text
 from ...errors import BackendUnavailableError, InputError, ShapeError
 from ...ops import NO_CLASS
 from ..colours import colour
-from ..draw import to_pil
 from ..names import find_classes
 from .drawable import Drawable
 from .image_reference import ImageReference
@@ -24,6 +22,7 @@ from .rows import class_label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from PIL import Image
     from typing_extensions import Self
 
     from ...image import HostImage, ImageSource
@@ -73,11 +72,15 @@ class _Tinting(Drawable):
             raise InputError(
                 f"the image has {given.size[0]} x {given.size[1]} pixels, but the map {self.size[0]} x {self.size[1]}"
             )
+        from ..draw import to_pil
+
         return self._drawn(to_pil(given), opacity)
 
     def _drawn(self, pil: Image.Image, opacity: float = 0.5) -> Image.Image:
         pixels = np.array(pil)
         self._tint(pixels, opacity)
+        from PIL import Image
+
         return Image.fromarray(pixels)
 
 
@@ -200,6 +203,8 @@ class ClassMap(_Tinting):
 
     def to_pil(self) -> Image.Image:
         """The map as an image of PIL's with a palette: pixels are class numbers, shown in the classes' colours."""
+        from PIL import Image
+
         pil = Image.fromarray(self.class_ids, mode="P")
         pil.putpalette(self._colours().reshape(-1).tolist())
         return pil

@@ -13,7 +13,6 @@ import numpy as np
 
 from ...errors import InputError, ShapeError
 from ...ops import DETECTION, DetectStats
-from ..draw import draw_boxes, to_pil
 from ..oriented import corners
 from .drawable import Drawable
 from .exports import coco_rows, plain, supervision_detections
@@ -291,8 +290,12 @@ class Detections(Rows[Detection], Drawable):
             ConfigError: there is no such font, column or keypoint.
             ImageError: the image cannot be read.
         """
+        from ..draw import draw_boxes, to_pil
+
         given = to_pil(self._image_to_draw(image, channel_order))
         return draw_boxes(given, self, font=font, colour_by=colour_by, skeleton=skeleton)
 
     def _drawn(self, pil: Image.Image) -> Image.Image:
+        from ..draw import draw_boxes
+
         return draw_boxes(pil, self)

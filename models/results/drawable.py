@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ...errors import InputError
 from ...image import HostImage, ImageSource, read_image
-from ..draw import blank_image, to_pil
 from .rows import save_rows
 
 if TYPE_CHECKING:
@@ -61,6 +60,8 @@ class Drawable(ABC):
         """For notebooks: drawn over the image, or over grey where the image is not known any more."""
         image = None if self.image is None else self.image.read()
         buffer = io.BytesIO()
+        from ..draw import blank_image, to_pil
+
         self._drawn(blank_image(self.size) if image is None else to_pil(image)).save(buffer, "PNG")
         return buffer.getvalue()
 

@@ -307,7 +307,7 @@ def test_other_formats_and_missing_packages(assets: Path, model: Path, monkeypat
     with pytest.raises(errors.ConfigError, match="yolov8n-pose.xml is not an ONNX file"):
         YOLOv8(assets / "ir" / "yolov8n-pose.xml", "openvino", decode_head="native")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(errors.ConfigError, match="needs onnx and onnx_ir, which is not installed"):
+    with pytest.raises(errors.ConfigError, match="needs onnx, which is not installed"):
         YOLOv5(model, decode_head="native")
     with YOLOv5(model) as wrapper:
         assert wrapper.decode_head_used == "graph"
@@ -383,7 +383,7 @@ def test_a_graph_that_only_the_runtime_reads_keeps_its_decoding(model: Path) -> 
         with make(model, conf=0.3) as wrapper:
             assert wrapper.decode_head_used == "graph"
             check_same(wrapper(IMAGES[0]), want)
-        with pytest.raises(errors.ConfigError, match=r"its graph cannot be read: .* has sparse weights"):
+        with pytest.raises(errors.UnsupportedModelError, match="has sparse weights"):
             make(model, decode_head="native")
 
 

@@ -8,43 +8,51 @@ the same model: the version is part of the keys of cached engines.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from ..._lazy import lazy
 from ..._text import logger
-from ...errors import ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
+from ...cache import Cache, key_of
+from ...errors import ConfigError, InferSDKError, ModelFormatError, OutputError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
-from ..files import EXTERNAL_KEY, borrowed_model, check_weights, model_bytes
-from .add_nms import AddNms
-from .chain_poolings import ChainPoolings
-from .clean_up import CleanUp
-from .end_at_head import EndAtHead
-from .fold_space_to_depth import FoldSpaceToDepth
-from .free_batch import FreeBatch
-from .free_size import FreeSize
-from .hard_swish import HardSwish
-from .image_in import ImageIn
-from .name_axes import NameAxes
-from .name_nodes import NameNodes
-from .quantized_operators import QuantizedOperators
-from .resize_input import ResizeInput
-from .set_opset import SetOpset
-from .static_reshapes import StaticReshapes
-from .to_float16 import ToFloat16
-from .unsigned_activations import UnsignedActivations
-from .weight_forms import NarrowIndices, ShrinkConstants, WeightsOffInputs
+from ..files import EXTERNAL_KEY, borrowed_model, check_weights, load_proto, model_bytes, proto_bytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from .add_nms import AddNms
+    from .chain_poolings import ChainPoolings
+    from .clean_up import CleanUp
+    from .end_at_head import EndAtHead
+    from .fold_space_to_depth import FoldSpaceToDepth
+    from .free_batch import FreeBatch
+    from .free_size import FreeSize
+    from .hard_swish import HardSwish
+    from .image_in import ImageIn
+    from .name_axes import NameAxes
+    from .name_nodes import NameNodes
+    from .quantized_operators import QuantizedOperators
+    from .resize_input import ResizeInput
+    from .set_opset import SetOpset
+    from .static_reshapes import StaticReshapes
+    from .to_float16 import ToFloat16
+    from .unsigned_activations import UnsignedActivations
+    from .weight_forms import NarrowIndices, ShrinkConstants, WeightsOffInputs
 
 __all__ = [
     "PASSES", "AddNms", "ChainPoolings", "CleanUp", "EndAtHead", "FoldSpaceToDepth", "FreeBatch", "FreeSize",
     "HardSwish", "ImageIn", "NameAxes", "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput",
     "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs",
-    "apply_passes", "loading_passes", "pass_keys", "prepared_model",
+    "apply_passes", "cached_model", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logger("infersdk.graph")
+
+
+if TYPE_CHECKING:
+    PASSES: tuple[type[Pass], ...]
 
 
 class Pass(Protocol):
@@ -60,12 +68,36 @@ class Pass(Protocol):
         """Changes the model in place; returns whether it did."""
 
 
-#: All passes there are.
-PASSES: tuple[type[Pass], ...] = (
-    AddNms, ChainPoolings, CleanUp, EndAtHead, FoldSpaceToDepth, FreeBatch, FreeSize, HardSwish, ImageIn, NameAxes,
-    NameNodes, NarrowIndices, QuantizedOperators, ResizeInput, SetOpset, ShrinkConstants, StaticReshapes, ToFloat16,
-    UnsignedActivations, WeightsOffInputs,
-)  # fmt: skip
+#: The module that each pass comes from.
+_HOMES = {
+    "AddNms": "add_nms",
+    "ChainPoolings": "chain_poolings",
+    "CleanUp": "clean_up",
+    "EndAtHead": "end_at_head",
+    "FoldSpaceToDepth": "fold_space_to_depth",
+    "FreeBatch": "free_batch",
+    "FreeSize": "free_size",
+    "HardSwish": "hard_swish",
+    "ImageIn": "image_in",
+    "NameAxes": "name_axes",
+    "NameNodes": "name_nodes",
+    "NarrowIndices": "weight_forms",
+    "QuantizedOperators": "quantized_operators",
+    "ResizeInput": "resize_input",
+    "SetOpset": "set_opset",
+    "ShrinkConstants": "weight_forms",
+    "StaticReshapes": "static_reshapes",
+    "ToFloat16": "to_float16",
+    "UnsignedActivations": "unsigned_activations",
+    "WeightsOffInputs": "weight_forms",
+}
+
+
+_find, __dir__ = lazy(__name__, _HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    return tuple(map(_find, sorted(_HOMES))) if name == "PASSES" else _find(name)
 
 
 def loading_passes(
@@ -86,16 +118,16 @@ def loading_passes(
     """
     if precision == "fp16" and backend in ("onnxruntime", "tensorrt", "tensorrt-rtx"):
         # They run a graph in the types that it is written in. OpenVINO has a setting for it.
-        yield ToFloat16(keep_nodes=tuple(keep_nodes), keep_io=keep_io)
+        yield _find("ToFloat16")(keep_nodes=tuple(keep_nodes), keep_io=keep_io)
     if backend == "onnxruntime" and device == "cpu":
-        yield HardSwish()  # OpenVINO knows all its forms
+        yield _find("HardSwish")()  # OpenVINO knows all its forms
     if backend == "onnxruntime" and device == "cpu" and x86:
         # Signed activations would be computed in floating point, or slowly.
-        yield UnsignedActivations()
+        yield _find("UnsignedActivations")()
     if backend == "openvino" and device in ("cpu", "auto"):
-        yield QuantizedOperators()
+        yield _find("QuantizedOperators")()
         # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
-        yield UnsignedActivations()
+        yield _find("UnsignedActivations")()
 
 
 def pass_keys(passes: Iterable[Pass]) -> list[dict[str, Any]]:
@@ -133,6 +165,10 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
     apart = source.path is None and source.is_onnx and source.mentions(EXTERNAL_KEY)
     if not wanted and not apart:
         return None
+    if all(hasattr(one, "apply_to_proto") for one in wanted) and not source.mentions(EXTERNAL_KEY):
+        proto = load_proto(source)
+        changed = [one.apply_to_proto(proto) for one in wanted]
+        return proto_bytes(proto) if any(changed) else None
     with borrowed_model(source) as graph:
         try:
             return model_bytes(graph) if apply_passes(graph, wanted) or apart else None
@@ -143,3 +179,23 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
             if isinstance(error, InferSDKError) or not source.mentions(EXTERNAL_KEY):
                 raise
             raise ModelFormatError(f"{source.name}: its weights in other files cannot be read: {error}") from error
+
+
+def cached_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
+    """As `prepared_model()`, whose result is kept in the cache by the contents of the model and the passes: a process
+    that loads the same model again reads no graph. A model with weights in other files is prepared each time.
+    """
+    source, passes = ModelSource.of(model), list(passes)
+    if not source.is_onnx or source.mentions(EXTERNAL_KEY):
+        return prepared_model(source, passes)
+    every = pass_keys([*source.passes, *passes])
+    key = key_of({"kind": "prepared model", "model": hashlib.sha256(source.read()).hexdigest(), "passes": every})
+    cache = Cache()
+    if (found := cache.get(key)) is not None:
+        return found[0] or None
+    content = prepared_model(source, passes)
+    try:
+        cache.put(key, content or b"", kind="prepared model", backend="", label=source.name)
+    except OutputError as error:
+        _log.info("%s is prepared again each time: %s", source.name, error)
+    return content

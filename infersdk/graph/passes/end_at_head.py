@@ -9,32 +9,23 @@ nearly all of the last convolutions, which are a twelfth of all that the smalles
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import numpy as np
 
-from ...errors import ConfigError, UnsupportedModelError
-from ..anchor_heads import find_anchor_head
-from ..anchor_products import ProductMap
-from ..distance_heads import find_distance_head
-from ..head_features import at_features
-from ..head_levels import HeadProof, UnprovenError
-from ..raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS
-from ..weights import drop_unused_weights, taken_names
-from ._sizes import data_inputs, fixed, shapes_of
+from ..graph_end import UnprovenError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import onnx_ir as ir
 
     from ...model_source import ModelSource
+    from ..head_rules import HeadEnd
     from ..raw_head import RawHead
 
-    #: A value of the graph, or what one can be made of.
-    _Map = ir.Value | ProductMap
-
-__all__ = ["EndAtHead"]
+__all__ = ["EndAtHead", "whole_proto"]
 
 #: The axis that is 1 for one image, and this for so many, is that of the images.
 _IMAGES = 3
@@ -45,104 +36,119 @@ class EndAtHead:
     """Ends a detector at the maps of its head, or at the features of maps, and writes into its metadata how they are
     decoded (`RawHead`).
 
-    It does so where the graph proves that it ends with one of the decodings that `RawHead` names, in float32 or
-    float16, for images of one size, and no larger than what the native decoder takes. Any other model stays as it is;
-    `find()` says why.
+    It does so where the graph follows one of the rules of `head_rules`, in float32 or float16, for images of one size,
+    and no larger than what the native decoder takes. Any other model stays as it is; `find()` says why.
     """
 
     name: ClassVar[str] = "end-at-head"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape"))
 
-    def find(self, model: ir.Model) -> RawHead:
-        """The head of a model, with the names that the maps have in it.
+    def find(self, proto: Any) -> RawHead:
+        """The head of an `onnx.ModelProto`, with the names that the maps have in it.
 
         Raises:
             UnprovenError: the model ends with something else; the message has the reason.
         """
-        return _find(model)[0]
+        return _find(proto).head
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
-        from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+        proto = whole_proto(model)
+        if not self.apply_to_proto(proto):
+            return False
+        ended = ir.from_proto(proto)
+        for name, value in ended.graph.initializers.items():
+            if name in model.graph.initializers:  # the tensor may be in another file
+                value.const_value = model.graph.initializers[name].const_value
+        model.graph = ended.graph
+        model.metadata_props.update(ended.metadata_props)
+        return True
+
+    def apply_to_proto(self, proto: Any) -> bool:
+        """As `apply()`, of an `onnx.ModelProto`."""
+        from onnx import helper
 
         try:
-            head, maps, proof = _find(model)
+            end = _find(proto)
         except UnprovenError:
             return False
-        graph, taken = model.graph, taken_names(model.graph)
-        batch = next(iter(data_inputs(model)[0].shape or ()))
+        graph = proto.graph
+        batch = _images(proto).type.tensor_type.shape.dim[0]
+        taken = {name for node in graph.node for name in (node.name, *node.input, *node.output)}
+        taken |= {one.name for one in (*graph.input, *graph.initializer, *graph.node)}
         names = {}
-        graph.outputs.clear()
-        for index, (old, one) in enumerate(zip(head.names, maps, strict=True)):
+        for index, old in enumerate(end.head.names):
             names[old] = name = _free_name(f"head_{index}", taken)
-            kind, dims = _type_of(proof, one), _dims_of(proof, one)
-            assert kind is not None
-            value = one.write(graph, name) if isinstance(one, ProductMap) else one  # features, too
-            value.name, value.type, value.shape = name, ir.TensorType(kind), ir.Shape([batch, *dims[1:]])
-            graph.outputs.append(value)
-        RemoveUnusedNodesPass()(model)
-        drop_unused_weights(graph)
-        levels = [msgspec.structs.replace(one, maps=tuple(names[name] for name in one.maps)) for one in head.levels]
-        msgspec.structs.replace(head, levels=tuple(levels)).write(model.metadata_props)
+            if old in end.products:
+                _write_products(graph, end, old, name)
+        for node in _nodes_in(graph):
+            for field in (node.input, node.output):
+                for index, old in enumerate(field):
+                    if old in names and old not in end.products:
+                        field[index] = names[old]
+        del graph.output[:]
+        for old, name in names.items():
+            dims = [batch.dim_value or batch.dim_param or None, *end.dims[old][1:]]
+            graph.output.append(helper.make_tensor_value_info(name, end.types[old], dims))
+        _drop_unused(graph)
+        levels = [msgspec.structs.replace(one, maps=tuple(names[name] for name in one.maps)) for one in end.head.levels]
+        metadata = {one.key: one.value for one in proto.metadata_props}
+        msgspec.structs.replace(end.head, levels=tuple(levels)).write(metadata)
+        helper.set_model_props(proto, metadata)
         return True
 
 
-def _find(model: ir.Model) -> tuple[RawHead, Sequence[_Map], HeadProof]:
-    """The head, its maps, and the sizes of the graph."""
-    image = _image_sides(model)
-    try:
-        proof = HeadProof(model, shapes_of(model))
-        head, maps = _find_in(proof)
-        _check_limits(head)
-        _check_maps(proof, head, maps, image)
-        _check_batch(model, head)
-        head, maps = at_features(proof, head, maps)
-    except (ConfigError, UnsupportedModelError) as error:
-        raise UnprovenError(str(error)) from None
-    return head, maps, proof
+def whole_proto(model: ir.Model) -> Any:
+    """The `onnx.ModelProto` of a model, with the weights that it has in other files."""
+    import onnx_ir as ir
+    from onnx import numpy_helper
+
+    proto = ir.to_proto(model)
+    for weight in proto.graph.initializer:
+        if weight.external_data:
+            tensor = model.graph.initializers[weight.name].const_value
+            assert tensor is not None
+            weight.CopyFrom(numpy_helper.from_array(tensor.numpy(), weight.name))
+    return proto
 
 
-def _check_batch(model: ir.Model, head: RawHead) -> None:
-    """The maps of a free batch are those of one image, one image behind the other.
+def _find(proto: Any) -> HeadEnd:
+    """The head, of one image. The maps of a free batch are those of one image, one image behind the other.
 
     A convolution gives them so. Where channels come last, a Reshape does, with sizes that a graph computes: what they
     are for one image does not say what they are for several.
+    """
+    from ..head_rules import find_head
+
+    value = _images(proto)
+    sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    if proto.graph.sparse_initializer:
+        raise UnprovenError("it has sparse weights")
+    if len(sizes) != 4 or not all(sizes[1:]):
+        raise UnprovenError("it leaves the size of its images open")
+    first = find_head(proto, value.name, [sizes[0] or 1, *sizes[1:]])
+    if not sizes[0] and any(level.channels_last for level in first.head.levels):
+        others = find_head(proto, value.name, [_IMAGES, *sizes[1:]])
+        if others.head != first.head:
+            raise UnprovenError(f"its maps of {_IMAGES} images are not {_IMAGES} times those of one")
+    return first
+
+
+def _images(proto: Any) -> Any:
+    """The input of images.
 
     Raises:
-        UnprovenError: they are not.
+        UnprovenError: there is no such input.
     """
-    (images,) = data_inputs(model)
-    if not any(level.channels_last for level in head.levels) or fixed(next(iter(images.shape or ()))) is not None:
-        return
-    shapes = shapes_of(model)
-    shapes[images.name or ""][0] = _IMAGES
-    proof = HeadProof(model, shapes)
-    found, maps = _find_in(proof)
-    if found != head or any(_dims_of(proof, one)[0] != _IMAGES for one in maps):
-        raise UnprovenError(f"its maps of {_IMAGES} images are not {_IMAGES} times those of one")
-
-
-def _find_in(proof: HeadProof) -> tuple[RawHead, Sequence[_Map]]:
-    """The head and its maps, of either form."""
-    try:
-        return find_anchor_head(proof)
-    except UnprovenError as error:
-        reason = str(error)  # the error itself would keep the graph, by the frames of its traceback
-    try:
-        return find_distance_head(proof)
-    except UnprovenError as error:
-        raise UnprovenError(f"as YOLOv5's head: {reason}; as YOLOv8's: {error}") from None
-
-
-def _dims_of(proof: HeadProof, one: _Map) -> list[int | None]:
-    return list(one.dims) if isinstance(one, ProductMap) else proof.dims(one)
-
-
-def _type_of(proof: HeadProof, one: _Map) -> ir.DataType | None:
-    return proof.dtype(one.rows if isinstance(one, ProductMap) else one)
+    weights = {one.name for one in proto.graph.initializer}
+    inputs = [one for one in proto.graph.input if one.name not in weights]
+    if len(inputs) != 1 or len(inputs[0].type.tensor_type.shape.dim) != 4:
+        raise UnprovenError("it does not have one input of images")
+    return inputs[0]
 
 
 def _free_name(name: str, taken: set[str]) -> str:
@@ -152,53 +158,74 @@ def _free_name(name: str, taken: set[str]) -> str:
     return name
 
 
-def _image_sides(model: ir.Model) -> tuple[int, int]:
-    """The height and width of the input of images.
+def _write_products(graph: Any, end: HeadEnd, first: str, name: str) -> None:
+    """Writes one product of the columns of several behind the other nodes, and the map `name` of it."""
+    from onnx import helper, numpy_helper
 
-    Raises:
-        UnprovenError: there is no such input, or it leaves them open.
-    """
-    inputs = data_inputs(model)
-    if len(inputs) != 1 or inputs[0].shape is None or len(inputs[0].shape) != 4:
-        raise UnprovenError("it does not have one input of images")
-    sides = [fixed(side) for side in inputs[0].shape]
-    height, width = sides[1:3] if sides[1] != 3 and sides[3] == 3 else sides[2:]
-    if height is None or width is None:
-        raise UnprovenError("it leaves the size of its images open")
-    return height, width
+    makers = {output: node for node in graph.node for output in node.output}
+    weights = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    weights |= {
+        node.output[0]: numpy_helper.to_array(node.attribute[0].t) for node in graph.node if node.op_type == "Constant"
+    }
+    gemms = [makers[product] for product in end.products[first]]
+    target = next(node.input[1] for node in graph.node if node.op_type == "Reshape" and node.input[0] == first)
+
+    def weight(array: Any, what: str) -> str:
+        graph.initializer.append(numpy_helper.from_array(np.asarray(array), f"{name}/{what}"))
+        return f"{name}/{what}"
+
+    def node(kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        graph.node.append(helper.make_node(kind, inputs, [output], name=f"{name}/{kind}_{output}", **attributes))
+        return output
+
+    operands = [gemms[0].input[0]]
+    for index, what in list(enumerate(("", "weight", "bias")))[1 : len(gemms[0].input)]:
+        restored = [makers[gemm.input[index]].input for gemm in gemms]
+        parts = [
+            weight(np.concatenate([weights[one[part]] for one in restored], axis=-1), f"{what}{suffix}")
+            for part, suffix in enumerate(("", "_scale", "_zero_point"))
+        ]
+        operands.append(node("DequantizeLinear", parts, f"{name}/{what}_dequantized", axis=2 - index))
+    # The sizes come from the graph, not in numbers: the model may be resized.
+    sizes = node("Gather", [target, weight(np.array([0, 2, 3]), "axes")], f"{name}/sizes")
+    channels = weight(np.array([end.dims[first][3]]), "channels")
+    shape = node("Concat", [sizes, channels], f"{name}/shape", axis=0)
+    node("Reshape", [node("Gemm", operands, f"{name}/product"), shape], name)
 
 
-def _check_limits(head: RawHead) -> None:
-    """The native decoder takes a head of this size.
-
-    Raises:
-        UnprovenError: it does not.
-    """
-    anchors = max(len(level.anchors) for level in head.levels)
-    counts = (
-        ("levels", len(head.levels), MOST_LEVELS),
-        ("anchors a cell", anchors, MOST_ANCHORS),
-        ("bins a distance", len(head.bins), MOST_BINS),
-    )
-    for what, count, most in counts:
-        if count > most:
-            raise UnprovenError(f"its head has {count} {what}, and the native decoder takes at most {most}")
+# ---- what is not used any more ----
 
 
-def _check_maps(proof: HeadProof, head: RawHead, maps: Sequence[_Map], image: tuple[int, int]) -> None:
-    """The maps are of different names, and have a cell for each `stride` pixels of the image.
+def _nodes_in(graph: Any) -> Iterator[Any]:
+    """The nodes of a graph, and of those within it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes_in(inner)
 
-    Raises:
-        UnprovenError: they have not, or are of another type than float32 and float16.
-    """
-    import onnx_ir as ir
 
-    if len(set(head.names)) < len(maps):
-        raise UnprovenError("several of its levels have one map")
-    levels = [level for level in head.levels for _ in level.maps]
-    for one, name, level in zip(maps, head.names, levels, strict=True):
-        dims, kind = _dims_of(proof, one), _type_of(proof, one)
-        if tuple(side * level.stride for side in level.sides(dims) if isinstance(side, int)) != image:
-            raise UnprovenError(f"{name!r} of shape {dims} is not a grid of {level.stride} pixels a cell")
-        if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
-            raise UnprovenError(f"{name!r} is {kind}, not float32 or float16")
+def _drop_unused(graph: Any) -> None:
+    """Takes out the nodes, weights and declared values that no output needs."""
+    makers: Mapping[str, int] = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    used, kept = {one.name for one in graph.output}, set()
+    waiting = list(used)
+    while waiting:
+        index = makers.get(waiting.pop())
+        if index is not None and index not in kept:
+            kept.add(index)
+            node = graph.node[index]
+            inner = [one for a in node.attribute for g in (a.g, *a.graphs) for one in _nodes_in(g)]
+            outer = [one.name for a in node.attribute for g in (a.g, *a.graphs) for one in g.output]
+            read = {name for one in (node, *inner) for name in one.input} | set(outer)
+            waiting += read - used
+            used |= read
+    made = {name for index in kept for name in graph.node[index].output}
+    for field, needed in (
+        (graph.node, [index in kept for index in range(len(graph.node))]),
+        (graph.initializer, [one.name in used for one in graph.initializer]),
+        (graph.value_info, [one.name in made for one in graph.value_info]),
+    ):
+        for index in reversed(range(len(field))):
+            if not needed[index]:
+                del field[index]

@@ -9,10 +9,10 @@ from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlineExceeded
-from ..tensor import Tensor
 from .admission import Admission
 from .errors import RequestError, Status
 from .messages import InferRequest, TensorInfo
+from .regions import SharedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -97,6 +97,10 @@ class Endpoint(ABC):
     def release(self) -> None:
         """Frees the model. Its pipeline has no more requests."""
 
+    def takes_shared(self, tensor: SharedTensor) -> bool:
+        """Whether `rows()` takes a tensor that is still in shared memory. It gets any other as an array."""
+        return False
+
     def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
         """Gives the result of one row."""
         return self.pipeline.infer(item, deadline=deadline, **parameters)
@@ -109,15 +113,13 @@ class Endpoint(ABC):
         Raises:
             RequestError, InferSDKError: why not.
         """
-        known = request.known_rows
-        kept = None if known is None else known.of(self)
-        names, items = kept or (self._checked_names(request), None)
+        names = self._checked_names(request)
         started, failed, count = time_ns(), True, 1
         try:
-            if items is None:
-                items = self.rows(request)
-                if known is not None and not any(isinstance(item, Tensor) for item in items):  # it may have a copy
-                    known.keep(self, names, items)
+            for name, tensor in request.inputs.items():
+                if isinstance(tensor, SharedTensor) and not self.takes_shared(tensor):
+                    request.inputs[name] = await asyncio.to_thread(tensor.load)
+            items = self.rows(request)
             self.counters.input_ns += time_ns() - started
             count = len(items)
             if count == 1:

@@ -4,15 +4,14 @@ extensions, on plain data.
 
 from __future__ import annotations
 
-import math
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..stream import device_count
-from .datatypes import array_of, pack
+from .datatypes import array_of
 from .errors import RequestError, Status
-from .in_place import PlacedTensor
 from .messages import InferRequest, InferResponse, RequestedOutput
 from .model_config import model_config
 from .regions import SharedTensor
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .endpoint import Endpoint
-    from .regions import Region
     from .repository import Repository
     from .settings import ServerSettings
 
@@ -34,6 +32,8 @@ EXTENSIONS = (
     "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
     "model_configuration", "system_shared_memory", "binary_tensor_data", "parameters", "statistics",
 )  # fmt: skip
+#: Bytes of an output that the thread of the event loop writes to shared memory.
+_QUICK_NBYTES = 2 << 20
 #: Parameters of a request that the protocol defines, and that are not the model's.
 _TIMING = ("deadline", "timeout", "priority")
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
@@ -98,30 +98,41 @@ class InferenceService:
             RequestError, InferSDKError: why not.
         """
         endpoint = self.repository.find(request.model, request.version)
+        self._check_copied(endpoint, request)
         endpoint.acquire()
         try:
             outputs = await endpoint.infer(request)
         finally:
             endpoint.put_back()
-        for region in _regions(request, outputs):
-            region.check()
         for wanted in request.outputs or ():
             if wanted.classification:
                 outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification, endpoint.labels)
         return InferResponse(request.model, endpoint.version, request.id, outputs)
 
-    def place(self, response: InferResponse, outputs: Sequence[RequestedOutput] | None) -> dict[str, int]:
-        """Writes the outputs that are asked for in shared memory there; the number of bytes of each, by name."""
+    def _check_copied(self, endpoint: Endpoint, request: InferRequest) -> None:
+        """Raises a RequestError if more bytes of shared memory than a request may have would become arrays."""
+        shared = [tensor for tensor in request.inputs.values() if isinstance(tensor, SharedTensor)]
+        size, most = sum(one.nbytes for one in shared if not endpoint.takes_shared(one)), self.settings.max_decompressed
+        if size > most:
+            raise RequestError(
+                Status.TOO_LARGE,
+                f"the inputs in shared memory have {size:,} bytes, and max_decompressed under [server] is {most:,}",
+            )
+
+    async def place(self, response: InferResponse, outputs: Sequence[RequestedOutput] | None) -> dict[str, int]:
+        """Writes the outputs that are asked for in shared memory there; the number of bytes of each, by name.
+
+        Raises:
+            RequestError: a part is too small for its output, or its region has shrunk.
+        """
         sizes = {}
         for output in outputs or ():
             if (part := output.shared_memory) is not None:
                 array = response.outputs[output.name]
-                if isinstance(array, PlacedTensor):  # `infer()` has checked the region since
-                    sizes[output.name] = array.dtype.itemsize * math.prod(array.shape)
-                    continue
-                data = pack(array)
-                part.write(data, output.name)
-                sizes[output.name] = data.nbytes
+                if array.nbytes <= _QUICK_NBYTES and array.dtype.kind != "O":
+                    sizes[output.name] = part.write(array, output.name)
+                else:
+                    sizes[output.name] = await asyncio.to_thread(part.write, array, output.name)
         return sizes
 
     def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
@@ -227,15 +238,6 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     if timeout:
         deadline = timeout / 1e6
     return deadline if deadline is not None else default_deadline, priority or 0
-
-
-def _regions(request: InferRequest, outputs: Mapping[str, Any]) -> set[Region]:
-    """The shared memory that a request was read from, and that its outputs lie in already."""
-    regions = {tensor.region for tensor in request.inputs.values() if isinstance(tensor, SharedTensor)}
-    for output in request.outputs or ():
-        if output.shared_memory is not None and isinstance(outputs[output.name], PlacedTensor):
-            regions.add(output.shared_memory.region)
-    return regions
 
 
 def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -> npt.NDArray[Any]:

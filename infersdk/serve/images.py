@@ -50,6 +50,7 @@ class ImageEndpoint(Endpoint):
         gray = np.full((64, 64, 3), 114, np.uint8)
         self._tensors = ResultTensors(model.submit(gray).result())
         self.outputs = self._tensors.outputs
+        self.start_counting()
 
     def takes_shared(self, tensor: SharedTensor) -> bool:
         return tensor.device == self._device

@@ -256,36 +256,38 @@ def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -
 
 
 def _statistics(endpoint: Endpoint) -> dict[str, Any]:
-    counters, stats = endpoint.counters, endpoint.pipeline.stats()
+    counters, sizes = endpoint.counters, endpoint.batch_sizes
 
     def pair(count: int, ns: float) -> dict[str, int]:
         return {"count": count, "ns": int(ns)}
 
-    runs = stats.run.count
     return {
         "name": endpoint.name,
         "version": endpoint.version,
         "last_inference": counters.last_ms,
         "inference_count": counters.rows,
-        "execution_count": runs,
+        "execution_count": sum(sizes.values()),
         "inference_stats": {
             "success": pair(counters.success, counters.success_ns),
             "fail": pair(counters.failed, counters.failed_ns),
-            "queue": pair(counters.success, stats.queue.mean * stats.queue.count * 1e9),
+            "queue": pair(counters.success, counters.queue_ns),
             "compute_input": pair(counters.success, counters.input_ns),
-            "compute_infer": pair(counters.success, stats.run.mean * runs * 1e9),
-            "compute_output": pair(counters.success, counters.output_ns + stats.postprocess.mean * runs * 1e9),
+            "compute_infer": pair(counters.success, counters.infer_ns),
+            "compute_output": pair(counters.success, counters.output_ns),
             "cache_hit": pair(0, 0),
             "cache_miss": pair(0, 0),
         },
         "batch_stats": [
             {
                 "batch_size": size,
-                "compute_input": pair(count, counters.input_ns * count / runs),
-                "compute_infer": pair(count, stats.run.mean * count * 1e9),
-                "compute_output": pair(count, stats.postprocess.mean * count * 1e9),
+                **{
+                    f"compute_{name}": pair(count, ns)
+                    for name, ns in zip(
+                        ("input", "infer", "output"), counters.batches.get(size, (0, 0, 0)), strict=True
+                    )
+                },
             }
-            for size, count in stats.batch_sizes.items()
+            for size, count in sizes.items()
         ],
         "memory_usage": [],
     }

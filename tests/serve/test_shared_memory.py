@@ -304,19 +304,20 @@ def test_shared_memory_against_inline_data(
     client.register_system_shared_memory(name, key, size)
     memory = np.memmap(path, np.uint8, "r+", shape=(size,))
     try:
-        for _ in range(60):
-            model, datatype, sides = MODELS[int(rng.integers(len(MODELS)))]
+        for _ in range(120):
+            model, datatype, sides = MODELS[int(rng.integers(len(MODELS)) * rng.integers(2))]
             rows = int(rng.integers(1, 9))
-            shape = (rows, 16) if len(sides) == 2 else (rows, 4)
+            shape = (rows, {"wide": 64, "simple": 16, "simple_int8": 16}.get(model, 4))
             arrays = {side: serve_models.values(datatype, shape, rng) for side in sides}
             inline = client.infer(model, inputs_of(protocol, arrays, datatype))
             outputs = [side.replace("IN", "OUT") for side in sides]
             expected = {output: pack(inline.as_numpy(output)) for output in outputs}
-            # Each tensor has a place of its own, in any order, with gaps of any size.
+            # Each tensor has a place of its own, in any order, with gaps of any size, aligned or not.
+            alignment = int(rng.choice([1, 64]))
             nbytes = {**{k: pack(v).nbytes for k, v in arrays.items()}, **{k: v.nbytes for k, v in expected.items()}}
             places, at = {}, int(rng.integers(64))
             for tensor in rng.permutation(list(nbytes)).tolist():
-                places[tensor] = at
+                places[tensor] = at = -(-at // alignment) * alignment
                 at += nbytes[tensor] + int(rng.integers(64))
             memory[:] = mark = int(rng.integers(256))
             wanted = np.full(size, mark, np.uint8)
@@ -341,7 +342,10 @@ def test_shared_memory_against_inline_data(
 
 #: Their names, datatypes and inputs.
 MODELS = [
-    ("simple", "INT32", ("INPUT0", "INPUT1")), ("simple_int8", "INT8", ("INPUT0", "INPUT1")),
-    ("simple_identity", "BYTES", ("INPUT0",)), ("free", "FP32", ("INPUT0",)),
-    *((f"identity_{datatype}", datatype, ("INPUT0",)) for datatype in sorted({*serve_models.KINDS} - {"BYTES", "BF16"})),
-]  # fmt: skip
+    ("wide", "FP32", ("INPUT0",)),
+    ("simple", "INT32", ("INPUT0", "INPUT1")),
+    ("simple_int8", "INT8", ("INPUT0", "INPUT1")),
+    ("simple_identity", "BYTES", ("INPUT0",)),
+    ("free", "FP32", ("INPUT0",)),
+    *((f"identity_{kind}", kind, ("INPUT0",)) for kind in serve_models.KINDS if kind not in ("BYTES", "BF16")),
+]

@@ -29,6 +29,8 @@ _OVERHEAD = 1 << 16
 _STREAM_AHEAD = 64
 #: Bytes of a message that the thread of the event loop reads.
 _QUICK_NBYTES = 256 << 10
+#: Seconds for connections without a call to be closed by their clients.
+_GOODBYE = 0.3
 #: Bytes of an error message in trailers.
 _LONGEST_MESSAGE = 4096
 _PRINTABLE = "".join(map(chr, range(32, 127))).replace("%", "")
@@ -103,9 +105,9 @@ class GrpcPort:
         """
         stopping = asyncio.ensure_future(self._server.stop(drain))
         try:
-            # gRPC itself also waits for connections without a call.
             await self._calls.end(drain)
-            await self._server.stop(None)
+            await asyncio.wait([stopping], timeout=_GOODBYE)  # clients hear of it, and close their connections
+            await self._server.stop(None)  # those that have sent nothing yet, for which gRPC waits, are closed here
         finally:
             await stopping
 

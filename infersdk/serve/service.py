@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .repository import Repository
     from .settings import ServerSettings
 
-__all__ = ["InferenceService", "request_timing"]
+__all__ = ["MOST_SECONDS", "InferenceService", "request_timing"]
 
 EXTENSIONS = (
     "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
@@ -34,6 +34,8 @@ EXTENSIONS = (
 )  # fmt: skip
 #: Bytes of an output that the thread of the event loop writes to shared memory.
 _QUICK_NBYTES = 2 << 20
+#: The longest deadline of a request.
+MOST_SECONDS = 1_000_000
 #: Parameters of a request that the protocol defines, and that are not the model's.
 _TIMING = ("deadline", "timeout", "priority")
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
@@ -229,15 +231,16 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     deadline, timeout, priority = (parameters.pop(name, None) for name in _TIMING)
     if deadline is not None and timeout is not None:
         raise RequestError(Status.INVALID, "give either deadline (seconds) or timeout (microseconds)")
-    for name, value, kinds in (
-        ("deadline", deadline, (int, float)), ("timeout", timeout, (int,)), ("priority", priority, (int,)),
+    for name, value, kinds, most in (
+        ("deadline", deadline, (int, float), MOST_SECONDS), ("timeout", timeout, (int,), MOST_SECONDS * 1_000_000),
+        ("priority", priority, (int,), 1 << 53),
     ):  # fmt: skip
-        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 1 << 53):
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value <= most):
             what = "a number of seconds" if float in kinds else "a whole number"
-            raise RequestError(Status.INVALID, f"parameter {name} is {what} from 0 to 2^53, not {value!r}")
+            raise RequestError(Status.INVALID, f"parameter {name} is {what} from 0 to {most:,}, not {value!r}")
     if timeout:
         deadline = timeout / 1e6
-    return deadline if deadline is not None else default_deadline, priority or 0
+    return float(deadline) if deadline is not None else default_deadline, priority or 0
 
 
 def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -> npt.NDArray[Any]:

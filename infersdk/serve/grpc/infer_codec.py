@@ -9,6 +9,7 @@ import numpy as np
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
 from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory, Tensor
+from ..service import MOST_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +27,12 @@ _CONTENTS = {
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
+#: Inputs or outputs of a request, and parameters of it or of one of its tensors.
+_MOST_TENSORS, _MOST_PARAMETERS = 1024, 1024
+#: Bytes of a message besides its raw contents, and the bytes that each of these counts as, however short.
+_LONGEST_HEAD, _LEAST_NBYTES = 4 << 20, 64
+#: From https://protobuf.dev/programming-guides/encoding and the protocol's `ModelInferRequest`.
+_LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
 
 
 def read_request(
@@ -45,16 +52,21 @@ def read_request(
     from google.protobuf.message import DecodeError
     from tritonclient.grpc import service_pb2
 
+    _check_head(message)
     try:
         parsed = service_pb2.ModelInferRequest.FromString(message)
     except DecodeError:
-        raise RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest") from None
+        raise _damaged() from None
+    if len(parsed.outputs) > _MOST_TENSORS:
+        raise RequestError(
+            Status.INVALID, f"a request has at most {_MOST_TENSORS:,} outputs, not {len(parsed.outputs):,}"
+        )
     parameters = parameter_values(parsed.parameters)
     own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
     deadline, priority = service.timing(parameters)
     if remaining is not None:
-        deadline = remaining if deadline is None else min(deadline, remaining)
-    inputs = _read_inputs(parsed, service.regions)
+        deadline = min(remaining, MOST_SECONDS if deadline is None else deadline)
+    inputs = _read_inputs(parsed, service.regions, service.settings.max_elements)
     outputs = [_read_output(one, service.regions) for one in parsed.outputs] or None
     request = InferRequest(
         parsed.model_name, parsed.model_version, parsed.id, inputs, outputs, parameters, deadline, priority
@@ -62,12 +74,63 @@ def read_request(
     return request, own
 
 
-def _read_inputs(parsed: Any, regions: SharedMemoryRegions) -> dict[str, Tensor]:
+def _check_head(message: bytes) -> None:
+    """Raises a RequestError for a message that is long without its raw contents: protobuf would make objects of fifty
+    times its size of it, while all other threads stand still. A damaged message is left to protobuf.
+    """
+    if len(message) <= _LONGEST_HEAD:
+        return
+    at = head = 0
+    while at < len(message):
+        start = at
+        tag, at = _varint(message, at)
+        if tag & 7 != _LENGTH_DELIMITED:  # a request has no other fields
+            raise _damaged()
+        length, at = _varint(message, at)
+        at += length
+        head += at - start if tag >> 3 != _RAW_INPUT_CONTENTS else _LEAST_NBYTES
+        if head > _LONGEST_HEAD:
+            raise RequestError(
+                Status.TOO_LARGE,
+                f"a request has at most {_LONGEST_HEAD:,} bytes besides raw_input_contents; send tensors as these",
+            )
+
+
+def _damaged() -> RequestError:
+    return RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest")
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """A number as protobuf encodes it, and the place behind it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = message[at] if at < len(message) else 0
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return value, at
+
+
+def _read_inputs(parsed: Any, regions: SharedMemoryRegions, max_elements: int) -> dict[str, Tensor]:
+    if len(parsed.inputs) > _MOST_TENSORS:
+        raise RequestError(
+            Status.INVALID, f"a request has at most {_MOST_TENSORS:,} inputs, not {len(parsed.inputs):,}"
+        )
+    elements = 0
     names = set[str]()
     for one in parsed.inputs:
         if one.name in names:
             raise RequestError(Status.INVALID, f"input {one.name!r} was given twice")
         names.add(one.name)
+        if one.datatype == "BYTES" or one.HasField("contents"):
+            elements += element_count(one.shape, f"input {one.name!r}")
+    if elements > max_elements:
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"the request has {elements:,} elements of BYTES and typed contents, and the limit (max_elements) is "
+            f"{max_elements:,}; send numbers as raw_input_contents, and BYTES in several requests",
+        )
     raw = parsed.raw_input_contents
     in_message = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
     if raw and len(raw) != in_message:
@@ -125,6 +188,8 @@ def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
 
 def parameter_values(parameters: Any) -> dict[str, Any]:
     """The values of a map of parameters or settings, by name."""
+    if len(parameters) > _MOST_PARAMETERS:
+        raise RequestError(Status.INVALID, f"there are at most {_MOST_PARAMETERS} parameters, not {len(parameters):,}")
     values = {}
     for name, parameter in parameters.items():
         kind = parameter.WhichOneof("parameter_choice")

@@ -320,6 +320,10 @@ def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Calla
     async def run(message: bytes) -> bytes:
         from google.protobuf.message import DecodeError
 
+        if len(message) > _QUICK_NBYTES:
+            raise RequestError(
+                Status.TOO_LARGE, f"the message has {len(message):,} bytes, and at most {_QUICK_NBYTES:,} are taken"
+            )
         try:
             request = request_class.FromString(message)
         except DecodeError:

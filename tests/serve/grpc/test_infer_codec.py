@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from infersdk.serve.errors import RequestError, Status
 from infersdk.serve.grpc.infer_codec import read_request, response_message
 from infersdk.serve.messages import InferResponse
 from infersdk.serve.service import request_timing
+from infersdk.serve.settings import ServerSettings
 from infersdk.serve.shared_memory import SharedMemoryRegions
 
 pytest.importorskip("grpc")  # without it tritonclient.grpc raises an error that is no ImportError
@@ -29,7 +31,7 @@ class Service:
     """What reading a request needs of a server: its models and its shared memory."""
 
     def __init__(self) -> None:
-        self.regions = SharedMemoryRegions("/")
+        self.regions, self.settings = SharedMemoryRegions("/"), ServerSettings(max_elements=100_000)
 
     def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
         return request_timing(parameters, None)
@@ -120,6 +122,64 @@ def test_wrong_requests_are_refused(service: Any) -> None:
         with pytest.raises(RequestError, match=text) as caught:
             read_request(message.SerializeToString(), service, None)
         assert caught.value.status is Status.INVALID
+
+
+def field(number: int, content: bytes) -> bytes:
+    """An encoded field of less than 128 bytes."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "text"),
+    [
+        (field(5, b"") * 3_000_000, Status.TOO_LARGE, "besides raw_input_contents"),
+        (field(5, field(5, field(8, b"") * 40)) * 60_000, Status.TOO_LARGE, "besides raw_input_contents"),
+        (bytes([9 << 3, 0]) + field(5, b"") * 3_000_000, Status.INVALID, "not an encoded ModelInferRequest"),
+        (field(7, b"") * 3_000_000, Status.TOO_LARGE, "besides raw_input_contents"),
+        (field(5, b"") * 100_000, Status.INVALID, "at most 1,024 inputs, not 100,000"),
+        (field(6, b"") * 100_000, Status.INVALID, "at most 1,024 outputs, not 100,000"),
+        (field(7, bytes(9)) + field(5, b""), Status.INVALID, "unknown datatype ''"),
+        (b"".join(field(4, field(1, b"%d" % i)) for i in range(2000)), Status.INVALID, "1024 parameters, not 2,000"),
+    ],
+)
+def test_messages_of_many_parts_are_refused(service: Any, message: bytes, status: Status, text: str) -> None:
+    with pytest.raises(RequestError, match=text) as caught:
+        read_request(message, service, None)
+    assert caught.value.status is status
+
+
+@pytest.mark.parametrize("as_raw", [True, False])
+def test_many_elements_are_refused(service: Any, as_raw: bool) -> None:
+    message = request(raw_input_contents=[bytes(4 * 200_000)] if as_raw else [])
+    one = message.inputs.add(name="a", datatype="BYTES" if as_raw else "INT8", shape=[2, 100_000])
+    if not as_raw:
+        one.contents.int_contents.extend([1] * 200_000)
+    with pytest.raises(RequestError, match="200,000 elements of BYTES and typed contents") as caught:
+        read_request(message.SerializeToString(), service, None)
+    assert caught.value.status is Status.TOO_LARGE
+
+
+@pytest.mark.parametrize("value", [1e15, -1.0, float("inf"), float("nan"), 1 << 60, "1", True])
+def test_deadlines_that_are_none(service: Any, value: Any) -> None:
+    message = request()
+    kinds = {float: "double_param", int: "int64_param", str: "string_param", bool: "bool_param"}
+    setattr(message.parameters["deadline"], kinds[type(value)], value)
+    with pytest.raises(RequestError, match="parameter deadline is a number of seconds from 0 to 1,000,000"):
+        read_request(message.SerializeToString(), service, None)
+
+
+def test_a_call_whose_own_deadline_is_far_away(service: Any) -> None:
+    read, _ = read_request(request().SerializeToString(), service, 1e12)
+    assert read.deadline == 1_000_000
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60))
+def test_damaged_messages_are_refused(data: bytes) -> None:
+    service: Any = Service()
+    for message in (data, data + bytes(5 << 20), bytes(5 << 20) + data):
+        with contextlib.suppress(RequestError):
+            read_request(message, service, None)
 
 
 @settings(max_examples=100, deadline=None)

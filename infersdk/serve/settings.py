@@ -37,9 +37,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_decompressed: bytes of a request after decompression.
         max_elements: of tensors as JSON, as typed contents of gRPC and as BYTES in a request.
         max_headers, max_header_bytes: of an HTTP request.
-        max_connections: open at a time over HTTP; the same number of calls at a time over gRPC.
+        max_connections: open at a time to each port, fewer where the process may not open so many files; the same
+            number of calls at a time over gRPC.
         max_images: in one request.
-        read_timeout: seconds that a client may take to send a request, or to take its answer.
+        read_timeout: seconds that a client may take to send a request, or to take its answer; over gRPC for its
+            handshake.
         keep_alive: seconds that a connection stays open between requests.
         drain: seconds for requests that run when the server or a model ends.
         access_log: whether each request is written as a line of JSON to stderr.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
 
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
@@ -49,9 +51,6 @@ def read_request(
     Raises:
         RequestError: what is wrong with it.
     """
-    from google.protobuf.message import DecodeError
-    from tritonclient.grpc import service_pb2
-
     _check_head(message)
     try:
         parsed = service_pb2.ModelInferRequest.FromString(message)
@@ -131,30 +130,31 @@ def _read_inputs(parsed: Any, regions: SharedMemoryRegions, max_elements: int) -
             f"the request has {elements:,} elements of BYTES and typed contents, and the limit (max_elements) is "
             f"{max_elements:,}; send numbers as raw_input_contents, and BYTES in several requests",
         )
-    raw = parsed.raw_input_contents
-    in_message = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
-    if raw and len(raw) != in_message:
-        raise RequestError(
-            Status.INVALID,
-            f"expected {in_message} raw input contents, one for each input that is not in shared memory, and "
-            f"{len(raw)} were given",
-        )
-    contents = iter(raw) if raw else None
+    contents = None
+    if raw := parsed.raw_input_contents:
+        in_message = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
+        if len(raw) != in_message:
+            raise RequestError(
+                Status.INVALID,
+                f"expected {in_message} raw input contents, one for each input that is not in shared memory, and "
+                f"{len(raw)} were given",
+            )
+        contents = iter(raw)
     return {one.name: _read_input(one, contents, regions) for one in parsed.inputs}
 
 
 def _read_input(one: Any, contents: Iterator[bytes] | None, regions: SharedMemoryRegions) -> Tensor:
-    what = f"input {one.name!r}"
+    what, shape = f"input {one.name!r}", list(one.shape)
     part = _shared(parameter_values(one.parameters), what)
     if part is not None:
-        return regions.tensor(part, one.datatype, one.shape, what)
+        return regions.tensor(part, one.datatype, shape, what)
     if contents is None:
-        return _from_contents(one, list(one.shape), what)
+        return _from_contents(one, shape, what)
     if one.HasField("contents"):
         raise RequestError(
             Status.INVALID, f"contents field must not be specified when using raw_input_contents for {what}"
         )
-    return unpack(memoryview(next(contents)), one.datatype, one.shape, what)
+    return unpack(memoryview(next(contents)), one.datatype, shape, what)
 
 
 def _read_output(one: Any, regions: SharedMemoryRegions) -> RequestedOutput:
@@ -219,8 +219,6 @@ def response_message(response: InferResponse, placed: Mapping[str, int], paramet
         placed: the outputs that are in shared memory.
         parameters: of the response.
     """
-    from tritonclient.grpc import service_pb2
-
     message = service_pb2.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
     for name, value in parameters.items():
         message.parameters[name].bool_param = value

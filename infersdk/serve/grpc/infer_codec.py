@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2
 
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
@@ -51,6 +49,9 @@ def read_request(
     Raises:
         RequestError: what is wrong with it.
     """
+    from google.protobuf.message import DecodeError
+    from tritonclient.grpc import service_pb2
+
     _check_head(message)
     try:
         parsed = service_pb2.ModelInferRequest.FromString(message)
@@ -219,6 +220,8 @@ def response_message(response: InferResponse, placed: Mapping[str, int], paramet
         placed: the outputs that are in shared memory.
         parameters: of the response.
     """
+    from tritonclient.grpc import service_pb2
+
     message = service_pb2.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
     for name, value in parameters.items():
         message.parameters[name].bool_param = value

@@ -64,6 +64,7 @@ def write_all(folder: Path) -> dict[str, Any]:
     for datatype, kind in KINDS.items():
         if datatype != "BYTES":
             add(f"identity_{datatype}", identity(folder / f"identity_{datatype}.onnx", kind, ["batch", 4]), max_batch=8)
+    add("wide", identity(folder / "wide.onnx", "float32", ["batch", 64]), max_batch=8)
     add("free", identity(folder / "free.onnx", "float32", ["rows", "columns"]))
     add("echo", identity(folder / "echo.onnx", "uint8", ["batch", 640, 640, 3]), max_batch=4)
     return tables

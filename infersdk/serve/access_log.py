@@ -12,11 +12,14 @@ from typing import Any, TextIO
 import msgspec
 
 from .._text import printable
+from .errors import shortened
 
 __all__ = ["AccessLog"]
 
 #: Lines that wait to be written; more are dropped, and counted in the next line that is written.
 _MOST_LINES = 10_000
+#: Characters of a field: clients choose names and ids.
+_LONGEST = 1000
 
 
 class AccessLog:
@@ -43,6 +46,7 @@ class AccessLog:
             "time": time.time(), "protocol": protocol, "method": method, "path": path, "status": status,
             "ms": round(seconds * 1e3, 3), **{key: value for key, value in fields.items() if value not in ("", 0)},
         }  # fmt: skip
+        line = {key: shortened(text, _LONGEST) if isinstance(text, str) else text for key, text in line.items()}
         try:
             self._lines.put_nowait(line)
         except queue.Full:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlineExceeded
-from ..tensor import Tensor
+from ..pipeline import RequestStages, stage_listener
 from .admission import Admission
 from .errors import RequestError, Status
 from .messages import InferRequest, TensorInfo
+from .regions import SharedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -29,24 +31,73 @@ _LEAST_QUEUE = 64
 
 
 class Counters:
-    """What a version of a model has done, as the protocol's statistics name it. Durations in nanoseconds."""
+    """What a version of a model has done, as the protocol's statistics name it. Durations in nanoseconds.
+
+    Attributes:
+        success, failed: requests, and with `_ns` their durations in all.
+        queue_ns, input_ns, infer_ns, output_ns: how long requests that succeeded waited, were decoded, were run and
+            had their results made; of a request of several rows the mean of its rows.
+        batches: of each batch size, the durations of its batches: decoding of all rows, run, results.
+        rows: of requests that succeeded.
+        last_ms: when the last request ended, since 1970.
+    """
 
     def __init__(self) -> None:
         self.success = self.success_ns = self.failed = self.failed_ns = 0
-        self.input_ns = self.output_ns = 0
+        self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
+        self.batches: dict[int, tuple[float, float, float]] = {}
         self.rows = 0
         self.last_ms = 0
 
-    def add(self, rows: int, started: int, ended: int, failed: bool) -> None:
-        """A request has ended; the times are of `time.time_ns()`."""
+    def add(self, rows: int, seconds: float, failed: bool) -> None:
+        """A request has ended."""
         if failed:
             self.failed += 1
-            self.failed_ns += ended - started
+            self.failed_ns += int(seconds * 1e9)
         else:
             self.success += 1
-            self.success_ns += ended - started
+            self.success_ns += int(seconds * 1e9)
             self.rows += rows
-        self.last_ms = ended // 1_000_000
+        self.last_ms = time_ns() // 1_000_000
+
+    def add_stages(self, came: float, read: float, stages: Sequence[RequestStages], gathered: float) -> None:
+        """A request has succeeded.
+
+        Args:
+            came, read: when it came, and when its rows were known, by `time.monotonic()`.
+            stages: of its rows.
+            gathered: seconds that its outputs took to be made of the results of the rows.
+        """
+        self.input_ns += int((read - came) * 1e9)
+        self.output_ns += int(gathered * 1e9)
+        for one in stages:
+            prepare = one.prepare[1] - one.prepare[0]
+            waited, run, done = one.left - read - prepare, one.ran - one.left, one.done - one.ran
+            self.queue_ns += int(waited / len(stages) * 1e9)
+            self.input_ns += int(prepare / len(stages) * 1e9)
+            self.infer_ns += int(run / len(stages) * 1e9)
+            self.output_ns += int(done / len(stages) * 1e9)
+            before = self.batches.get(one.batch, (0.0, 0.0, 0.0))
+            now = prepare, run / one.batch, done / one.batch  # each of its rows adds its share
+            self.batches[one.batch] = tuple(a + b * 1e9 for a, b in zip(before, now, strict=True))  # type: ignore[assignment]
+
+
+@contextmanager
+def _stages() -> Iterator[list[RequestStages]]:
+    """Collects the stages of the requests to pipelines that are made within."""
+    stages: list[RequestStages] = []
+    outer = stage_listener.get()
+
+    def listen(one: RequestStages) -> None:
+        stages.append(one)
+        if outer is not None:
+            outer(one)
+
+    token = stage_listener.set(listen)
+    try:
+        yield stages
+    finally:
+        stage_listener.reset(token)
 
 
 class Endpoint(ABC):
@@ -77,6 +128,7 @@ class Endpoint(ABC):
         self.counters = Counters()
         waiting = max(self.pipeline.slots * 8, _LEAST_QUEUE) if queue is None else queue
         self.admission = Admission(self.pipeline.slots, waiting, name)
+        self._runs_before: Mapping[int, int] = {}
         self._leases = 0
         self._lock = threading.Lock()
         self._unused = threading.Condition(self._lock)
@@ -97,6 +149,10 @@ class Endpoint(ABC):
     def release(self) -> None:
         """Frees the model. Its pipeline has no more requests."""
 
+    def takes_shared(self, tensor: SharedTensor) -> bool:
+        """Whether `rows()` takes a tensor that is still in shared memory. It gets any other as an array."""
+        return False
+
     def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
         """Gives the result of one row."""
         return self.pipeline.infer(item, deadline=deadline, **parameters)
@@ -109,27 +165,25 @@ class Endpoint(ABC):
         Raises:
             RequestError, InferSDKError: why not.
         """
-        known = request.known_rows
-        kept = None if known is None else known.of(self)
-        names, items = kept or (self._checked_names(request), None)
-        started, failed, count = time_ns(), True, 1
+        names = self._checked_names(request)
+        came, failed, count = monotonic(), True, 1
         try:
-            if items is None:
-                items = self.rows(request)
-                if known is not None and not any(isinstance(item, Tensor) for item in items):  # it may have a copy
-                    known.keep(self, names, items)
-            self.counters.input_ns += time_ns() - started
-            count = len(items)
-            if count == 1:
-                results: Sequence[Any] = [await self._submit_one(items[0], request)]
-            else:
-                results = await self._submit_all(items, request)
-            before = time_ns()
+            for name, tensor in request.inputs.items():
+                if isinstance(tensor, SharedTensor) and not self.takes_shared(tensor):
+                    request.inputs[name] = await asyncio.to_thread(tensor.load)
+            items = self.rows(request)
+            read, count = monotonic(), len(items)
+            with _stages() as stages:
+                if count == 1:
+                    results: Sequence[Any] = [await self._submit_one(items[0], request)]
+                else:
+                    results = await self._submit_all(items, request)
+            before = monotonic()
             outputs = self.gather(request, results, names)
-            self.counters.output_ns += time_ns() - before
+            self.counters.add_stages(came, read, stages, monotonic() - before)
             failed = False
         finally:
-            self.counters.add(count, started, time_ns(), failed)
+            self.counters.add(count, monotonic() - came, failed)
         return outputs
 
     async def _submit_all(self, items: list[Any], request: InferRequest) -> Sequence[Any]:
@@ -160,13 +214,26 @@ class Endpoint(ABC):
         """One item, counted as a request; the result as the model gives it. Otherwise as `infer()`."""
         self._check_parameters(parameters)
         request = InferRequest(self.name, self.version, "", {}, None, parameters, deadline, priority)
-        started, failed = time_ns(), True
+        came, failed = monotonic(), True
         try:
-            result = await self._submit_one(item, request)
+            with _stages() as stages:
+                result = await self._submit_one(item, request)
+            self.counters.add_stages(came, came, stages, 0.0)
             failed = False
         finally:
-            self.counters.add(1, started, time_ns(), failed)
+            self.counters.add(1, monotonic() - came, failed)
         return result
+
+    def start_counting(self) -> None:
+        """Leaves the runs so far out of `batch_sizes`: they were no requests of clients."""
+        self._runs_before = self.pipeline.stats().batch_sizes
+
+    @property
+    def batch_sizes(self) -> dict[int, int]:
+        """The number of batches that were run for requests, by their size."""
+        sizes = self.pipeline.stats().batch_sizes
+        runs = {size: count - self._runs_before.get(size, 0) for size, count in sizes.items()}
+        return {size: count for size, count in runs.items() if count}
 
     def _checked_names(self, request: InferRequest) -> list[str]:
         """The names of the outputs that are wanted, where outputs and parameters are the model's."""

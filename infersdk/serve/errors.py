@@ -10,9 +10,13 @@ from enum import Enum
 from .. import errors
 from .._text import logger
 
-__all__ = ["RequestError", "Status", "as_request_error"]
+__all__ = ["RequestError", "Status", "as_request_error", "shortened"]
 
 _log = logger("infersdk.serve")
+
+
+#: Characters of a message. Names and values that a client sent may be of any length.
+_LONGEST_MESSAGE = 4000
 
 
 class Status(Enum):
@@ -49,13 +53,14 @@ class RequestError(Exception):
 
     Args:
         status: the kind of failure.
-        message: what was wrong, with the values, and what to do next. The client gets it as it is.
+        message: what was wrong, with the values, and what to do next. The client gets it; the middle of one of more
+            than 4,000 characters is left out.
         retry_after: seconds after which the same request may succeed.
     """
 
     def __init__(self, status: Status, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.retry_after = status, message, retry_after
+        self.status, self.message, self.retry_after = status, shortened(message, _LONGEST_MESSAGE), retry_after
+        super().__init__(self.message)
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -77,6 +82,14 @@ _STATUS: tuple[tuple[type[BaseException], Status], ...] = (
     (asyncio.CancelledError, Status.CANCELLED),
     (CancelledError, Status.CANCELLED),
 )
+
+
+def shortened(text: str, limit: int) -> str:
+    """A text of about `limit` characters at most, without its middle if it is longer."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 4
+    return f"{text[: limit - tail]} [{len(text) - limit:,} characters left out] {text[-tail:]}"
 
 
 def as_request_error(error: BaseException) -> RequestError:

@@ -50,6 +50,10 @@ class ImageEndpoint(Endpoint):
         gray = np.full((64, 64, 3), 114, np.uint8)
         self._tensors = ResultTensors(model.submit(gray).result())
         self.outputs = self._tensors.outputs
+        self.start_counting()
+
+    def takes_shared(self, tensor: SharedTensor) -> bool:
+        return tensor.device == self._device
 
     def rows(self, request: InferRequest) -> list[Any]:
         if unknown := sorted(set(request.inputs) - {ENCODED.name, PIXELS.name}):
@@ -65,10 +69,9 @@ class ImageEndpoint(Endpoint):
                 f"and {len(request.inputs)} of them were given",
             )
         ((name, given),) = request.inputs.items()
-        if isinstance(given, SharedTensor) and given.region.device == self._device:
+        if isinstance(given, SharedTensor):
             return self._checked_count(self._on_device(given))
-        array = np.asarray(given)
-        images = self._encoded(array) if name == ENCODED.name else self._pixels(array)
+        images = self._encoded(given) if name == ENCODED.name else self._pixels(given)
         return self._checked_count(images)
 
     def _checked_count(self, images: list[Any]) -> list[Any]:
@@ -80,7 +83,7 @@ class ImageEndpoint(Endpoint):
         """Decoded images in memory of the model's own device, where they stay."""
         if given.dtype != np.uint8 or given.ndim != 4:
             raise self._wrong(given, PIXELS)
-        return [given[index].tensor(given.shape[1:]) for index in range(len(given))]
+        return [given[index].tensor() for index in range(len(given))]
 
     def _encoded(self, array: npt.NDArray[Any]) -> list[Any]:
         if datatype_of(array.dtype) != ENCODED.datatype:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import numpy.typing as npt
 
     from .regions import RegionPart
 
-__all__ = ["InferRequest", "InferResponse", "KnownRows", "RequestedOutput", "SharedMemory", "Tensor", "TensorInfo"]
+__all__ = ["InferRequest", "InferResponse", "RequestedOutput", "SharedMemory", "Tensor", "TensorInfo"]
 
 #: A tensor of a request: an array, or a `SharedTensor`, which has its values in shared memory still.
 Tensor: TypeAlias = Any
@@ -65,27 +64,6 @@ class RequestedOutput:
     shared_memory: RegionPart | None = None
 
 
-class KnownRows:
-    """What an endpoint has made of a request that comes again and again, with its tensors in the same shared memory."""
-
-    __slots__ = ("_endpoint", "_rows")
-
-    def __init__(self) -> None:
-        self._endpoint: Callable[[], object] = lambda: None
-        self._rows: tuple[list[str], list[Any]] = ([], [])
-
-    def of(self, endpoint: object) -> tuple[list[str], list[Any]] | None:
-        """The names of the outputs that are wanted, and what is submitted for each row; None if an endpoint has made
-        nothing of the request yet.
-        """
-        return self._rows if self._endpoint() is endpoint else None
-
-    def keep(self, endpoint: object, names: list[str], items: list[Any]) -> None:
-        """Remembers them in place of another endpoint's."""
-        self._rows = names, items
-        self._endpoint = weakref.ref(endpoint)  # a model that another has replaced is freed
-
-
 @dataclass(slots=True)
 class InferRequest:
     """A request to one model.
@@ -98,7 +76,6 @@ class InferRequest:
         parameters: settings for this request alone.
         deadline: seconds from now within which the request has to leave for the model.
         priority: requests of a lower number go first; 0 goes last.
-        known_rows: shared by all requests of an equal message; None where each is read anew.
     """
 
     model: str
@@ -109,7 +86,6 @@ class InferRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     deadline: float | None = None
     priority: int = 0
-    known_rows: KnownRows | None = None
 
 
 @dataclass(frozen=True, slots=True)

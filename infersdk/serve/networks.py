@@ -11,10 +11,8 @@ from ..pipeline import OneBucket, Pipeline
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
-from .in_place import PlacedTensor
 from .messages import InferRequest, Tensor, TensorInfo
-from .regions import SharedTensor
-from .rows import Destination, RowItem, RowRequests
+from .rows import RowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..infer import Infer
     from ..tensor_spec import TensorSpec
+    from .regions import SharedTensor
 
 __all__ = ["NetworkEndpoint", "WholeRequests", "tensor_info"]
 
@@ -58,6 +57,9 @@ class NetworkEndpoint(Endpoint):
         self.inputs = tuple(tensor_info(spec) for spec in network.input_specs)
         self.outputs = tuple(tensor_info(spec) for spec in network.output_specs)
 
+    def takes_shared(self, tensor: SharedTensor) -> bool:
+        return self.batched and tensor.datatype not in ("BOOL", "BYTES")  # whose values `load()` checks
+
     def rows(self, request: InferRequest) -> list[Any]:
         inputs = {info.name: self._checked(info, request.inputs.get(info.name)) for info in self.inputs}
         if unknown := sorted(set(request.inputs) - set(inputs)):
@@ -78,17 +80,7 @@ class NetworkEndpoint(Endpoint):
                 f"inference request batch-size must be between 1 and {self.pipeline.max_batch} for model "
                 f"{self.name!r}, not {size}",
             )
-        items = []
-        for row in range(size):
-            item = RowItem({name: array[row] for name, array in inputs.items()})
-            item.outputs = [output.name for output in request.outputs or self.outputs]
-            item.destinations = {
-                output.name: Destination(output.shared_memory, row, size)
-                for output in request.outputs or ()
-                if output.shared_memory is not None and not output.classification
-            }
-            items.append(item)
-        return items
+        return [{name: array[row] for name, array in inputs.items()} for row in range(size)]
 
     def _checked(self, info: TensorInfo, array: Tensor | None) -> Tensor:
         if array is None:
@@ -119,18 +111,12 @@ class NetworkEndpoint(Endpoint):
     ) -> dict[str, npt.NDArray[Any]]:
         if not self.batched:
             return {name: results[0][name] for name in names}
-        return {name: _joined([result[name] for result in results]) for name in names}
+        if len(results) == 1:
+            return {name: results[0][name][None] for name in names}
+        return {name: np.stack([result[name] for result in results]) for name in names}
 
     def release(self) -> None:
         self._network.close()
-
-
-def _joined(rows: Sequence[Any]) -> Any:
-    """The rows of an output as one; what lies in shared memory already stays there."""
-    first = rows[0]
-    if isinstance(first, PlacedTensor):
-        return PlacedTensor((len(rows), *first.shape), first.dtype)
-    return first[None] if len(rows) == 1 else np.stack(rows)
 
 
 def tensor_info(spec: TensorSpec) -> TensorInfo:
@@ -167,8 +153,6 @@ class _WholeRequestBuffer(OneBucket):
 
     def __init__(self, infer: Infer) -> None:
         self._infer, self._serving = infer, infer.current()
-        specs = (*infer.input_specs, *infer.output_specs)
-        self._reads_in_place = any(spec.kind != "tensor" for spec in specs)  # a runtime gets these arrays as they are
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
 
@@ -188,8 +172,6 @@ class _WholeRequestBuffer(OneBucket):
 
     def run(self, count: int) -> None:
         inputs, self._inputs = self._inputs, {}
-        if self._reads_in_place:  # numbers could be indices, which no client may change while the model runs
-            inputs = {name: np.array(v) if isinstance(v, SharedTensor) else v for name, v in inputs.items()}
         self._outputs = self._infer(inputs)
 
     def results(self, count: int) -> Sequence[Any]:

@@ -7,7 +7,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from .._lib import check, ffi, lib, out
 from ..device import Device
 from ..errors import CudaError, DeviceUnavailableError, InferSDKError
 from ..tensor import Tensor
-from .datatypes import pack
+from .datatypes import numpy_dtype, pack, unpack
 from .errors import RequestError, Status
-from .shared_map import SharedMap
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
 __all__ = ["HANDLE_NBYTES", "CudaRegion", "HostRegion", "Region", "RegionPart", "SharedTensor"]
@@ -29,98 +30,82 @@ HANDLE_NBYTES = int(lib.IFS_CUDA_IPC_NBYTES)
 
 
 class Region(ABC):
-    """A registered region. It is freed when it is not registered any more, no request uses it, and no model is bound to
-    it.
+    """A registered region. It is freed when it is not registered any more and no request uses it.
 
     Attributes:
-        name: the client's.
-        byte_size: how much of it requests may use.
-        device: where it lies: `"cpu"` or `"cuda:0"`.
-        stays_bound: whether a model that ran on it in place stays bound to it until its next run, which spares that run
-            the binding.
+        name: as the client registered it.
+        byte_size: the number of bytes that requests may use.
+        device: where the memory is: `"cpu"` or `"cuda:0"`.
     """
 
     device: str
-    stays_bound: ClassVar[bool]
 
     def __init__(self, name: str, byte_size: int) -> None:
         self.name, self.byte_size = name, byte_size
 
     @abstractmethod
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
-        """Copies bytes into an array in C order."""
-
-    @abstractmethod
-    def write(self, offset: int, data: npt.NDArray[np.uint8]) -> None:
-        """Copies bytes to the region."""
-
-    @abstractmethod
-    def tensor(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        """The region's own bytes as a tensor.
+        """Copies bytes into a contiguous array.
 
         Raises:
-            InputError: they are not aligned to the elements.
+            RequestError: the memory is shorter than when it was registered.
         """
 
     @abstractmethod
-    def address(self, offset: int) -> int:
-        """Of a byte, on the device."""
+    def write(self, offset: int, data: npt.NDArray[np.uint8]) -> None:
+        """Copies bytes to the region.
 
-    @abstractmethod
-    def check(self) -> None:
-        """Raises a RequestError if the memory is not any more what was registered."""
+        Raises:
+            RequestError: the memory is shorter than when it was registered.
+        """
 
 
 class HostRegion(Region):
-    """A part of POSIX shared memory, mapped.
+    """A part of POSIX shared memory. It is read and written by system calls: a client that shrinks the memory causes a
+    short read or write, and no signal.
 
     Args:
         file: its descriptor, which belongs to the region.
-        key, offset: what the client registered.
-
-    Raises:
-        RequestError: the memory cannot be mapped.
+        key, offset: as the client registered them.
     """
 
     device = "cpu"
-    stays_bound = True
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int, file: int) -> None:
         super().__init__(name, byte_size)
         self.key, self.offset = key, offset
-        self._file, self._end = file, offset + byte_size
+        self._file = file
         weakref.finalize(self, os.close, file)
-        try:
-            self._map = SharedMap(file, offset, byte_size)
-        except InferSDKError as error:
-            raise RequestError(Status.INVALID, f"failed to register shared memory region {name!r}: {error}") from None
-        self._bytes = self._map.array
-        self._address = int(self._bytes.__array_interface__["data"][0])
-
-    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """The region's own bytes as an array. It keeps them mapped."""
-        array: npt.NDArray[Any] = np.ndarray(shape, dtype, self._bytes.data, offset)
-        return array
 
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
-        np.copyto(array, self.array(offset, array.shape, array.dtype))
+        self._transfer(os.preadv, offset, array.reshape(-1).view(np.uint8))
 
     def write(self, offset: int, data: npt.NDArray[np.uint8]) -> None:
-        self._bytes[offset : offset + len(data)] = data
+        if os.fstat(self._file).st_size < self.offset + offset + len(data):  # a write would make the file longer
+            raise self._shorter()
+        self._transfer(os.pwritev, offset, data)
 
-    def tensor(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        return Tensor.wrap(self.array(offset, shape, dtype))
+    def _transfer(
+        self, call: Callable[[int, list[memoryview], int], int], offset: int, data: npt.NDArray[np.uint8]
+    ) -> None:
+        done, view = 0, data.data
+        while done < len(view):  # one call transfers at most 2 GiB
+            try:
+                count = call(self._file, [view[done:]], self.offset + offset + done)
+            except OSError as error:  # no memory is left for the pages of the file
+                raise RequestError(
+                    Status.INVALID, f"shared memory region {self.name!r} cannot be used: {error.strerror}"
+                ) from None
+            if not count:
+                raise self._shorter()
+            done += count
 
-    def address(self, offset: int) -> int:
-        return self._address + offset
-
-    def check(self) -> None:
-        if not self._map.is_whole(self._file, self._end):
-            raise RequestError(
-                Status.INVALID,
-                f"shared memory region {self.name!r} is shorter than when it was registered; unregister it, and "
-                "register it again",
-            )
+    def _shorter(self) -> RequestError:
+        return RequestError(
+            Status.INVALID,
+            f"shared memory region {self.name!r} is shorter than when it was registered; unregister it, and register "
+            "it again",
+        )
 
 
 class CudaRegion(Region):
@@ -132,10 +117,6 @@ class CudaRegion(Region):
     Raises:
         RequestError: there is no such device or memory, or it is shorter.
     """
-
-    # A client may free its memory once it has unregistered it. What it allocates then may lie where the old memory was,
-    # and CUDA refuses to open that here as long as the old one is open ("resource already mapped").
-    stays_bound = False
 
     def __init__(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         super().__init__(name, byte_size)
@@ -168,13 +149,8 @@ class CudaRegion(Region):
             target.device_ptr()  # the copy to the device is done on return
 
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+        """The memory of the region as a tensor."""
         return Tensor._over(self._address + offset, shape, dtype, Device("cuda", self.device_id), lender=self)
-
-    def address(self, offset: int) -> int:
-        return self._address + offset
-
-    def check(self) -> None:
-        """Memory of a device cannot shrink, and stays as long as it is open."""
 
 
 def _opened(device_id: int, handle: bytes) -> tuple[Any, int]:
@@ -212,50 +188,49 @@ class RegionPart:
                 f"at least {needed} bytes to hold the results",
             )
 
-    def write(self, data: memoryview, output: str) -> None:
-        """Writes an output.
+    def write(self, array: npt.NDArray[Any], output: str) -> int:
+        """Writes an output, and returns its number of bytes.
 
         Raises:
             RequestError: the part is too small, or the region has shrunk.
         """
-        self.check_size(data.nbytes, output)
-        self.region.write(self.offset, np.frombuffer(data, np.uint8))
-        self.region.check()
-
-    def write_row(self, row: npt.NDArray[Any], index: int, count: int, output: str) -> None:
-        """Writes one of `count` rows of an output, which lie one after another.
-
-        Raises:
-            RequestError: the part is too small for all of them, or the region has shrunk.
-        """
-        self.check_size(row.nbytes * count, output)
-        RegionPart(self.region, self.offset + index * row.nbytes, row.nbytes).write(pack(row), output)
+        data = np.frombuffer(pack(array), np.uint8)
+        if len(data) > self.nbytes:
+            raise RequestError(
+                Status.INVALID,
+                f"shared memory size specified with the request for output {output!r} ({self.nbytes} bytes) should be "
+                f"at least {len(data)} bytes to hold the results",
+            )
+        self.region.write(self.offset, data)
+        return len(data)
 
 
 class SharedTensor:
-    """Numbers in a part of a region, not copied yet.
+    """A tensor in a part of a region, not copied yet. The client may change its values until it is copied.
 
-    It has of an array what a request needs: `shape`, `dtype`, `nbytes`, its rows, and `np.asarray()`: a view of memory
-    of the host, a copy of that of a device. The client may change the numbers at any time.
+    `shape` and `dtype` are those of an array. `read_into(array)` copies numbers into a row of a batch, `load()` copies
+    the tensor into an array, and `tensor()` is the memory itself where it belongs to a CUDA device.
+
+    Args:
+        what: the name of the tensor in messages.
     """
 
-    __slots__ = ("dtype", "offset", "region", "shape", "size")
+    def __init__(self, part: RegionPart, datatype: str, shape: tuple[int, ...], what: str) -> None:
+        self.part, self.datatype, self.shape, self.what = part, datatype, shape, what
+        self.dtype = numpy_dtype(datatype)
 
-    def __init__(self, region: Region, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], size: int) -> None:
-        self.region, self.offset, self.dtype, self.shape, self.size = region, offset, dtype, shape, size
+    @property
+    def device(self) -> str:
+        """Of the region."""
+        return self.part.region.device
 
     @property
     def nbytes(self) -> int:
-        return self.size
+        return self.part.nbytes
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
-
-    @property
-    def address(self) -> int:
-        """Of the first element, on the region's device."""
-        return self.region.address(self.offset)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -264,25 +239,30 @@ class SharedTensor:
         count = self.shape[0]
         if not 0 <= row < count:
             raise IndexError(row)
-        size = self.size // count
-        return SharedTensor(self.region, self.offset + row * size, self.dtype, self.shape[1:], size)
+        size = self.nbytes // count
+        part = RegionPart(self.part.region, self.part.offset + row * size, size)
+        return SharedTensor(part, self.datatype, self.shape[1:], self.what)
 
-    def tensor(self, shape: tuple[int, ...]) -> Tensor:
-        """The same memory as a tensor.
-
-        Args:
-            shape: with as many elements.
-        """
-        return self.region.tensor(self.offset, shape, self.dtype)
+    def tensor(self) -> Tensor:
+        """The memory as a tensor, where the region is a `CudaRegion`."""
+        region = self.part.region
+        assert isinstance(region, CudaRegion)
+        return region.tensor(self.part.offset, self.shape, self.dtype)
 
     def read_into(self, array: npt.NDArray[Any]) -> None:
-        """Reads it into an array of its shape and type, in C order."""
-        self.region.read_into(self.offset, array)
+        """Copies numbers into an array of this shape and type, in C order.
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        if isinstance(self.region, HostRegion) and not copy:
-            array = self.region.array(self.offset, self.shape, self.dtype)
-        else:
-            array = np.empty(self.shape, self.dtype)
-            self.read_into(array)
-        return array if dtype is None else array.astype(dtype)
+        Raises:
+            RequestError: the region has shrunk.
+        """
+        self.part.region.read_into(self.part.offset, array)
+
+    def load(self) -> npt.NDArray[Any]:
+        """A copy of the tensor.
+
+        Raises:
+            RequestError: the region has shrunk, or the bytes are no values of the datatype.
+        """
+        data = np.empty(self.nbytes, np.uint8)
+        self.read_into(data)
+        return unpack(data.data, self.datatype, self.shape, self.what)

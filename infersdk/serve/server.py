@@ -8,15 +8,19 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from .._text import logger
 from ..config import read
 from ..errors import BackendUnavailableError, ConfigError, DeadlineExceeded
 from .access_log import AccessLog
 from .authentication import Authentication
+from .descriptors import connection_limit
 from .garbage import freeze
 from .http.app import Application
 from .http.page import PageHandlers
@@ -24,7 +28,6 @@ from .http.predict import PredictHandler
 from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
-from .shared_map import SharedMap
 from .tracing import Tracing
 from .watcher import signatures, watch
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Server"]
 
 _log = logger("infersdk.serve")
+_Close: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Server:
@@ -97,7 +101,6 @@ class Server:
         """
         import uvloop
 
-        SharedMap.guard()  # all threads of the server inherit that SIGBUS is not blocked
         loop = uvloop.new_event_loop()
         try:
             loop.run_until_complete(self._serve(listening or (lambda server: None), owns_process))
@@ -114,14 +117,15 @@ class Server:
         self._stop = stop
         log = AccessLog(enabled=self.settings.access_log)
         authentication = Authentication(self.settings.api_keys)
+        most = connection_limit(self.settings)
         try:
             with _signals(loop, ended.set):
                 # The ports open first: who asks meanwhile hears that the models are not ready.
-                async with contextlib.AsyncExitStack() as ports:
+                async with _together() as ports:
                     if self.settings.http_port is not None:
-                        await self._open_http(ports, authentication, log)
+                        ports.append(await self._open_http(authentication, log, most))
                     if self.settings.grpc_port is not None:
-                        await self._open_grpc(ports, authentication, log)
+                        ports.append(await self._open_grpc(authentication, log, most))
                     before_loading = await asyncio.to_thread(signatures, self.repository)
                     loading = asyncio.ensure_future(self.repository.load_all())
                     ending = asyncio.ensure_future(ended.wait())
@@ -158,9 +162,8 @@ class Server:
         finally:
             watching.cancel()
 
-    async def _open_http(
-        self, ports: contextlib.AsyncExitStack, authentication: Authentication, log: AccessLog
-    ) -> None:
+    async def _open_http(self, authentication: Authentication, log: AccessLog, most: int) -> _Close:
+        """Opens the port for at most so many connections."""
         import uvicorn
 
         from .http.protocol import protocol_factory
@@ -169,8 +172,9 @@ class Server:
         application = Application(self.service, authentication, log, routes, self.tracing)
         listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]
+        settings = msgspec.structs.replace(self.settings, max_connections=most)
         config = uvicorn.Config(
-            application, http=protocol_factory(self.settings), ws="none", lifespan="off", log_config=None,
+            application, http=protocol_factory(settings), ws="none", lifespan="off", log_config=None,
             access_log=False, server_header=False, timeout_keep_alive=self.settings.keep_alive,
             timeout_graceful_shutdown=round(self.settings.drain), ssl_certfile=self.settings.certificate,
             ssl_keyfile=self.settings.private_key,
@@ -181,22 +185,24 @@ class Server:
 
         async def close() -> None:
             server.should_exit = True
+            for one in server.servers:  # uvicorn itself looks at `should_exit` ten times a second
+                one.close()
             await task
 
-        ports.push_async_callback(close)
         while not server.started:
             if task.done():
                 await task
                 raise ConfigError("server: the HTTP port cannot be served; the log has the reason")
             await asyncio.sleep(0.005)
+        return close
 
-    async def _open_grpc(
-        self, ports: contextlib.AsyncExitStack, authentication: Authentication, log: AccessLog
-    ) -> None:
+    async def _open_grpc(self, authentication: Authentication, log: AccessLog, most: int) -> _Close:
+        """Opens the port for at most so many connections."""
         from .grpc.server import open_grpc
 
-        self.grpc_port, close = await open_grpc(self.service, authentication, log, self.tracing)
-        ports.push_async_callback(close)
+        port = await open_grpc(self.service, authentication, log, self.tracing, most)
+        self.grpc_port = port.port
+        return partial(port.close, self.settings.drain)
 
     # ---- in a thread of its own ----
 
@@ -306,6 +312,16 @@ def _listen(settings: ServerSettings) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(f"server: cannot listen on {settings.address(port)}: {error.strerror or error}") from None
+
+
+@contextlib.asynccontextmanager
+async def _together() -> AsyncIterator[list[_Close]]:
+    """Closes all ports at the same time: each of them waits for its requests."""
+    closing: list[_Close] = []
+    try:
+        yield closing
+    finally:
+        await asyncio.gather(*(close() for close in closing))
 
 
 @contextlib.contextmanager

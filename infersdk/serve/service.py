@@ -4,15 +4,14 @@ extensions, on plain data.
 
 from __future__ import annotations
 
-import math
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..stream import device_count
-from .datatypes import array_of, pack
+from .datatypes import array_of
 from .errors import RequestError, Status
-from .in_place import PlacedTensor
 from .messages import InferRequest, InferResponse, RequestedOutput
 from .model_config import model_config
 from .regions import SharedTensor
@@ -24,16 +23,19 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .endpoint import Endpoint
-    from .regions import Region
     from .repository import Repository
     from .settings import ServerSettings
 
-__all__ = ["InferenceService", "request_timing"]
+__all__ = ["MOST_SECONDS", "InferenceService", "request_timing"]
 
 EXTENSIONS = (
     "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
     "model_configuration", "system_shared_memory", "binary_tensor_data", "parameters", "statistics",
 )  # fmt: skip
+#: Bytes of an output that the thread of the event loop writes to shared memory.
+_QUICK_NBYTES = 2 << 20
+#: The longest deadline of a request.
+MOST_SECONDS = 1_000_000
 #: Parameters of a request that the protocol defines, and that are not the model's.
 _TIMING = ("deadline", "timeout", "priority")
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
@@ -98,30 +100,41 @@ class InferenceService:
             RequestError, InferSDKError: why not.
         """
         endpoint = self.repository.find(request.model, request.version)
+        self._check_copied(endpoint, request)
         endpoint.acquire()
         try:
             outputs = await endpoint.infer(request)
         finally:
             endpoint.put_back()
-        for region in _regions(request, outputs):
-            region.check()
         for wanted in request.outputs or ():
             if wanted.classification:
                 outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification, endpoint.labels)
         return InferResponse(request.model, endpoint.version, request.id, outputs)
 
-    def place(self, response: InferResponse, outputs: Sequence[RequestedOutput] | None) -> dict[str, int]:
-        """Writes the outputs that are asked for in shared memory there; the number of bytes of each, by name."""
+    def _check_copied(self, endpoint: Endpoint, request: InferRequest) -> None:
+        """Raises a RequestError if more bytes of shared memory than a request may have would become arrays."""
+        shared = [tensor for tensor in request.inputs.values() if isinstance(tensor, SharedTensor)]
+        size, most = sum(one.nbytes for one in shared if not endpoint.takes_shared(one)), self.settings.max_decompressed
+        if size > most:
+            raise RequestError(
+                Status.TOO_LARGE,
+                f"the inputs in shared memory have {size:,} bytes, and max_decompressed under [server] is {most:,}",
+            )
+
+    async def place(self, response: InferResponse, outputs: Sequence[RequestedOutput] | None) -> dict[str, int]:
+        """Writes the outputs that are asked for in shared memory there; the number of bytes of each, by name.
+
+        Raises:
+            RequestError: a part is too small for its output, or its region has shrunk.
+        """
         sizes = {}
         for output in outputs or ():
             if (part := output.shared_memory) is not None:
                 array = response.outputs[output.name]
-                if isinstance(array, PlacedTensor):  # `infer()` has checked the region since
-                    sizes[output.name] = array.dtype.itemsize * math.prod(array.shape)
-                    continue
-                data = pack(array)
-                part.write(data, output.name)
-                sizes[output.name] = data.nbytes
+                if array.nbytes <= _QUICK_NBYTES and array.dtype.kind != "O":
+                    sizes[output.name] = part.write(array, output.name)
+                else:
+                    sizes[output.name] = await asyncio.to_thread(part.write, array, output.name)
         return sizes
 
     def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
@@ -218,24 +231,16 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     deadline, timeout, priority = (parameters.pop(name, None) for name in _TIMING)
     if deadline is not None and timeout is not None:
         raise RequestError(Status.INVALID, "give either deadline (seconds) or timeout (microseconds)")
-    for name, value, kinds in (
-        ("deadline", deadline, (int, float)), ("timeout", timeout, (int,)), ("priority", priority, (int,)),
+    for name, value, kinds, most in (
+        ("deadline", deadline, (int, float), MOST_SECONDS), ("timeout", timeout, (int,), MOST_SECONDS * 1_000_000),
+        ("priority", priority, (int,), 1 << 53),
     ):  # fmt: skip
-        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 1 << 53):
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value <= most):
             what = "a number of seconds" if float in kinds else "a whole number"
-            raise RequestError(Status.INVALID, f"parameter {name} is {what} from 0 to 2^53, not {value!r}")
+            raise RequestError(Status.INVALID, f"parameter {name} is {what} from 0 to {most:,}, not {value!r}")
     if timeout:
         deadline = timeout / 1e6
-    return deadline if deadline is not None else default_deadline, priority or 0
-
-
-def _regions(request: InferRequest, outputs: Mapping[str, Any]) -> set[Region]:
-    """The shared memory that a request was read from, and that its outputs lie in already."""
-    regions = {tensor.region for tensor in request.inputs.values() if isinstance(tensor, SharedTensor)}
-    for output in request.outputs or ():
-        if output.shared_memory is not None and isinstance(outputs[output.name], PlacedTensor):
-            regions.add(output.shared_memory.region)
-    return regions
+    return float(deadline) if deadline is not None else default_deadline, priority or 0
 
 
 def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -> npt.NDArray[Any]:
@@ -254,36 +259,38 @@ def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -
 
 
 def _statistics(endpoint: Endpoint) -> dict[str, Any]:
-    counters, stats = endpoint.counters, endpoint.pipeline.stats()
+    counters, sizes = endpoint.counters, endpoint.batch_sizes
 
     def pair(count: int, ns: float) -> dict[str, int]:
         return {"count": count, "ns": int(ns)}
 
-    runs = stats.run.count
     return {
         "name": endpoint.name,
         "version": endpoint.version,
         "last_inference": counters.last_ms,
         "inference_count": counters.rows,
-        "execution_count": runs,
+        "execution_count": sum(sizes.values()),
         "inference_stats": {
             "success": pair(counters.success, counters.success_ns),
             "fail": pair(counters.failed, counters.failed_ns),
-            "queue": pair(counters.success, stats.queue.mean * stats.queue.count * 1e9),
+            "queue": pair(counters.success, counters.queue_ns),
             "compute_input": pair(counters.success, counters.input_ns),
-            "compute_infer": pair(counters.success, stats.run.mean * runs * 1e9),
-            "compute_output": pair(counters.success, counters.output_ns + stats.postprocess.mean * runs * 1e9),
+            "compute_infer": pair(counters.success, counters.infer_ns),
+            "compute_output": pair(counters.success, counters.output_ns),
             "cache_hit": pair(0, 0),
             "cache_miss": pair(0, 0),
         },
         "batch_stats": [
             {
                 "batch_size": size,
-                "compute_input": pair(count, counters.input_ns * count / runs),
-                "compute_infer": pair(count, stats.run.mean * count * 1e9),
-                "compute_output": pair(count, stats.postprocess.mean * count * 1e9),
+                **{
+                    f"compute_{name}": pair(count, ns)
+                    for name, ns in zip(
+                        ("input", "infer", "output"), counters.batches.get(size, (0, 0, 0)), strict=True
+                    )
+                },
             }
-            for size, count in stats.batch_sizes.items()
+            for size, count in sizes.items()
         ],
         "memory_usage": [],
     }

@@ -35,10 +35,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         default_deadline: seconds for requests that name none.
         max_body: bytes of a request.
         max_decompressed: bytes of a request after decompression.
+        max_elements: of tensors as JSON, as typed contents of gRPC and as BYTES in a request.
         max_headers, max_header_bytes: of an HTTP request.
-        max_connections: open at a time over HTTP; the same number of calls at a time over gRPC.
+        max_connections: open at a time to each port, fewer where the process may not open so many files; the same
+            number of calls at a time over gRPC.
         max_images: in one request.
-        read_timeout: seconds that a client may take to send a request, or to take its answer.
+        read_timeout: seconds that a client may take to send a request, or to take its answer; over gRPC for its
+            handshake.
         keep_alive: seconds that a connection stays open between requests.
         drain: seconds for requests that run when the server or a model ends.
         access_log: whether each request is written as a line of JSON to stderr.
@@ -60,6 +63,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     default_deadline: _Seconds | None = None
     max_body: _Positive = 64 << 20
     max_decompressed: _Positive = 256 << 20
+    max_elements: _Positive = 2_000_000
     max_headers: _Positive = 100
     max_header_bytes: _Positive = 32 << 10
     max_connections: _Positive = 1000

@@ -1,34 +1,26 @@
-"""The shared memory that clients have registered, by name: parts of it are inputs, or take outputs.
-
-Memory of the host is mapped: a model reads and writes it in place where it can. A client that shrinks it meanwhile gets
-an error (`SharedMap`).
-"""
+"""The shared memory that clients have registered, by name: parts of it are inputs, or take outputs."""
 
 from __future__ import annotations
 
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
-from .datatypes import element_count, numpy_dtype, unpack
+from .datatypes import element_count, numpy_dtype
 from .errors import RequestError, Status
 from .regions import HANDLE_NBYTES, CudaRegion, HostRegion, Region, RegionPart, SharedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Sequence
 
     from .messages import SharedMemory
 
-__all__ = ["SharedMemoryRegions"]
+__all__ = ["MOST_REGIONS", "SharedMemoryRegions"]
 
 _FOLDER = "/dev/shm"  # see shm_overview(7)
 #: The most regions that are registered at a time: each holds a file open; and the longest name of one.
-_MOST_REGIONS, _LONGEST_NAME = 512, 256
+MOST_REGIONS, _LONGEST_NAME = 512, 256
 _Region = TypeVar("_Region", bound=Region)
 
 
@@ -37,16 +29,11 @@ class SharedMemoryRegions:
 
     Args:
         prefix: what the keys of all regions begin with; None refuses every region.
-
-    Attributes:
-        derived: what others have made of the regions that are registered, by keys of their own. A new, empty dict takes
-            its place when a region is unregistered. So take it first, then read the regions, then add to it.
     """
 
     def __init__(self, prefix: str | None) -> None:
         self._prefix = prefix
         self._regions: dict[str, Region] = {}
-        self.derived: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -102,8 +89,8 @@ class SharedMemoryRegions:
             )
         if name in self._regions:
             raise RequestError(Status.EXISTS, f"shared memory region {name!r} already in manager; unregister it")
-        if len(self._regions) >= _MOST_REGIONS:
-            raise RequestError(Status.TOO_LARGE, f"{what}: {_MOST_REGIONS} are registered; unregister others")
+        if len(self._regions) >= MOST_REGIONS:
+            raise RequestError(Status.TOO_LARGE, f"{what}: {MOST_REGIONS} are registered; unregister others")
 
     def _not_allowed(self, what: str) -> RequestError:
         return RequestError(
@@ -136,7 +123,6 @@ class SharedMemoryRegions:
         """Forgets a region, or all of its kind where `name` is empty. As in Triton it is no error if there is none."""
         kind = CudaRegion if cuda else HostRegion
         with self._lock:
-            self.derived = {}
             names = [name] if name else list(self._regions)
             for one in names:
                 if isinstance(self._regions.get(one), kind):
@@ -168,36 +154,21 @@ class SharedMemoryRegions:
             raise RequestError(Status.NOT_FOUND, f"Unable to find {text} shared memory region: {name!r}; register it")
         return named
 
-    def tensor(
-        self, part: SharedMemory, datatype: str, shape: Sequence[int], what: str
-    ) -> SharedTensor | npt.NDArray[Any]:
-        """A tensor in a part of a region; numbers stay there.
+    def tensor(self, part: SharedMemory, datatype: str, shape: Sequence[int], what: str) -> SharedTensor:
+        """A tensor in a part of a region; it is not copied.
 
         Raises:
             RequestError: the part is not in the region, or does not fit the shape.
         """
         dtype, count = numpy_dtype(datatype), element_count(shape, what)
-        if dtype.kind in "Ob":  # its values are checked, which the client could change afterwards
-            return unpack(self.read(part), datatype, shape, what)
-        region = self.part(part).region
-        if part.nbytes != count * dtype.itemsize:
+        memory = self.part(part)
+        if dtype.kind != "O" and part.nbytes != count * dtype.itemsize:
             raise RequestError(
                 Status.INVALID,
                 f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and its part of shared memory "
                 f"has {part.nbytes:,}",
             )
-        return SharedTensor(region, part.offset, dtype, tuple(shape), part.nbytes)
-
-    def read(self, part: SharedMemory) -> memoryview:
-        """A copy of a part of a region.
-
-        Raises:
-            RequestError: the part is not in the region, or the region has shrunk.
-        """
-        region, data = self.part(part).region, np.empty(part.nbytes, np.uint8)
-        region.read_into(part.offset, data)
-        region.check()
-        return data.data
+        return SharedTensor(memory, datatype, tuple(shape), what)
 
     def part(self, part: SharedMemory) -> RegionPart:
         """The memory that a request names.
@@ -221,5 +192,4 @@ class SharedMemoryRegions:
     def close(self) -> None:
         """Forgets all regions."""
         with self._lock:
-            self.derived = {}
             self._regions.clear()

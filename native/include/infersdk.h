@@ -950,35 +950,6 @@ ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t 
 
 /* ---- 15. Other processes -------------------------------------------------------------------------------------- */
 
-/*
- * Memory of a file that another process can shrink at any time, mapped for reading and writing. An access behind the
- * end of a mapped file is the signal SIGBUS, which ends the process. Here it does not: zeros take the place of the
- * whole mapping, which has nothing to do with the file from then on, and is damaged. Reads go on with zeros, and writes
- * are lost; who uses the memory asks afterwards whether it is damaged. This holds for whatever code reads or writes
- * there, a runtime of another vendor for instance, on any thread.
- *
- * The first mapping installs a handler of SIGBUS. It passes all other faults on to the handler that was there before.
- * Each mapping unblocks the signal in the calling thread: the system ends a process at a fault in a thread that blocks
- * it, whatever handler there is.
- */
-typedef struct ifs_shared_map ifs_shared_map;
-
-/* Maps `nbytes` bytes of an open file from `offset`, which need not be at a page. The file may be closed afterwards.
- * ERR_INVALID_ARGUMENT: a size of 0 or a negative offset, or the system refuses to map it. ERR_OUT_OF_MEMORY: too many
- * mappings. ERR_UNSUPPORTED: the system has no such mappings. */
-ifs_status ifs_shared_map_create(int32_t file, int64_t offset, size_t nbytes, ifs_shared_map **out);
-void ifs_shared_map_destroy(ifs_shared_map *map);
-void *ifs_shared_map_address(const ifs_shared_map *map);
-int32_t ifs_shared_map_is_damaged(const ifs_shared_map *map);
-
-/* Whether it is not damaged, and the open file has all bytes in front of `end` still. Guards the calling thread as
- * ifs_shared_map_guard() does. */
-int32_t ifs_shared_map_is_whole(const ifs_shared_map *map, int32_t file, int64_t end);
-
-/* What each mapping does first: installs the handler, if another one took its place, and unblocks SIGBUS in the calling
- * thread and in threads that it starts from now on. */
-void ifs_shared_map_guard(void);
-
 /* Device memory of another process, by the bytes of its cudaIpcMemHandle_t. `nbytes` is how much of its allocation lies
  * behind the address that is returned. Each address is closed once. */
 #define IFS_CUDA_IPC_NBYTES 64

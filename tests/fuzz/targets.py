@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from grpc_targets import grpc_requests
 from mutation import mutate, mutate_text
 from serve_targets import grpc_messages, http_requests
 
@@ -371,6 +372,7 @@ TARGETS: dict[str, Target] = {
     "reports": Target(reports),
     "http_requests": Target(http_requests, seconds=20.0, needs="grpc"),
     "grpc_messages": Target(grpc_messages, seconds=20.0, needs="grpc"),
+    "grpc_requests": Target(grpc_requests, seconds=20.0, needs="grpc"),
 }
 
 

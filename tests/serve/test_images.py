@@ -255,3 +255,27 @@ def test_openapi(digits: Any) -> None:
     assert {reference.split('"')[0] for reference in references} <= set(found["components"]["schemas"])
     names = {one["name"] for one in found["paths"]["/predict"]["post"]["parameters"]}
     assert {"model", "deadline", "conf", "top_k"} <= names
+
+
+def test_statistics_count_the_requests_of_clients_alone() -> None:
+    """Not the image that the model runs before it serves; and decoding is no waiting."""
+    from infersdk.serve import Server
+
+    table = {"type": "yolov5", "path": str(DETECTOR)}
+    own = {"http_port": 0, "grpc_port": 0, "access_log": False}
+    with Server({"models": {"detector": table}, "server": own}).start() as server:
+        (none,) = server.service.statistics("detector")
+        assert (none["execution_count"], none["inference_count"], none["batch_stats"]) == (0, 0, [])
+        image = Path(IMAGE).read_bytes()
+        with client_of(server, "grpc") as client:
+            client.infer("detector", encoded("grpc", image))
+        assert ask(server.http_port, "/predict", image).status == 200
+        (found,) = server.service.statistics("detector")
+    assert (found["execution_count"], found["inference_count"]) == (2, 2)
+    stages = {name: value["ns"] for name, value in found["inference_stats"].items()}
+    assert min(stages[name] for name in ("compute_input", "compute_infer", "compute_output")) > 0
+    parts = sum(stages[name] for name in ("queue", "compute_input", "compute_infer", "compute_output"))
+    assert 0.2 * stages["success"] < parts <= stages["success"]
+    (batch,) = found["batch_stats"]
+    assert (batch["batch_size"], batch["compute_infer"]["count"]) == (1, 2)
+    assert 0 < batch["compute_input"]["ns"] <= stages["compute_input"]

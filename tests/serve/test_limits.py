@@ -234,8 +234,9 @@ def test_the_access_log() -> None:
     stream = io.StringIO()
     log = AccessLog(stream)
     log.write("http", "GET", "/v2", 200, 0.0123, client="1.2.3.4:5", model="m", error="", received=0)
-    log.write("grpc", "POST", "/x", "OK", 1, text='a "quote"\n')
+    log.write("grpc", "POST", "/x", "OK", 1, text='a "quote"\n', id="7" * 1_000_000)
     log.close()
+    assert len(stream.getvalue()) < 2000
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert first.pop("time") == pytest.approx(time.time(), abs=60)
     assert first == {

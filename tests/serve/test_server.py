@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
-from typing import Any
 
 PROGRAM = """
     import sys, urllib.request
@@ -36,26 +33,3 @@ def test_a_process_that_ends_stops_its_server(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["200", "[]"]), done.stderr
-
-
-def test_its_threads_do_not_block_the_signal_of_shared_memory(tables: dict[str, Any]) -> None:
-    """Whatever the thread blocks that starts it."""
-    from infersdk.serve import Server
-
-    masks: list[set[Any]] = []
-
-    def note_and_stop(server: Server) -> None:
-        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
-        server.stop()
-
-    def work() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        models = {"simple": tables["simple"]}
-        Server({"models": models}, http_port=0, grpc_port=None, access_log=False).run(note_and_stop)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(60)
-    assert len(masks) == 1
-    assert signal.SIGTERM in masks[0]
-    assert signal.SIGBUS not in masks[0]

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_models
 import pytest
-from onnx_models import node, value
+import serve_models
 from served_requests import NAMES, inputs_of
 
-import infersdk
+from infersdk.serve.datatypes import pack
 from infersdk.serve.errors import RequestError
 from infersdk.serve.messages import SharedMemory
-from infersdk.serve.networks import WholeRequests
 from infersdk.serve.shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
@@ -180,12 +178,12 @@ def test_an_output_goes_where_its_request_has_named_it(regions: SharedMemoryRegi
     regions.register("x", region[0], 0, 4096)
     part = regions.part(SharedMemory("x", 16, 4))
     regions.unregister("x")
-    part.write(memoryview(b"1234"), "y")
+    part.write(np.frombuffer(b"1234", np.uint8), "y")
     with open(f"/dev/shm{key}", "wb") as other:
         other.write(bytes(4096))
     try:
         regions.register("x", key, 0, 4096)
-        part.write_row(np.frombuffer(b"78", np.uint8), 1, 2, "y")
+        part.write(np.frombuffer(b"1278", np.uint8), "y")
         with open(path, "rb") as file:
             assert file.read()[14:22] == b"1278".center(8, bytes(1))
         with open(f"/dev/shm{key}", "rb") as file:
@@ -210,38 +208,16 @@ def test_an_output_in_no_region_is_refused_before_the_model_runs(request: pytest
     assert server.service.statistics("simple")[0]["execution_count"] == before
 
 
-def test_a_runtime_that_reads_in_place_gets_copies(
-    regions: SharedMemoryRegions, region: tuple[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model with text gets the caller's arrays themselves, and a client must not change an index that was checked."""
-    path = onnx_models.save(
-        tmp_path / "pick.onnx", [node("Gather", "texts index", "text")],
-        [value("texts", ["n"], "string"), value("index", ["m"], "int64")], [value("text", ["m"], "string")],
-    )  # fmt: skip
-    regions.register("x", region[0], 0, 4096)
-    index = regions.tensor(SharedMemory("x", 0, 16), "INT64", [2], "index")
-    texts = np.array([b"a", b"b"], np.object_)
-    with infersdk.load(path) as network:
-        buffer = WholeRequests(network).batch_buffer(1)
-        given: list[Any] = []
-        run = buffer._infer._call
-        monkeypatch.setattr(buffer._infer, "_call", lambda feeds: given.append(feeds["index"]) or run(feeds))
-        buffer.prepare(0, {"texts": texts, "index": index}, None)
-        buffer.run(1)
-        assert buffer.results(1)[0]["text"].tolist() == ["a", "a"]
-        assert not np.shares_memory(given[0], np.asarray(index))
-        buffer.close()
-
-
 def test_a_region_that_shrinks_is_an_error_and_does_not_grow_again(
     regions: SharedMemoryRegions, region: tuple[str, Any]
 ) -> None:
     path = f"/dev/shm{region[0]}"
     regions.register("x", region[0], 0, 4096)
-    assert bytes(regions.read(SharedMemory("x", 0, 4096))) == bytes(4096)
+    tensor = regions.tensor(SharedMemory("x", 0, 4096), "UINT8", [4096], "a")
+    assert tensor.load().tobytes() == bytes(4096)
     os.truncate(path, 100)
-    assert "shorter than when it was registered" in refused(regions.read, SharedMemory("x", 0, 4096))
-    assert "shorter" in refused(regions.part(SharedMemory("x", 90, 20)).write, memoryview(bytes(20)), "y")
+    assert "shorter than when it was registered" in refused(tensor.load)
+    assert "shorter" in refused(regions.part(SharedMemory("x", 90, 20)).write, np.zeros(20, np.uint8), "y")
     assert os.path.getsize(path) == 100
     os.truncate(path, 4096)  # the client that made it maps it
 
@@ -261,3 +237,115 @@ def test_files_are_closed(regions: SharedMemoryRegions, region: tuple[str, Any])
     refused(regions.register, "x", region[0], 0, 1 << 40)
     assert is_open() == before
     assert regions.status("") == []
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_client_that_shrinks_its_memory_gets_an_error(request: pytest.FixtureRequest, protocol: str) -> None:
+    """And the server lives on."""
+    import importlib
+
+    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    shape, nbytes = [1, 640, 640, 3], 640 * 640 * 3
+    size = 2 * -(-nbytes // 4096) * 4096
+    key = f"/infersdk-test-{uuid.uuid4().hex}"
+    name, path = key[1:], f"/dev/shm{key}"
+    Path(path).write_bytes(bytes([1]) * size)
+    try:
+        client.register_system_shared_memory(name, key, size)
+        own, output = module.InferInput("INPUT0", shape, "UINT8"), module.InferRequestedOutput("OUTPUT0")
+        own.set_shared_memory(name, nbytes)
+        output.set_shared_memory(name, nbytes, offset=size // 2)
+        client.infer("echo", [own], outputs=[output])
+        for left in (size // 2 + 10, 4096, 100, 0):
+            os.truncate(path, left)
+            with pytest.raises(Exception, match="shorter than when it was registered"):
+                client.infer("echo", [own], outputs=[output])
+            assert os.path.getsize(path) == left
+            frames = np.full(shape, 7, np.uint8)
+            inputs = inputs_of(protocol, {"INPUT0": frames}, "UINT8")
+            np.testing.assert_array_equal(client.infer("echo", inputs).as_numpy("OUTPUT0"), frames)
+        os.truncate(path, size)
+        client.infer("echo", [own], outputs=[output])
+    finally:
+        client.unregister_system_shared_memory(name)
+        os.unlink(path)
+
+
+def test_bytes_in_shared_memory_have_a_limit(server: Any, grpc: Any) -> None:
+    """A sparse file has any size; a region of it must not become an array of that size."""
+    import tritonclient.grpc
+
+    key, size = f"/infersdk-test-{uuid.uuid4().hex}", 1 << 36
+    with open(f"/dev/shm{key}", "wb") as file:
+        file.truncate(size)
+    try:
+        grpc.register_system_shared_memory(key, key, size)
+        for model, datatype, shape in (("free", "FP32", [1, size >> 2]), ("simple_identity", "BYTES", [1, 4])):
+            one = tritonclient.grpc.InferInput("INPUT0", shape, datatype)
+            one.set_shared_memory(key, size)
+            with pytest.raises(Exception, match="68,719,476,736 bytes, and max_decompressed under .server. is 16,777"):
+                grpc.infer(model, [one])
+    finally:
+        grpc.unregister_system_shared_memory(key)
+        os.unlink(f"/dev/shm{key}")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_shared_memory_against_inline_data(
+    request: pytest.FixtureRequest, protocol: str, rng: np.random.Generator
+) -> None:
+    """Random models, row counts, datatypes and places: the outputs are those of inline data, at their places."""
+    import importlib
+
+    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    key, size = f"/infersdk-test-{uuid.uuid4().hex}", 1 << 14
+    name, path = f"region {rng.integers(1 << 30)}", f"/dev/shm{key}"
+    Path(path).write_bytes(bytes(size))
+    client.register_system_shared_memory(name, key, size)
+    memory = np.memmap(path, np.uint8, "r+", shape=(size,))
+    try:
+        for _ in range(120):
+            model, datatype, sides = MODELS[int(rng.integers(len(MODELS)) * rng.integers(2))]
+            rows = int(rng.integers(1, 9))
+            shape = (rows, {"wide": 64, "simple": 16, "simple_int8": 16}.get(model, 4))
+            arrays = {side: serve_models.values(datatype, shape, rng) for side in sides}
+            inline = client.infer(model, inputs_of(protocol, arrays, datatype))
+            outputs = [side.replace("IN", "OUT") for side in sides]
+            expected = {output: pack(inline.as_numpy(output)) for output in outputs}
+            # Each tensor has a place of its own, in any order, with gaps of any size, aligned or not.
+            alignment = int(rng.choice([1, 64]))
+            nbytes = {**{k: pack(v).nbytes for k, v in arrays.items()}, **{k: v.nbytes for k, v in expected.items()}}
+            places, at = {}, int(rng.integers(64))
+            for tensor in rng.permutation(list(nbytes)).tolist():
+                places[tensor] = at = -(-at // alignment) * alignment
+                at += nbytes[tensor] + int(rng.integers(64))
+            memory[:] = mark = int(rng.integers(256))
+            wanted = np.full(size, mark, np.uint8)
+            given = inputs_of(protocol, arrays, datatype)
+            asked = [module.InferRequestedOutput(output) for output in outputs]
+            for one in given:
+                data = np.frombuffer(pack(arrays[one.name()]), np.uint8)
+                memory[places[one.name()] :][: len(data)] = wanted[places[one.name()] :][: len(data)] = data
+                if rng.random() < 0.8:
+                    one.set_shared_memory(name, len(data), offset=places[one.name()])
+            for one in asked:
+                data = np.frombuffer(expected[one.name()], np.uint8)
+                if rng.random() < 0.8:
+                    one.set_shared_memory(name, len(data), offset=places[one.name()])
+                    wanted[places[one.name()] :][: len(data)] = data
+            client.infer(model, given, outputs=asked)
+            np.testing.assert_array_equal(memory, wanted, f"{model}, {rows} rows of {datatype}")
+    finally:
+        client.unregister_system_shared_memory(name)
+        os.unlink(path)
+
+
+#: Their names, datatypes and inputs.
+MODELS = [
+    ("wide", "FP32", ("INPUT0",)),
+    ("simple", "INT32", ("INPUT0", "INPUT1")),
+    ("simple_int8", "INT8", ("INPUT0", "INPUT1")),
+    ("simple_identity", "BYTES", ("INPUT0",)),
+    ("free", "FP32", ("INPUT0",)),
+    *((f"identity_{kind}", kind, ("INPUT0",)) for kind in serve_models.KINDS if kind not in ("BYTES", "BF16")),
+]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
-from ..messages import InferRequest, InferResponse, KnownRows, RequestedOutput, SharedMemory, Tensor
-from ..regions import HostRegion, SharedTensor
-from .wire import join_message, split_message
+from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory, Tensor
+from ..service import MOST_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
     from ..service import InferenceService
+    from ..shared_memory import SharedMemoryRegions
 
-__all__ = ["parameter_values", "read_request", "write_response"]
+__all__ = ["parameter_values", "read_request", "response_message"]
 
 #: The field of `InferTensorContents` for each datatype. FP16 and BF16 have none: they travel as raw contents.
 _CONTENTS = {
@@ -29,63 +27,18 @@ _CONTENTS = {
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
-
-
-#: Encoded messages without their id and raw contents that are remembered with what they say, and the longest of these.
-_MOST_HEADS, _LONGEST_HEAD = 64, 4096
-#: Those that are remembered with their requests. A client whose tensors lie in shared memory sends the same message
-#: again and again.
-_MOST_REQUESTS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class _InputHead:
-    """An input of a message, apart from its raw contents.
-
-    Attributes:
-        part: where it lies in shared memory; None for one that is in the message.
-        message: the encoded input's message, which may have contents of its own.
-    """
-
-    name: str
-    what: str
-    datatype: str
-    shape: tuple[int, ...]
-    part: SharedMemory | None
-    message: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _OutputHead:
-    name: str
-    classes: int
-    part: SharedMemory | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """What a message says, apart from its id and its raw contents. It is shared by all requests of an equal message.
-
-    Attributes:
-        in_message: how many inputs are not in shared memory.
-        parameters, own: those of the request, and those whose names begin with `triton_`.
-        problem: what is wrong with the message; empty if nothing is.
-    """
-
-    model: str
-    version: str
-    in_message: int
-    inputs: tuple[_InputHead, ...] = ()
-    outputs: tuple[_OutputHead, ...] = ()
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Any] = field(default_factory=dict)
-    problem: str = ""
+#: Inputs or outputs of a request, and parameters of it or of one of its tensors.
+_MOST_TENSORS, _MOST_PARAMETERS = 1024, 1024
+#: Bytes of a message besides its raw contents, and the bytes that each of these counts as, however short.
+_LONGEST_HEAD, _LEAST_NBYTES = 4 << 20, 64
+#: From https://protobuf.dev/programming-guides/encoding and the protocol's `ModelInferRequest`.
+_LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
 
 
 def read_request(
     message: bytes, service: InferenceService, remaining: float | None
-) -> tuple[InferRequest, Mapping[str, Any]]:
-    """A request out of an encoded `ModelInferRequest`.
+) -> tuple[InferRequest, dict[str, Any]]:
+    """A request out of an encoded `ModelInferRequest`. In any thread.
 
     Args:
         remaining: seconds until the call's own deadline.
@@ -96,119 +49,122 @@ def read_request(
     Raises:
         RequestError: what is wrong with it.
     """
-    derived = service.regions.derived
-    known: tuple[InferRequest, Mapping[str, Any]] | None = None
-    request_id = ""
-    if len(message) <= _LONGEST_HEAD:  # no key is longer, and a dict reads all of a longer one
-        known = derived.get(message)  # most messages have no id
-    if known is None:
-        encoded, request_id, contents = split_message(message)
-        if request_id and not contents and len(encoded) <= _LONGEST_HEAD:
-            known = derived.get(encoded)
-        if known is None:
-            known = _read_request(encoded, contents, service)
-            if len(encoded) <= _LONGEST_HEAD and not contents and _lies_in_shared_memory(known[0]):
-                if len(derived) >= _MOST_REQUESTS:
-                    derived.clear()
-                derived[encoded] = known
-    request, own = known
-    if request_id:
-        request = replace(request, id=request_id)
-    if remaining is not None:
-        own_deadline = request.deadline
-        request = replace(request, deadline=remaining if own_deadline is None else min(own_deadline, remaining))
-    return request, own
-
-
-def _lies_in_shared_memory(request: InferRequest) -> bool:
-    """Whether an equal message is the same request, as long as the regions are registered."""
-    return all(isinstance(tensor, SharedTensor) for tensor in request.inputs.values())
-
-
-def _read_request(
-    encoded: bytes, contents: Sequence[memoryview], service: InferenceService
-) -> tuple[InferRequest, Mapping[str, Any]]:
-    """A request out of a message without its id and its raw contents, with the deadline that it has as a parameter."""
-    head = _remembered_head(encoded) if len(encoded) <= _LONGEST_HEAD else _read_head(encoded)
-    service.repository.find(head.model, head.version)  # an unknown model is said to be that
-    if contents and head.in_message != len(contents):
-        raise RequestError(
-            Status.INVALID,
-            f"expected {head.in_message} raw input contents, one for each input that is not in shared memory, and "
-            f"{len(contents)} were given",
-        )
-    if head.problem:
-        raise RequestError(Status.INVALID, head.problem)
-    raw = iter(contents)
-    inputs = {one.name: _read_input(one, raw, bool(contents), service) for one in head.inputs}
-    parameters = dict(head.parameters)
-    deadline, priority = service.timing(parameters)
-    outputs = [
-        RequestedOutput(one.name, None, one.classes, None if one.part is None else service.regions.part(one.part))
-        for one in head.outputs
-    ]
-    on_host = all(isinstance(one, SharedTensor) and isinstance(one.region, HostRegion) for one in inputs.values())
-    request = InferRequest(
-        head.model, head.version, "", inputs, outputs or None, parameters, deadline, priority,
-        KnownRows() if on_host else None,
-    )  # fmt: skip
-    return request, head.own
-
-
-def _read_head(encoded: bytes) -> _Head:
-    """Decodes a message without its id and its raw contents.
-
-    Raises:
-        RequestError: it is not an encoded message.
-    """
     from google.protobuf.message import DecodeError
     from tritonclient.grpc import service_pb2
 
+    _check_head(message)
     try:
-        parsed = service_pb2.ModelInferRequest.FromString(encoded)
+        parsed = service_pb2.ModelInferRequest.FromString(message)
     except DecodeError:
-        raise RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest") from None
-    in_message = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
-    named = parsed.model_name, parsed.model_version, in_message
-    try:
-        inputs = tuple(_input_head(one) for one in parsed.inputs)
-        if len(names := [one.name for one in inputs]) > len(set(names)):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise RequestError(Status.INVALID, f"input {twice!r} was given twice")
-        parameters = parameter_values(parsed.parameters)
-        own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
-        return _Head(*named, inputs, tuple(_output_head(one) for one in parsed.outputs), parameters, own)
-    except RequestError as error:
-        return _Head(*named, problem=error.message)
+        raise _damaged() from None
+    if len(parsed.outputs) > _MOST_TENSORS:
+        raise RequestError(
+            Status.INVALID, f"a request has at most {_MOST_TENSORS:,} outputs, not {len(parsed.outputs):,}"
+        )
+    parameters = parameter_values(parsed.parameters)
+    own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
+    deadline, priority = service.timing(parameters)
+    if remaining is not None:
+        deadline = min(remaining, MOST_SECONDS if deadline is None else deadline)
+    inputs = _read_inputs(parsed, service.regions, service.settings.max_elements)
+    outputs = [_read_output(one, service.regions) for one in parsed.outputs] or None
+    request = InferRequest(
+        parsed.model_name, parsed.model_version, parsed.id, inputs, outputs, parameters, deadline, priority
+    )
+    return request, own
 
 
-_remembered_head = lru_cache(_MOST_HEADS)(_read_head)
+def _check_head(message: bytes) -> None:
+    """Raises a RequestError for a message that is long without its raw contents: protobuf would make objects of fifty
+    times its size of it, while all other threads stand still. A damaged message is left to protobuf.
+    """
+    if len(message) <= _LONGEST_HEAD:
+        return
+    at = head = 0
+    while at < len(message):
+        start = at
+        tag, at = _varint(message, at)
+        if tag & 7 != _LENGTH_DELIMITED:  # a request has no other fields
+            raise _damaged()
+        length, at = _varint(message, at)
+        at += length
+        head += at - start if tag >> 3 != _RAW_INPUT_CONTENTS else _LEAST_NBYTES
+        if head > _LONGEST_HEAD:
+            raise RequestError(
+                Status.TOO_LARGE,
+                f"a request has at most {_LONGEST_HEAD:,} bytes besides raw_input_contents; send tensors as these",
+            )
 
 
-def _input_head(one: Any) -> _InputHead:
-    what = f"input {one.name!r}"
-    part = _shared(parameter_values(one.parameters), what) if one.parameters else None
-    return _InputHead(one.name, what, one.datatype, tuple(one.shape), part, one)
+def _damaged() -> RequestError:
+    return RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest")
 
 
-def _output_head(one: Any) -> _OutputHead:
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """A number as protobuf encodes it, and the place behind it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = message[at] if at < len(message) else 0
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return value, at
+
+
+def _read_inputs(parsed: Any, regions: SharedMemoryRegions, max_elements: int) -> dict[str, Tensor]:
+    if len(parsed.inputs) > _MOST_TENSORS:
+        raise RequestError(
+            Status.INVALID, f"a request has at most {_MOST_TENSORS:,} inputs, not {len(parsed.inputs):,}"
+        )
+    elements = 0
+    names = set[str]()
+    for one in parsed.inputs:
+        if one.name in names:
+            raise RequestError(Status.INVALID, f"input {one.name!r} was given twice")
+        names.add(one.name)
+        if one.datatype == "BYTES" or one.HasField("contents"):
+            elements += element_count(one.shape, f"input {one.name!r}")
+    if elements > max_elements:
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"the request has {elements:,} elements of BYTES and typed contents, and the limit (max_elements) is "
+            f"{max_elements:,}; send numbers as raw_input_contents, and BYTES in several requests",
+        )
+    contents = None
+    if raw := parsed.raw_input_contents:
+        in_message = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
+        if len(raw) != in_message:
+            raise RequestError(
+                Status.INVALID,
+                f"expected {in_message} raw input contents, one for each input that is not in shared memory, and "
+                f"{len(raw)} were given",
+            )
+        contents = iter(raw)
+    return {one.name: _read_input(one, contents, regions) for one in parsed.inputs}
+
+
+def _read_input(one: Any, contents: Iterator[bytes] | None, regions: SharedMemoryRegions) -> Tensor:
+    what, shape = f"input {one.name!r}", list(one.shape)
+    part = _shared(parameter_values(one.parameters), what)
+    if part is not None:
+        return regions.tensor(part, one.datatype, shape, what)
+    if contents is None:
+        return _from_contents(one, shape, what)
+    if one.HasField("contents"):
+        raise RequestError(
+            Status.INVALID, f"contents field must not be specified when using raw_input_contents for {what}"
+        )
+    return unpack(memoryview(next(contents)), one.datatype, shape, what)
+
+
+def _read_output(one: Any, regions: SharedMemoryRegions) -> RequestedOutput:
     parameters, what = parameter_values(one.parameters), f"output {one.name!r}"
     classes = parameters.get("classification", 0)
     if type(classes) is not int or not 0 <= classes < 1 << 31:
         raise RequestError(Status.INVALID, f"{what}: classification is a number of classes, not {classes!r}")
-    return _OutputHead(one.name, classes, _shared(parameters, what))
-
-
-def _read_input(one: _InputHead, raw: Iterator[memoryview], has_raw: bool, service: InferenceService) -> Tensor:
-    if one.part is not None:
-        return service.regions.tensor(one.part, one.datatype, one.shape, one.what)
-    if not has_raw:
-        return _from_contents(one.message, list(one.shape), one.what)
-    if one.message.HasField("contents"):
-        raise RequestError(
-            Status.INVALID, f"contents field must not be specified when using raw_input_contents for {one.what}"
-        )
-    return unpack(next(raw), one.datatype, one.shape, one.what)
+    part = _shared(parameters, what)
+    return RequestedOutput(one.name, None, classes, None if part is None else regions.part(part))
 
 
 def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
@@ -233,6 +189,8 @@ def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
 
 def parameter_values(parameters: Any) -> dict[str, Any]:
     """The values of a map of parameters or settings, by name."""
+    if len(parameters) > _MOST_PARAMETERS:
+        raise RequestError(Status.INVALID, f"there are at most {_MOST_PARAMETERS} parameters, not {len(parameters):,}")
     values = {}
     for name, parameter in parameters.items():
         kind = parameter.WhichOneof("parameter_choice")
@@ -255,42 +213,20 @@ def _shared(parameters: Mapping[str, Any], what: str) -> SharedMemory | None:
     return SharedMemory(region, offset, size)
 
 
-# ---- the response ----
-
-
-def write_response(response: InferResponse, placed: Mapping[str, int], parameters: Mapping[str, bool]) -> bytes:
-    """An encoded `ModelInferResponse`.
+def response_message(response: InferResponse, placed: Mapping[str, int], parameters: Mapping[str, bool]) -> Any:
+    """A response as a `ModelInferResponse`.
 
     Args:
-        placed: the outputs that lie in shared memory, with their sizes.
+        placed: the outputs that are in shared memory.
         parameters: of the response.
-    """
-    outputs = tuple([(name, array.dtype, array.shape) for name, array in response.outputs.items()])
-    head = _response_head(response.model, response.version, outputs, tuple(parameters.items()))
-    # Clients find contents by the position of their output, so one in shared memory has an empty one.
-    contents = [b"" if name in placed else pack(array) for name, array in response.outputs.items()]
-    return join_message(head, response.id, contents)
-
-
-@lru_cache(_MOST_HEADS)
-def _response_head(
-    model: str,
-    version: str,
-    outputs: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...],
-    parameters: tuple[tuple[str, bool], ...],
-) -> bytes:
-    """An encoded response without its id and its contents.
-
-    Args:
-        outputs: their names, types and shapes.
-        parameters: names and values.
     """
     from tritonclient.grpc import service_pb2
 
-    message = service_pb2.ModelInferResponse(model_name=model, model_version=version)
-    for name, value in parameters:
+    message = service_pb2.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
+    for name, value in parameters.items():
         message.parameters[name].bool_param = value
-    for name, dtype, shape in outputs:
-        message.outputs.add(name=name, datatype=datatype_of(dtype), shape=shape)
-    encoded: bytes = message.SerializeToString()
-    return encoded
+    for name, array in response.outputs.items():
+        message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+        # Clients find contents by the position of their output, so one in shared memory has an empty one.
+        message.raw_output_contents.append(b"" if name in placed else bytes(pack(array)))
+    return message

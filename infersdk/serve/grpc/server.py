@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from ...errors import ConfigError
-from ..errors import RequestError, Status, as_request_error
+from ..errors import RequestError, Status, as_request_error, shortened
 from .calls import ProtocolCalls
-from .infer_codec import read_request, write_response
+from .infer_codec import read_request, response_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,17 +20,33 @@ if TYPE_CHECKING:
     from ..service import InferenceService
     from ..tracing import RequestTrace, Tracing
 
-__all__ = ["open_grpc"]
+__all__ = ["GrpcPort", "open_grpc"]
 
 _SERVICE = "inference.GRPCInferenceService"
 #: What messages add to the tensors: names, shapes, the encoding.
 _OVERHEAD = 1 << 16
+#: Requests of one stream that run at a time.
+_STREAM_AHEAD = 64
+#: Bytes of a message that the thread of the event loop reads.
+_QUICK_NBYTES = 256 << 10
+#: Seconds for connections without a call to be closed by their clients.
+_GOODBYE = 0.3
+#: Bytes of an error message in trailers.
+_LONGEST_MESSAGE = 4096
+_PRINTABLE = "".join(map(chr, range(32, 127))).replace("%", "")
 
 
 async def open_grpc(
-    service: InferenceService, authentication: Authentication, log: AccessLog, tracing: Tracing | None
-) -> tuple[int, Callable[[], Awaitable[None]]]:
-    """Opens the port; returns it, and what closes it when the calls that run have ended.
+    service: InferenceService,
+    authentication: Authentication,
+    log: AccessLog,
+    tracing: Tracing | None,
+    max_connections: int,
+) -> GrpcPort:
+    """Opens the port.
+
+    Args:
+        max_connections: how many may be open at a time; more are closed at once.
 
     Raises:
         ConfigError: it cannot be listened on.
@@ -38,12 +54,17 @@ async def open_grpc(
     import grpc
 
     settings = service.settings
+    calls = _Calls(service, authentication, log, tracing)
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", settings.max_body + _OVERHEAD),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", settings.max_header_bytes),
             ("grpc.so_reuseport", 0),
+            ("grpc.max_allowed_incoming_connections", max_connections),
+            ("grpc.max_concurrent_streams", settings.max_connections),
+            ("grpc.max_connection_idle_ms", int(settings.keep_alive * 1000)),
+            ("grpc.server_handshake_timeout_ms", int(settings.read_timeout * 1000)),
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", int(settings.read_timeout * 1000)),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
@@ -51,8 +72,7 @@ async def open_grpc(
         ],
         maximum_concurrent_rpcs=settings.max_connections,
     )
-    calls = _Calls(service, authentication, log, tracing)
-    server.add_generic_rpc_handlers(calls.handlers())
+    server.add_generic_rpc_handlers((calls,))
     address = settings.address(settings.grpc_port)
     try:
         if settings.certificate is None or settings.private_key is None:
@@ -64,11 +84,32 @@ async def open_grpc(
     except RuntimeError as error:
         raise ConfigError(f"server: cannot listen on {address}: {error}") from None
     await server.start()
+    return GrpcPort(server, calls, int(port))
 
-    async def close() -> None:
-        await server.stop(settings.drain)
 
-    return int(port), close
+class GrpcPort:
+    """The open port.
+
+    Attributes:
+        port: its number.
+    """
+
+    def __init__(self, server: Any, calls: _Calls, port: int) -> None:
+        self._server, self._calls, self.port = server, calls, port
+
+    async def close(self, drain: float) -> None:
+        """Refuses new connections, calls and requests of streams at once, and waits until those that run have ended.
+
+        Args:
+            drain: seconds after which the calls that still run are cancelled.
+        """
+        stopping = asyncio.ensure_future(self._server.stop(drain))
+        try:
+            await self._calls.end(drain)
+            await asyncio.wait([stopping], timeout=_GOODBYE)  # clients hear of it, and close their connections
+            await self._server.stop(None)  # those that have sent nothing yet, for which gRPC waits, are closed here
+        finally:
+            await stopping
 
 
 class _Calls:
@@ -79,26 +120,62 @@ class _Calls:
     ) -> None:
         self._service, self._authentication, self._log, self._tracing = service, authentication, log, tracing
         self._plain = ProtocolCalls(service)
+        self._running = set[asyncio.Task[Any]]()
+        self._readers = set[asyncio.Task[None]]()  # of open streams
+        self._ending = False
+        self._handlers = self._methods()
 
-    def handlers(self) -> tuple[Any, ...]:
-        """What `add_generic_rpc_handlers()` takes."""
+    def service(self, details: Any) -> Any:
+        """The handler of a call, as `grpc.GenericRpcHandler` has it: called before the call's message is received."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)  # it ends with the call
+        task.add_done_callback(self._running.discard)
+        handler = self._handlers.get(details.method)
+        if handler is None:
+            return None
+        if not self._authentication.needs_key:
+            return handler
+        try:
+            self._authentication.check_grpc(details.method.rpartition("/")[2], dict(details.invocation_metadata))
+        except RequestError as error:
+            return self._refusal(details.method, error)
+        return handler
+
+    def _refusal(self, method: str, refused: RequestError) -> Any:
+        """The handler of a refused call. It reads no message."""
+        import grpc
+
+        async def refuse(messages: Any, context: Any) -> None:
+            self._write(method.rpartition("/")[2], context, perf_counter(), refused, {}, None)
+            await _abort(context, refused)
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
+
+    async def end(self, drain: float) -> None:
+        """Ends the streams behind the requests that they have read, and waits `drain` seconds at most for all calls."""
+        self._ending = True
+        for reader in self._readers:
+            reader.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=drain)
+
+    def _methods(self) -> dict[str, Any]:
+        """The handler of each call, by its path."""
         import grpc
         from tritonclient.grpc import service_pb2
 
         methods: dict[str, Any] = {
-            "ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
-            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
+            f"/{_SERVICE}/ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
+            f"/{_SERVICE}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
+            # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
+            "/grpc.health.v1.Health/Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health)),
         }
         for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
-            if method.name not in methods:
+            if (path := f"/{_SERVICE}/{method.name}") not in methods:
                 call = _decoded(getattr(service_pb2, method.input_type.name), getattr(self._plain, _snake(method.name)))
-                methods[method.name] = grpc.unary_unary_rpc_method_handler(self._wrap(method.name, call))
-        # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
-        health = {"Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health))}
-        return (
-            grpc.method_handlers_generic_handler(_SERVICE, methods),
-            grpc.method_handlers_generic_handler("grpc.health.v1.Health", health),
-        )
+                methods[path] = grpc.unary_unary_rpc_method_handler(self._wrap(method.name, call))
+        return methods
 
     async def _health(self, request: bytes) -> bytes:
         return b"\x08\x01" if self._service.ready else b"\x08\x02"
@@ -116,7 +193,11 @@ class _Calls:
         notes: dict[str, Any] = {"received": len(message)}
         trace = self._start_trace("ModelInfer", context)
 
-        call = partial(self._run, message, context.time_remaining(), notes, {})
+        async def call() -> bytes:
+            encoded: bytes = (await self._run(message, context.time_remaining(), notes)).SerializeToString()
+            notes["sent"] = len(encoded)
+            return encoded
+
         result: bytes = await self._answer("ModelInfer", context, call, notes, trace)
         return result
 
@@ -128,20 +209,19 @@ class _Calls:
         attributes = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": name}
         return self._tracing.start(f"{_SERVICE}/{name}", metadata, attributes)
 
-    async def _run(
-        self, message: bytes, remaining: float | None, notes: dict[str, Any], parameters: dict[str, bool]
-    ) -> bytes:
-        request, own = read_request(message, self._service, remaining)
+    async def _run(self, message: bytes, remaining: float | None, notes: dict[str, Any]) -> Any:
+        """The response to an encoded request."""
+        if len(message) <= _QUICK_NBYTES:
+            request, own = read_request(message, self._service, remaining)
+        else:
+            request, own = await asyncio.to_thread(read_request, message, self._service, remaining)
         notes["model"] = request.model
         if request.id:
             notes["id"] = request.id
         response = await self._service.infer(request)
-        placed = self._service.place(response, request.outputs)
-        if own.get("triton_enable_empty_final_response"):
-            parameters = {**parameters, "triton_final_response": True}
-        encoded = write_response(response, placed, parameters)
-        notes["sent"] = len(encoded)
-        return encoded
+        placed = await self._service.place(response, request.outputs)
+        final = {"triton_final_response": True} if own.get("triton_enable_empty_final_response") else {}
+        return response_message(response, placed, final)
 
     async def _answer(
         self,
@@ -154,8 +234,6 @@ class _Calls:
         started = perf_counter()
         refused: RequestError | None = None
         try:
-            if self._authentication.needs_key:
-                self._authentication.check_grpc(name, dict(context.invocation_metadata()))
             return await call()
         except asyncio.CancelledError:
             refused = RequestError(Status.CANCELLED, "the client went away")
@@ -187,10 +265,6 @@ class _Calls:
 
     async def _stream_infer(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answers in the order of the requests, which run side by side. A failed one does not end the stream."""
-        try:
-            self._authentication.check_grpc("ModelStreamInfer", dict(context.invocation_metadata()))
-        except RequestError as error:
-            await _abort(context, error)
         answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue(_STREAM_AHEAD)
 
         async def read() -> None:
@@ -206,9 +280,13 @@ class _Calls:
                 await answers.put(None)
 
         reader = asyncio.ensure_future(read())
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
         try:
             while (answer := await answers.get()) is not None:
                 yield await answer
+            if self._ending:
+                await _abort(context, RequestError(Status.UNAVAILABLE, "the server ends"))
         finally:
             reader.cancel()
             while not answers.empty():
@@ -223,19 +301,19 @@ class _Calls:
         notes: dict[str, Any] = {"received": len(message)}
         trace = self._start_trace("ModelStreamInfer", context)
         try:
-            body = await self._run(message, None, notes, {})
-            return _in_stream(body)
+            answer = service_pb2.ModelStreamInferResponse(infer_response=await self._run(message, None, notes))
+            notes["sent"] = answer.ByteSize()
         except asyncio.CancelledError:
             refused = RequestError(Status.CANCELLED, "the client went away")
             raise
         except Exception as error:
             refused = as_request_error(error)
-            response = service_pb2.ModelStreamInferResponse(error_message=refused.message)
-            response.infer_response.id = notes.get("id", "")
-            encoded: bytes = response.SerializeToString()
-            return encoded
+            answer = service_pb2.ModelStreamInferResponse(error_message=refused.message)
+            answer.infer_response.id = notes.get("id", "")
         finally:
             self._write("ModelStreamInfer", context, started, refused, notes, trace)
+        encoded: bytes = answer.SerializeToString()
+        return encoded
 
 
 def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:
@@ -244,6 +322,10 @@ def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Calla
     async def run(message: bytes) -> bytes:
         from google.protobuf.message import DecodeError
 
+        if len(message) > _QUICK_NBYTES:
+            raise RequestError(
+                Status.TOO_LARGE, f"the message has {len(message):,} bytes, and at most {_QUICK_NBYTES:,} are taken"
+            )
         try:
             request = request_class.FromString(message)
         except DecodeError:
@@ -256,21 +338,14 @@ def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Calla
     return run
 
 
-#: Requests of one stream that run at a time.
-_STREAM_AHEAD = 64
-
-
-def _in_stream(response: bytes) -> bytes:
-    """An encoded `ModelStreamInferResponse` around an encoded `ModelInferResponse`: its field 2."""
-    from .wire import encode_length_delimited
-
-    return encode_length_delimited(2, response)
-
-
 async def _abort(context: Any, error: RequestError) -> Any:
     import grpc
 
-    await context.abort(getattr(grpc.StatusCode, error.status.grpc), error.message, tuple(error.headers))
+    message = error.message
+    # Trailers carry all but printable ASCII in three characters for each byte. Clients refuse trailers above 8 KiB.
+    if len(quote(message, safe=_PRINTABLE, errors="replace")) > _LONGEST_MESSAGE:
+        message = shortened(message, _LONGEST_MESSAGE // 12)
+    await context.abort(getattr(grpc.StatusCode, error.status.grpc), message, tuple(error.headers))
 
 
 def _snake(name: str) -> str:

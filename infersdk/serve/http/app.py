@@ -225,7 +225,7 @@ class ProtocolHandlers:
         asked, binary = read_request(request.body, None if length is None else int(length), name, version, service)
         request.notes = _notes(asked)
         response = await service.infer(asked)
-        placed = service.place(response, asked.outputs)
+        placed = await service.place(response, asked.outputs)
         parts, header_length = write_response(asked, response, placed, binary)
         if header_length is None:
             return Response(200, parts, may_compress=True)

@@ -1,14 +1,12 @@
-"""Requests and responses of gRPC: what is remembered of a message never shows in the next request."""
+"""Requests and responses of gRPC."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import uuid
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infersdk.serve.errors import RequestError, Status
-from infersdk.serve.grpc import infer_codec
-from infersdk.serve.grpc.infer_codec import read_request, write_response
+from infersdk.serve.grpc.infer_codec import read_request, response_message
 from infersdk.serve.messages import InferResponse
 from infersdk.serve.service import request_timing
+from infersdk.serve.settings import ServerSettings
 from infersdk.serve.shared_memory import SharedMemoryRegions
 
 pytest.importorskip("grpc")  # without it tritonclient.grpc raises an error that is no ImportError
@@ -33,12 +31,7 @@ class Service:
     """What reading a request needs of a server: its models and its shared memory."""
 
     def __init__(self) -> None:
-        self.regions = SharedMemoryRegions("/")
-        self.repository = SimpleNamespace(find=self._find)
-
-    def _find(self, name: str, version: str) -> None:
-        if name != KNOWN:
-            raise RequestError(Status.NOT_FOUND, f"Request for unknown model: {name!r}")
+        self.regions, self.settings = SharedMemoryRegions("/"), ServerSettings(max_elements=100_000)
 
     def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
         return request_timing(parameters, None)
@@ -46,7 +39,6 @@ class Service:
 
 @pytest.fixture
 def service() -> Iterator[Any]:
-    infer_codec._remembered_head.cache_clear()
     made = Service()
     yield made
     made.regions.close()
@@ -76,26 +68,6 @@ def in_shared_memory(nbytes: int, region: str = "x", **fields: Any) -> Any:
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
-def test_the_same_message_again_reads_what_is_registered_now(service: Any) -> None:
-    message = in_shared_memory(8).SerializeToString()
-    for value in (1, 2):
-        shared(service, np.full(8, value, np.uint8))
-        reads = [read_request(message, service, None)[0] for _ in range(3)]
-        assert reads[0] is reads[1] is reads[2]
-        np.testing.assert_array_equal(np.asarray(reads[0].inputs["a"]), np.full(8, value, np.uint8))
-        region = reads[0].inputs["a"].region
-        assert reads[0].outputs[0].shared_memory.region is region
-        is_mapped = weakref.ref(region)
-        del reads, region
-        assert is_mapped() is not None  # it is registered
-        service.regions.unregister("x")
-        assert is_mapped() is None
-        with pytest.raises(RequestError, match="Unable to find system shared memory region: 'x'"):
-            read_request(message, service, None)
-    assert infer_codec._remembered_head.cache_info().hits == 3
-
-
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
 def test_the_deadline_of_the_same_message_is_that_of_its_call(service: Any) -> None:
     shared(service, np.zeros(8, np.uint8))
     plain, timed = in_shared_memory(8), in_shared_memory(8)
@@ -113,87 +85,6 @@ def test_the_deadline_of_the_same_message_is_that_of_its_call(service: Any) -> N
         0,
         0,
     ]
-    rows = [read_request(plain.SerializeToString(), service, remaining)[0].known_rows for remaining in (None, 1)]
-    assert rows[0] is rows[1] is not None
-
-
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
-def test_requests_that_differ_in_their_id(service: Any) -> None:
-    shared(service, np.zeros(8, np.uint8))
-    for request_id in ("", "a", "b", "", "a"):
-        for remaining in (None, 2):
-            read, _ = read_request(in_shared_memory(8, id=request_id).SerializeToString(), service, remaining)
-            assert (read.id, read.deadline) == (request_id, remaining)
-    assert len(service.regions.derived) == 1
-    assert infer_codec._remembered_head.cache_info().misses == 1
-
-
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["register", "read", "read", "unregister", "unregister all"]), st.sampled_from("xxxy"),
-              st.integers(1, 2), st.sampled_from(["", "7"]), st.sampled_from([None, 2.0])),
-    min_size=12, max_size=30,
-)  # fmt: skip
-
-
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
-@settings(max_examples=100, deadline=None)
-@given(STEPS)
-def test_what_is_remembered_is_what_would_be_read(steps: list[tuple[str, str, int, str, float | None]]) -> None:
-    """In any order of registrations, requests and their ends, in regions that a request fits or not."""
-    service: Any = Service()
-
-    def outcome(message: bytes, remaining: float | None) -> Any:
-        try:
-            read, own = read_request(message, service, remaining)
-        except RequestError as error:
-            return error.status, error.message
-        inputs = {name: (one.region, one.offset, one.dtype, one.shape) for name, one in read.inputs.items()}
-        return read.model, read.id, read.deadline, read.outputs, read.parameters, inputs, own
-
-    try:
-        for step, name, size, request_id, remaining in steps:
-            if step == "register":
-                with contextlib.suppress(RequestError):  # it is registered already
-                    shared(service, np.zeros(4 * size, np.uint8), name)
-            elif step == "read":
-                message = in_shared_memory(4 * size, name, id=request_id).SerializeToString()
-                found = outcome(message, remaining)
-                remembered, service.regions.derived = service.regions.derived, {}
-                assert found == outcome(message, remaining)
-                service.regions.derived = remembered
-            else:
-                service.regions.unregister(name if step == "unregister" else "")
-    finally:
-        service.regions.close()
-
-
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
-def test_only_so_many_messages_are_remembered(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(infer_codec, "_MOST_REQUESTS", 8)
-    shared(service, np.zeros(8, np.uint8))
-    sizes = set()
-    for number in range(30):
-        message = in_shared_memory(8)
-        message.inputs[0].name = str(number)
-        read, _ = read_request(message.SerializeToString(), service, None)
-        assert list(read.inputs) == [str(number)]
-        sizes.add(len(service.regions.derived))
-    assert sizes == set(range(1, 9))
-
-
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
-def test_a_message_with_contents_of_its_own_is_read_each_time(service: Any) -> None:
-    shared(service, np.zeros(8, np.uint8))
-    message = in_shared_memory(8)
-    message.inputs.add(name="b", datatype="UINT8", shape=[1]).contents.uint_contents.append(1)
-    flags = request()  # BOOL: its values are checked, and the client can change them
-    flags.inputs.add(name="a", datatype="BOOL", shape=[8])
-    flags.inputs[0].parameters["shared_memory_region"].string_param = "x"
-    flags.inputs[0].parameters["shared_memory_byte_size"].int64_param = 8
-    for one in (message, flags):
-        first, second = (read_request(one.SerializeToString(), service, None)[0] for _ in range(2))
-        assert first is not second
-        assert first.known_rows is None
 
 
 def test_requests_of_one_message_share_nothing_that_changes(service: Any) -> None:
@@ -218,16 +109,7 @@ def test_contents_differ_where_heads_are_equal(service: Any) -> None:
         assert read.inputs["a"].tobytes() == content
 
 
-def test_contents_in_the_head_are_not_mixed_up(service: Any) -> None:
-    for values in ([1, 2], [3, 4], [1, 2], list(range(5000))):  # the last one is too long to be remembered
-        message = request()
-        message.inputs.add(name="a", datatype="INT32", shape=[len(values)]).contents.int_contents.extend(values)
-        read, _ = read_request(message.SerializeToString(), service, None)
-        assert read.inputs["a"].tolist() == values
-    assert infer_codec._remembered_head.cache_info().misses == 2
-
-
-def test_what_is_wrong_is_said_each_time(service: Any) -> None:
+def test_wrong_requests_are_refused(service: Any) -> None:
     twice, bad, classes = request(), request(), request()
     for _ in range(2):
         twice.inputs.add(name="a", datatype="UINT8", shape=[1])
@@ -237,26 +119,67 @@ def test_what_is_wrong_is_said_each_time(service: Any) -> None:
         (twice, "input 'a' was given twice"), (bad, "shared memory has a region's name"),
         (classes, "classification is a number of classes, not -1"),
     ):  # fmt: skip
-        for _ in range(3):
-            with pytest.raises(RequestError, match=text) as caught:
-                read_request(message.SerializeToString(), service, None)
-            assert caught.value.status is Status.INVALID
-        message.model_name = "other"  # that a model is unknown comes first
-        with pytest.raises(RequestError, match="unknown model"):
+        with pytest.raises(RequestError, match=text) as caught:
             read_request(message.SerializeToString(), service, None)
+        assert caught.value.status is Status.INVALID
+
+
+def field(number: int, content: bytes) -> bytes:
+    """An encoded field of less than 128 bytes."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "text"),
+    [
+        (field(5, b"") * 3_000_000, Status.TOO_LARGE, "besides raw_input_contents"),
+        (field(5, field(5, field(8, b"") * 40)) * 60_000, Status.TOO_LARGE, "besides raw_input_contents"),
+        (bytes([9 << 3, 0]) + field(5, b"") * 3_000_000, Status.INVALID, "not an encoded ModelInferRequest"),
+        (field(7, b"") * 3_000_000, Status.TOO_LARGE, "besides raw_input_contents"),
+        (field(5, b"") * 100_000, Status.INVALID, "at most 1,024 inputs, not 100,000"),
+        (field(6, b"") * 100_000, Status.INVALID, "at most 1,024 outputs, not 100,000"),
+        (field(7, bytes(9)) + field(5, b""), Status.INVALID, "unknown datatype ''"),
+        (b"".join(field(4, field(1, b"%d" % i)) for i in range(2000)), Status.INVALID, "1024 parameters, not 2,000"),
+    ],
+)
+def test_messages_of_many_parts_are_refused(service: Any, message: bytes, status: Status, text: str) -> None:
+    with pytest.raises(RequestError, match=text) as caught:
+        read_request(message, service, None)
+    assert caught.value.status is status
+
+
+@pytest.mark.parametrize("as_raw", [True, False])
+def test_many_elements_are_refused(service: Any, as_raw: bool) -> None:
+    message = request(raw_input_contents=[bytes(4 * 200_000)] if as_raw else [])
+    one = message.inputs.add(name="a", datatype="BYTES" if as_raw else "INT8", shape=[2, 100_000])
+    if not as_raw:
+        one.contents.int_contents.extend([1] * 200_000)
+    with pytest.raises(RequestError, match="200,000 elements of BYTES and typed contents") as caught:
+        read_request(message.SerializeToString(), service, None)
+    assert caught.value.status is Status.TOO_LARGE
+
+
+@pytest.mark.parametrize("value", [1e15, -1.0, float("inf"), float("nan"), 1 << 60, "1", True])
+def test_deadlines_that_are_none(service: Any, value: Any) -> None:
+    message = request()
+    kinds = {float: "double_param", int: "int64_param", str: "string_param", bool: "bool_param"}
+    setattr(message.parameters["deadline"], kinds[type(value)], value)
+    with pytest.raises(RequestError, match="parameter deadline is a number of seconds from 0 to 1,000,000"):
+        read_request(message.SerializeToString(), service, None)
+
+
+def test_a_call_whose_own_deadline_is_far_away(service: Any) -> None:
+    read, _ = read_request(request().SerializeToString(), service, 1e12)
+    assert read.deadline == 1_000_000
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60))
-def test_damaged_messages_stay_damaged(data: bytes) -> None:
+def test_damaged_messages_are_refused(data: bytes) -> None:
     service: Any = Service()
-    outcomes = []
-    for _ in range(2):
-        try:
-            outcomes.append(str(read_request(data, service, None)))
-        except RequestError as error:
-            outcomes.append(error.message)
-    assert outcomes[0] == outcomes[1]
+    for message in (data, data + bytes(5 << 20), bytes(5 << 20) + data):
+        with contextlib.suppress(RequestError):
+            read_request(message, service, None)
 
 
 @settings(max_examples=100, deadline=None)
@@ -277,5 +200,4 @@ def test_responses_are_those_of_protobuf(
         expected.raw_output_contents.append(b"" if name in placed else array.tobytes())
     for name, value in parameters.items():
         expected.parameters[name].bool_param = value
-    encoded = write_response(InferResponse(model, "1", identifier, outputs), placed, parameters)
-    assert pb.ModelInferResponse.FromString(encoded) == expected
+    assert response_message(InferResponse(model, "1", identifier, outputs), placed, parameters) == expected

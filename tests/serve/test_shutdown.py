@@ -1,0 +1,122 @@
+"""The end of a server: both ports close at once, and requests that run have one time to end."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from served_requests import ask
+
+from infersdk import registry
+
+SECONDS = 1.0
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Starts a server of a model whose runs take so long."""
+    from infersdk.serve import Server
+
+    monkeypatch.setitem(registry._BUILT_IN, "idle", registry._Backend("idle_backend:IdleInfer", "it is a test's"))
+    servers: list[Any] = []
+
+    def started(seconds: float, **settings: Any) -> Any:
+        (tmp_path / "idle.model").write_bytes(b"idle")
+        table = {
+            "type": "network", "path": str(tmp_path / "idle.model"), "backend": "idle", "max_batch": 1,
+            "options": {"seconds": seconds, "side": 1},
+        }  # fmt: skip
+        own = {"http_port": 0, "grpc_port": 0, "access_log": False, **settings}
+        servers.append(Server({"models": {"idle": table}, "server": own}))
+        return servers[-1].start()
+
+    yield started
+    for server in servers:
+        server.stop()
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_no_port_accepts_while_requests_end(start: Callable[..., Any]) -> None:
+    import tritonclient.grpc
+
+    server = start(SECONDS, drain=20)
+    body = {"inputs": [{"name": "x", "shape": [1, 3, 1, 1], "datatype": "FP32", "data": [7, 0, 0]}]}
+    answers: queue.Queue[Any] = queue.Queue()
+
+    def over_http() -> None:
+        answers.put(ask(server.http_port, "/v2/models/idle/infer", body).json()["outputs"][0]["data"][0])
+
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        x = tritonclient.grpc.InferInput("x", [1, 3, 1, 1], "FP32")
+        x.set_data_from_numpy(np.full((1, 3, 1, 1), 7, np.float32))
+        threading.Thread(target=over_http).start()
+        client.async_infer("idle", [x], callback=lambda result, error: answers.put(error or result.as_numpy("y")[0]))
+        client.start_stream(lambda result, error: answers.put(error or result.as_numpy("y")[0]))
+        client.async_stream_infer("idle", [x])
+        wait_for(lambda: server.service.repository.find("idle").admission.running == 3)
+        began = time.monotonic()
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        wait_for(lambda: not accepts(server.http_port) and not accepts(server.grpc_port), SECONDS / 2)
+        assert [answers.get(timeout=30) for _ in range(3)] == [7, 7, 7]
+        assert "the server ends" in str(answers.get(timeout=30))  # the stream
+        stopping.join(30)
+        assert time.monotonic() - began < 3 * SECONDS + 3
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_connections_without_a_request_cost_no_drain(start: Callable[..., Any]) -> None:
+    import tritonclient.grpc
+
+    server = start(0, drain=20)
+    with (
+        socket.create_connection(("127.0.0.1", server.grpc_port)),
+        socket.create_connection(("127.0.0.1", server.http_port)),
+        tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+    ):
+        client.start_stream(lambda result, error: None)
+        assert client.is_server_ready()
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 5
+
+
+def test_a_request_that_takes_longer_than_the_drain_costs_it_once(start: Callable[..., Any]) -> None:
+    import grpc
+
+    server = start(0, drain=2)
+    with (
+        socket.create_connection(("127.0.0.1", server.http_port)) as half,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        half.sendall(b"POST /v2/models/idle/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf of it")
+        more = threading.Event()
+        upload = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer").future(
+            iter(lambda: more.wait(30) or b"", True)
+        )
+        time.sleep(0.2)  # both have come
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 4
+        more.set()
+        assert upload.exception(30) is not None

@@ -13,6 +13,7 @@ from ..tensor import Tensor
 from .admission import Admission
 from .errors import RequestError, Status
 from .messages import InferRequest, TensorInfo
+from .workers import in_worker, within
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -93,6 +94,10 @@ class Endpoint(ABC):
     ) -> dict[str, npt.NDArray[Any]]:
         """The outputs of these names out of the results of all rows."""
 
+    def gathers_slowly(self, results: Sequence[Any]) -> bool:
+        """Whether `gather()` takes long: it runs in a worker thread then."""
+        return False
+
     @abstractmethod
     def release(self) -> None:
         """Frees the model. Its pipeline has no more requests."""
@@ -125,7 +130,8 @@ class Endpoint(ABC):
             else:
                 results = await self._submit_all(items, request)
             before = time_ns()
-            outputs = self.gather(request, results, names)
+            gathering = in_worker(self.gather, request, results, names, when=self.gathers_slowly(results))
+            outputs = await within(request.deadline, gathering)
             self.counters.output_ns += time_ns() - before
             failed = False
         finally:

@@ -62,14 +62,14 @@ HEAD = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: x\r\n"
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (b"", b"408"),
         (b"POST /v2", b"408"),
         (HEAD + b"Content-Length: 100\r\n\r\n", b"408"),
         (HEAD + b"Content-Length: 100\r\n\r\nhalf", b"408"),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b"408"),
         (HEAD + b"".join(b"X%d: y\r\n" % i for i in range(30)) + b"\r\n", b"431"),
         (HEAD + b"X: " + b"y" * 5000 + b"\r\n\r\n", b"431"),
-        (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n", b"431"),
+        (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"431"),
+        (b"GET /" + b"x" * 5000, b"400"),
         (b"\x16\x03\x01 this is TLS", b"400"),
         (HEAD + b"Content-Length: -5\r\n\r\n", b"400"),
         (HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", b"400"),

@@ -11,11 +11,23 @@ from urllib.parse import unquote
 
 from ..errors import RequestError, Status, as_request_error
 from ..model_config import as_json
+from ..workers import in_worker
 from .infer_codec import read_request, write_response
-from .messages import WHOLE_BODY, Request, Response, compress, decompress, error_response, json_response
+from .messages import (
+    HEADER_LENGTH,
+    LONG,
+    Request,
+    Response,
+    accepted_encoding,
+    check_json_size,
+    compress,
+    decompress,
+    error_response,
+    json_response,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 
     from ..access_log import AccessLog
     from ..authentication import Authentication
@@ -29,9 +41,6 @@ Handler: TypeAlias = "Callable[..., Awaitable[Response]]"
 _Scope: TypeAlias = "MutableMapping[str, Any]"
 _Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
 _Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
-
-#: Bodies of more bytes are compressed on another thread: the event loop goes on meanwhile.
-_LONG = 1 << 18
 
 Route: TypeAlias = "tuple[str, re.Pattern[str], Handler]"
 
@@ -59,6 +68,7 @@ class Application:
     ) -> None:
         self._tracing = tracing
         self._service, self._authentication, self._log = service, authentication, log
+        self._held = 0  # bytes of bodies in memory
         self._routes = [*ProtocolHandlers(service).routes(), *routes]
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
@@ -66,29 +76,34 @@ class Application:
         if scope["type"] != "http":
             return
         started = perf_counter()
-        path = scope["raw_path"].decode("ascii", "replace")  # a %2F in it is part of a name
-        request = Request(scope["method"], path, scope["query_string"], dict(scope["headers"]), b"")
-        if client := scope.get("client"):
-            request.client = f"{client[0]}:{client[1]}"
+        request = _request(scope)
         refused: RequestError | None = None
         trace = self._start_trace(request)
         try:
-            response = await self._respond(request, scope, receive)
+            response = await self._respond(request, receive)
         except asyncio.CancelledError:
-            refused = RequestError(Status.CANCELLED, "the client went away")
-            response = Response(Status.CANCELLED.http)
             _uncancel()
+            if request.is_gone:
+                refused = RequestError(Status.CANCELLED, "the client went away")
+            else:
+                refused = RequestError(Status.UNAVAILABLE, "the server ends; the request was not complete in time")
+            response = error_response(refused)
         except Exception as error:
             refused = as_request_error(error)
             response = error_response(refused)
         if trace is not None:
             request.notes["trace_id"] = trace.trace_id
             trace.end(refused, {"http.response.status_code": response.status, **_attributes(request.notes)})
-        if response.status != Status.CANCELLED.http:
-            await _send_response(response, send)
-        self._log.write("http", request.method, request.path, response.status, perf_counter() - started,
-                        received=len(request.body), sent=response.nbytes, client=request.client,
-                        error="" if refused is None else refused.message, **request.notes)  # fmt: skip
+        try:
+            if request.is_read:
+                await _send_response(response, send)
+            elif not request.is_gone:
+                await _send_refusal(request, response, receive, send, self._service.settings.read_timeout)
+        finally:
+            self._held -= request.held
+            self._log.write("http", request.method, request.path, response.status, perf_counter() - started,
+                            received=len(request.body), sent=response.nbytes, client=request.client,
+                            error="" if refused is None else refused.message, **request.notes)  # fmt: skip
 
     def _start_trace(self, request: Request) -> RequestTrace | None:
         """Begins the span of an inference request."""
@@ -98,21 +113,20 @@ class Application:
         attributes = {"http.request.method": request.method, "url.path": request.path}
         return self._tracing.start(f"{request.method} {request.path}", carrier, attributes)
 
-    async def _respond(self, request: Request, scope: _Scope, receive: _Receive) -> Response:
+    async def _respond(self, request: Request, receive: _Receive) -> Response:
+        self._check_headers(request)
         handler, arguments = self._find(request)
         self._authentication.check_http(request.path, request.headers)
-        await self._read_body(request, scope, receive)
-        watcher = asyncio.ensure_future(_cancel_on_disconnect(receive, asyncio.current_task()))
+        await self._read_body(request, receive)
+        watcher = asyncio.ensure_future(_cancel_on_disconnect(request, receive, asyncio.current_task()))
         try:
             response = await handler(request, **arguments)
         finally:
             watcher.cancel()
-        accepted = request.headers.get(b"accept-encoding")
-        if accepted is None or not response.may_compress:
+        encoding = accepted_encoding(request.headers.get(b"accept-encoding", b"")) if response.may_compress else ""
+        if not encoding:
             return response
-        if response.nbytes < _LONG:
-            return compress(response, accepted)
-        return await asyncio.to_thread(compress, response, accepted)
+        return await in_worker(compress, response, encoding, when=response.nbytes > LONG)
 
     def _find(self, request: Request) -> tuple[Handler, Mapping[str, str]]:
         allowed = []
@@ -124,34 +138,90 @@ class Application:
                     }
                 allowed.append(method)
         if allowed:
-            raise RequestError(Status.METHOD, f"{request.path} takes {' and '.join(allowed)}, not {request.method}")
+            raise RequestError(
+                Status.METHOD, f"{request.path[:200]} takes {' and '.join(allowed)}, not {request.method[:20]}"
+            )
         raise RequestError(Status.NOT_FOUND, f"there is nothing at {request.path[:200]!r}")
 
-    async def _read_body(self, request: Request, scope: _Scope, receive: _Receive) -> None:
-        limit = self._service.settings.max_body
-        declared = int(request.headers.get(b"content-length", b"0"))
-        if declared > limit and b"expect" in request.headers:
-            raise _too_large(limit)  # the client asks before it sends the body
-        parts, count, more = [], 0, True
-        while more:
+    def _check_headers(self, request: Request) -> None:
+        if b"transfer-encoding" in request.headers and b"content-length" in request.headers:
+            raise RequestError(  # another server in front may have taken the other one
+                Status.INVALID, "a request has either Content-Length or Transfer-Encoding, and this one has both"
+            )
+        settings = self._service.settings
+        if request.header_count > settings.max_headers or request.header_bytes > settings.max_header_bytes:
+            raise RequestError(
+                Status.HEADERS,
+                f"the head of a request has at most {settings.max_header_bytes:,} bytes (max_header_bytes) in "
+                f"{settings.max_headers} headers (max_headers), and this one has {request.header_bytes:,} in "
+                f"{request.header_count}",
+            )
+
+    async def _read_body(self, request: Request, receive: _Receive) -> None:
+        settings = self._service.settings
+        # h11 has checked it; it may have leading zeros
+        if int(request.headers.get(b"content-length", b"0").lstrip(b"0") or b"0") > settings.max_body:
+            raise _too_large(settings.max_body)
+        try:
+            request.body = await asyncio.wait_for(self._receive_body(request, receive), settings.read_timeout)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise RequestError(
+                Status.TIMEOUT, f"the body was not complete after {settings.read_timeout:g} s (read_timeout)"
+            ) from None
+        is_json = request.path.startswith("/v2/") and HEADER_LENGTH not in request.headers
+        if encoding := request.headers.get(b"content-encoding"):
+            limits = [(settings.max_decompressed, "max_decompressed")]
+            if is_json:
+                limits.append((settings.max_json, "max_json"))
+            request.body = await in_worker(decompress, request.body, encoding.strip().lower(), *min(limits))
+            self._hold(request, len(request.body))
+        if is_json:
+            check_json_size(len(request.body), settings.max_json)
+
+    async def _receive_body(self, request: Request, receive: _Receive) -> bytes:
+        limit, count, parts = self._service.settings.max_body, 0, []
+        while True:
             message = await receive()
             if message["type"] == "http.disconnect":
+                request.is_gone = True
                 raise asyncio.CancelledError
-            count += len(body := message.get("body", b""))
-            if count <= limit:
-                parts.append(body)
-            more = message.get("more_body", False)
-        if max(count, declared) > limit:
-            raise _too_large(limit)
-        whole = scope.pop(WHOLE_BODY, None)
-        request.body = whole if whole is not None else parts[0] if len(parts) == 1 else b"".join(parts)
-        if encoding := request.headers.get(b"content-encoding"):
-            largest = self._service.settings.max_decompressed
-            request.body = await asyncio.to_thread(decompress, request.body, encoding.strip().lower(), largest)
+            body = message.get("body", b"")
+            request.is_read = not message.get("more_body", False)
+            count += len(body)
+            if count > limit:
+                raise _too_large(limit)
+            self._hold(request, len(body))
+            parts.append(body)
+            if request.is_read:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _hold(self, request: Request, nbytes: int) -> None:
+        """Counts bytes of a body that stay in memory until the request ends."""
+        limit = self._service.settings.max_bodies
+        if self._held + nbytes > limit:
+            raise RequestError(
+                Status.UNAVAILABLE,
+                f"the requests that the server works on have {limit:,} bytes together, its limit (max_bodies); send "
+                "this one again later",
+                retry_after=1.0,
+            )
+        self._held += nbytes
+        request.held += nbytes
+
+
+def _request(scope: _Scope) -> Request:
+    headers = scope["headers"]
+    path = scope["raw_path"].decode("ascii", "replace")  # a %2F in it is part of a name
+    request = Request(scope["method"], path, scope["query_string"], dict(headers), b"")
+    if client := scope.get("client"):
+        request.client = f"{client[0]}:{client[1]}"
+    request.header_count = len(headers)
+    request.header_bytes = len(path) + len(request.query) + sum(len(name) + len(value) for name, value in headers)
+    return request
 
 
 def _too_large(limit: int) -> RequestError:
-    return RequestError(Status.TOO_LARGE, f"the body has more than {limit:,} bytes, the most that is taken")
+    return RequestError(Status.TOO_LARGE, f"the body has more than {limit:,} bytes, the limit (max_body)")
 
 
 def _uncancel() -> None:
@@ -161,25 +231,61 @@ def _uncancel() -> None:
         task.uncancel()
 
 
-async def _cancel_on_disconnect(receive: _Receive, task: asyncio.Task[Any] | None) -> None:
-    """Takes back what a client has asked for that has gone away."""
+async def _cancel_on_disconnect(request: Request, receive: _Receive, task: asyncio.Task[Any] | None) -> None:
+    """Cancels the request of a client that has gone away."""
     while (await receive())["type"] != "http.disconnect":
         pass
+    request.is_gone = True
     if task is not None:
         task.cancel()
 
 
 async def _send_response(response: Response, send: _Send) -> None:
+    await _send_parts(response, send, response.headers, more=False)
+
+
+async def _send_refusal(request: Request, response: Response, receive: _Receive, send: _Send, limit: float) -> None:
+    """Answers a request whose body has not been read, and closes the connection.
+
+    What the client still sends is thrown away for `limit` seconds, so that it sees the answer. One that waits for
+    `100 Continue` sends nothing.
+    """
+    rest = None
+    if b"expect" not in request.headers and response.status != Status.TIMEOUT.http:
+        rest = asyncio.ensure_future(_throw_away(receive))
+        await asyncio.sleep(0)
+        if rest.done() and b"transfer-encoding" not in request.headers:  # all of it has come already
+            rest.result()
+            await _send_response(response, send)
+            return
+    try:
+        await _send_parts(response, send, [*response.headers, ("connection", "close")], more=True)
+        if rest is not None:
+            await asyncio.wait([rest], timeout=limit)
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        if rest is not None:
+            rest.cancel()
+
+
+async def _throw_away(receive: _Receive) -> None:
+    more = True
+    while more:
+        message = await receive()
+        more = message["type"] == "http.request" and message.get("more_body", False)
+
+
+async def _send_parts(response: Response, send: _Send, more_headers: Sequence[tuple[str, str]], *, more: bool) -> None:
     headers = [
         (b"content-type", response.content_type.encode()),
         (b"content-length", str(response.nbytes).encode()),
-        *((name.encode(), value.encode()) for name, value in response.headers),
+        *((name.encode(), value.encode()) for name, value in more_headers),
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     *first, last = response.parts or [b""]
     for part in first:
         await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": last})
+    await send({"type": "http.response.body", "body": last, "more_body": more})
 
 
 _MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
@@ -217,16 +323,17 @@ class ProtocolHandlers:
         ]
 
     async def infer(self, request: Request, name: str, version: str = "") -> Response:
-        length = request.headers.get(b"inference-header-content-length")
+        length = request.headers.get(HEADER_LENGTH)
         if length is not None and (not length.isdigit() or len(length) > 18):
             raise RequestError(Status.INVALID, "Inference-Header-Content-Length is a number of bytes")
         service = self._service
         service.repository.find(name, version)  # an unknown model is said to be that, whatever the body
-        asked, binary = read_request(request.body, None if length is None else int(length), name, version, service)
+        header_length = None if length is None else int(length)
+        asked, binary = await read_request(request.body, header_length, name, version, service)
         request.notes = _notes(asked)
         response = await service.infer(asked)
         placed = service.place(response, asked.outputs)
-        parts, header_length = write_response(asked, response, placed, binary)
+        parts, header_length = await write_response(asked, response, placed, binary, service.settings.max_elements)
         if header_length is None:
             return Response(200, parts, may_compress=True)
         headers = [("inference-header-content-length", str(header_length))]

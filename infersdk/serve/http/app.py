@@ -27,7 +27,7 @@ from .messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 
     from ..access_log import AccessLog
     from ..authentication import Authentication
@@ -41,6 +41,9 @@ Handler: TypeAlias = "Callable[..., Awaitable[Response]]"
 _Scope: TypeAlias = "MutableMapping[str, Any]"
 _Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
 _Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
+
+#: Bytes of a memoryview that are sent at a time.
+_PIECE = 1 << 16
 
 Route: TypeAlias = "tuple[str, re.Pattern[str], Handler]"
 
@@ -282,10 +285,17 @@ async def _send_parts(response: Response, send: _Send, more_headers: Sequence[tu
         *((name.encode(), value.encode()) for name, value in more_headers),
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    *first, last = response.parts or [b""]
-    for part in first:
-        await send({"type": "http.response.body", "body": part, "more_body": True})
+    *first, last = [piece for part in response.parts for piece in _pieces(part)] or [b""]
+    for piece in first:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": last, "more_body": more})
+
+
+def _pieces(part: bytes | memoryview) -> Iterable[bytes | memoryview]:
+    """A part of a body as it is sent. h11 copies a memoryview: pieces of it need no large block of memory."""
+    if isinstance(part, bytes):
+        return [part]
+    return [part[start : start + _PIECE] for start in range(0, len(part), _PIECE)]
 
 
 _MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"

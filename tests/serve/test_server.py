@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROGRAM = """
     import sys, urllib.request
     from infersdk.data import DETECTOR
@@ -59,3 +61,21 @@ def test_its_threads_do_not_block_the_signal_of_shared_memory(tables: dict[str, 
     assert len(masks) == 1
     assert signal.SIGTERM in masks[0]
     assert signal.SIGBUS not in masks[0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *((name, 1 << 63) for name in ("max_body", "max_decompressed", "max_bodies", "max_json", "max_elements")),
+        *((name, 1 << 63) for name in ("max_connections", "max_header_bytes", "max_headers", "max_images")),
+        *((name, 1e300) for name in ("read_timeout", "keep_alive", "drain", "default_deadline", "watch")),
+        ("max_queue", 1 << 63), ("max_results", 1 << 63), ("read_timeout", float("inf")), ("max_body", 10**30),
+    ],
+)  # fmt: skip
+def test_settings_beyond_all_reason_are_refused(setting: str, value: Any) -> None:
+    """At the start, and not by a request."""
+    from infersdk.errors import ConfigError
+    from infersdk.serve.settings import ServerSettings
+
+    with pytest.raises(ConfigError, match=setting):
+        ServerSettings.of({setting: value})

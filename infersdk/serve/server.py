@@ -163,16 +163,15 @@ class Server:
     ) -> None:
         import uvicorn
 
-        from .http.connection import abort_unread_answers, connection_factory, connection_limit
+        from .http.connection import abort_unread_answers, connection_factory
 
         routes = [*PredictHandler(self.service).routes(), *PageHandlers(self.service).routes()]
         application = Application(self.service, authentication, log, routes, self.tracing)
         listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]
         abort_unread_answers(listener, self.settings.read_timeout)
-        limit = connection_limit(self.settings.max_connections)
         config = uvicorn.Config(
-            application, http=connection_factory(self.settings, limit), ws="none", lifespan="off", log_config=None,
+            application, http=connection_factory(self.settings), ws="none", lifespan="off", log_config=None,
             log_level="error", access_log=False, server_header=False, timeout_keep_alive=self.settings.keep_alive,
             h11_max_incomplete_event_size=self.settings.max_header_bytes,
             timeout_graceful_shutdown=round(self.settings.drain), ssl_certfile=self.settings.certificate,

@@ -36,8 +36,6 @@ EXTENSIONS = (
 )  # fmt: skip
 #: Parameters of a request that the protocol defines, and that are not the model's.
 _TIMING = ("deadline", "timeout", "priority")
-#: The longest deadline in seconds: a day.
-_LONGEST = 86_400
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 
 
@@ -220,13 +218,12 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     deadline, timeout, priority = (parameters.pop(name, None) for name in _TIMING)
     if deadline is not None and timeout is not None:
         raise RequestError(Status.INVALID, "give either deadline (seconds) or timeout (microseconds)")
-    for name, value, kinds, what, most in (
-        ("deadline", deadline, (int, float), "a number of seconds", _LONGEST),
-        ("timeout", timeout, (int,), "a whole number of microseconds", _LONGEST * 1_000_000),
-        ("priority", priority, (int,), "a whole number", (1 << 31) - 1),
-    ):
-        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value <= most):
-            raise RequestError(Status.INVALID, f"parameter {name} is {what} from 0 to {most:,}, not {value!r:.100}")
+    for name, value, kinds in (
+        ("deadline", deadline, (int, float)), ("timeout", timeout, (int,)), ("priority", priority, (int,)),
+    ):  # fmt: skip
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < 1 << 53):
+            what = "a number of seconds" if float in kinds else "a whole number"
+            raise RequestError(Status.INVALID, f"parameter {name} is {what} from 0 to 2^53, not {value!r}")
     if timeout:
         deadline = timeout / 1e6
     return deadline if deadline is not None else default_deadline, priority or 0

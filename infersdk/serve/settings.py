@@ -43,8 +43,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_json: bytes of JSON in a request, also after decompression.
         max_elements: of tensors as JSON and as BYTES in a request; of outputs as JSON in an answer.
         max_headers, max_header_bytes: of an HTTP request.
-        max_connections: open at a time over HTTP, at most half of the files that the process may open; the same number
-            of calls at a time over gRPC.
+        max_connections: open at a time over HTTP; the same number of calls at a time over gRPC.
         max_images: in one request.
         max_results: rows of one result, such as boxes. Parameters of requests that limit rows, such as `max_det`, are
             at most that, or what the configuration of the model has.

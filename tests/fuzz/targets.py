@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from http_targets import http_connections, http_parameters
 from mutation import mutate, mutate_text
 from serve_targets import grpc_messages, http_requests
 
@@ -364,6 +365,8 @@ TARGETS: dict[str, Target] = {
     "tables": Target(tables),
     "reports": Target(reports),
     "http_requests": Target(http_requests, seconds=20.0, needs="grpc"),
+    "http_connections": Target(http_connections, seconds=20.0, needs="grpc"),
+    "http_parameters": Target(http_parameters, seconds=20.0, needs="grpc"),
     "grpc_messages": Target(grpc_messages, seconds=20.0, needs="grpc"),
 }
 

@@ -215,6 +215,8 @@ class Application:
 def _request(scope: _Scope) -> Request:
     headers = scope["headers"]
     path = scope["raw_path"].decode("ascii", "replace")  # a %2F in it is part of a name
+    if path.startswith(("http://", "https://")):  # as clients of proxies send it (RFC 9112, 3.2.2)
+        path = "/" + path.partition("//")[2].partition("/")[2]
     request = Request(scope["method"], path, scope["query_string"], dict(headers), b"")
     if client := scope.get("client"):
         request.client = f"{client[0]}:{client[1]}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import http
 import logging
-import resource
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 if TYPE_CHECKING:
     from ..settings import ServerSettings
 
-__all__ = ["abort_unread_answers", "connection_factory", "connection_limit"]
+__all__ = ["abort_unread_answers", "connection_factory"]
 
 _log = logging.getLogger("infersdk.serve")
 
@@ -84,6 +83,8 @@ class Connection(H11Protocol):  # type: ignore[misc]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.MUST_CLOSE:
+            return  # behind a request with `Connection: close` there is none; h11 would take it as an error
         super().data_received(data)
         if self._timer is None and not self._busy and not self.transport.is_closing():
             self._start_timer()
@@ -150,23 +151,10 @@ class Connection(H11Protocol):  # type: ignore[misc]
         self.transport.close()
 
 
-def connection_factory(limits: ServerSettings, max_connections: int) -> Callable[..., asyncio.Protocol]:
+def connection_factory(limits: ServerSettings) -> Callable[..., asyncio.Protocol]:
     """Makes the protocol of each connection."""
-    open_connections = Connections(max_connections)
+    open_connections = Connections(limits.max_connections)
     return lambda **named: Connection(**named, limits=limits, open_connections=open_connections)
-
-
-def connection_limit(max_connections: int) -> int:
-    """`max_connections`, or fewer, so that at least half of the process's descriptors are left for all else."""
-    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if descriptors == resource.RLIM_INFINITY or max_connections <= descriptors // 2:
-        return max_connections
-    limit = max(descriptors // 2, 1)
-    _log.warning(
-        "HTTP: at most %d connections, not the %d of max_connections: the process may open %d files (ulimit -n)",
-        limit, max_connections, descriptors,
-    )  # fmt: skip
-    return limit
 
 
 def abort_unread_answers(listener: socket.socket, seconds: float) -> None:

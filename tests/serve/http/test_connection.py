@@ -6,7 +6,6 @@ import itertools
 import json
 import logging
 import random
-import resource
 import socket
 import ssl
 import threading
@@ -20,8 +19,6 @@ from certificates import make_certificate
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("h11")
-
-from infersdk.serve.http.connection import connection_limit
 
 MODEL = "/v2/models/free/infer"
 LENGTHS = [4, 1000, 65_536 - 300, 65_536, 300_000, 1_200_000, 8 << 20]
@@ -217,6 +214,24 @@ def test_empty_lines_around_requests(start: Callable[..., Any], empty: bytes) ->
         assert is_closed(one)  # without an answer
 
 
+@pytest.mark.parametrize("more", [b"\r\n", LIVE, b"\0 damage", bytes(100_000)])
+def test_what_comes_behind_the_last_request(connect: Callable[[], Any], more: bytes) -> None:
+    """It is no request, and does no harm to the last one."""
+    one = connect()
+    one.sendall(raw(b"abcd", "Connection: close"))
+    one.sendall(more)
+    status, headers, found = answer(one)
+    assert (status, headers["connection"], found[-4:]) == (200, "close", b"abcd")
+    assert is_closed(one)
+
+
+def test_a_target_with_the_name_of_the_server(connect: Callable[[], Any]) -> None:
+    """As clients of proxies send it."""
+    one = connect()
+    one.sendall(head(path="http://x:80/v2/health/live?a=b", method="GET") + head(path="https://x", method="GET"))
+    assert (answer(one)[0], answer(one)[0]) == (200, 200)
+
+
 @pytest.mark.parametrize("zeros", [1, 10, 5000])
 def test_lengths_with_leading_zeros(connect: Callable[[], Any], zeros: int) -> None:
     one = connect()
@@ -366,18 +381,6 @@ def test_a_connection_without_a_request_ends(start: Callable[..., Any]) -> None:
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as one:
         one.sendall(b"\r\n" * 10)
         assert is_closed(one)
-
-
-@pytest.mark.parametrize(
-    ("descriptors", "wanted", "limit"),
-    [(1024, 1000, 512), (1024, 500, 500), (1, 5, 1), (resource.RLIM_INFINITY, 1 << 20, 1 << 20)],
-)
-def test_half_of_the_descriptors_are_left(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, descriptors: int, wanted: int, limit: int
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (descriptors, descriptors))
-    assert connection_limit(wanted) == limit
-    assert bool(caplog.records) == (limit < wanted)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such option")

@@ -179,7 +179,7 @@ class Application:
             request.body = await in_worker(decompress, request.body, encoding.strip().lower(), *min(limits))
             self._hold(request, len(request.body))
         if is_json:
-            check_json_size(len(request.body), settings.max_json)
+            check_json_size(len(request.body), settings.max_json, "max_json")
 
     async def _receive_body(self, request: Request, receive: _Receive) -> bytes:
         limit, count, parts = self._service.settings.max_body, 0, []

@@ -31,6 +31,10 @@ _NO_DATA = msgspec.Raw()
 _MAX_DEPTH = 32
 #: More elements of JSON and BYTES are read and written in a worker thread.
 _MANY = 4096
+#: The most inputs and outputs of a request, and bytes of JSON of parameters, of a shape and of an output.
+_MOST_TENSORS, _MOST_TEXT = 1024, 1 << 16
+#: Of the limit on elements: the most lists in nested data.
+_LISTS_SHARE = 4
 
 
 _Scalar: TypeAlias = bool | int | float | str | None
@@ -60,7 +64,18 @@ class InferBody(msgspec.Struct):
     outputs: list[_Output] = []
 
 
+class _Parts(msgspec.Struct):
+    """The parts of an `InferBody` or of an input, as text: their sizes are known before memory is asked for."""
+
+    inputs: list[msgspec.Raw] = []
+    outputs: list[msgspec.Raw] = []
+    parameters: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    shape: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
 _decode = msgspec.json.Decoder(InferBody).decode
+_decode_parts = msgspec.json.Decoder(_Parts).decode
 
 
 async def read_request(
@@ -100,13 +115,35 @@ async def read_request(
 
 
 def _parse(head: bytes, service: InferenceService) -> InferBody:
-    check_json_size(len(head), service.settings.max_json)
+    check_json_size(len(head), service.settings.max_json, "max_json")
     if (commas := head.count(b",")) > (limit := service.settings.max_elements):  # before memory is asked for
         raise _too_many(commas + 1, limit)
     try:
+        if len(head) > LONG:
+            _check_parts(head)
         return _decode(head)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RequestError(Status.INVALID, f"failed to parse the request JSON: {error}") from None
+
+
+def _check_parts(head: bytes) -> None:
+    """Raises RequestError for JSON that is long for another reason than the data of inputs: an object for each of its
+    parts would take seconds.
+    """
+    whole = _decode_parts(head)
+    if len(whole.inputs) > _MOST_TENSORS or len(whole.outputs) > _MOST_TENSORS:
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"a request has at most {_MOST_TENSORS:,} inputs and outputs each, not {len(whole.inputs):,} and "
+            f"{len(whole.outputs):,}",
+        )
+    inputs = [_decode_parts(one) for one in whole.inputs]
+    small = [*(part for one in (whole, *inputs) for part in (one.parameters, one.shape)), *whole.outputs]
+    if (longest := max(len(memoryview(part)) for part in small)) > _MOST_TEXT:
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"parameters, a shape and an output have at most {_MOST_TEXT:,} bytes of JSON, not {longest:,}",
+        )
 
 
 def _read_inputs(parsed: InferBody, rest: memoryview, service: InferenceService) -> dict[str, Tensor]:
@@ -179,15 +216,22 @@ def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tup
     encoded = one.parameters.get("encoding")
     if encoded not in (None, "base64") or (encoded and one.datatype != "BYTES"):
         raise RequestError(Status.INVALID, f"{what}: the encoding is base64, for BYTES alone, not {encoded!r}")
-    return _from_json(one, what, decode_base64=bool(encoded)), rest
+    return _from_json(one, what, service.settings.max_elements, decode_base64=bool(encoded)), rest
 
 
-def _from_json(one: _Input, what: str, *, decode_base64: bool) -> npt.NDArray[Any]:
+def _from_json(one: _Input, what: str, max_elements: int, *, decode_base64: bool) -> npt.NDArray[Any]:
     count = element_count(one.shape, what)
     dtype = numpy_dtype(one.datatype)
     raw = memoryview(one.data)
+    depth = _depth(raw)
+    if depth > 1 and len(raw) > LONG and (lists := bytes(raw).count(b"[")) > (limit := max_elements // _LISTS_SHARE):
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"{what}: its data has {lists:,} lists, and the limit is {limit:,} (max_elements / {_LISTS_SHARE}); send "
+            "it flat, or as bytes",
+        )
     try:
-        values = _nested(one.datatype, _depth(raw)).decode(raw)
+        values = _nested(one.datatype, depth).decode(raw)
         if one.datatype == "BYTES":
             array = _strings(values, decode_base64, what)
         else:

@@ -64,6 +64,7 @@ class Request:
         """
         if not self.body:
             return {}
+        check_json_size(len(self.body), LONG, "the limit of this path")
         try:
             return msgspec.json.decode(self.body, type=dict[str, Any])
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -101,13 +102,12 @@ def error_response(error: RequestError) -> Response:
     return Response(error.status.http, [msgspec.json.encode({"error": error.message})], headers=error.headers)
 
 
-def check_json_size(nbytes: int, limit: int) -> None:
-    """Raises RequestError for JSON of more bytes than the limit."""
+def check_json_size(nbytes: int, limit: int, name: str) -> None:
+    """Raises RequestError for JSON of more bytes than the limit of that name."""
     if nbytes > limit:
         raise RequestError(
             Status.TOO_LARGE,
-            f"the JSON of the request has {nbytes:,} bytes, and the limit (max_json) is {limit:,}; send tensors as "
-            "bytes behind the JSON (binary_data_size)",
+            f"the JSON of the request has {nbytes:,} bytes, and {name} is {limit:,}; send tensors as bytes",
         )
 
 

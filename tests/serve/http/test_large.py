@@ -85,6 +85,37 @@ def test_elements_of_json_have_a_limit(small: Any) -> None:
     refused(ask(small.http_port, INFER, b'{"parameters": {"x": [' + b"1," * 700 + b"1]}}"), "max_elements")
 
 
+INPUT = {"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"inputs": [INPUT] * 2000}, "at most 1,024 inputs and outputs each, not 2,000 and 0"),
+        ({"outputs": [{"name": "OUTPUT0"}] * 5000}, "not 1 and 5,000"),
+        ({"parameters": {str(i): i for i in range(10_000)}}, "at most 65,536 bytes of JSON"),
+        ({"inputs": [INPUT | {"parameters": {"x": [1] * 50_000}}]}, "at most 65,536 bytes of JSON"),
+        ({"inputs": [INPUT | {"shape": [1] * 50_000}]}, "at most 65,536 bytes of JSON"),
+        ({"inputs": [INPUT | {"data": [[]] * 600_000}]}, "600,001 lists, and the limit is 500,000"),
+    ],
+)
+def test_json_that_is_long_for_another_reason_than_data(server: Any, change: dict[str, Any], said: str) -> None:
+    """An object of Python for each of its parts takes seconds, in which nothing else runs."""
+    refused(ask(server.http_port, INFER, {"inputs": [INPUT]} | change), said)
+
+
+def test_nested_data_may_be_long(server: Any) -> None:
+    data = [[value % 100 for value in range(start, start + 3)] for start in range(0, 60_000, 3)]
+    entry = INPUT | {"shape": [20_000, 3], "data": data}
+    answer = ask(server.http_port, INFER, {"inputs": [entry]})
+    assert answer.json()["outputs"][0]["data"] == [value for row in data for value in row]
+
+
+def test_json_of_other_paths_is_short(server: Any) -> None:
+    body = {"key": "/x", "byte_size": 4, "more": "x" * 70_000}
+    refused(ask(server.http_port, "/v2/systemsharedmemory/region/x/register", body), "the limit of this path is 65,536")
+
+
 def test_elements_of_bytes_have_a_limit(small: Any) -> None:
     for count, status in ((500, 200), (601, 413)):
         body, headers = binary("BYTES", [1, count], bytes(4 * count), parameters={"binary_data_output": True})

@@ -15,6 +15,8 @@ __all__ = ["AccessLog"]
 
 #: Lines that wait to be written; more are dropped, and counted in the next line that is written.
 _MOST_LINES = 10_000
+#: Control characters that JSON leaves as they are, and that a terminal may execute.
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 class AccessLog:
@@ -51,7 +53,9 @@ class AccessLog:
             if self._dropped:
                 line["dropped"], self._dropped = self._dropped, 0
             with contextlib.suppress(OSError, ValueError):  # its reader has gone, or the stream is closed
-                print(msgspec.json.encode(line).decode(), file=self._stream or sys.stderr, flush=True)
+                print(
+                    msgspec.json.encode(line).decode().translate(_ESCAPED), file=self._stream or sys.stderr, flush=True
+                )
 
     def close(self) -> None:
         """Writes what is left, for a second at most."""

@@ -234,15 +234,16 @@ def test_the_access_log() -> None:
     stream = io.StringIO()
     log = AccessLog(stream)
     log.write("http", "GET", "/v2", 200, 0.0123, client="1.2.3.4:5", model="m", error="", received=0)
-    log.write("grpc", "POST", "/x", "OK", 1, text='a "quote"\n')
+    log.write("grpc", "POST", "/x", "OK", 1, text='a "quote"\n\x1b[31m\x7f\x9b31m')
     log.close()
+    assert all(character.isprintable() or character == "\n" for character in stream.getvalue())
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert first.pop("time") == pytest.approx(time.time(), abs=60)
     assert first == {
         "protocol": "http", "method": "GET", "path": "/v2", "status": 200, "ms": 12.3, "client": "1.2.3.4:5",
         "model": "m",
     }  # fmt: skip
-    assert second["text"] == 'a "quote"\n'
+    assert second["text"] == 'a "quote"\n\x1b[31m\x7f\x9b31m'
 
 
 def test_a_log_whose_reader_stalls_drops_lines_and_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,10 @@ class Application:
                 refused = RequestError(Status.UNAVAILABLE, "the server ends; the request was not complete in time")
             response = error_response(refused)
         except Exception as error:
-            refused = as_request_error(error)
+            known = as_request_error(error)  # its traceback keeps the body in memory
+            refused = RequestError(known.status, known.message, known.retry_after)
             response = error_response(refused)
+        self._held -= request.held
         if trace is not None:
             request.notes["trace_id"] = trace.trace_id
             trace.end(refused, {"http.response.status_code": response.status, **_attributes(request.notes)})
@@ -103,7 +105,6 @@ class Application:
             elif not request.is_gone:
                 await _send_refusal(request, response, receive, send, self._service.settings.read_timeout)
         finally:
-            self._held -= request.held
             self._log.write("http", request.method, request.path, response.status, perf_counter() - started,
                             received=len(request.body), sent=response.nbytes, client=request.client,
                             error="" if refused is None else refused.message, **request.notes)  # fmt: skip

@@ -350,6 +350,24 @@ def test_bodies_of_all_connections_have_a_limit_together(guarded: Any) -> None:
             check(first, body)
 
 
+def test_a_refused_request_holds_no_memory(start: Callable[..., Any]) -> None:
+    """Also while its client still sends."""
+    server = start(max_bodies=1 << 20, read_timeout=10)
+    body = noise(900_000)
+    opened = [socket.create_connection(("127.0.0.1", server.http_port), timeout=20) for _ in range(3)]
+    first, second, third = opened
+    first.sendall(raw(body)[:-4])
+    time.sleep(0.2)
+    second.sendall(raw(body)[:-4])
+    assert answer(second)[0] == 503
+    first.sendall(body[-4:])
+    check(first, body)
+    third.sendall(raw(body))
+    check(third, body)
+    for one in opened:
+        one.close()
+
+
 # ---- connections ----
 
 

@@ -146,7 +146,11 @@ class Connection(H11Protocol):  # type: ignore[misc]
         body = msgspec.json.encode({"error": message})
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         response = h11.Response(status_code=status, headers=headers, reason=http.HTTPStatus(status).phrase)
-        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+        is_head = self._busy and self.scope["method"] == "HEAD"
+        if self._busy:  # this is its answer
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        for event in (response, h11.Data(data=b"" if is_head else body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
         self.transport.close()
 

@@ -288,6 +288,20 @@ def test_damage_behind_a_good_request(connect: Callable[[], Any]) -> None:
     assert is_closed(one)
 
 
+@pytest.mark.parametrize("method", ["POST", "HEAD", "GET", "CONNECT", "NONESUCH"])
+def test_a_damaged_body(connect: Callable[[], Any], caplog: pytest.LogCaptureFixture, method: str) -> None:
+    for sent in (b"no chunk\r\n", b"5\r\nhello\r\nno chunk\r\n", b"5\r\nhello world"):
+        one = connect()
+        one.sendall(head("Transfer-Encoding: chunked", method=method) + sent)
+        text = b""
+        while part := one.recv(4096):
+            text += part
+        assert text.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 405 "))
+        assert text.count(b"HTTP/1.1 4") == 1
+        assert text.endswith(b"}") == (method != "HEAD")
+    assert not caplog.records
+
+
 # ---- refusals before the body ----
 
 

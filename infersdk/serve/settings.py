@@ -13,6 +13,8 @@ __all__ = ["ServerSettings"]
 
 #: Bytes of memory: up to 1 TiB.
 _Bytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+#: Bytes of one message: gRPC counts them in 31 bits.
+_Message = Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 _Elements = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 #: Up to a day.
@@ -68,7 +70,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     shared_memory_prefix: Annotated[str, msgspec.Meta(pattern=r"^/[^/]*$")] | None = None
     max_queue: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] | None = None
     default_deadline: _Seconds | None = None
-    max_body: _Bytes = 64 << 20
+    max_body: _Message = 64 << 20
     max_decompressed: _Bytes = 256 << 20
     max_bodies: _Bytes = 1 << 30
     max_json: _Bytes = 32 << 20

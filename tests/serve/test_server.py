@@ -79,3 +79,27 @@ def test_settings_beyond_all_reason_are_refused(setting: str, value: Any) -> Non
 
     with pytest.raises(ConfigError, match=setting):
         ServerSettings.of({setting: value})
+
+
+def test_the_largest_settings_serve(tables: dict[str, Any]) -> None:
+    """Over both protocols."""
+    import gzip
+    import json
+
+    import tritonclient.grpc
+    from served_requests import ask, simple_body
+
+    from infersdk.serve import Server
+
+    settings = {
+        "http_port": 0, "grpc_port": 0, "access_log": False, "max_body": 1 << 30, "max_decompressed": 1 << 40,
+        "max_bodies": 1 << 40, "max_json": 1 << 40, "max_elements": 1 << 31, "max_headers": 1 << 20,
+        "max_header_bytes": 16 << 20, "max_connections": 1 << 20, "max_images": 1 << 20, "max_results": 1 << 20,
+        "max_queue": 1 << 20, "read_timeout": 86_400, "keep_alive": 86_400, "drain": 86_400, "default_deadline": 86_400,
+    }  # fmt: skip
+    with Server({"models": {"simple": tables["simple"]}, "server": settings}).start() as server:
+        packed = gzip.compress(json.dumps(simple_body()).encode())
+        path = "/v2/models/simple/infer"
+        assert ask(server.http_port, path, packed, headers={"Content-Encoding": "gzip"}).status == 200
+        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            assert client.is_model_ready("simple")

@@ -12,39 +12,23 @@ from urllib.parse import unquote
 from ..errors import RequestError, Status, as_request_error
 from ..model_config import as_json
 from ..workers import in_worker
+from .exchange import Bodies, cancel_on_disconnect, request_of, send_refusal, send_response
 from .infer_codec import read_request, write_response
-from .messages import (
-    HEADER_LENGTH,
-    LONG,
-    Request,
-    Response,
-    accepted_encoding,
-    check_json_size,
-    compress,
-    decompress,
-    error_response,
-    json_response,
-)
+from .messages import HEADER_LENGTH, LONG, Request, Response, accepted_encoding, compress, error_response, json_response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ..access_log import AccessLog
     from ..authentication import Authentication
     from ..messages import InferRequest
     from ..service import InferenceService
     from ..tracing import RequestTrace, Tracing
+    from .exchange import Receive, Scope, Send
 
 __all__ = ["Application", "Handler", "Route", "route"]
 
 Handler: TypeAlias = "Callable[..., Awaitable[Response]]"
-_Scope: TypeAlias = "MutableMapping[str, Any]"
-_Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
-_Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
-
-#: Bytes of a memoryview that are sent at a time.
-_PIECE = 1 << 16
-
 Route: TypeAlias = "tuple[str, re.Pattern[str], Handler]"
 
 
@@ -71,15 +55,15 @@ class Application:
     ) -> None:
         self._tracing = tracing
         self._service, self._authentication, self._log = service, authentication, log
-        self._held = 0  # bytes of bodies in memory
+        self._bodies = Bodies(service.settings)
         self._routes = [*ProtocolHandlers(service).routes(), *routes]
 
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
         if scope["type"] != "http":
             return
         started = perf_counter()
-        request = _request(scope)
+        request = request_of(scope)
         refused: RequestError | None = None
         trace = self._start_trace(request)
         try:
@@ -95,15 +79,15 @@ class Application:
             known = as_request_error(error)  # its traceback keeps the body in memory
             refused = RequestError(known.status, known.message, known.retry_after)
             response = error_response(refused)
-        self._held -= request.held
+        self._bodies.release(request)
         if trace is not None:
             request.notes["trace_id"] = trace.trace_id
             trace.end(refused, {"http.response.status_code": response.status, **_attributes(request.notes)})
         try:
             if request.is_read:
-                await _send_response(response, send)
+                await send_response(response, send)
             elif not request.is_gone:
-                await _send_refusal(request, response, receive, send, self._service.settings.read_timeout)
+                await send_refusal(request, response, receive, send, self._service.settings.read_timeout)
         finally:
             self._log.write("http", request.method, request.path, response.status, perf_counter() - started,
                             received=len(request.body), sent=response.nbytes, client=request.client,
@@ -117,12 +101,12 @@ class Application:
         attributes = {"http.request.method": request.method, "url.path": request.path}
         return self._tracing.start(f"{request.method} {request.path}", carrier, attributes)
 
-    async def _respond(self, request: Request, receive: _Receive) -> Response:
+    async def _respond(self, request: Request, receive: Receive) -> Response:
         self._check_headers(request)
         handler, arguments = self._find(request)
         self._authentication.check_http(request.path, request.headers)
-        await self._read_body(request, receive)
-        watcher = asyncio.ensure_future(_cancel_on_disconnect(request, receive, asyncio.current_task()))
+        await self._bodies.read(request, receive)
+        watcher = asyncio.ensure_future(cancel_on_disconnect(request, receive, asyncio.current_task()))
         try:
             response = await handler(request, **arguments)
         finally:
@@ -161,144 +145,12 @@ class Application:
                 f"{request.header_count}",
             )
 
-    async def _read_body(self, request: Request, receive: _Receive) -> None:
-        settings = self._service.settings
-        # h11 has checked it; it may have leading zeros
-        if int(request.headers.get(b"content-length", b"0").lstrip(b"0") or b"0") > settings.max_body:
-            raise _too_large(settings.max_body)
-        try:
-            request.body = await asyncio.wait_for(self._receive_body(request, receive), settings.read_timeout)
-        except (TimeoutError, asyncio.TimeoutError):
-            raise RequestError(
-                Status.TIMEOUT, f"the body was not complete after {settings.read_timeout:g} s (read_timeout)"
-            ) from None
-        is_json = request.path.startswith("/v2/") and HEADER_LENGTH not in request.headers
-        if encoding := request.headers.get(b"content-encoding"):
-            limits = [(settings.max_decompressed, "max_decompressed")]
-            if is_json:
-                limits.append((settings.max_json, "max_json"))
-            request.body = await in_worker(decompress, request.body, encoding.strip().lower(), *min(limits))
-            self._hold(request, len(request.body))
-        if is_json:
-            check_json_size(len(request.body), settings.max_json, "max_json")
-
-    async def _receive_body(self, request: Request, receive: _Receive) -> bytes:
-        limit, count, parts = self._service.settings.max_body, 0, []
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                request.is_gone = True
-                raise asyncio.CancelledError
-            body = message.get("body", b"")
-            request.is_read = not message.get("more_body", False)
-            count += len(body)
-            if count > limit:
-                raise _too_large(limit)
-            self._hold(request, len(body))
-            parts.append(body)
-            if request.is_read:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _hold(self, request: Request, nbytes: int) -> None:
-        """Counts bytes of a body that stay in memory until the request ends."""
-        limit = self._service.settings.max_bodies
-        if self._held + nbytes > limit:
-            raise RequestError(
-                Status.UNAVAILABLE,
-                f"the requests that the server works on have {limit:,} bytes together, its limit (max_bodies); send "
-                "this one again later",
-                retry_after=1.0,
-            )
-        self._held += nbytes
-        request.held += nbytes
-
-
-def _request(scope: _Scope) -> Request:
-    headers = scope["headers"]
-    path = scope["raw_path"].decode("ascii", "replace")  # a %2F in it is part of a name
-    if path.startswith(("http://", "https://")):  # as clients of proxies send it (RFC 9112, 3.2.2)
-        path = "/" + path.partition("//")[2].partition("/")[2]
-    request = Request(scope["method"], path, scope["query_string"], dict(headers), b"")
-    if client := scope.get("client"):
-        request.client = f"{client[0]}:{client[1]}"
-    request.header_count = len(headers)
-    request.header_bytes = len(path) + len(request.query) + sum(len(name) + len(value) for name, value in headers)
-    return request
-
-
-def _too_large(limit: int) -> RequestError:
-    return RequestError(Status.TOO_LARGE, f"the body has more than {limit:,} bytes, the limit (max_body)")
-
 
 def _uncancel() -> None:
     """The cancellation of the running task ends here."""
     task = asyncio.current_task()
     if task is not None and hasattr(task, "uncancel"):  # since Python 3.11
         task.uncancel()
-
-
-async def _cancel_on_disconnect(request: Request, receive: _Receive, task: asyncio.Task[Any] | None) -> None:
-    """Cancels the request of a client that has gone away."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    request.is_gone = True
-    if task is not None:
-        task.cancel()
-
-
-async def _send_response(response: Response, send: _Send) -> None:
-    await _send_parts(response, send, response.headers, more=False)
-
-
-async def _send_refusal(request: Request, response: Response, receive: _Receive, send: _Send, limit: float) -> None:
-    """Answers a request whose body has not been read, and closes the connection.
-
-    What the client still sends is thrown away for `limit` seconds, so that it sees the answer. One that waits for
-    `100 Continue` sends nothing.
-    """
-    rest = None
-    if b"expect" not in request.headers and response.status != Status.TIMEOUT.http:
-        rest = asyncio.ensure_future(_throw_away(receive))
-        await asyncio.sleep(0)
-        if rest.done() and b"transfer-encoding" not in request.headers:  # all of it has come already
-            rest.result()
-            await _send_response(response, send)
-            return
-    try:
-        await _send_parts(response, send, [*response.headers, ("connection", "close")], more=True)
-        if rest is not None:
-            await asyncio.wait([rest], timeout=limit)
-        await send({"type": "http.response.body", "body": b""})
-    finally:
-        if rest is not None:
-            rest.cancel()
-
-
-async def _throw_away(receive: _Receive) -> None:
-    more = True
-    while more:
-        message = await receive()
-        more = message["type"] == "http.request" and message.get("more_body", False)
-
-
-async def _send_parts(response: Response, send: _Send, more_headers: Sequence[tuple[str, str]], *, more: bool) -> None:
-    headers = [
-        (b"content-type", response.content_type.encode()),
-        (b"content-length", str(response.nbytes).encode()),
-        *((name.encode(), value.encode()) for name, value in more_headers),
-    ]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    *first, last = [piece for part in response.parts for piece in _pieces(part)] or [b""]
-    for piece in first:
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": last, "more_body": more})
-
-
-def _pieces(part: bytes | memoryview) -> Iterable[bytes | memoryview]:
-    """A part of a body as it is sent. h11 copies a memoryview: pieces of it need no large block of memory."""
-    if isinstance(part, bytes):
-        return [part]
-    return [part[start : start + _PIECE] for start in range(0, len(part), _PIECE)]
 
 
 _MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"

@@ -13,7 +13,7 @@ import pytest
 from served_requests import ask, simple_body
 
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.serve.http import app, infer_codec, predict
+from infersdk.serve.http import app, exchange, infer_codec, predict
 from infersdk.serve.http.messages import accepted_encoding
 
 INFER = "/v2/models/free/infer"
@@ -158,7 +158,7 @@ def test_long_json_leaves_the_event_loop_alone(server: Any, monkeypatch: pytest.
 
 def test_compression_has_threads_of_its_own(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not those that close models, which takes as long as their slowest request."""
-    calls = [threads_of(monkeypatch, app, name) for name in ("decompress", "compress")]
+    calls = [threads_of(monkeypatch, exchange, "decompress"), threads_of(monkeypatch, app, "compress")]
     packed = gzip.compress(json.dumps(numbers(50_000)).encode())
     answer = ask(server.http_port, INFER, packed, headers={"Content-Encoding": "gzip", "Accept-Encoding": "gzip"})
     assert answer.headers["content-encoding"] == "gzip"

@@ -24,7 +24,7 @@ RUNTIMES = {
 OPTIONAL = RUNTIMES | {
     "onnx", "onnx_ir", "sympy", "cv2", "supervision", "yaml", "cupy", "numba", "matplotlib", "pytest", "av",
     "prometheus_client", "pycocotools", "faster_coco_eval", "jinja2", "markupsafe", "vl_convert", "h5py",
-    "uvicorn", "uvloop", "httptools", "grpc", "google", "tritonclient", "orjson", "python_multipart", "opentelemetry",
+    "uvicorn", "uvloop", "h11", "grpc", "google", "tritonclient", "orjson", "python_multipart", "opentelemetry",
     "ray", "kserve", "grpc_interceptor", "fastapi",
 }  # fmt: skip
 NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "typing_extensions", "infersdk"}
@@ -33,7 +33,7 @@ NEEDED = {"cffi", "_cffi_backend", "numpy", "PIL", "msgspec", "rich", "tomli", "
 ABOUT_A_PACKAGE = {
     "infersdk.testing.contract": "pytest",
     "infersdk.testing.onnx_backend": "onnx",
-    "infersdk.serve.http.protocol": "uvicorn",
+    "infersdk.serve.http.connection": "uvicorn",
     "infersdk._pyinstaller.hook-infersdk": "PyInstaller",
 }
 

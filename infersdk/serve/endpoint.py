@@ -15,6 +15,7 @@ from .admission import Admission
 from .errors import RequestError, Status
 from .messages import InferRequest, TensorInfo
 from .regions import SharedTensor
+from .workers import in_worker, within
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
@@ -145,6 +146,10 @@ class Endpoint(ABC):
     ) -> dict[str, npt.NDArray[Any]]:
         """The outputs of these names out of the results of all rows."""
 
+    def gathers_slowly(self, results: Sequence[Any]) -> bool:
+        """Whether `gather()` takes long: it runs in a worker thread then."""
+        return False
+
     @abstractmethod
     def release(self) -> None:
         """Frees the model. Its pipeline has no more requests."""
@@ -170,7 +175,7 @@ class Endpoint(ABC):
         try:
             for name, tensor in request.inputs.items():
                 if isinstance(tensor, SharedTensor) and not self.takes_shared(tensor):
-                    request.inputs[name] = await asyncio.to_thread(tensor.load)
+                    request.inputs[name] = await in_worker(tensor.load)
             items = self.rows(request)
             read, count = monotonic(), len(items)
             with _stages() as stages:
@@ -179,7 +184,8 @@ class Endpoint(ABC):
                 else:
                     results = await self._submit_all(items, request)
             before = monotonic()
-            outputs = self.gather(request, results, names)
+            gathering = in_worker(self.gather, request, results, names, when=self.gathers_slowly(results))
+            outputs = await within(request.deadline, gathering)
             self.counters.add_stages(came, read, stages, monotonic() - before)
             failed = False
         finally:

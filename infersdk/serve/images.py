@@ -25,6 +25,8 @@ __all__ = ["ENCODED", "PIXELS", "ImageEndpoint"]
 #: Encoded images (JPEG, PNG, ...), or decoded ones of one size. A request has one of the two.
 ENCODED = TensorInfo("image", "BYTES", (-1,), optional=True)
 PIXELS = TensorInfo("pixels", "UINT8", (-1, -1, -1, -1), optional=True)
+#: More rows of results become tensors in a worker thread.
+_MANY_ROWS = 64
 
 
 class ImageEndpoint(Endpoint):
@@ -34,14 +36,23 @@ class ImageEndpoint(Endpoint):
         model: belongs to the endpoint, which closes it. It is warmed up, and runs one gray image.
         queue: how many requests may wait; see `Admission`.
         max_images: in one request.
+        max_results: rows of one result; see `ServerSettings`.
     """
 
     batched = True
     inputs = (ENCODED, PIXELS)
 
-    def __init__(self, name: str, version: str, model: ImageModel[Any], queue: int | None, max_images: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        model: ImageModel[Any],
+        queue: int | None,
+        max_images: int,
+        max_results: int = 30_000,
+    ) -> None:
         super().__init__(name, version, model.pipelines, queue)
-        self.model, self._max_images = model, max_images
+        self.model, self._max_images, self._max_results = model, max_images, max_results
         self.platform = ", ".join(dict.fromkeys(network.backend for network in model.networks))
 
         self._device = str(model.image_device)  # where frames may stay
@@ -102,13 +113,42 @@ class ImageEndpoint(Endpoint):
             f"{datatype_of(array.dtype)} {list(array.shape)}",
         )
 
+    def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
+        super()._check_parameters(parameters)
+        for name, value in parameters.items():
+            if name.startswith("max_"):
+                most = self._most(name)
+                if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+                    raise RequestError(
+                        Status.INVALID, f"parameter {name} is a whole number from 1 to {most:,}, not {value!r:.100}"
+                    )
+
+    def _most(self, name: str) -> int:
+        """The largest value of a parameter that limits rows: `max_results`, or more where the configuration has it."""
+        return max(self._max_results, getattr(self.model, name, 0))
+
+    def check_result(self, result: Any) -> None:
+        """Raises RequestError for a result of too many rows."""
+        rows, most = len(result) if hasattr(result, "__len__") else 1, self._most("max_det")
+        if rows > most:
+            raise RequestError(
+                Status.TOO_LARGE,
+                f"the result of model {self.name!r} has {rows:,} rows, and the limit (max_results) is {most:,}; raise "
+                "the thresholds of the request",
+            )
+
     def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
         return self.model.infer(item, deadline=deadline, **parameters)
 
     def gather(
         self, request: InferRequest, results: Sequence[Any], names: Sequence[str]
     ) -> dict[str, npt.NDArray[Any]]:
+        for result in results:
+            self.check_result(result)
         return self._tensors.tensors(results, names)
+
+    def gathers_slowly(self, results: Sequence[Any]) -> bool:
+        return sum(len(result) if hasattr(result, "__len__") else _MANY_ROWS for result in results) > _MANY_ROWS
 
     def release(self) -> None:
         self.model.close()

@@ -330,7 +330,7 @@ def load_endpoint(
     model = create({"models": {name: table}})[name]
     try:
         model.warm_up(progress)
-        return ImageEndpoint(name, version, model, settings.max_queue, settings.max_images)
+        return ImageEndpoint(name, version, model, settings.max_queue, settings.max_images, settings.max_results)
     except BaseException:
         model.close()
         raise

@@ -166,16 +166,18 @@ class Server:
         """Opens the port for at most so many connections."""
         import uvicorn
 
-        from .http.protocol import protocol_factory
+        from .http.connection import abort_unread_answers, connection_factory
 
         routes = [*PredictHandler(self.service).routes(), *PageHandlers(self.service).routes()]
         application = Application(self.service, authentication, log, routes, self.tracing)
         listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]
+        abort_unread_answers(listener, self.settings.read_timeout)
         settings = msgspec.structs.replace(self.settings, max_connections=most)
         config = uvicorn.Config(
-            application, http=protocol_factory(settings), ws="none", lifespan="off", log_config=None,
-            access_log=False, server_header=False, timeout_keep_alive=self.settings.keep_alive,
+            application, http=connection_factory(settings), ws="none", lifespan="off", log_config=None,
+            log_level="error", access_log=False, server_header=False, timeout_keep_alive=self.settings.keep_alive,
+            h11_max_incomplete_event_size=self.settings.max_header_bytes,
             timeout_graceful_shutdown=round(self.settings.drain), ssl_certfile=self.settings.certificate,
             ssl_keyfile=self.settings.private_key,
         )  # fmt: skip
@@ -263,7 +265,7 @@ def require_packages() -> None:
     """Raises BackendUnavailableError if a package of the extra `serve` is missing."""
     try:
         import grpc  # noqa: F401
-        import httptools  # noqa: F401
+        import h11  # noqa: F401
         import jinja2  # noqa: F401
         import orjson  # noqa: F401
         import prometheus_client  # noqa: F401

@@ -4,7 +4,6 @@ extensions, on plain data.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from .messages import InferRequest, InferResponse, RequestedOutput
 from .model_config import model_config
 from .regions import SharedTensor
 from .shared_memory import SharedMemoryRegions
+from .workers import in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,7 +134,7 @@ class InferenceService:
                 if array.nbytes <= _QUICK_NBYTES and array.dtype.kind != "O":
                     sizes[output.name] = part.write(array, output.name)
                 else:
-                    sizes[output.name] = await asyncio.to_thread(part.write, array, output.name)
+                    sizes[output.name] = await in_worker(part.write, array, output.name)
         return sizes
 
     def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:

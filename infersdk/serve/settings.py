@@ -11,8 +11,14 @@ from ..config import convert
 
 __all__ = ["ServerSettings"]
 
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
-_Seconds = Annotated[float, msgspec.Meta(gt=0)]
+#: Bytes of memory: up to 1 TiB.
+_Bytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+#: Bytes of one message: gRPC counts them in 31 bits.
+_Message = Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+_Elements = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+#: Up to a day.
+_Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
@@ -35,13 +41,18 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         default_deadline: seconds for requests that name none.
         max_body: bytes of a request.
         max_decompressed: bytes of a request after decompression.
-        max_elements: of tensors as JSON, as typed contents of gRPC and as BYTES in a request.
+        max_bodies: bytes of all HTTP requests that the server works on at a time; more are refused with 503.
+        max_json: bytes of JSON in a request, also after decompression.
+        max_elements: of tensors as JSON, as typed contents of gRPC and as BYTES in a request; of outputs as JSON in an
+            answer.
         max_headers, max_header_bytes: of an HTTP request.
         max_connections: open at a time to each port, fewer where the process may not open so many files; the same
             number of calls at a time over gRPC.
         max_images: in one request.
-        read_timeout: seconds that a client may take to send a request, or to take its answer; over gRPC for its
-            handshake.
+        max_results: rows of one result, such as boxes. Parameters of requests that limit rows, such as `max_det`, are
+            at most that, or what the configuration of the model has.
+        read_timeout: seconds that a client may take to send the head of a request, to send its body, and to take a
+            part of its answer; over gRPC for its handshake.
         keep_alive: seconds that a connection stays open between requests.
         drain: seconds for requests that run when the server or a model ends.
         access_log: whether each request is written as a line of JSON to stderr.
@@ -59,18 +70,21 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     model_control: bool = False
     watch: _Seconds | None = None
     shared_memory_prefix: Annotated[str, msgspec.Meta(pattern=r"^/[^/]*$")] | None = None
-    max_queue: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max_queue: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] | None = None
     default_deadline: _Seconds | None = None
-    max_body: _Positive = 64 << 20
-    max_decompressed: _Positive = 256 << 20
-    max_elements: _Positive = 2_000_000
-    max_headers: _Positive = 100
-    max_header_bytes: _Positive = 32 << 10
-    max_connections: _Positive = 1000
-    max_images: _Positive = 64
+    max_body: _Message = 64 << 20
+    max_decompressed: _Bytes = 256 << 20
+    max_bodies: _Bytes = 1 << 30
+    max_json: _Bytes = 32 << 20
+    max_elements: _Elements = 2_000_000
+    max_headers: _Count = 100
+    max_header_bytes: Annotated[int, msgspec.Meta(ge=1, le=16 << 20)] = 32 << 10
+    max_connections: _Count = 1000
+    max_images: _Count = 64
+    max_results: _Count = 30_000
     read_timeout: _Seconds = 30.0
     keep_alive: _Seconds = 60.0
-    drain: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    drain: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     access_log: bool = True
     traces: bool = False
     page: bool = True

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from grpc_targets import grpc_requests
+from http_targets import http_connections, http_parameters
 from mutation import mutate, mutate_text
 from serve_targets import grpc_messages, http_requests
 
@@ -371,6 +372,8 @@ TARGETS: dict[str, Target] = {
     "tables": Target(tables),
     "reports": Target(reports),
     "http_requests": Target(http_requests, seconds=20.0, needs="grpc"),
+    "http_connections": Target(http_connections, seconds=20.0, needs="grpc"),
+    "http_parameters": Target(http_parameters, seconds=20.0, needs="grpc"),
     "grpc_messages": Target(grpc_messages, seconds=20.0, needs="grpc"),
     "grpc_requests": Target(grpc_requests, seconds=20.0, needs="grpc"),
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 NEEDED = (
-    *("uvicorn", "httptools", "uvloop", "grpc", "tritonclient.grpc", "tritonclient.http", "orjson", "jinja2"),
+    *("uvicorn", "h11", "uvloop", "grpc", "tritonclient.grpc", "tritonclient.http", "orjson", "jinja2"),
     *("prometheus_client", "python_multipart", "onnx", "onnxruntime"),
 )
 

@@ -6,6 +6,9 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 PROGRAM = """
     import sys, urllib.request
@@ -33,3 +36,45 @@ def test_a_process_that_ends_stops_its_server(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["200", "[]"]), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *((name, 1 << 63) for name in ("max_body", "max_decompressed", "max_bodies", "max_json", "max_elements")),
+        *((name, 1 << 63) for name in ("max_connections", "max_header_bytes", "max_headers", "max_images")),
+        *((name, 1e300) for name in ("read_timeout", "keep_alive", "drain", "default_deadline", "watch")),
+        ("max_queue", 1 << 63), ("max_results", 1 << 63), ("read_timeout", float("inf")), ("max_body", 10**30),
+    ],
+)  # fmt: skip
+def test_settings_beyond_all_reason_are_refused(setting: str, value: Any) -> None:
+    """At the start, and not by a request."""
+    from infersdk.errors import ConfigError
+    from infersdk.serve.settings import ServerSettings
+
+    with pytest.raises(ConfigError, match=setting):
+        ServerSettings.of({setting: value})
+
+
+def test_the_largest_settings_serve(tables: dict[str, Any]) -> None:
+    """Over both protocols."""
+    import gzip
+    import json
+
+    import tritonclient.grpc
+    from served_requests import ask, simple_body
+
+    from infersdk.serve import Server
+
+    settings = {
+        "http_port": 0, "grpc_port": 0, "access_log": False, "max_body": 1 << 30, "max_decompressed": 1 << 40,
+        "max_bodies": 1 << 40, "max_json": 1 << 40, "max_elements": 1 << 31, "max_headers": 1 << 20,
+        "max_header_bytes": 16 << 20, "max_connections": 1 << 20, "max_images": 1 << 20, "max_results": 1 << 20,
+        "max_queue": 1 << 20, "read_timeout": 86_400, "keep_alive": 86_400, "drain": 86_400, "default_deadline": 86_400,
+    }  # fmt: skip
+    with Server({"models": {"simple": tables["simple"]}, "server": settings}).start() as server:
+        packed = gzip.compress(json.dumps(simple_body()).encode())
+        path = "/v2/models/simple/infer"
+        assert ask(server.http_port, path, packed, headers={"Content-Encoding": "gzip"}).status == 200
+        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            assert client.is_model_ready("simple")

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from ...errors import ConfigError
 from ..errors import RequestError, Status, as_request_error, shortened
+from ..workers import in_worker
 from .calls import ProtocolCalls
 from .infer_codec import read_request, response_message
 
@@ -214,7 +215,7 @@ class _Calls:
         if len(message) <= _QUICK_NBYTES:
             request, own = read_request(message, self._service, remaining)
         else:
-            request, own = await asyncio.to_thread(read_request, message, self._service, remaining)
+            request, own = await in_worker(read_request, message, self._service, remaining)
         notes["model"] = request.model
         if request.id:
             notes["id"] = request.id

@@ -11,28 +11,24 @@ from urllib.parse import unquote
 
 from ..errors import RequestError, Status, as_request_error
 from ..model_config import as_json
+from ..workers import in_worker
+from .exchange import Bodies, cancel_on_disconnect, request_of, send_refusal, send_response
 from .infer_codec import read_request, write_response
-from .messages import WHOLE_BODY, Request, Response, compress, decompress, error_response, json_response
+from .messages import HEADER_LENGTH, LONG, Request, Response, accepted_encoding, compress, error_response, json_response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ..access_log import AccessLog
     from ..authentication import Authentication
     from ..messages import InferRequest
     from ..service import InferenceService
     from ..tracing import RequestTrace, Tracing
+    from .exchange import Receive, Scope, Send
 
 __all__ = ["Application", "Handler", "Route", "route"]
 
 Handler: TypeAlias = "Callable[..., Awaitable[Response]]"
-_Scope: TypeAlias = "MutableMapping[str, Any]"
-_Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
-_Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
-
-#: Bodies of more bytes are compressed on another thread: the event loop goes on meanwhile.
-_LONG = 1 << 18
-
 Route: TypeAlias = "tuple[str, re.Pattern[str], Handler]"
 
 
@@ -59,36 +55,43 @@ class Application:
     ) -> None:
         self._tracing = tracing
         self._service, self._authentication, self._log = service, authentication, log
+        self._bodies = Bodies(service.settings)
         self._routes = [*ProtocolHandlers(service).routes(), *routes]
 
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
         if scope["type"] != "http":
             return
         started = perf_counter()
-        path = scope["raw_path"].decode("ascii", "replace")  # a %2F in it is part of a name
-        request = Request(scope["method"], path, scope["query_string"], dict(scope["headers"]), b"")
-        if client := scope.get("client"):
-            request.client = f"{client[0]}:{client[1]}"
+        request = request_of(scope)
         refused: RequestError | None = None
         trace = self._start_trace(request)
         try:
-            response = await self._respond(request, scope, receive)
+            response = await self._respond(request, receive)
         except asyncio.CancelledError:
-            refused = RequestError(Status.CANCELLED, "the client went away")
-            response = Response(Status.CANCELLED.http)
             _uncancel()
-        except Exception as error:
-            refused = as_request_error(error)
+            if request.is_gone:
+                refused = RequestError(Status.CANCELLED, "the client went away")
+            else:
+                refused = RequestError(Status.UNAVAILABLE, "the server ends; the request was not complete in time")
             response = error_response(refused)
+        except Exception as error:
+            known = as_request_error(error)  # its traceback keeps the body in memory
+            refused = RequestError(known.status, known.message, known.retry_after)
+            response = error_response(refused)
+        self._bodies.release(request)
         if trace is not None:
             request.notes["trace_id"] = trace.trace_id
             trace.end(refused, {"http.response.status_code": response.status, **_attributes(request.notes)})
-        if response.status != Status.CANCELLED.http:
-            await _send_response(response, send)
-        self._log.write("http", request.method, request.path, response.status, perf_counter() - started,
-                        received=len(request.body), sent=response.nbytes, client=request.client,
-                        error="" if refused is None else refused.message, **request.notes)  # fmt: skip
+        try:
+            if request.is_read:
+                await send_response(response, send)
+            elif not request.is_gone:
+                await send_refusal(request, response, receive, send, self._service.settings.read_timeout)
+        finally:
+            self._log.write("http", request.method, request.path, response.status, perf_counter() - started,
+                            received=len(request.body), sent=response.nbytes, client=request.client,
+                            error="" if refused is None else refused.message, **request.notes)  # fmt: skip
 
     def _start_trace(self, request: Request) -> RequestTrace | None:
         """Begins the span of an inference request."""
@@ -98,21 +101,20 @@ class Application:
         attributes = {"http.request.method": request.method, "url.path": request.path}
         return self._tracing.start(f"{request.method} {request.path}", carrier, attributes)
 
-    async def _respond(self, request: Request, scope: _Scope, receive: _Receive) -> Response:
+    async def _respond(self, request: Request, receive: Receive) -> Response:
+        self._check_headers(request)
         handler, arguments = self._find(request)
         self._authentication.check_http(request.path, request.headers)
-        await self._read_body(request, scope, receive)
-        watcher = asyncio.ensure_future(_cancel_on_disconnect(receive, asyncio.current_task()))
+        await self._bodies.read(request, receive)
+        watcher = asyncio.ensure_future(cancel_on_disconnect(request, receive, asyncio.current_task()))
         try:
             response = await handler(request, **arguments)
         finally:
             watcher.cancel()
-        accepted = request.headers.get(b"accept-encoding")
-        if accepted is None or not response.may_compress:
+        encoding = accepted_encoding(request.headers.get(b"accept-encoding", b"")) if response.may_compress else ""
+        if not encoding:
             return response
-        if response.nbytes < _LONG:
-            return compress(response, accepted)
-        return await asyncio.to_thread(compress, response, accepted)
+        return await in_worker(compress, response, encoding, when=response.nbytes > LONG)
 
     def _find(self, request: Request) -> tuple[Handler, Mapping[str, str]]:
         allowed = []
@@ -124,34 +126,24 @@ class Application:
                     }
                 allowed.append(method)
         if allowed:
-            raise RequestError(Status.METHOD, f"{request.path} takes {' and '.join(allowed)}, not {request.method}")
+            raise RequestError(
+                Status.METHOD, f"{request.path[:200]} takes {' and '.join(allowed)}, not {request.method[:20]}"
+            )
         raise RequestError(Status.NOT_FOUND, f"there is nothing at {request.path[:200]!r}")
 
-    async def _read_body(self, request: Request, scope: _Scope, receive: _Receive) -> None:
-        limit = self._service.settings.max_body
-        declared = int(request.headers.get(b"content-length", b"0"))
-        if declared > limit and b"expect" in request.headers:
-            raise _too_large(limit)  # the client asks before it sends the body
-        parts, count, more = [], 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise asyncio.CancelledError
-            count += len(body := message.get("body", b""))
-            if count <= limit:
-                parts.append(body)
-            more = message.get("more_body", False)
-        if max(count, declared) > limit:
-            raise _too_large(limit)
-        whole = scope.pop(WHOLE_BODY, None)
-        request.body = whole if whole is not None else parts[0] if len(parts) == 1 else b"".join(parts)
-        if encoding := request.headers.get(b"content-encoding"):
-            largest = self._service.settings.max_decompressed
-            request.body = await asyncio.to_thread(decompress, request.body, encoding.strip().lower(), largest)
-
-
-def _too_large(limit: int) -> RequestError:
-    return RequestError(Status.TOO_LARGE, f"the body has more than {limit:,} bytes, the most that is taken")
+    def _check_headers(self, request: Request) -> None:
+        if b"transfer-encoding" in request.headers and b"content-length" in request.headers:
+            raise RequestError(  # another server in front may have taken the other one
+                Status.INVALID, "a request has either Content-Length or Transfer-Encoding, and this one has both"
+            )
+        settings = self._service.settings
+        if request.header_count > settings.max_headers or request.header_bytes > settings.max_header_bytes:
+            raise RequestError(
+                Status.HEADERS,
+                f"the head of a request has at most {settings.max_header_bytes:,} bytes (max_header_bytes) in "
+                f"{settings.max_headers} headers (max_headers), and this one has {request.header_bytes:,} in "
+                f"{request.header_count}",
+            )
 
 
 def _uncancel() -> None:
@@ -159,27 +151,6 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     if task is not None and hasattr(task, "uncancel"):  # since Python 3.11
         task.uncancel()
-
-
-async def _cancel_on_disconnect(receive: _Receive, task: asyncio.Task[Any] | None) -> None:
-    """Takes back what a client has asked for that has gone away."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    if task is not None:
-        task.cancel()
-
-
-async def _send_response(response: Response, send: _Send) -> None:
-    headers = [
-        (b"content-type", response.content_type.encode()),
-        (b"content-length", str(response.nbytes).encode()),
-        *((name.encode(), value.encode()) for name, value in response.headers),
-    ]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    *first, last = response.parts or [b""]
-    for part in first:
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": last})
 
 
 _MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
@@ -217,16 +188,17 @@ class ProtocolHandlers:
         ]
 
     async def infer(self, request: Request, name: str, version: str = "") -> Response:
-        length = request.headers.get(b"inference-header-content-length")
+        length = request.headers.get(HEADER_LENGTH)
         if length is not None and (not length.isdigit() or len(length) > 18):
             raise RequestError(Status.INVALID, "Inference-Header-Content-Length is a number of bytes")
         service = self._service
         service.repository.find(name, version)  # an unknown model is said to be that, whatever the body
-        asked, binary = read_request(request.body, None if length is None else int(length), name, version, service)
+        header_length = None if length is None else int(length)
+        asked, binary = await read_request(request.body, header_length, name, version, service)
         request.notes = _notes(asked)
         response = await service.infer(asked)
         placed = await service.place(response, asked.outputs)
-        parts, header_length = write_response(asked, response, placed, binary)
+        parts, header_length = await write_response(asked, response, placed, binary, service.settings.max_elements)
         if header_length is None:
             return Response(200, parts, may_compress=True)
         headers = [("inference-header-content-length", str(header_length))]

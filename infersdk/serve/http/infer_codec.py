@@ -6,7 +6,7 @@ import base64
 import binascii
 import functools
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,9 +14,11 @@ import numpy as np
 from ..datatypes import array_of, bytes_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
 from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory, Tensor
+from ..workers import in_worker, within
+from .messages import LONG, check_json_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import numpy.typing as npt
 
@@ -27,19 +29,30 @@ __all__ = ["InferBody", "read_request", "write_response"]
 
 _NO_DATA = msgspec.Raw()
 _MAX_DEPTH = 32
+#: More elements of JSON and BYTES are read and written in a worker thread.
+_MANY = 4096
+#: The most inputs and outputs of a request, and bytes of JSON of parameters, of a shape and of an output.
+_MOST_TENSORS, _MOST_TEXT = 1024, 1 << 16
+#: Of the limit on elements: the most lists in nested data.
+_LISTS_SHARE = 4
+
+
+_Scalar: TypeAlias = bool | int | float | str | None
+#: The protocol has numbers, text and truth values; models have lists of them, too.
+_Parameters: TypeAlias = dict[str, _Scalar | list[_Scalar]]
 
 
 class _Input(msgspec.Struct):
     name: str
     shape: list[int]
     datatype: str
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = {}
     data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class _Output(msgspec.Struct):
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = {}
 
 
 class InferBody(msgspec.Struct):
@@ -47,17 +60,28 @@ class InferBody(msgspec.Struct):
 
     inputs: list[_Input]
     id: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = {}
     outputs: list[_Output] = []
 
 
+class _Parts(msgspec.Struct):
+    """The parts of an `InferBody` or of an input, as text: their sizes are known before memory is asked for."""
+
+    inputs: list[msgspec.Raw] = []
+    outputs: list[msgspec.Raw] = []
+    parameters: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    shape: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
 _decode = msgspec.json.Decoder(InferBody).decode
+_decode_parts = msgspec.json.Decoder(_Parts).decode
 
 
-def read_request(
-    body: bytes | bytearray, header_length: int | None, model: str, version: str, service: InferenceService
+async def read_request(
+    body: bytes, header_length: int | None, model: str, version: str, service: InferenceService
 ) -> tuple[InferRequest, bool]:
-    """A request out of its body.
+    """A request out of its body. What is long is read in a worker thread.
 
     Args:
         header_length: bytes of JSON in front of the tensors' bytes; None where all is JSON. With 0 the body is the
@@ -71,24 +95,17 @@ def read_request(
     """
     if header_length == 0:
         return _raw_request(body, model, version, service), True
-    view = memoryview(body)
-    if header_length is not None and not 0 < header_length <= len(view):
+    if header_length is not None and not 0 < header_length <= len(body):
         raise RequestError(
-            Status.INVALID, f"Inference-Header-Content-Length is {header_length}, and the body has {len(view):,} bytes"
+            Status.INVALID, f"Inference-Header-Content-Length is {header_length}, and the body has {len(body):,} bytes"
         )
-    head = body if header_length is None else view[:header_length]
-    try:
-        parsed = _decode(head)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RequestError(Status.INVALID, f"failed to parse the request JSON: {error}") from None
-    rest = view[len(head) :] if header_length is not None else view[:0]
-    inputs: dict[str, Tensor] = {}
-    for one in parsed.inputs:
-        if one.name in inputs:
-            raise RequestError(Status.INVALID, f"input {one.name!r} was given twice")
-        inputs[one.name], rest = _read_input(one, rest, service)
-    if rest.nbytes:
-        raise RequestError(Status.INVALID, f"unexpected additional input data: {rest.nbytes:,} bytes at the end")
+    head = body if header_length is None else body[:header_length]
+    parsed = await in_worker(_parse, head, service, when=len(head) > LONG)
+    elements = sum(map(_bytes_elements, parsed.inputs))
+    if elements > (limit := service.settings.max_elements):
+        raise _too_many(elements, limit)
+    rest = memoryview(body)[len(head) :]
+    inputs = await in_worker(_read_inputs, parsed, rest, service, when=len(head) > LONG or elements > _MANY)
     parameters = dict(parsed.parameters)
     binary = _flag(parameters.pop("binary_data_output", False), "binary_data_output")
     deadline, priority = service.timing(parameters)
@@ -97,11 +114,71 @@ def read_request(
     return request, binary
 
 
-def _raw_request(body: bytes | bytearray, model: str, version: str, service: InferenceService) -> InferRequest:
+def _parse(head: bytes, service: InferenceService) -> InferBody:
+    check_json_size(len(head), service.settings.max_json, "max_json")
+    if (commas := head.count(b",")) > (limit := service.settings.max_elements):  # before memory is asked for
+        raise _too_many(commas + 1, limit)
+    try:
+        if len(head) > LONG:
+            _check_parts(head)
+        return _decode(head)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RequestError(Status.INVALID, f"failed to parse the request JSON: {error}") from None
+
+
+def _check_parts(head: bytes) -> None:
+    """Raises RequestError for JSON that is long for another reason than the data of inputs: an object for each of its
+    parts would take seconds.
+    """
+    whole = _decode_parts(head)
+    if len(whole.inputs) > _MOST_TENSORS or len(whole.outputs) > _MOST_TENSORS:
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"a request has at most {_MOST_TENSORS:,} inputs and outputs each, not {len(whole.inputs):,} and "
+            f"{len(whole.outputs):,}",
+        )
+    inputs = [_decode_parts(one) for one in whole.inputs]
+    small = [*(part for one in (whole, *inputs) for part in (one.parameters, one.shape)), *whole.outputs]
+    if (longest := max(len(memoryview(part)) for part in small)) > _MOST_TEXT:
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"parameters, a shape and an output have at most {_MOST_TEXT:,} bytes of JSON, not {longest:,}",
+        )
+
+
+def _read_inputs(parsed: InferBody, rest: memoryview, service: InferenceService) -> dict[str, Tensor]:
+    inputs: dict[str, Tensor] = {}
+    for one in parsed.inputs:
+        if one.name in inputs:
+            raise RequestError(Status.INVALID, f"input {one.name[:200]!r} was given twice")
+        inputs[one.name], rest = _read_input(one, rest, service)
+    if rest.nbytes:
+        raise RequestError(Status.INVALID, f"unexpected additional input data: {rest.nbytes:,} bytes at the end")
+    return inputs
+
+
+def _bytes_elements(one: _Input) -> int:
+    return element_count(one.shape, f"input {one.name!r}") if one.datatype == "BYTES" else 0
+
+
+def _too_many(count: int, limit: int) -> RequestError:
+    return RequestError(
+        Status.TOO_LARGE,
+        f"the request has {count:,} elements of JSON and BYTES, and the limit (max_elements) is {limit:,}; send "
+        "numbers as bytes behind the JSON (binary_data_size), and BYTES in several requests",
+    )
+
+
+def _raw_request(body: bytes, model: str, version: str, service: InferenceService) -> InferRequest:
     """The body is the first input: for BYTES one element, else a tensor, whose one open side follows from its size."""
-    info = service.repository.find(model, version).inputs[0]
+    infos = service.repository.find(model, version).inputs
+    if not infos:
+        raise RequestError(
+            Status.INVALID, f"model {model!r} has no inputs, so the body cannot be its first; send a request with JSON"
+        )
+    info = infos[0]
     if info.datatype == "BYTES":
-        array = array_of([bytes(body)], (1,) * len(info.shape))
+        array = array_of([body], (1,) * len(info.shape))
     else:
         array = unpack(memoryview(body), info.datatype, _shape_for(info, len(body)), f"input {info.name!r}")
     return InferRequest(model, version, "", {info.name: array}, None, {}, service.settings.default_deadline)
@@ -139,15 +216,22 @@ def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tup
     encoded = one.parameters.get("encoding")
     if encoded not in (None, "base64") or (encoded and one.datatype != "BYTES"):
         raise RequestError(Status.INVALID, f"{what}: the encoding is base64, for BYTES alone, not {encoded!r}")
-    return _from_json(one, what, decode_base64=bool(encoded)), rest
+    return _from_json(one, what, service.settings.max_elements, decode_base64=bool(encoded)), rest
 
 
-def _from_json(one: _Input, what: str, *, decode_base64: bool) -> npt.NDArray[Any]:
+def _from_json(one: _Input, what: str, max_elements: int, *, decode_base64: bool) -> npt.NDArray[Any]:
     count = element_count(one.shape, what)
     dtype = numpy_dtype(one.datatype)
     raw = memoryview(one.data)
+    depth = _depth(raw)
+    if depth > 1 and len(raw) > LONG and (lists := bytes(raw).count(b"[")) > (limit := max_elements // _LISTS_SHARE):
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"{what}: its data has {lists:,} lists, and the limit is {limit:,} (max_elements / {_LISTS_SHARE}); send "
+            "it flat, or as bytes",
+        )
     try:
-        values = _nested(one.datatype, _depth(raw)).decode(raw)
+        values = _nested(one.datatype, depth).decode(raw)
         if one.datatype == "BYTES":
             array = _strings(values, decode_base64, what)
         else:
@@ -241,26 +325,47 @@ def _read_output(one: _Output, service: InferenceService) -> RequestedOutput:
 # ---- the response ----
 
 
-def write_response(
-    request: InferRequest, response: InferResponse, placed: Mapping[str, int], binary: bool
+async def write_response(
+    request: InferRequest, response: InferResponse, placed: Mapping[str, int], binary: bool, max_elements: int
 ) -> tuple[list[bytes | memoryview], int | None]:
-    """The parts of a body, and the length of the JSON in front where bytes follow it.
+    """The parts of a body, and the length of the JSON in front where bytes follow it. Long JSON is written in a worker
+    thread.
 
     Args:
         placed: the outputs that lie in shared memory, with their sizes.
         binary: whether outputs go as bytes where the client does not say.
+        max_elements: of outputs as JSON.
+
+    Raises:
+        RequestError: an output cannot be JSON, or has more elements.
+        DeadlineExceeded: the JSON was not written within the deadline of the request.
     """
+    wanted = {output.name: output.binary for output in request.outputs or ()}
+    as_bytes = {name for name in response.outputs if (binary if (own := wanted.get(name)) is None else own)}
+    texts = sum(array.size for name, array in response.outputs.items() if name not in placed and name not in as_bytes)
+    if texts > max_elements:
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"the outputs have {texts:,} elements as JSON, and the limit (max_elements) is {max_elements:,}; ask for "
+            "them with binary_data",
+        )
+    objects = sum(array.size for array in response.outputs.values() if array.dtype.kind in "OSU")
+    writing = in_worker(_write, response, placed, as_bytes, when=texts > _MANY or objects > _MANY)
+    return await within(request.deadline, writing)
+
+
+def _write(
+    response: InferResponse, placed: Mapping[str, int], as_bytes: Collection[str]
+) -> tuple[list[bytes | memoryview], int | None]:
     import orjson
 
-    wanted = {output.name: output for output in request.outputs or ()}
     outputs: list[dict[str, Any]] = []
     parts: list[bytes | memoryview] = []
     for name, array in response.outputs.items():
         entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape)}
-        asked = wanted.get(name)
         if name in placed:
             pass  # the client knows where it asked for it
-        elif binary if asked is None or asked.binary is None else asked.binary:
+        elif name in as_bytes:
             data = pack(array)
             entry["parameters"] = {"binary_data_size": data.nbytes}
             parts.append(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,19 @@ from ..errors import RequestError, Status
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["WHOLE_BODY", "Request", "Response", "compress", "decompress", "error_response", "json_response"]
+__all__ = [
+    "HEADER_LENGTH", "LONG", "Request", "Response", "accepted_encoding", "check_json_size", "compress", "decompress",
+    "error_response", "json_response",
+]  # fmt: skip
 
-#: Under this name the scope of a request has its body, where that was read into memory of its own; see `http.protocol`.
-WHOLE_BODY = "infersdk.body"
+#: The header with the bytes of JSON in front of the bytes of tensors.
+HEADER_LENGTH = b"inference-header-content-length"
+#: Bodies and answers of more bytes are parsed, written and compressed in a worker thread.
+LONG = 1 << 16
 #: Less than this is sent as it is: compression would save nothing.
 _SMALL = 512
+#: A weight of `Accept-Encoding`.
+_WEIGHT = re.compile(rb"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
 @dataclass(slots=True)
@@ -28,14 +36,23 @@ class Request:
     Attributes:
         headers: by name in lower case; of a name that comes twice the last one.
         query: what stands behind the question mark, undecoded.
+        header_count, header_bytes: of the head, as it came.
+        is_read: whether all of the body has come.
+        is_gone: whether the client has closed the connection.
+        held: bytes that count for `max_bodies`.
     """
 
     method: str
     path: str
     query: bytes
     headers: Mapping[bytes, bytes]
-    body: bytes | bytearray
+    body: bytes
     client: str = ""
+    header_count: int = 0
+    header_bytes: int = 0
+    is_read: bool = False
+    is_gone: bool = False
+    held: int = 0
     #: For the access log: what the handler knows of the request.
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -47,6 +64,7 @@ class Request:
         """
         if not self.body:
             return {}
+        check_json_size(len(self.body), LONG, "the limit of this path")
         try:
             return msgspec.json.decode(self.body, type=dict[str, Any])
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -84,8 +102,20 @@ def error_response(error: RequestError) -> Response:
     return Response(error.status.http, [msgspec.json.encode({"error": error.message})], headers=error.headers)
 
 
-def decompress(body: bytes | bytearray, encoding: bytes, limit: int) -> bytes | bytearray:
+def check_json_size(nbytes: int, limit: int, name: str) -> None:
+    """Raises RequestError for JSON of more bytes than the limit of that name."""
+    if nbytes > limit:
+        raise RequestError(
+            Status.TOO_LARGE,
+            f"the JSON of the request has {nbytes:,} bytes, and {name} is {limit:,}; send tensors as bytes",
+        )
+
+
+def decompress(body: bytes, encoding: bytes, limit: int, setting: str) -> bytes:
     """A body as it was before `Content-Encoding`.
+
+    Args:
+        limit: bytes, of the setting of that name.
 
     Raises:
         RequestError: the encoding is unknown, the data is damaged, or there is more of it than `limit` bytes.
@@ -94,7 +124,8 @@ def decompress(body: bytes | bytearray, encoding: bytes, limit: int) -> bytes | 
         return body
     if encoding not in (b"gzip", b"deflate"):
         raise RequestError(
-            Status.MEDIA_TYPE, f"unknown Content-Encoding {encoding.decode('latin-1')!r}; use gzip, deflate or none"
+            Status.MEDIA_TYPE,
+            f"unknown Content-Encoding {encoding.decode('latin-1')[:50]!r}; use gzip, deflate or none",
         )
     decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | (16 if encoding == b"gzip" else 0))
     try:
@@ -103,18 +134,28 @@ def decompress(body: bytes | bytearray, encoding: bytes, limit: int) -> bytes | 
         raise RequestError(Status.INVALID, f"the body cannot be decompressed: {error}") from None
     if len(data) > limit:
         raise RequestError(
-            Status.TOO_LARGE, f"the body has more than {limit:,} bytes after decompression, the most that is taken"
+            Status.TOO_LARGE, f"the body has more than {limit:,} bytes after decompression, the limit ({setting})"
         )
     if not decoder.eof or decoder.unused_data:
         raise RequestError(Status.INVALID, "the compressed body is cut off, or followed by other data")
     return data
 
 
-def compress(response: Response, accepted: bytes) -> Response:
-    """The response compressed as the client accepts it, where that is worth it."""
-    names = {name.strip().split(b";")[0] for name in accepted.lower().split(b",")}
-    encoding = "gzip" if b"gzip" in names else "deflate" if b"deflate" in names else ""
-    if not encoding or response.nbytes < _SMALL:
+def accepted_encoding(header: bytes) -> str:
+    """The encoding of `Accept-Encoding` for an answer: `"gzip"`, `"deflate"`, or `""` for none (RFC 9110, 12.5.3)."""
+    weights: dict[bytes, float] = {}
+    for part in header.lower().split(b","):
+        name, *parameters = (text.strip() for text in part.split(b";"))
+        weight = next((text[2:] for text in parameters if text.startswith(b"q=")), b"1")
+        weights[name] = float(weight) if _WEIGHT.fullmatch(weight) else 0.0
+    anything = weights.get(b"*", 0.0)
+    best = max(("gzip", "deflate"), key=lambda name: weights.get(name.encode(), anything))
+    return best if weights.get(best.encode(), anything) > 0 else ""
+
+
+def compress(response: Response, encoding: str) -> Response:
+    """The response with this encoding, where that is worth it."""
+    if response.nbytes < _SMALL:
         return response
     encoder = zlib.compressobj(level=1, wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
     data = b"".join([*map(encoder.compress, response.parts), encoder.flush()])

@@ -11,8 +11,9 @@ import msgspec
 from ..errors import RequestError, Status
 from ..images import ImageEndpoint
 from ..result_tensors import plain_rows
+from ..workers import in_worker, within
 from .app import Route, route
-from .messages import Request, Response, json_response
+from .messages import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from ..service import InferenceService
 
 __all__ = ["PredictHandler", "form_file"]
+
+#: Longer forms are read in a worker thread.
+_LONG_FORM = 1 << 20
 
 
 class PredictHandler:
@@ -41,39 +45,60 @@ class PredictHandler:
         endpoint = self._service.repository.find(name or self._only_model(), version)
         if not isinstance(endpoint, ImageEndpoint):
             raise RequestError(
-                Status.INVALID, f"model {name!r} takes tensors; send them to /v2/models/{name}/infer, not to /predict"
+                Status.INVALID,
+                f"model {endpoint.name!r} takes tensors; "
+                f"send them to /v2/models/{endpoint.name}/infer, not to /predict",
             )
         request.notes = {"model": endpoint.name}
         deadline, priority = self._service.timing(parameters)
-        image = form_file(request.body, request.headers.get(b"content-type", b""))
+        content_type = request.headers.get(b"content-type", b"")
+        image = await in_worker(form_file, request.body, content_type, when=len(request.body) > _LONG_FORM)
         endpoint.acquire()
         try:
             result = await endpoint.predict(image, parameters, deadline, priority)
+            text = await within(deadline, in_worker(_write, endpoint, result))
         finally:
             endpoint.put_back()
-        size = getattr(result, "size", None)
-        return json_response(
-            {
-                "model": endpoint.name,
-                "version": endpoint.version,
-                "task": endpoint.model.task,
-                "size": None if size is None else list(size),
-                "results": plain_rows(result),
-            }
-        )
+        return Response(200, [text])
 
     def _only_model(self) -> str:
+        models = self._service.repository.models
         names = [
             name
-            for name, entry in self._service.repository.models.items()
+            for name, entry in models.items()
             if any(isinstance(endpoint, ImageEndpoint) for endpoint in entry.versions.values())
         ]
-        if len(names) != 1:
+        if len(models) == 1:
+            return next(iter(models))  # `find()` says why it is not ready
+        waiting = [name for name, entry in models.items() if not entry.versions and entry.reason != "unloaded"]
+        if len(names) > 1 or waiting:
             raise RequestError(
-                Status.INVALID,
-                f"name the model, ?model=NAME: {', '.join(names)}" if names else "no model of this server takes images",
+                Status.INVALID if len(names) > 1 else Status.UNAVAILABLE,
+                f"name the model, ?model=NAME: {', '.join([*names, *waiting])[:500]}"
+                + (f"; not ready: {', '.join(waiting)[:500]}" if waiting else ""),
             )
-        return names[0]
+        if names:
+            return names[0]
+        raise RequestError(
+            Status.INVALID,
+            f"the models of this server take tensors, not images: {', '.join(models)[:500]}; send them to "
+            f"/v2/models/{next(iter(models))}/infer",
+        )
+
+
+def _write(endpoint: ImageEndpoint, result: Any) -> bytes:
+    """The JSON of a result."""
+    endpoint.check_result(result)
+    size = getattr(result, "size", None)
+    return msgspec.json.encode(
+        {
+            "model": endpoint.name,
+            "version": endpoint.version,
+            "task": endpoint.model.task,
+            "size": None if size is None else list(size),
+            "results": plain_rows(result),
+        }
+    )
 
 
 def _query(query: bytes) -> list[tuple[str, str]]:
@@ -92,7 +117,7 @@ def _value(text: str) -> Any:
     return value if isinstance(value, (bool, int, float)) else text
 
 
-def form_file(body: bytes | bytearray, content_type: bytes) -> bytes | bytearray:
+def form_file(body: bytes, content_type: bytes) -> bytes:
     """The file in a body: that of a form's only file field, else the body itself.
 
     Raises:
@@ -110,7 +135,7 @@ def form_file(body: bytes | bytearray, content_type: bytes) -> bytes | bytearray
     return files[0]
 
 
-def _form_files(body: bytes | bytearray, boundary: bytes) -> list[bytes]:
+def _form_files(body: bytes, boundary: bytes) -> list[bytes]:
     from python_multipart import MultipartParser
     from python_multipart.exceptions import FormParserError
 

@@ -1,0 +1,167 @@
+"""Uvicorn's HTTP/1.1 connection, with the limits and the behaviour that uvicorn has no options for.
+
+h11 alone parses. Added are a limit on connections, a limit on the time until the head of a request has come, empty
+lines in front of a request, and clients that close their sending side before they have their answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import h11
+import msgspec
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if TYPE_CHECKING:
+    from ..settings import ServerSettings
+
+__all__ = ["abort_unread_answers", "connection_factory"]
+
+_log = logging.getLogger("infersdk.serve")
+
+#: Seconds between two log lines about refused connections.
+_LOG_INTERVAL = 10.0
+
+
+class Connections:
+    """The limit on open connections, and its log line.
+
+    Args:
+        limit: more are refused with 503.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.refused = 0
+        self._logged = float("-inf")
+
+    def refuse(self, now: float) -> str:
+        """Counts a refused connection; the message for its client."""
+        self.refused += 1
+        message = f"the server has {self.limit:,} open connections, its limit (max_connections)"
+        if now - self._logged >= _LOG_INTERVAL:
+            self._logged = now
+            _log.warning("HTTP: %s; %d connections were refused so far", message, self.refused)
+        return message
+
+
+class Connection(H11Protocol):  # type: ignore[misc]
+    """One connection of a client.
+
+    Args:
+        limits: settings of the server.
+        open_connections: shared by all connections of a server.
+    """
+
+    conn: h11.Connection
+
+    def __init__(self, *args: Any, limits: ServerSettings, open_connections: Connections, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._limits, self._open = limits, open_connections
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False  # the client sends no more
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a request has begun and has no complete answer."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self._open.limit:
+            self._refuse(503, self._open.refuse(self.loop.time()))
+        else:
+            self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.MUST_CLOSE:
+            return  # behind a request with `Connection: close` there is none; h11 would take it as an error
+        super().data_received(data)
+        if self._timer is None and not self._busy and not self.transport.is_closing():
+            self._start_timer()
+
+    def eof_received(self) -> bool:
+        """A complete request is answered although its client sends no more. TLS cannot stay open in one direction."""
+        self._ended = True
+        return self._busy and not self.cycle.more_body and self.scheme == "http"
+
+    def handle_events(self) -> None:
+        if self.conn.their_state is h11.IDLE:
+            self._drop_empty_lines()
+        super().handle_events()
+        if self._busy:
+            self._stop_timer()
+
+    def _drop_empty_lines(self) -> None:
+        """Empty lines in front of a request are ignored (RFC 9112, 2.2); h11 takes them as an error."""
+        waiting = self.conn.trailing_data[0]
+        if waiting.startswith((b"\r", b"\n")):
+            self.conn = h11.Connection(h11.SERVER, self._limits.max_header_bytes)
+            if rest := waiting.lstrip(b"\r\n"):
+                self.conn.receive_data(rest)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._ended and not self._busy:
+            self.transport.close()
+
+    # ---- time ----
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(self._limits.read_timeout, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self.conn.trailing_data[0]:
+            self._refuse(408, f"the head of the request was not complete after {self._limits.read_timeout:g} s")
+        else:
+            self.transport.close()
+
+    # ---- answers without a request ----
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self._refuse(400, "this is not a valid HTTP/1.1 request, or its head is too long")
+        else:
+            self.transport.close()  # the rest of a refused request is damaged
+
+    def _refuse(self, status: int, message: str) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        body = msgspec.json.encode({"error": message})
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        response = h11.Response(status_code=status, headers=headers, reason=http.HTTPStatus(status).phrase)
+        is_head = self._busy and self.scope["method"] == "HEAD"
+        if self._busy:  # this is its answer
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        for event in (response, h11.Data(data=b"" if is_head else body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
+
+
+def connection_factory(limits: ServerSettings) -> Callable[..., asyncio.Protocol]:
+    """Makes the protocol of each connection."""
+    open_connections = Connections(limits.max_connections)
+    return lambda **named: Connection(**named, limits=limits, open_connections=open_connections)
+
+
+def abort_unread_answers(listener: socket.socket, seconds: float) -> None:
+    """Lets the system end each connection whose client takes nothing of its answer for so long."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))

@@ -1,0 +1,184 @@
+"""The exchange of a request and its answer with an ASGI server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..errors import RequestError, Status
+from ..workers import in_worker
+from .messages import HEADER_LENGTH, Request, Response, check_json_size, decompress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..settings import ServerSettings
+
+__all__ = [
+    "Bodies", "Receive", "Scope", "Send", "cancel_on_disconnect", "request_of", "send_refusal", "send_response",
+]  # fmt: skip
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+#: Bytes of a memoryview that are sent at a time.
+_PIECE = 1 << 16
+
+
+class Bodies:
+    """Reads the bodies of requests, within the limits of a server.
+
+    Args:
+        settings: the server's.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._held = 0  # bytes of the requests that have not ended
+
+    async def read(self, request: Request, receive: Receive) -> None:
+        """Reads the whole body of a request.
+
+        Raises:
+            RequestError: it is too long, too slow, or there is too much in memory.
+            asyncio.CancelledError: the client has gone.
+        """
+        settings = self._settings
+        # h11 has checked it; it may have leading zeros
+        if int(request.headers.get(b"content-length", b"0").lstrip(b"0") or b"0") > settings.max_body:
+            raise _too_large(settings.max_body)
+        try:
+            request.body = await asyncio.wait_for(self._receive(request, receive), settings.read_timeout)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise RequestError(
+                Status.TIMEOUT, f"the body was not complete after {settings.read_timeout:g} s (read_timeout)"
+            ) from None
+        is_json = request.path.startswith("/v2/") and HEADER_LENGTH not in request.headers
+        if encoding := request.headers.get(b"content-encoding"):
+            limits = [(settings.max_decompressed, "max_decompressed")]
+            if is_json:
+                limits.append((settings.max_json, "max_json"))
+            request.body = await in_worker(decompress, request.body, encoding.strip().lower(), *min(limits))
+            self._hold(request, len(request.body))
+        if is_json:
+            check_json_size(len(request.body), settings.max_json, "max_json")
+
+    async def _receive(self, request: Request, receive: Receive) -> bytes:
+        limit, count, parts = self._settings.max_body, 0, []
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                request.is_gone = True
+                raise asyncio.CancelledError
+            body = message.get("body", b"")
+            request.is_read = not message.get("more_body", False)
+            count += len(body)
+            if count > limit:
+                raise _too_large(limit)
+            self._hold(request, len(body))
+            parts.append(body)
+            if request.is_read:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def release(self, request: Request) -> None:
+        """The request has ended."""
+        self._held -= request.held
+
+    def _hold(self, request: Request, nbytes: int) -> None:
+        """Counts bytes of a body that stay in memory until the request ends."""
+        limit = self._settings.max_bodies
+        if self._held + nbytes > limit:
+            raise RequestError(
+                Status.UNAVAILABLE,
+                f"the requests that the server works on have {limit:,} bytes together, its limit (max_bodies); send "
+                "this one again later",
+                retry_after=1.0,
+            )
+        self._held += nbytes
+        request.held += nbytes
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(Status.TOO_LARGE, f"the body has more than {limit:,} bytes, the limit (max_body)")
+
+
+def request_of(scope: Scope) -> Request:
+    """The head of a request."""
+    headers = scope["headers"]
+    path = scope["raw_path"].decode("ascii", "replace")  # a %2F in it is part of a name
+    if path.startswith(("http://", "https://")):  # as clients of proxies send it (RFC 9112, 3.2.2)
+        path = "/" + path.partition("//")[2].partition("/")[2]
+    request = Request(scope["method"], path, scope["query_string"], dict(headers), b"")
+    if client := scope.get("client"):
+        request.client = f"{client[0]}:{client[1]}"
+    request.header_count = len(headers)
+    request.header_bytes = len(path) + len(request.query) + sum(len(name) + len(value) for name, value in headers)
+    return request
+
+
+async def cancel_on_disconnect(request: Request, receive: Receive, task: asyncio.Task[Any] | None) -> None:
+    """Cancels the request of a client that has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    request.is_gone = True
+    if task is not None:
+        task.cancel()
+
+
+async def send_response(response: Response, send: Send) -> None:
+    """Answers a request whose body has been read."""
+    await _send_parts(response, send, response.headers, more=False)
+
+
+async def send_refusal(request: Request, response: Response, receive: Receive, send: Send, limit: float) -> None:
+    """Answers a request whose body has not been read, and closes the connection.
+
+    What the client still sends is thrown away for `limit` seconds, so that it sees the answer. One that waits for
+    `100 Continue` sends nothing.
+    """
+    rest = None
+    waits = b"expect" in request.headers and not request.held
+    if not waits and response.status != Status.TIMEOUT.http:
+        rest = asyncio.ensure_future(_throw_away(receive))
+        await asyncio.sleep(0)
+        if rest.done() and b"transfer-encoding" not in request.headers:  # all of it has come already
+            rest.result()
+            await send_response(response, send)
+            return
+    try:
+        await _send_parts(response, send, [*response.headers, ("connection", "close")], more=True)
+        if rest is not None:
+            await asyncio.wait([rest], timeout=limit)
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        if rest is not None:
+            rest.cancel()
+
+
+async def _throw_away(receive: Receive) -> None:
+    more = True
+    while more:
+        message = await receive()
+        more = message["type"] == "http.request" and message.get("more_body", False)
+
+
+async def _send_parts(response: Response, send: Send, more_headers: Sequence[tuple[str, str]], *, more: bool) -> None:
+    headers = [
+        (b"content-type", response.content_type.encode()),
+        (b"content-length", str(response.nbytes).encode()),
+        *((name.encode(), value.encode()) for name, value in more_headers),
+    ]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    *first, last = [piece for part in response.parts for piece in _pieces(part)] or [b""]
+    for piece in first:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": last, "more_body": more})
+
+
+def _pieces(part: bytes | memoryview) -> Iterable[bytes | memoryview]:
+    """A part of a body as it is sent. h11 copies a memoryview: pieces of it need no large block of memory."""
+    if isinstance(part, bytes):
+        return [part]
+    return [part[start : start + _PIECE] for start in range(0, len(part), _PIECE)]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ._files import read_regular
 from .errors import ConfigError
 
 if TYPE_CHECKING:
@@ -146,14 +147,9 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 def _content(file: Path, limit: int) -> bytes:
     try:
-        with open(file, "rb") as stream:
-            text = stream.read(limit + 1)
-    except (OSError, ValueError) as error:  # ValueError: a null character
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot read the configuration {str(file)!r}: {reason}") from None
-    if len(text) > limit:
-        raise ConfigError(f"{str(file)!r} has more than {limit:,} bytes, which is too large for a configuration")
-    return text
+        return read_regular(file, limit)
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror or error}") from None
 
 
 def _decode_toml(text: bytes) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._files import read_regular
 from ..config import read
 from ..errors import BackendUnavailableError, ConfigError, DeadlineExceeded
 from .access_log import AccessLog
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     import os
 
 __all__ = ["Server"]
+
+#: The largest certificate or private key, in bytes.
+_MAX_PEM = 1 << 20
 
 _log = logging.getLogger("infersdk.serve")
 
@@ -283,7 +287,7 @@ def _check_certificate(settings: ServerSettings) -> None:
 
     for path in (settings.certificate, settings.private_key):
         try:
-            Path(path).read_bytes()
+            read_regular(path, _MAX_PEM)
         except OSError as error:
             raise ConfigError(f"server: {path} cannot be read: {error.strerror}") from None
     try:

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ...errors import ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
+from ...errors import ConfigError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
-from ..files import EXTERNAL_KEY, borrowed_model, check_weights, model_bytes
+from ..files import EXTERNAL_KEY, borrowed_model, check_external_files, model_bytes
 from .add_nms import AddNms
 from .chain_poolings import ChainPoolings
 from .clean_up import CleanUp
@@ -130,7 +130,10 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
     """
     source = ModelSource.of(model)
     wanted = [one for one in (*source.passes, *passes) if one.concerns(source)]
-    apart = source.path is None and source.is_onnx and source.mentions(EXTERNAL_KEY)
+    external = source.is_onnx and source.mentions(EXTERNAL_KEY)
+    apart = external and source.path is None
+    if external:
+        check_external_files(source)
     if not wanted and not apart:
         return None
     with borrowed_model(source) as graph:
@@ -138,8 +141,3 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
             return model_bytes(graph) if apply_passes(graph, wanted) or apart else None
         except (ConfigError, UnsupportedModelError) as error:
             raise type(error)(f"{source.name}: {error}") from None
-        except (OSError, ValueError) as error:  # a pass looks at weights
-            check_weights(graph)
-            if isinstance(error, InferSDKError) or not source.mentions(EXTERNAL_KEY):
-                raise
-            raise ModelFormatError(f"{source.name}: its weights in other files cannot be read: {error}") from error

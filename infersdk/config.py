@@ -63,6 +63,8 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
     Raises:
         ConfigError: names the field at fault, what it holds and what it may hold.
     """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{what} is a table, not {data!r}")
     try:
         return msgspec.convert(dict(data), kind)
     except msgspec.ValidationError as error:
@@ -217,6 +219,8 @@ def _check_values(data: Any) -> None:
                 below += value.values()
             elif isinstance(value, (list, tuple)):
                 below += value
+            elif isinstance(value, str) and "\0" in value:
+                raise ValueError(f"the text {value!r} has a null character")
             elif isinstance(value, int) and not -(2**63) <= value < 2**64:
                 raise ValueError(f"a number of {value.bit_length():,} bits; numbers have 64 bits at most")
         count += len(below)
@@ -268,6 +272,6 @@ def model_table(configuration: Mapping[str, Any], name: str) -> Mapping[str, Any
 
 
 def model_files(table: Mapping[str, Any]) -> set[str]:
-    """The model files that the table of a model names, those of its parts included."""
-    files = {value for key, value in table.items() if key in _MODEL_FILES and isinstance(value, str)}
+    """The files that the table of a model names, those of its parts included: models and class names."""
+    files = {value for key, value in table.items() if key in _PATHS and isinstance(value, str)}
     return files.union(*(model_files(value) for value in table.values() if isinstance(value, Mapping)))

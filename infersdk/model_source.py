@@ -85,7 +85,7 @@ class ModelSource(os.PathLike[str]):
         if not content:
             raise ModelFormatError(f"the {name or _IN_MEMORY} is empty; was it read to its end already?")
         folder = None if external_data is None else Path(external_data)
-        if folder is not None and not folder.exists():
+        if folder is not None and not os.path.exists(folder):
             raise ConfigError(f"external_data: there is nothing at {str(folder)!r}{relative_to(folder)}")
         return cls(None, content, name=name, external_data=folder)
 
@@ -205,7 +205,7 @@ def _checked(file: Path) -> Path:
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = getattr(error, "strerror", error)
         raise ModelNotFoundError(f"no model at {str(file)!r} ({reason}){relative_to(file)}") from None
-    if (saved := file / "saved_model.pb").is_file():  # TensorFlow's SavedModel is a folder
+    if os.path.isfile(saved := file / "saved_model.pb"):  # TensorFlow's SavedModel is a folder
         return saved
     if file.is_dir():
         raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")

@@ -246,7 +246,7 @@ def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
     if not str(model).lower().endswith(_CONFIGURATIONS):
         return False
     path = Path(model)
-    return not path.is_file() or ModelSource.of(path).format is None  # PaddlePaddle 3 keeps models in .json
+    return not os.path.isfile(path) or ModelSource.of(path).format is None  # PaddlePaddle 3 keeps models in .json
 
 
 def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:

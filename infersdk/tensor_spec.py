@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import DTypeError, InputNameError, ShapeError
+import numpy as np
+
+from .errors import DTypeError, InputError, InputNameError, ShapeError
 
 if TYPE_CHECKING:
-    import numpy as np
+    import numpy.typing as npt
 
-__all__ = ["TensorSpec", "by_name", "known_shapes"]
+__all__ = ["TensorSpec", "as_array", "by_name", "known_shapes"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,18 @@ def by_name(values: Any, specs: Sequence[TensorSpec]) -> Mapping[str, Any]:
     if missing := [name for name in names if name not in values]:
         raise InputNameError(f"input {missing[0]!r} was not given; the model's inputs are {names}")
     return values
+
+
+def as_array(value: Any, name: str) -> npt.NDArray[Any]:
+    """The value of an input as an array.
+
+    Raises:
+        InputError: it is none, such as rows of different lengths.
+    """
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"input {name!r} is no array: {error}; give rows of equal length") from None
 
 
 def known_shapes(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from infersdk import TensorSpec
-from infersdk.errors import DTypeError, ShapeError
+from infersdk.errors import DTypeError, InputError, ShapeError
+from infersdk.tensor_spec import as_array
 
 
 def test_a_spec_reads_as_a_person_would_write_it() -> None:
@@ -40,3 +41,9 @@ def test_whether_the_batch_is_free(shape: tuple[int | str | None, ...], free: bo
     spec = TensorSpec("x", np.dtype("float32"), shape)
     assert spec.has_free_batch is free
     assert spec.fixed_batch == fixed
+
+
+def test_rows_of_different_lengths_are_no_array() -> None:
+    with pytest.raises(InputError, match="input 'x' is no array: .*; give rows of equal length"):
+        as_array([[1.0, 2.0], [3.0]], "x")
+    np.testing.assert_array_equal(as_array([[1, 2]], "x"), [[1, 2]])

@@ -40,6 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
     from ..serve import Server
 
     server = Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port")))
+    out = console()
+
+    def report(line: str) -> None:
+        out.print(line, markup=False)
+        out.file.flush()
+
+    server.repository.report = report
     server.run(_print_ports, owns_process=True)
     return 0
 
@@ -48,9 +55,6 @@ def _print_ports(server: Server) -> None:
     scheme = "http" if server.settings.certificate is None else "https"
     address = server.settings.address
     out = console()
-    for name, entry in server.repository.models.items():
-        for version, endpoint in entry.versions.items():
-            out.print(f"{name} {version}: {endpoint.platform}, batches of up to {endpoint.pipeline.max_batch}")
     if server.http_port is not None:
         out.print(f"HTTP: {scheme}://{address(server.http_port)}")
     if server.grpc_port is not None:

@@ -150,17 +150,18 @@ class Server:
                 await asyncio.to_thread(self.tracing.close)
 
     async def _until(self, ending: asyncio.Future[Any], loaded: dict[str, Any]) -> None:
-        """Serves until the end, and watches the files of the models meanwhile."""
-        if self.settings.watch is None:
-            await ending
-            return
-        watching = asyncio.ensure_future(watch(self.repository, self.settings.watch, loaded))
+        """Serves until the end. Meanwhile it looks after the pipelines, and after the files of the models."""
+        watching = [asyncio.ensure_future(self.repository.reload_failed())]
+        if self.settings.watch is not None:
+            watching.append(asyncio.ensure_future(watch(self.repository, self.settings.watch, loaded)))
         try:
-            await asyncio.wait([watching, ending], return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
+            await asyncio.wait([*watching, ending], return_when=asyncio.FIRST_COMPLETED)
+            for task in watching:
+                if task.done():
+                    task.result()
         finally:
-            watching.cancel()
+            for task in watching:
+                task.cancel()
 
     async def _open_http(
         self, ports: contextlib.AsyncExitStack, authentication: Authentication, log: AccessLog

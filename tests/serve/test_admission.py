@@ -155,7 +155,7 @@ def test_requests_that_end_leave_nothing_behind(end: str) -> None:
         await asyncio.sleep(0)
         kept = [weakref.ref(task) for task in later]
         if end == "cancelled":
-            assert all([task.cancel() for task in later])
+            assert all(task.cancel() for task in later)
         await asyncio.gather(*later, return_exceptions=True)
         later.clear()
         await asyncio.sleep(0)

@@ -67,6 +67,8 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
         raise ConfigError(f"{what} is a table, not {data!r}")
     try:
         return msgspec.convert(dict(data), kind)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what}: the text {error.object!r} is not UTF-8") from None
     except msgspec.ValidationError as error:
         fields = ", ".join(f.name for f in msgspec.structs.fields(kind)) if issubclass(kind, msgspec.Struct) else ""
         outermost = "unknown field" in str(error) and " - at " not in str(error)
@@ -216,11 +218,13 @@ def _check_values(data: Any) -> None:
             if isinstance(value, Mapping):
                 if odd := [key for key in value if not isinstance(key, str)]:
                     raise ValueError(f"the key {odd[0]!r} is not text; put it in quotes")
+                for key in value:
+                    _check_text(key)
                 below += value.values()
             elif isinstance(value, (list, tuple)):
                 below += value
-            elif isinstance(value, str) and "\0" in value:
-                raise ValueError(f"the text {value!r} has a null character")
+            elif isinstance(value, str):
+                _check_text(value)
             elif isinstance(value, int) and not -(2**63) <= value < 2**64:
                 raise ValueError(f"a number of {value.bit_length():,} bits; numbers have 64 bits at most")
         count += len(below)
@@ -230,6 +234,15 @@ def _check_values(data: Any) -> None:
             return
         level = below
     raise ValueError(_TOO_DEEP)
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise ValueError(f"the text {text!r} has a null character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the text {text!r} is not UTF-8") from None
 
 
 def _anchor_paths(data: dict[str, Any], folder: Path) -> None:

@@ -68,6 +68,8 @@ def install_hint(name: str) -> str:
 
 
 def _known(name: str) -> _Backend:
+    if not isinstance(name, str):
+        raise ConfigError(f"backend is a name, not {name!r}")
     if name in _BUILT_IN:  # at once: looking through all installed packages takes milliseconds
         return _BUILT_IN[name]
     known = _registered()

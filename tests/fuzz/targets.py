@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from configuration_trees import configuration_trees
 from mutation import mutate, mutate_text
 from serve_targets import grpc_messages, http_requests
 
@@ -361,6 +362,7 @@ TARGETS: dict[str, Target] = {
     "models": Target(models, seconds=20.0, needs="onnx"),
     "importers": Target(importers, needs="h5py"),
     "configurations": Target(configurations, seconds=1.0, needs="yaml"),
+    "configuration_trees": Target(configuration_trees, seconds=20.0, needs="grpc"),
     "tables": Target(tables),
     "reports": Target(reports),
     "http_requests": Target(http_requests, seconds=20.0, needs="grpc"),

@@ -211,11 +211,7 @@ def test_parameters(client: Any, protocol: str) -> None:
         ({"parameters": {"conf": 3}}, "model 'simple' has no parameter 'conf'"),
         ({"sequence_id": 4, "sequence_start": True}, "sequences are not supported"),
         ({"parameters": {"deadline": 10}, "timeout": 10}, "either deadline (seconds) or timeout"),
-        ({"parameters": {"deadline": "soon"}}, "deadline is a number of seconds from 0 to 1,000,000, not 'soon'"),
-        (
-            {"parameters": {"deadline": 1e15}},
-            "deadline is a number of seconds from 0 to 1,000,000, not 1000000000000000.0",
-        ),
+        ({"parameters": {"deadline": "soon"}}, "deadline is a number of seconds from 0 to 2^53, not 'soon'"),
     ):
         assert said in failure(client.infer, "simple", inputs, **named)[1]
 
@@ -266,11 +262,10 @@ def test_trace_and_log_settings_are_read_only(client: Any, protocol: str) -> Non
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("deadline", "soon", "a number of seconds from 0 to 1,000,000, not 'soon'"),
-        ("deadline", 1e15, "a number of seconds from 0 to 1,000,000, not 1000000000000000.0"),
-        ("timeout", 1.5, "a whole number from 0 to 1,000,000,000,000, not 1.5"),
-        ("priority", -1, "a whole number from 0 to 9,007,199,254,740,991, not -1"),
-        ("priority", True, "a whole number from 0 to 9,007,199,254,740,991, not True"),
+        ("deadline", "soon", "a number of seconds from 0 to 2^53, not 'soon'"),
+        ("timeout", 1.5, "a whole number from 0 to 2^53, not 1.5"),
+        ("priority", -1, "a whole number from 0 to 2^53, not -1"),
+        ("priority", True, "a whole number from 0 to 2^53, not True"),
     ],
 )
 def test_deadlines_and_priorities_that_are_none(server: Any, name: str, value: Any, said: str) -> None:

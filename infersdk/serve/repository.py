@@ -37,11 +37,6 @@ __all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table", "served_
 
 _log = logging.getLogger("infersdk.serve")
 
-#: The type of a table that has a network, and no wrapper.
-NETWORK = "network"
-#: The setting `inline_limit` of the pipelines of networks, in seconds: so long the event loop may stand still for a
-#: request that is alone. Two threads woken up take as long.
-_INLINE_LIMIT = 0.0003
 #: Arguments of `load()` that are not options of a backend.
 _LOADING = {"model", "backend", "device", "precision", "max_batch", "while_building", "custom_ops"}
 #: Threads that wait for the last requests of versions, and free these.
@@ -50,6 +45,12 @@ _CLOSERS = 4
 _UNLOADED = "unloaded"
 #: Seconds between two looks at the pipelines, and between two attempts to load a model that has failed.
 _RELOAD_CHECK, _RELOAD_PAUSE = 1.0, 60.0
+
+#: The type of a table that has a network, and no wrapper.
+NETWORK = "network"
+#: The setting `inline_limit` of the pipelines of networks, in seconds: so long the event loop may stand still for a
+#: request that is alone. Two threads woken up take as long.
+_INLINE_LIMIT = 0.0003
 
 
 @dataclass(slots=True)

@@ -73,6 +73,16 @@ def test_a_loaded_openvino_ir_does_not_see_changes_of_its_weights(path: Path, tm
         assert (infer(X)["y"] == 65).all()
 
 
+def test_a_pipe_beside_an_openvino_ir_does_not_hang(path: Path, tmp_path: Path) -> None:
+    import openvino as ov
+
+    ov.save_model(ov.convert_model(str(path)), str(tmp_path / "ir.xml"))
+    (tmp_path / "ir.bin").unlink()
+    os.mkfifo(tmp_path / "ir.bin")
+    with pytest.raises(ModelFormatError, match=r"the weights '.*ir\.bin' are not a regular file"):
+        infersdk.load(tmp_path / "ir.xml", "openvino")
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_weights_with_several_names(path: Path, tmp_path: Path, backend: str) -> None:
     os.link(path.with_suffix(".data"), tmp_path / "second")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +33,6 @@ def register(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal ends it."""
-    # A connection is read by the thread that waits for its calls, as in gRPC before 1.80, and not by a thread more: a
-    # call takes 0.06 ms less. Read when gRPC starts.
-    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
     from ..serve import Server
 
     server = Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port")))

@@ -181,7 +181,7 @@ def check_external_files(source: ModelSource) -> None:
         ModelFormatError: one cannot be read.
     """
     for path in external_files(source):
-        with _open_weights(path, "weights"):
+        with _open_weights(path, f"{source.name}: weights"):
             pass
 
 

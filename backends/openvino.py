@@ -221,6 +221,7 @@ class OpenVinoInfer(RunsRows):
 
     def _read(self) -> Any:
         if self.model.path is not None:
+            self._check_weights(self.model.path)
             self._check_readable(self.model.path)
         elif self.model.format is FORMATS["openvino"]:
             return self._read_ir()
@@ -257,6 +258,12 @@ class OpenVinoInfer(RunsRows):
                 ".bin), or is corrupt; "
                 "was the download cut off?"
             )
+
+    def _check_weights(self, path: Path) -> None:
+        """Raises ModelFormatError for weights beside an IR that are a pipe, which OpenVINO would wait for."""
+        weights = path.with_suffix(".bin")
+        if self.model.format is FORMATS["openvino"] and weights.exists() and not weights.is_file():
+            raise ModelFormatError(f"the weights {str(weights)!r} are not a regular file")
 
     def _read_ir(self) -> Any:
         """An IR in memory: its weights are in the file that `external_data` names."""

@@ -1,4 +1,4 @@
-"""Files: which suffixes are images, and writing in one step.
+"""Files: which suffixes are images, reading what a configuration names, and writing in one step.
 
 A reader sees the old file or the new one, never a part. Whatever writes a result writes it through here.
 """
@@ -6,6 +6,7 @@ A reader sees the old file or the new one, never a part. Whatever writes a resul
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -13,10 +14,14 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import InferSDKError, OutputError
 
-__all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "atomic_path", "atomic_write", "image_files", "scratch_folder"]
+__all__ = [
+    "IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "atomic_path", "atomic_write", "image_files", "open_regular", "read_regular",
+    "scratch_folder",
+]  # fmt: skip
 
 #: Suffixes of the files that count as images when a folder is searched. A file that is named is read whatever its
 #: suffix.
@@ -38,6 +43,44 @@ def image_files(folder: str | os.PathLike[str], *, recursive: bool = False) -> l
     """The images in a folder, by their suffixes, in the order of their paths."""
     result = Path(folder).rglob("*") if recursive else Path(folder).iterdir()
     return sorted(file for file in result if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Opens a regular file for reading. A pipe, a device or a socket is refused without waiting for it.
+
+    Raises:
+        OSError: the file cannot be opened, or is not a regular file; `strerror` has the reason.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError:
+        raise OSError(errno.EINVAL, "the path has a null character") from None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        limit: the largest number of bytes to read.
+
+    Raises:
+        OSError: as `open_regular()`, or the file has more than `limit` bytes; `strerror` has the reason.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes")
+    return content
 
 
 def atomic_write(

@@ -87,7 +87,7 @@ def default_folder() -> Path:
         OutputError: the user has no home.
     """
     if named := os.environ.get("INFERSDK_CACHE"):
-        return Path(named).expanduser().absolute()
+        return _absolute(named)
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():  # the specification ignores relative ones
         try:
@@ -95,6 +95,13 @@ def default_folder() -> Path:
         except RuntimeError:
             raise OutputError("there is no folder for the cache: the user has no home; set INFERSDK_CACHE") from None
     return base / "infersdk"
+
+
+def _absolute(folder: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(folder).expanduser().absolute()
+    except RuntimeError as error:
+        raise OutputError(f"there is no folder for the cache at {os.fspath(folder)!r}: {error}") from None
 
 
 def write_blob(path: Path, data: bytes, manifest: Manifest, manifest_path: Path) -> None:
@@ -128,7 +135,7 @@ class Cache:
     def __init__(
         self, folder: str | os.PathLike[str] | None = None, limit: int | None = None, *, required: bool = False
     ) -> None:
-        self.folder = Path(folder).expanduser().absolute() if folder is not None else default_folder()
+        self.folder = _absolute(folder) if folder is not None else default_folder()
         if limit is None:
             limit = parse_size(os.environ.get("INFERSDK_CACHE_LIMIT") or DEFAULT_LIMIT, "INFERSDK_CACHE_LIMIT")
         self.limit = limit
@@ -142,7 +149,7 @@ class Cache:
 
     def get(self, key: str) -> tuple[bytes, Manifest] | None:
         """The blob under `key` and its manifest; None if it is missing or damaged. Marks it as used now."""
-        if not self._manifest_path(key).exists() or self._distrust() is not None:
+        if not os.path.exists(self._manifest_path(key)) or self._distrust() is not None:
             return None
         # What matches its manifest is complete: no lock is needed, and no reader has to wait for writers.
         result = self._read(key)
@@ -261,7 +268,7 @@ class Cache:
         """Removes an entry; False if there is none, or a process holds it."""
         try:
             with self._locked(key, block=False):
-                there = self._manifest_path(key).exists()
+                there = os.path.exists(self._manifest_path(key))
                 self._delete(key)
                 return there
         except OSError:
@@ -340,7 +347,10 @@ class Cache:
             OSError: the lock file cannot be made, or `block` is false and another process holds it.
             OutputError: the folder is not to be trusted.
         """
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except ValueError as error:  # a null character
+            raise OutputError(f"the cache folder {str(self.folder)!r} cannot be made: {error}") from None
         if (reason := self._distrust()) is not None:
             raise OutputError(reason)
         path = self.folder / f"{key}.lock"
@@ -379,7 +389,7 @@ class Cache:
         """Why the folder is not used: another user could put files there. None for a folder to be trusted."""
         try:
             folder = os.stat(self.folder)
-        except OSError:  # what is wrong shows when it is written
+        except (OSError, ValueError):  # what is wrong shows when it is written
             return None
         user, mode = os.geteuid(), stat.S_IMODE(folder.st_mode)
         path = str(self.folder)

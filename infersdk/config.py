@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ._files import read_regular
 from .errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -62,8 +63,12 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
     Raises:
         ConfigError: names the field at fault, what it holds and what it may hold.
     """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{what} is a table, not {data!r}")
     try:
         return msgspec.convert(dict(data), kind)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what}: the text {error.object!r} is not UTF-8") from None
     except msgspec.ValidationError as error:
         fields = [f.name for f in msgspec.structs.fields(kind)] if issubclass(kind, msgspec.Struct) else []
         unknown = re.search("unknown field `([^`]*)`$", str(error))
@@ -147,14 +152,9 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 def _content(file: Path, limit: int) -> bytes:
     try:
-        with open(file, "rb") as stream:
-            text = stream.read(limit + 1)
-    except (OSError, ValueError) as error:  # ValueError: a null character
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot read the configuration {str(file)!r}: {reason}") from None
-    if len(text) > limit:
-        raise ConfigError(f"{str(file)!r} has more than {limit:,} bytes, which is too large for a configuration")
-    return text
+        return read_regular(file, limit)
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror or error}") from None
 
 
 def _decode_toml(text: bytes) -> Any:
@@ -219,9 +219,13 @@ def _check_values(data: Any) -> None:
             if isinstance(value, Mapping):
                 if odd := [key for key in value if not isinstance(key, str)]:
                     raise ValueError(f"the key {odd[0]!r} is not text; put it in quotes")
+                for key in value:
+                    _check_text(key)
                 below += value.values()
             elif isinstance(value, (list, tuple)):
                 below += value
+            elif isinstance(value, str):
+                _check_text(value)
             elif isinstance(value, int) and not -(2**63) <= value < 2**64:
                 raise ValueError(f"a number of {value.bit_length():,} bits; numbers have 64 bits at most")
         count += len(below)
@@ -231,6 +235,15 @@ def _check_values(data: Any) -> None:
             return
         level = below
     raise ValueError(_TOO_DEEP)
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise ValueError(f"the text {text!r} has a null character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the text {text!r} is not UTF-8") from None
 
 
 def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
@@ -273,6 +286,6 @@ def model_table(configuration: Mapping[str, Any], name: str) -> Mapping[str, Any
 
 
 def model_files(table: Mapping[str, Any]) -> set[str]:
-    """The model files that the table of a model names, those of its parts included."""
-    files = {value for key, value in table.items() if key in _MODEL_FILES and isinstance(value, str)}
+    """The files that the table of a model names, those of its parts included: models and class names."""
+    files = {value for key, value in table.items() if key in _PATHS and isinstance(value, str)}
     return files.union(*(model_files(value) for value in table.values() if isinstance(value, Mapping)))

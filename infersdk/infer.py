@@ -35,7 +35,7 @@ from .model_source import ModelLike, ModelSource
 from .options import BackendOptions
 from .releasing import Releasable
 from .tensor import Tensor
-from .tensor_spec import TensorSpec, by_name, known_shapes
+from .tensor_spec import TensorSpec, as_array, by_name, known_shapes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -361,7 +361,7 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         if self._unbindable is not None:
             return self._call_unbound(given)
         for spec in self.input_specs:
-            array = np.asarray(given[spec.name])
+            array = as_array(given[spec.name], spec.name)
             spec.check(array.shape, array.dtype)
             tensor = self._inputs[spec.name]
             tensor.resize(array.shape)
@@ -457,7 +457,7 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         feeds = dict(given)
         for spec in self.input_specs:
             if spec.kind == "tensor":
-                feeds[spec.name] = array = np.asarray(given[spec.name])
+                feeds[spec.name] = array = as_array(given[spec.name], spec.name)
                 spec.check(array.shape, array.dtype)
                 spec.check_batch(array.shape, self.max_batch)
         return self._call(feeds)

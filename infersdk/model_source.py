@@ -6,10 +6,12 @@ import functools
 import io
 import mmap
 import os
+import stat
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ._files import open_regular
 from .errors import (
     ConfigError,
     InputError,
@@ -83,7 +85,7 @@ class ModelSource(os.PathLike[str]):
         if not content:
             raise ModelFormatError(f"the {name or _IN_MEMORY} is empty; was it read to its end already?")
         folder = None if external_data is None else Path(external_data)
-        if folder is not None and not folder.exists():
+        if folder is not None and not os.path.exists(folder):
             raise ConfigError(f"external_data: there is nothing at {str(folder)!r}{relative_to(folder)}")
         return cls(None, content, name=name, external_data=folder)
 
@@ -132,7 +134,7 @@ class ModelSource(os.PathLike[str]):
                 raise UnsupportedModelError(f"the {self.name} is not kept after close(); load it again")
             return io.BytesIO(self.content)
         try:
-            return open(self.path, "rb")
+            return open_regular(self.path)
         except OSError as error:
             raise ModelFormatError(f"{str(self)!r} cannot be read: {error.strerror or error}") from None
 
@@ -148,7 +150,7 @@ class ModelSource(os.PathLike[str]):
         if self.path is None:
             return self.content is not None and word in self.content
         try:
-            with open(self.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            with open_regular(self.path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 return content.find(word) >= 0
         except (OSError, ValueError):  # an empty file cannot be mapped
             return False
@@ -199,15 +201,17 @@ def _checked(file: Path) -> Path:
     except UnicodeEncodeError:
         raise ConfigError(f"the path {str(file)!r} is not UTF-8, and the runtimes cannot open it; rename it") from None
     try:
-        size = file.stat().st_size
+        status = file.stat()
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = getattr(error, "strerror", error)
         raise ModelNotFoundError(f"no model at {str(file)!r} ({reason}){relative_to(file)}") from None
-    if (saved := file / "saved_model.pb").is_file():  # TensorFlow's SavedModel is a folder
+    if os.path.isfile(saved := file / "saved_model.pb"):  # TensorFlow's SavedModel is a folder
         return saved
     if file.is_dir():
         raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")
-    if size == 0:
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelFormatError(f"{str(file)!r} is not a regular file; give the path of a model file")
+    if status.st_size == 0:
         raise ModelFormatError(f"{str(file)!r} is empty; was the download cut off?")
     return file
 

@@ -10,7 +10,7 @@ import msgspec
 __all__ = ["BackendOptions", "Count", "Progress", "SharedOption"]
 
 #: A number of threads and the like; 0 leaves it to the runtime.
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 #: Takes what is being done, in the runtime's words, and the fraction of the whole that is done (0 to 1).
 Progress = Callable[[str, float], None]
 

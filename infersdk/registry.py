@@ -68,6 +68,8 @@ def install_hint(name: str) -> str:
 
 
 def _known(name: str) -> _Backend:
+    if not isinstance(name, str):
+        raise ConfigError(f"backend is a name, not {name!r}")
     if name in _BUILT_IN:  # at once: looking through all installed packages takes milliseconds
         return _BUILT_IN[name]
     known = _registered()
@@ -244,7 +246,7 @@ def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
     if not str(model).lower().endswith(_CONFIGURATIONS):
         return False
     path = Path(model)
-    return not path.is_file() or ModelSource.of(path).format is None  # PaddlePaddle 3 keeps models in .json
+    return not os.path.isfile(path) or ModelSource.of(path).format is None  # PaddlePaddle 3 keeps models in .json
 
 
 def named_model(model: ModelLike) -> ModelLike:

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .errors import DTypeError, InputError, InputNameError, ShapeError
 
 if TYPE_CHECKING:
-    import numpy as np
+    import numpy.typing as npt
 
-__all__ = ["TensorSpec", "by_name", "known_shapes"]
+__all__ = ["TensorSpec", "as_array", "by_name", "known_shapes"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,18 @@ def by_name(values: Any, specs: Sequence[TensorSpec]) -> Mapping[str, Any]:
 def _is_image(value: Any) -> bool:
     """Whether it is a path, the bytes of a file or an image of Pillow."""
     return isinstance(value, (str, os.PathLike, bytes, bytearray)) or hasattr(value, "getbands")
+
+
+def as_array(value: Any, name: str) -> npt.NDArray[Any]:
+    """The value of an input as an array.
+
+    Raises:
+        InputError: it is none, such as rows of different lengths.
+    """
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"input {name!r} is no array: {error}; give rows of equal length") from None
 
 
 def known_shapes(

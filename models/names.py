@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from .._files import read_regular
 from ..errors import ConfigError, nearest
 from .literals import python_literal
 
 __all__ = ["class_names", "find_classes"]
+
+#: The largest file of class names, in bytes.
+MAX_BYTES = 16 << 20
 
 
 def class_names(names: Sequence[str] | str | os.PathLike[str] | None, metadata: Mapping[str, str]) -> tuple[str, ...]:
@@ -27,9 +30,10 @@ def class_names(names: Sequence[str] | str | os.PathLike[str] | None, metadata: 
         return _from_metadata(metadata.get("names", ""))
     if isinstance(names, (str, os.PathLike)):
         try:
-            lines = Path(names).read_text("utf-8").splitlines()
+            lines = read_regular(names, MAX_BYTES).decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the class names in {os.fspath(names)!r}: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"cannot read the class names in {os.fspath(names)!r}: {reason}") from None
         return tuple(line.strip() for line in lines if line.strip())
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"names is a list of strings or the path of a text file, not {names!r}")

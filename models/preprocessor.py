@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +16,7 @@ from ..ops import preprocess_into, resample
 from ..ops.batch import ImageBatch, shared_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -274,7 +275,8 @@ def as_size(size: int | Sequence[int] | None, what: str) -> Size | None:
     """`640` or `(640, 384)` as (width, height)."""
     if size is None:
         return None
-    width, height = (size, size) if isinstance(size, int) else size
-    if width < 1 or height < 1:
+    sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
+    if len(sides) != 2 or not all(isinstance(side, int) and side >= 1 for side in sides):
         raise InputError(f"{what} is a number of pixels or (width, height), not {size!r}")
+    width, height = sides
     return width, height

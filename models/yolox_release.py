@@ -8,11 +8,12 @@ standard deviation is about 60) than for normalised ones.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph.files import load_proto
+from ..graph.files import load_proto, tensor_array
 
 if TYPE_CHECKING:
     from ..model_source import ModelSource
@@ -28,15 +29,13 @@ def wants_normalized_input(source: ModelSource) -> bool | None:
     """Whether the weights want normalised pixels; None where the file does not tell."""
     if not source.is_onnx:
         return None
-    try:
-        from onnx import numpy_helper
-    except ImportError:
+    if importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnx_ir") is None:
         return None
     model = load_proto(source)
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Conv" and node.input[1] in weights:
-            kernel = numpy_helper.to_array(weights[node.input[1]], str(source.external_data or "")).astype(np.float64)
+            kernel = tensor_array(weights[node.input[1]], source).astype(np.float64)
             norm = float(np.median(np.sqrt(np.square(kernel).reshape(len(kernel), -1).sum(1))))
             if norm >= NORMALIZED_FROM:
                 return True

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from infersdk._files import atomic_path, atomic_write, image_files, scratch_folder
+from infersdk._files import (
+    atomic_path,
+    atomic_write,
+    image_files,
+    open_regular,
+    read_regular,
+    scratch_folder,
+)
 from infersdk.errors import ConfigError, OutputError
 
 
@@ -163,3 +170,22 @@ def test_a_scratch_folder_is_removed_if_an_interrupt_comes_meanwhile(monkeypatch
     with pytest.raises(KeyboardInterrupt):
         write()
     assert not folders[1].exists()
+
+
+def test_reads_regular_files_only(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("a")
+    os.mkfifo(tmp_path / "pipe")
+    assert read_regular(tmp_path / "a", 5) == read_regular(tmp_path / "link", 5) == b"12345"
+    with open_regular(tmp_path / "a") as file:
+        assert file.read() == b"12345"
+    refused = {
+        str(tmp_path / "pipe"): "it is not a regular file", "/dev/zero": "it is not a regular file",
+        str(tmp_path): "Is a directory", str(tmp_path / "b"): "No such file", "a\0b": "null character",
+    }  # fmt: skip
+    for path, said in refused.items():
+        with pytest.raises(OSError, match=said) as raised:
+            read_regular(path, 5)
+        assert raised.value.strerror is not None
+    with pytest.raises(OSError, match="it has more than 4 bytes"):
+        read_regular(tmp_path / "a", 4)

@@ -443,3 +443,16 @@ def test_a_folder_of_another_user_is_not_used(cache: Cache) -> None:
     assert cache.get(KEYS[0]) is None
     with pytest.raises(OutputError, match=r"belongs to the user with number 12345, and this process runs as 0"):
         cache.put(KEYS[1], b"engine", **ABOUT)
+
+
+def test_a_folder_that_no_file_system_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("x" * 300, "~nosuchuser/cache"):
+        monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / name) if name[0] == "x" else name)
+        with pytest.raises(OutputError, match="cache"):
+            Cache(required=True).get_or_make(KEYS[0], lambda: (b"1", {}), **ABOUT)
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / ("x" * 300)))
+    with pytest.warns(RuntimeWarning, match="cannot be written: File name too long"):
+        assert Cache().get_or_make(KEYS[0], lambda: (b"1", {}), **ABOUT) == (b"1", {}, False)
+    with pytest.raises(OutputError, match="null"):
+        Cache("a\0b").put(KEYS[0], b"1", **ABOUT)
+    assert (Cache().get(KEYS[0]), Cache().entries(), Cache().remove(KEYS[0])) == (None, [], False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import binary, data, lists, one_of, sampled_from
 
 import infersdk
-from infersdk.config import convert, read
+from infersdk.config import convert, model_files, read
 from infersdk.errors import ConfigError
 
 TOML = """
@@ -295,3 +296,30 @@ def test_the_known_fields_are_those_of_the_place_at_fault() -> None:
     with pytest.raises(ConfigError) as caught:
         convert({"name": "a", "inner": {"deep": 1}}, Outer, "this")
     assert "Known are: name" not in str(caught.value)  # they are known at another place
+
+
+@pytest.mark.parametrize("text", ['{"models": {"a": {"path": "a\\u0000b"}}}', '{"models": {"a": [["\\u0000"]]}}'])
+def test_null_characters_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"a\.json': the text .* has a null character"):
+        read(tmp_path / "a.json")
+
+
+def test_a_configuration_is_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(ConfigError, match=f"cannot read the configuration .*{name}.*: it is not a regular file"):
+            read(tmp_path / f"{name}.json")
+
+
+def test_what_is_no_table() -> None:
+    from infersdk.pipeline import PipelineSettings
+
+    with pytest.raises(ConfigError, match=r"models\.a\.pipeline is a table, not \[1\]"):
+        convert([1], PipelineSettings, "models.a.pipeline")  # type: ignore[arg-type]
+
+
+def test_the_files_that_a_table_names() -> None:
+    table = {"path": "a.onnx", "names": "a.txt", "conf": 0.5, "model": {"path": "b.onnx", "names": ["x"]}}
+    assert model_files(table) == {"a.onnx", "a.txt", "b.onnx"}

@@ -120,7 +120,7 @@ MAY_KNOW = {
     "infersdk.dtypes": {"_lib"},
     "infersdk.stream": {"_lib", "device", "memory"},
     "infersdk.formats": set(),
-    "infersdk.model_source": {"formats"},
+    "infersdk.model_source": {"_files", "formats"},
     "infersdk._exchange": {"_lib", "device", "dlpack", "dtypes", "memory"},
     "infersdk.tensor": {"_exchange", "_lib", "device", "dlpack", "dtypes", "memory"},
     "infersdk.options": set(),
@@ -140,7 +140,7 @@ MAY_KNOW = {
         "tensor_spec",
         "stream",
     },
-    "infersdk.config": set(),
+    "infersdk.config": {"_files"},
     "infersdk.hot_swap": {"_text", "device", "infer", "memory_limit", "model_source", "options", "stream", "tensor"},
     "infersdk.registry": {
         "_text",

@@ -13,6 +13,7 @@ import infersdk
 from infersdk import TensorSpec
 from infersdk.data import DETECTOR
 from infersdk.errors import DTypeError, InputError, ShapeError
+from infersdk.tensor_spec import as_array
 
 
 def test_a_spec_reads_as_a_person_would_write_it() -> None:
@@ -60,3 +61,9 @@ def test_an_infer_is_not_given_images(image: Any) -> None:
         pytest.raises(InputError, match=r"an Infer takes arrays, not .*infersdk\.models\.load\(\)"),
     ):
         infer(image)
+
+
+def test_rows_of_different_lengths_are_no_array() -> None:
+    with pytest.raises(InputError, match="input 'x' is no array: .*; give rows of equal length"):
+        as_array([[1.0, 2.0], [3.0]], "x")
+    np.testing.assert_array_equal(as_array([[1, 2]], "x"), [[1, 2]])

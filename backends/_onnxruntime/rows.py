@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from ...custom_ops.ort import register_operators
 from ...errors import UnsupportedModelError
+from ...graph.files import private_copy
 from ...graph.passes import prepared_model
 from .._row_runs import RowShapesError
 from .options import Options, session_options
@@ -80,8 +81,12 @@ def start_one_thread(
     chosen = session_options(msgspec.structs.replace(options, threads=1))
     if custom_ops is not None:
         register_operators(chosen, custom_ops, device)
-    source = prepared_model(model, passes) or model.content or str(model)
-    session = ort.InferenceSession(source, chosen, providers=[providers])
+    content = prepared_model(model, passes) or model.content
+    if content is not None:
+        session = ort.InferenceSession(content, chosen, providers=[providers])
+    else:
+        with private_copy(model) as path:
+            session = ort.InferenceSession(path, chosen, providers=[providers])
     unchanged.check()  # last: whatever was read is what was loaded first
     session.disable_fallback()
     return session

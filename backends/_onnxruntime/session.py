@@ -15,7 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from ..._files import scratch_folder
 from ...errors import ModelFormatError, UnsupportedModelError, text_of
-from ...graph.files import load_proto, require_onnx
+from ...graph.files import load_proto, private_copy, require_onnx
 
 if TYPE_CHECKING:
     from ...model_source import ModelSource
@@ -46,7 +46,15 @@ def start_session(
     Raises:
         ModelFormatError, UnsupportedModelError: the model is damaged, or the runtime cannot load it.
     """
-    providers = [(provider, dict(settings))]
+    if isinstance(source, str):
+        with private_copy(source) as path:
+            return _start(path, name, options, [(provider, dict(settings))], keep_in_memory=keep_in_memory)
+    return _start(source, name, options, [(provider, dict(settings))], keep_in_memory=keep_in_memory)
+
+
+def _start(
+    source: str | bytes, name: str, options: Callable[[], Any], providers: Any, *, keep_in_memory: bool
+) -> tuple[Any, bytes | None]:
     write = _written_to_memory if keep_in_memory else _written_to_disk
     writing = options()  # raises for custom operators that cannot be registered
     with contextlib.suppress(Exception):  # either the model is at fault or the writing: the second try shows which

@@ -51,8 +51,12 @@ def core() -> Any:
 
 
 def new_core() -> Any:
-    """A core of one's own. Its plugin for processors is loaded here, so that the thread keeps its stack for signals."""
+    """A core of one's own. Its plugin for processors is loaded here, so that the thread keeps its stack for signals.
+
+    It reads files into memory: weights that are mapped would change, or end the process, with their file.
+    """
     made = ov.Core()
+    made.set_property({"ENABLE_MMAP": False})
     with kept_signal_stack(), contextlib.suppress(RuntimeError):  # an OpenVINO without that plugin
         made.get_property("CPU", "FULL_DEVICE_NAME")
     return made

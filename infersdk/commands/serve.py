@@ -39,6 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("uvicorn.error", "asyncio", "grpc._server", "grpc._cython.cygrpc"):
         logger(name)  # their tracebacks quote requests, too
     server = Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port")))
+    out = console()
+
+    def report(line: str) -> None:
+        out.print(line, markup=False)
+        out.file.flush()
+
+    server.repository.report = report
     server.run(_print_ports, owns_process=True)
     return 0
 
@@ -47,9 +54,6 @@ def _print_ports(server: Server) -> None:
     scheme = "http" if server.settings.certificate is None else "https"
     address = server.settings.address
     out = console()
-    for name, entry in server.repository.models.items():
-        for version, endpoint in entry.versions.items():
-            out.print(f"{name} {version}: {endpoint.platform}, batches of up to {endpoint.pipeline.max_batch}")
     if server.http_port is not None:
         out.print(f"HTTP: {scheme}://{address(server.http_port)}")
     if server.grpc_port is not None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from typing import BinaryIO
 
+from .._files import open_regular
 from ..errors import ModelFormatError
 from ..model_source import ModelLike, ModelSource
 from .files import EXTERNAL_KEY, external_files
@@ -17,7 +18,7 @@ _CHUNK = 1 << 20
 
 def file_digest(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a file, read piece by piece."""
-    with open(path, "rb") as content:
+    with open_regular(path) as content:
         return _digest(content, b"")[0]
 
 
@@ -37,9 +38,9 @@ def model_digest(model: ModelLike) -> str:
         name = os.path.relpath(weights, source.external_data)
         try:
             whole.update(f"\n{name} {file_digest(weights)}".encode())
-        except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        except OSError as error:
             raise ModelFormatError(
-                f"{str(source)!r} keeps weights in {name!r}, which cannot be read: {error}"
+                f"{str(source)!r} keeps weights in {name!r}, which cannot be read: {error.strerror or error}"
             ) from None
     return whole.hexdigest()
 

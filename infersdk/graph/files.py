@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from .._files import atomic_write
-from ..errors import BackendUnavailableError, ModelFormatError, OutputError, UnsupportedModelError
+from .._files import atomic_write, open_regular, scratch_folder
+from ..errors import BackendUnavailableError, InferSDKError, ModelFormatError, OutputError, UnsupportedModelError
 from ..model_source import ModelLike, ModelSource
 
 if TYPE_CHECKING:
-    import os
-
+    import numpy.typing as npt
     import onnx_ir as ir
 
 __all__ = [
-    "EXTERNAL_KEY", "borrowed_model", "check_weights", "external_files", "load_proto", "model_bytes", "parse_model",
-    "proto_bytes", "read_model", "require_onnx", "write_model",
+    "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "load_proto", "model_bytes",
+    "parse_model", "private_copy", "proto_bytes", "read_model", "require_onnx", "tensor_array", "write_model",
 ]  # fmt: skip
 
 #: What protobuf puts into one message.
@@ -61,14 +62,9 @@ def read_model(model: ModelLike) -> ir.Model:
     """
     source = ModelSource.of(model)
     require_onnx("reading an ONNX file")
-    import onnx_ir as ir
-
     if source.path is None and source.mentions(EXTERNAL_KEY):
         external_files(source)  # raises for those that cannot be found
-    result = _from_proto(load_proto(source), str(source))
-    if source.external_data is not None:
-        ir.external_data.set_base_dir(result.graph, str(source.external_data))
-    return result
+    return _from_proto(load_proto(source), str(source), source.external_data)
 
 
 @contextlib.contextmanager
@@ -110,7 +106,7 @@ def parse_model(content: bytes) -> ir.Model:
     except Exception as error:  # protobuf's own exceptions differ between its implementations
         raise ModelFormatError(f"these {len(content)} bytes are not an ONNX model, or are corrupt: {error}") from None
     _decode_text(proto, "the model")
-    return _from_proto(proto, "the model")
+    return _from_proto(proto, "the model", None)
 
 
 def load_proto(model: ModelLike) -> Any:
@@ -167,14 +163,74 @@ def external_files(model: ModelLike) -> list[Path]:
     for tensor in _tensors(load_proto(source).graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             names.update(entry.value for entry in tensor.external_data if entry.key == "location")
-    for name in names:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ModelFormatError(f"{str(source)!r} keeps weights in {name!r}, which is outside of its folder")
-    if names and source.external_data is None:
+    return sorted(_weights_path(source.external_data, name, str(source)) for name in names)
+
+
+def _weights_path(folder: Path | None, name: str, model: str) -> Path:
+    """The file of weights that a model calls `name`. A symbolic link, or a file with several names, may be one."""
+    if folder is None:
+        raise ModelFormatError(f"the {model} keeps weights in {name!r}: name their folder by external_data=")
+    if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ModelFormatError(f"{model!r} keeps weights in {name!r}, which is outside of its folder")
+    return folder / name
+
+
+def check_external_files(source: ModelSource) -> None:
+    """Checks that the files of weights of an ONNX model are regular files: a runtime would wait for a pipe.
+
+    Raises:
+        ModelFormatError: one cannot be read.
+    """
+    for path in external_files(source):
+        with _open_weights(path, f"{source.name}: weights"):
+            pass
+
+
+def _open_weights(path: Path, what: str) -> BinaryIO:
+    try:
+        return open_regular(path)
+    except OSError as error:
         raise ModelFormatError(
-            f"the {source} keeps weights in {', '.join(map(repr, sorted(names)))}: name their folder by external_data="
-        )
-    return [source.external_data / name for name in sorted(names) if source.external_data is not None]
+            f"{what} in {str(path)!r} cannot be read: {error.strerror or error}; the file belongs where the model "
+            "names it, next to its own"
+        ) from None
+
+
+@contextlib.contextmanager
+def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
+    """The path of an ONNX model for a runtime that maps files of weights into memory.
+
+    A model with such files is copied, and the copy is removed at the end of the block; what is mapped stays until it is
+    unmapped. So a change of the model's own files reaches no runtime that has loaded them.
+
+    Raises:
+        ModelFormatError, OutputError: a file cannot be read, or the copy cannot be written.
+    """
+    source = ModelSource.of(path)
+    if not source.is_onnx or not source.mentions(EXTERNAL_KEY):
+        yield str(source)
+        return
+    weights = external_files(source)
+    with scratch_folder() as folder:
+        copied = folder / source.name
+        with source.open() as content:
+            _write_copy(content, copied)
+        for file in weights:
+            with _open_weights(file, "weights") as content:
+                _write_copy(content, folder / os.path.relpath(file, source.external_data))
+        yield str(copied)
+
+
+def _write_copy(content: BinaryIO, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target, "xb") as copy:
+            shutil.copyfileobj(content, copy, 1 << 20)
+    except OSError as error:
+        raise OutputError(
+            f"the weights of a model cannot be copied to {str(target.parent)!r}: {error.strerror or error}; name a "
+            "folder with enough space by TMPDIR"
+        ) from None
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
@@ -191,7 +247,8 @@ def _tensors(graph: Any) -> Iterator[Any]:
                     yield from _tensors(inner)
 
 
-def _from_proto(proto: Any, name: str) -> ir.Model:
+def _from_proto(proto: Any, name: str, folder: Path | None) -> ir.Model:
+    """The graph; `folder` has the weights that are in other files."""
     import onnx_ir as ir
 
     if has_sparse_weights(proto.graph):
@@ -199,12 +256,80 @@ def _from_proto(proto: Any, name: str) -> ir.Model:
     try:
         model: ir.Model = ir.from_proto(proto)
         model.graph.sort()  # runtimes write graphs in an order of their own
-        return model
     except Exception as error:  # onnx_ir chains a SerdeError with the place around the fault
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise ModelFormatError(f"the graph of {name!r} is not valid: {cause}") from None
+    _replace_external(model, lambda tensor: _lazy_tensor(tensor, folder, name))
+    return model
+
+
+def _replace_external(model: ir.Model, made: Callable[[ir.ExternalTensor], ir.LazyTensor]) -> None:
+    """Replaces the tensors in other files, which onnx_ir maps into memory and reads only by rules of its own."""
+    import onnx_ir as ir
+
+    weights, nodes = _owners(model)
+    for value in weights:
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = made(value.const_value)
+    for node in nodes:
+        for key, attribute in list(node.attributes.items()):
+            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                node.attributes[key] = ir.AttrTensor(key, made(attribute.value))
+            elif attribute.type == ir.AttributeType.TENSORS:
+                tensors = [made(one) if isinstance(one, ir.ExternalTensor) else one for one in attribute.value]
+                node.attributes[key] = ir.AttrTensors(key, tensors)
+
+
+def _lazy_tensor(tensor: ir.ExternalTensor, folder: Path | None, model: str) -> ir.LazyTensor:
+    """A tensor that is read when it is used, and kept then."""
+    import onnx
+    import onnx_ir as ir
+
+    location, offset, nbytes = str(tensor.location), tensor.offset or 0, tensor.nbytes
+    dtype, shape, name = tensor.dtype, tensor.shape, tensor.name
+
+    def read() -> ir.TensorProtocol:
+        content = _read_weights(_weights_path(folder, location, model), offset, nbytes, f"weight {name!r}")
+        proto = onnx.TensorProto(name=name, data_type=int(dtype), dims=shape.numpy(), raw_data=content)
+        return ir.serde.TensorProtoTensor(proto)
+
+    return ir.LazyTensor(read, dtype, shape, cache=True, name=name)
+
+
+def _read_weights(path: Path, offset: int, nbytes: int, what: str) -> bytes:
+    """A part of a file of weights.
+
+    Raises:
+        ModelFormatError: the file cannot be read, or is too short.
+    """
+    with _open_weights(path, what) as file:
+        size = file.seek(0, 2)
+        if offset < 0 or size < offset + nbytes:
+            raise ModelFormatError(
+                f"{str(path)!r} has {size} bytes, and {what} ends at byte {offset + nbytes}; was it cut off?"
+            )
+        file.seek(offset)
+        content = file.read(nbytes)
+    if len(content) < nbytes:
+        raise ModelFormatError(f"{str(path)!r} became shorter while it was read")
+    return content
+
+
+def tensor_array(tensor: Any, source: ModelSource) -> npt.NDArray[Any]:
+    """The values of a `TensorProto` of a model.
+
+    Raises:
+        ModelFormatError: they are in another file, which cannot be read.
+    """
+    import onnx_ir as ir
+
+    made = ir.from_proto(tensor)
+    if isinstance(made, ir.ExternalTensor):
+        made = _lazy_tensor(made, source.external_data, str(source))
+    array: npt.NDArray[Any] = made.numpy()
+    return array
 
 
 def has_sparse_weights(graph: Any) -> bool:
@@ -223,10 +348,12 @@ def model_bytes(model: ir.Model) -> bytes:
     import onnx_ir as ir
 
     try:
-        _load_weights(model)
-    except (OSError, ValueError) as error:
-        raise ModelFormatError(f"the weights of the model cannot be read: {error}") from None
-    return proto_bytes(ir.to_proto(model))
+        proto = ir.to_proto(model)
+    except Exception as error:
+        if (unread := _typed_cause(error)) is not None:
+            raise unread from None
+        raise
+    return proto_bytes(proto)
 
 
 def proto_bytes(proto: Any) -> bytes:
@@ -245,15 +372,11 @@ def proto_bytes(proto: Any) -> bytes:
     return content
 
 
-def _load_weights(model: ir.Model) -> None:
-    """Copies the weights that are in other files. Arrays that look into those files stay valid."""
-    import onnx_ir as ir
-
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor):
-                value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+def _typed_cause(error: BaseException | None) -> InferSDKError | None:
+    """The error of reading weights that onnx_ir's own error was raised from."""
+    while error is not None and not isinstance(error, InferSDKError):
+        error = error.__cause__
+    return error
 
 
 def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: str | None = None) -> Path:
@@ -276,7 +399,6 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data:
         )
     import onnx_ir as ir
 
-    check_weights(model)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
             ir.save(model, Path(folder, target.name), external_data=external_data)
@@ -285,28 +407,3 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data:
     except OSError as error:
         raise OutputError(f"the model {str(target)!r} cannot be written: {error.strerror or error}") from None
     return target
-
-
-def check_weights(model: ir.Model) -> None:
-    """Checks that each file of weights is there and long enough.
-
-    Raises:
-        ModelFormatError: one is not.
-    """
-    import onnx_ir as ir
-
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor):
-                try:
-                    size = Path(tensor.path).stat().st_size
-                except OSError as error:
-                    raise ModelFormatError(
-                        f"weights in {str(tensor.path)!r} cannot be read: {error.strerror or error}; the file belongs "
-                        "where the model names it, next to its own"
-                    ) from None
-                if size < (needed := (tensor.offset or 0) + tensor.nbytes):
-                    raise ModelFormatError(
-                        f"{str(tensor.path)!r} has {size} bytes, and weights end at byte {needed}; was it cut off?"
-                    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from .._text import logger
 from ..cache import Cache, key_of
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.files import EXTERNAL_KEY, external_files
 from ..model_source import ModelSource
 from . import paddle
 from .conversion import Conversion, samples_by_name, shapes_of
@@ -97,6 +98,10 @@ def source_files(source: ModelSource) -> Iterator[Path]:
         yield from sorted(path for path in source.path.parent.rglob("*") if path.is_file())
         return
     yield source.path
+    if kind == "openvino":
+        yield source.path.with_suffix(".bin")
+    elif kind == "onnx" and source.mentions(EXTERNAL_KEY):
+        yield from external_files(source)
     weights = paddle.weights_file if kind.startswith("paddle") else pnnx_weights_file if kind == "pnnx" else None
     path = weights(source) if weights is not None else None
     if path is not None and path.is_file():

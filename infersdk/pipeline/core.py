@@ -435,6 +435,11 @@ class PipelineCore:
             waiting = sum(not request.settled for request in self._admission.queue)
             return self._statistics.snapshot(waiting=waiting, slots=self.slots)
 
+    @property
+    def fault(self) -> BaseException | None:
+        """See `Pipeline.fault`."""
+        return self._lifecycle.fault
+
     def durations(self) -> dict[str, tuple[list[int], float, int]]:
         """See `Pipeline.durations()`."""
         with self._lock:

@@ -402,6 +402,13 @@ class Pipeline(Generic[Result]):
         """How many requests it holds at a time."""
         return self._core.slots
 
+    @property
+    def fault(self) -> BaseException | None:
+        """The exception that ended a thread of this pipeline; None while it works. Then all requests fail, those that
+        were taken in before and later ones, with a PipelineError. Make another pipeline.
+        """
+        return self._core.fault
+
     def stats(self) -> PipelineStats:
         """What it has done so far."""
         return self._core.stats()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import re
 import struct
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from .._files import atomic_write
+from .._files import atomic_write, read_regular
 from ..errors import CalibrationError
 from ..graph.digest import model_digest
 
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["CalibrationTable", "Method", "TensorRange", "read_tensorrt_cache"]
+
+#: The largest file of a table, in bytes.
+MAX_BYTES = 64 << 20
 
 Method = Literal["mse", "entropy", "minmax", "percentile"]
 
@@ -159,6 +161,6 @@ def read_tensorrt_cache(path: str | os.PathLike[str]) -> CalibrationTable:
 
 def _read(path: str | os.PathLike[str]) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_regular(path, MAX_BYTES)
     except OSError as error:
         raise CalibrationError(f"the calibration table {str(path)!r} cannot be read: {error.strerror}") from None

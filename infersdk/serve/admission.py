@@ -8,7 +8,9 @@ still wait at its deadline is refused when it comes.
 from __future__ import annotations
 
 import asyncio
-import heapq
+import bisect
+import math
+from collections.abc import Callable
 from itertools import count
 from time import monotonic
 
@@ -18,8 +20,8 @@ __all__ = ["Admission"]
 
 #: Priority 0, "none given", goes after all others.
 _LAST = 1 << 62
-#: Of the time between two requests that end: how much the newest one counts.
-_WEIGHT = 0.05
+#: Seconds after which a request that ended counts a third for the estimate.
+_MEMORY = 10.0
 
 
 class Admission:
@@ -29,28 +31,40 @@ class Admission:
         slots: how many the pipeline holds.
         queue: how many may wait here.
         name: of the model, for messages.
+        clock: gives the time in seconds.
     """
 
-    def __init__(self, slots: int, queue: int, name: str) -> None:
+    def __init__(self, slots: int, queue: int, name: str, clock: Callable[[], float] = monotonic) -> None:
         self.slots, self.queue_limit = slots, queue
         self.running = 0
-        self._name = name
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._waiting_count = 0  # without those that have gone
+        self._name, self._clock = name, clock
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # sorted: the next one is the first
         self._order = count()
-        self._interval = 0.0  # seconds from one end to the next while all slots are taken
-        self._last_end: float | None = None
+        # Of about the last 10 s: the seconds that slots were taken for, and how many requests ended. The ratio is the
+        # time for which a request takes a slot, whether requests wait or not.
+        self._busy = self._ended = 0.0
+        self._measured = clock()
 
     @property
     def waiting(self) -> int:
         """How many requests wait for a slot."""
-        return self._waiting_count
+        return len(self._waiting)
 
     def estimate(self) -> float:
         """Seconds that a new request will wait, as far as the last ones tell; 0 as long as a slot is free."""
         if self.running < self.slots:
             return 0.0
-        return (self._waiting_count + 1) * self._interval
+        self._measure()
+        held = self._busy / (self._ended + 1)  # one more: those that run have not ended yet
+        return (len(self._waiting) + 1) * held / self.slots
+
+    def _measure(self) -> None:
+        """Brings the sums up to now. Called before `running` changes."""
+        now = self._clock()
+        passed, self._measured = now - self._measured, now
+        kept = math.exp(-passed / _MEMORY)
+        self._busy = self._busy * kept + self.running * passed
+        self._ended *= kept
 
     async def enter(self, deadline: float | None, priority: int) -> None:
         """Waits for a slot. Each successful `enter()` is followed by one `leave()`.
@@ -62,13 +76,14 @@ class Admission:
             Overloaded: too many requests wait, or the deadline would pass before there is a slot.
             DeadlineExceeded: it has passed.
         """
-        if self.running < self.slots and not self._waiting_count:
+        if self.running < self.slots and not self._waiting:
+            self._measure()
             self.running += 1
             return
         wait = self.estimate()
-        if self._waiting_count >= self.queue_limit:
+        if len(self._waiting) >= self.queue_limit:
             raise _overloaded(
-                f"model {self._name!r} has {self._waiting_count} requests waiting, the most that it takes; "
+                f"model {self._name!r} has {len(self._waiting)} requests waiting, the most that it takes; "
                 f"send it again in {wait:.1f} s",
                 wait,
             )
@@ -83,39 +98,40 @@ class Admission:
     async def _wait(self, deadline: float | None, priority: int) -> None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        heapq.heappush(self._waiting, (priority or _LAST, next(self._order), future))
-        self._waiting_count += 1
-        timer = None if deadline is None else loop.call_later(deadline, self._expire, future, deadline)
+        entry = (priority or _LAST, next(self._order), future)
+        bisect.insort(self._waiting, entry)
+        timer = None if deadline is None else loop.call_later(deadline, self._expire, entry, deadline)
         try:
             await future
         except BaseException:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.leave()  # cancelled after it got its slot
             elif future.cancelled():
-                self._waiting_count -= 1
+                self._remove(entry)
             raise
         finally:
             if timer is not None:
                 timer.cancel()
 
-    def _expire(self, future: asyncio.Future[None], deadline: float) -> None:
-        if not future.done():
-            self._waiting_count -= 1
-            future.set_exception(
+    def _expire(self, entry: tuple[int, int, asyncio.Future[None]], deadline: float) -> None:
+        if not entry[2].done():
+            self._remove(entry)
+            entry[2].set_exception(
                 DeadlineExceeded(f"model {self._name!r} had no slot for the request within its {deadline:g} s")
             )
 
+    def _remove(self, entry: tuple[int, int, asyncio.Future[None]]) -> None:
+        index = bisect.bisect_left(self._waiting, entry)
+        if index < len(self._waiting) and self._waiting[index] is entry:
+            del self._waiting[index]
+
     def leave(self) -> None:
         """A request has ended: the next one may go."""
-        now = monotonic()
-        if self._waiting_count and self._last_end is not None:
-            took = now - self._last_end
-            self._interval += (took - self._interval) * (_WEIGHT if self._interval else 1.0)
-        self._last_end = now if self._waiting_count else None
+        self._measure()
+        self._ended += 1
         while self._waiting:
-            future = heapq.heappop(self._waiting)[2]
+            future = self._waiting.pop(0)[2]
             if not future.done():
-                self._waiting_count -= 1
                 future.set_result(None)  # it takes over the slot
                 return
         self.running -= 1

@@ -162,6 +162,11 @@ class Endpoint(ABC):
         """Gives the result of one row."""
         return self.pipeline.infer(item, deadline=deadline, **parameters)
 
+    @property
+    def fault(self) -> BaseException | None:
+        """The exception that ended a pipeline of the model; None while it takes requests."""
+        return next((pipeline.fault for pipeline in self.pipelines if pipeline.fault is not None), None)
+
     # ---- requests ----
 
     async def infer(self, request: InferRequest) -> dict[str, npt.NDArray[Any]]:

@@ -7,9 +7,11 @@ on threads of their own; lookups run in the thread of the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,6 +37,15 @@ __all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table", "served_
 
 _log = logger("infersdk.serve")
 
+#: Arguments of `load()` that are not options of a backend.
+_LOADING = {"model", "backend", "device", "precision", "max_batch", "while_building", "custom_ops"}
+#: Threads that wait for the last requests of versions, and free these.
+_CLOSERS = 4
+#: The reason of a model that was unloaded on purpose.
+_UNLOADED = "unloaded"
+#: Seconds between two looks at the pipelines, and between two attempts to load a model that has failed.
+_RELOAD_CHECK, _RELOAD_PAUSE = 1.0, 60.0
+
 #: The type of a table that has a network, and no wrapper.
 NETWORK = "network"
 #: The setting `inline_limit` of the pipelines of networks, in seconds: so long the event loop may stand still for a
@@ -51,13 +62,20 @@ class ModelEntry:
         state: as the protocol names it: `"LOADING"`, `"READY"`, `"UNAVAILABLE"`.
         reason: why it is not ready, or why the last load failed.
         loads: how often it was loaded.
+        retry_at: when it is loaded again after a failure, in seconds of `monotonic()`; 0 for no failure.
     """
 
     name: str
     versions: dict[str, Endpoint] = field(default_factory=dict)
-    state: str = "UNAVAILABLE"
-    reason: str = ""
+    state: str = "LOADING"
+    reason: str = "it waits for its turn"
     loads: int = 0
+    retry_at: float = 0.0
+
+    @property
+    def fault(self) -> BaseException | None:
+        """The exception that ended a pipeline of a version; None while all take requests."""
+        return next((one.fault for one in self.versions.values() if one.fault is not None), None)
 
     @property
     def newest(self) -> Endpoint | None:
@@ -76,13 +94,16 @@ class Repository:
 
     Attributes:
         on_closed: called in the thread of the event loop when a version has been closed.
+        report: called there with a line when a model begins to load and when it serves. It is logged by default.
     """
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], settings: ServerSettings) -> None:
         self.on_closed: Callable[[], None] = lambda: None
+        self.report: Callable[[str], None] = _log.info
         self._config, self._settings = config, settings
         self.models = {name: ModelEntry(name) for name in self.tables()}
         self._loader = ThreadPoolExecutor(1, "infersdk-load")
+        self._closer = ThreadPoolExecutor(_CLOSERS, "infersdk-close")
         self._loading = set[asyncio.Task[None]]()
         self._closing = set[asyncio.Future[None]]()
         self._closed = False
@@ -111,13 +132,17 @@ class Repository:
             if not version or not entry.versions:
                 reason = f": {entry.reason}" if entry.reason else ""
                 raise RequestError(
-                    Status.NOT_FOUND if entry.state == "UNAVAILABLE" else Status.UNAVAILABLE,
+                    Status.NOT_FOUND if entry.reason == _UNLOADED else Status.UNAVAILABLE,
                     f"Request for unknown model: {name!r} is not ready, its state is {entry.state}{reason}",
                 )
             raise RequestError(
                 Status.NOT_FOUND,
                 f"Request for unknown model: {name!r} version {version!r} is not found; its versions are "
                 f"{', '.join(entry.versions)}",
+            )
+        if (fault := endpoint.fault) is not None:
+            raise RequestError(
+                Status.UNAVAILABLE, f"model {name!r} has failed, and is loaded again: {text_of(fault)}", _RELOAD_CHECK
             )
         return endpoint
 
@@ -129,11 +154,16 @@ class Repository:
     @property
     def ready(self) -> bool:
         """Whether all models serve. One that was unloaded on purpose counts as ready."""
-        return all(entry.versions or (entry.state == "UNAVAILABLE" and entry.reason == "unloaded")
-                   for entry in self.models.values())  # fmt: skip
+        return all(
+            entry.fault is None if entry.versions else entry.reason == _UNLOADED for entry in self.models.values()
+        )
 
     def files(self, table: Any) -> set[str]:
-        """The files that the versions of a model are loaded from, as its table names them."""
+        """The files that the versions of a model are loaded from, as its table names them.
+
+        Raises:
+            ConfigError: the table is wrong.
+        """
         return set().union(*map(model_files, _version_tables("", table).values()))
 
     # ---- loading ----
@@ -174,13 +204,15 @@ class Repository:
 
     async def _load_and_swap(self, name: str) -> None:
         entry, loop = self.models[name], asyncio.get_running_loop()
-        if not entry.versions:
+        if not entry.versions or entry.fault is not None:
             entry.state, entry.reason = "LOADING", ""
+        self.report(f"{name}: loading")
+        started = monotonic()
         try:
             loaded = await loop.run_in_executor(self._loader, self._load_versions, name)
         except BaseException as error:
             entry.reason = text_of(error)
-            if not entry.versions:
+            if not entry.versions or entry.fault is not None:
                 entry.state = "UNAVAILABLE"
             raise
         if self.models.get(name) is not entry:
@@ -188,8 +220,28 @@ class Repository:
             raise ConfigError(f"model {name!r} was taken out of the configuration while it was loaded")
         replaced = list(entry.versions.values())
         entry.versions, entry.state, entry.reason = loaded, "READY", ""
-        entry.loads += 1
+        entry.loads, entry.retry_at = entry.loads + 1, 0.0
         self._close_later(replaced)
+        for version, endpoint in loaded.items():
+            self.report(
+                f"{name} {version}: {endpoint.platform}, batches of up to {endpoint.pipeline.max_batch}, loaded in "
+                f"{monotonic() - started:.1f} s"
+            )
+
+    async def reload_failed(self) -> None:
+        """Loads models whose pipelines have failed, until it is cancelled. After a load that fails, the next one
+        begins in a minute.
+        """
+        while True:
+            await asyncio.sleep(_RELOAD_CHECK)
+            for name, entry in list(self.models.items()):
+                if (fault := entry.fault) is None or monotonic() < entry.retry_at:
+                    continue
+                _log.error("model %r has failed, and is loaded again: %s", name, text_of(fault))
+                entry.state, entry.reason = "UNAVAILABLE", f"it has failed: {text_of(fault)}"
+                entry.retry_at = monotonic() + _RELOAD_PAUSE
+                with contextlib.suppress(RequestError):  # `load()` has logged it
+                    await self.load(name)
 
     def add(self, name: str) -> None:
         """Knows a model that has come into the configuration. It is not loaded yet."""
@@ -209,7 +261,7 @@ class Repository:
         if (entry := self.models.get(name)) is None:
             raise RequestError(Status.NOT_FOUND, f"failed to unload {name!r}: the configuration has no such model")
         endpoints = list(entry.versions.values())
-        entry.versions, entry.state, entry.reason = {}, "UNAVAILABLE", "unloaded"
+        entry.versions, entry.state, entry.reason = {}, "UNAVAILABLE", _UNLOADED
         self._close_later(endpoints)
 
     def _check_open(self, what: str, share: float = 0.0) -> None:
@@ -233,10 +285,10 @@ class Repository:
         return made
 
     def _close_later(self, endpoints: Sequence[Endpoint]) -> None:
-        """On threads of their own: draining takes as long as the slowest request."""
-        loop = asyncio.get_running_loop()
+        """On a few threads of their own: draining takes as long as the slowest request. The time for it begins now."""
+        loop, until = asyncio.get_running_loop(), monotonic() + self._settings.drain
         for endpoint in endpoints:
-            future = loop.run_in_executor(None, _logged(endpoint.close), self._settings.drain)
+            future = loop.run_in_executor(self._closer, _close, endpoint, until)
             self._closing.add(future)
             future.add_done_callback(self._has_closed)
 
@@ -257,16 +309,15 @@ class Repository:
         if self._closing:
             await asyncio.wait(list(self._closing))
         self._loader.shutdown(wait=True)
+        self._closer.shutdown(wait=True)
 
 
-def _logged(close: Callable[[float], None]) -> Callable[[float], None]:
-    def run(drain: float) -> None:
-        try:
-            close(drain)
-        except Exception:
-            _log.exception("a model could not be closed")
-
-    return run
+def _close(endpoint: Endpoint, until: float) -> None:
+    """Closes an endpoint, whose requests have until then."""
+    try:
+        endpoint.close(max(0.0, until - monotonic()))
+    except Exception:
+        _log.exception("model %r could not be closed", endpoint.name)
 
 
 def _unknown(name: str) -> RequestError:
@@ -349,6 +400,8 @@ def _load_network(
         raise ConfigError(f"models.{name}: path names the model file, and is {path!r}")
     if not isinstance(options, Mapping):
         raise ConfigError(f"models.{name}.options is a table of the backend's own settings, not {options!r}")
+    if misplaced := sorted(_LOADING & set(options)):
+        raise ConfigError(f"models.{name}.options: {misplaced[0]!r} is no option of the backend; set it beside options")
     known = {"backend", "device", "precision", "max_batch", "while_building"}
     if unknown := sorted(set(table) - known):
         raise ConfigError(

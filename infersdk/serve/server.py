@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from .._files import read_regular
 from .._text import logger
 from ..config import read
 from ..errors import BackendUnavailableError, ConfigError, DeadlineExceeded
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     import os
 
 __all__ = ["Server"]
+
+#: The largest certificate or private key, in bytes.
+_MAX_PEM = 1 << 20
 
 _log = logger("infersdk.serve")
 _Close: TypeAlias = Callable[[], Awaitable[None]]
@@ -150,17 +154,18 @@ class Server:
                 await asyncio.to_thread(self.tracing.close)
 
     async def _until(self, ending: asyncio.Future[Any], loaded: dict[str, Any]) -> None:
-        """Serves until the end, and watches the files of the models meanwhile."""
-        if self.settings.watch is None:
-            await ending
-            return
-        watching = asyncio.ensure_future(watch(self.repository, self.settings.watch, loaded))
+        """Serves until the end. Meanwhile it looks after the pipelines, and after the files of the models."""
+        watching = [asyncio.ensure_future(self.repository.reload_failed())]
+        if self.settings.watch is not None:
+            watching.append(asyncio.ensure_future(watch(self.repository, self.settings.watch, loaded)))
         try:
-            await asyncio.wait([watching, ending], return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
+            await asyncio.wait([*watching, ending], return_when=asyncio.FIRST_COMPLETED)
+            for task in watching:
+                if task.done():
+                    task.result()
         finally:
-            watching.cancel()
+            for task in watching:
+                task.cancel()
 
     async def _open_http(self, authentication: Authentication, log: AccessLog, most: int) -> _Close:
         """Opens the port for at most so many connections."""
@@ -291,7 +296,7 @@ def _check_certificate(settings: ServerSettings) -> None:
 
     for path in (settings.certificate, settings.private_key):
         try:
-            Path(path).read_bytes()
+            read_regular(path, _MAX_PEM)
         except OSError as error:
             raise ConfigError(f"server: {path} cannot be read: {error.strerror}") from None
     try:

@@ -39,8 +39,8 @@ def test_the_server_answers(config: Path) -> None:
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(2)]
-        port = int(lines[1].rsplit(":", 1)[1])
+        line = next(line for line in process.stdout if line.startswith("gRPC: "))
+        port = int(line.rsplit(":", 1)[1])
         x = tritonclient.grpc.InferInput("x", [2, 4], "FP32")
         x.set_data_from_numpy(np.ones((2, 4), np.float32))
         with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from configuration_trees import configuration_trees
 from grpc_targets import grpc_requests
 from http_targets import http_connections, http_parameters
 from mutation import mutate, mutate_text
@@ -369,6 +370,7 @@ TARGETS: dict[str, Target] = {
     "models": Target(models, seconds=20.0, needs="onnx"),
     "importers": Target(importers, needs="h5py"),
     "configurations": Target(configurations, seconds=1.0, needs="yaml"),
+    "configuration_trees": Target(configuration_trees, seconds=20.0, needs="grpc"),
     "tables": Target(tables),
     "reports": Target(reports),
     "http_requests": Target(http_requests, seconds=20.0, needs="grpc"),

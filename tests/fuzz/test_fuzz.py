@@ -96,7 +96,8 @@ def test_findings_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         (tmp_path / "targets.py").write_text(
             f"{source}\n\ndef odd(rng):\n    {body}\n\nTARGETS['odd'] = Target(odd, seconds=0.2)\n"
         )
-        for file in ("run.py", "mutation.py", "serve_targets.py", "grpc_targets.py", "http_targets.py"):
+        helpers = ("mutation.py", "serve_targets.py", "grpc_targets.py", "http_targets.py", "configuration_trees.py")
+        for file in ("run.py", *helpers):
             (tmp_path / file).write_text((HERE / file).read_text().replace("HERE.parent", repr(str(HERE.parent))))
         (tmp_path / "native").mkdir(exist_ok=True)
         monkeypatch.setattr(run, "HERE", tmp_path)

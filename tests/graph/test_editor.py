@@ -279,9 +279,9 @@ def test_weights_in_a_file_that_is_gone(path: Path, tmp_path: Path) -> None:
     graph.save(tmp_path / "e.onnx", external_data="e.data")
     (tmp_path / "e.data").unlink()
     again = graphs.open(tmp_path / "e.onnx")
-    with pytest.raises(ModelFormatError, match="weight 'big' cannot be read"):
+    with pytest.raises(ModelFormatError, match="weight 'big' in .* cannot be read"):
         again.weights["big"]
-    with pytest.raises(ModelFormatError, match="the weights of the model cannot be read"):
+    with pytest.raises(ModelFormatError, match="weight 'big' in .* cannot be read"):
         again.bytes()
     with pytest.raises(ModelFormatError, match=r"e\.data' cannot be read"):
         again.save(tmp_path / "f.onnx", external_data="f.data")

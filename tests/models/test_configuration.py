@@ -14,7 +14,7 @@ import pytest
 from infersdk import models
 from infersdk.config import model_files, read
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
-from infersdk.errors import ConfigError, UnsupportedModelError
+from infersdk.errors import ConfigError, InferSDKError, UnsupportedModelError
 from infersdk.models import OCR, Classifications, Tiled, TwoStage
 
 DIGITS = {"type": "yolov5", "path": str(DETECTOR), "options": {"threads": 1}}
@@ -129,3 +129,23 @@ def test_parts_that_do_not_fit_together() -> None:
         models.create({"models": {"m": {"type": "two-stage", "detector": READS, "second": READS}}})
     with pytest.raises(UnsupportedModelError, match="Classifier gives Classifications, and no boxes"):
         models.create({"models": {"m": {"type": "tiled", "model": READS}}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"backend": ["onnxruntime"]}, r"backend is a name, not \['onnxruntime'\]"),
+        ({"options": {"threads": 1 << 40}}, "Expected `int` <= 1024"),
+        ({"names": "/dev/zero"}, "cannot read the class names in '/dev/zero': it is not a regular file"),
+        ({"conf": "a\udcff"}, "is not UTF-8"),
+    ],
+)
+def test_values_that_no_model_takes(opened: Any, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        opened({"digits": {**DIGITS, **changes}})
+
+
+@pytest.mark.parametrize("tile", ["1", [1, 2, 3], 0.5, [1, "2"], 0])
+def test_a_size_that_is_none(opened: Any, tile: Any) -> None:
+    with pytest.raises(InferSDKError, match="tile is a number of pixels or"):
+        opened({"tiles": {"type": "tiled", "tile": tile, "model": DIGITS}})

@@ -78,8 +78,8 @@ def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        process.stdout.readline()
-        port = int(process.stdout.readline().rsplit(":", 1)[1])
+        line = next(line for line in process.stdout if line.startswith("HTTP: "))
+        port = int(line.rsplit(":", 1)[1])
         (folder / "header").write_text(f"Inference-Header-Content-Length: {len(text)}")
         yield Overloaded(process, port, folder)
     finally:

@@ -252,9 +252,10 @@ def test_the_command_ends_well_with_sigterm(config: Path) -> None:
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
-        assert lines[0].startswith("times 1: onnxruntime, batches of up to 4")
-        port = int(lines[1].rsplit(":", 1)[1])
+        lines = [process.stdout.readline() for _ in range(4)]
+        assert lines[0] == "times: loading\n"
+        assert lines[1].startswith("times 1: onnxruntime, batches of up to 4, loaded in ")
+        port = int(lines[2].rsplit(":", 1)[1])
         assert ask(port, "/v2/health/ready").status == 200
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=30)
@@ -296,6 +297,197 @@ def repository_of(config: Path) -> Any:
     from infersdk.serve.settings import ServerSettings
 
     return Repository(config, ServerSettings(drain=1))
+
+
+def test_a_model_that_waits_for_its_turn_is_unavailable(config: Path, tmp_path: Path, loads: GatedLoads) -> None:
+    from infersdk.serve.errors import RequestError, Status
+
+    data = json.loads(config.read_text())
+    data["models"]["later"] = table(tmp_path / "model.onnx")
+    config.write_text(json.dumps(data))
+
+    async def check() -> None:
+        repository, lines = repository_of(config), list[str]()
+        repository.report = lines.append
+        loading = asyncio.ensure_future(repository.load_all())
+        assert await asyncio.to_thread(loads.begun.wait, 60)
+        assert not repository.ready
+        for name in ("times", "later"):
+            with pytest.raises(RequestError, match=f"'{name}' is not ready, its state is LOADING") as raised:
+                repository.find(name)
+            assert raised.value.status is Status.UNAVAILABLE
+        with pytest.raises(RequestError, match="'other' is not found") as raised:
+            repository.find("other")
+        assert raised.value.status is Status.NOT_FOUND
+        loads.gate.set()
+        await loading
+        assert repository.ready
+        assert [line.split(",")[0] for line in lines] == [
+            "times: loading", "times 1: onnxruntime", "later: loading", "later 1: onnxruntime",
+        ]  # fmt: skip
+        await repository.unload("later")
+        with pytest.raises(RequestError, match="unloaded") as raised:
+            repository.find("later")
+        assert raised.value.status is Status.NOT_FOUND
+        await repository.close()
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
+def test_old_versions_that_drain_take_no_threads_of_others(config: Path) -> None:
+    async def check() -> None:
+        repository = repository_of(config)
+        await repository.load_all()
+        old = []
+        for _ in range(40):
+            (endpoint,) = repository.endpoints()
+            endpoint.acquire()
+            old.append(endpoint)
+            await repository.load("times")
+        started = time.monotonic()
+        assert await asyncio.to_thread(int, 1) == 1
+        assert time.monotonic() - started < 0.5
+        names = {thread.name for thread in threading.enumerate()}
+        assert len([name for name in names if name.startswith("infersdk-close")]) <= 4
+        for endpoint in old:
+            endpoint.put_back()
+        await repository.close()
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
+def test_all_that_drains_shares_one_time(config: Path) -> None:
+    """However many threads there are for it."""
+
+    async def check() -> None:
+        repository = repository_of(config)  # its drain is 1 s
+        await repository.load_all()
+        for _ in range(12):
+            (endpoint,) = repository.endpoints()
+            endpoint.acquire()
+            await repository.load("times")
+        started = time.monotonic()
+        await repository.close()
+        assert time.monotonic() - started < 2.5
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
+def fail(endpoint: Any) -> None:
+    """Ends a pipeline of a model as a fault of its own would."""
+    endpoint.pipeline._core.thread_failed(AssertionError("a fault"))
+
+
+def test_a_model_whose_pipeline_has_failed_is_not_ready_and_is_loaded_again(
+    run: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = run()
+    (endpoint,) = server.repository.endpoints()
+    loads = server.repository.models["times"].loads
+    fail(endpoint)
+    assert endpoint.fault is not None
+    entry = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1]}
+    statuses = [
+        ask(server.http_port, path, *body).status
+        for path, *body in (
+            ("/v2/health/ready",), ("/v2/models/times/ready",), ("/v2/models/times/infer", {"inputs": [entry]}),
+        )
+    ]  # fmt: skip
+    if server.repository.models["times"].loads == loads:  # else it has been loaded again meanwhile
+        assert statuses == [400, 400, 503]
+    until(lambda: server.repository.models["times"].loads > loads)
+    assert factor(server) == 2
+    assert ask(server.http_port, "/v2/health/ready").status == 200
+    assert "model 'times' has failed, and is loaded again: a fault" in caplog.text
+
+
+def test_a_failed_model_that_cannot_be_loaded_is_unavailable(config: Path, tmp_path: Path) -> None:
+    from infersdk.serve.errors import RequestError, Status
+
+    async def check() -> None:
+        repository = repository_of(config)
+        await repository.load_all()
+        (endpoint,) = repository.endpoints()
+        (tmp_path / "model.onnx").write_bytes(b"no model")
+        fail(endpoint)
+        looking = asyncio.ensure_future(repository.reload_failed())
+        entry = repository.models["times"]
+        while "model.onnx" not in entry.reason:
+            await asyncio.sleep(0.05)
+        assert (entry.state, repository.ready) == ("UNAVAILABLE", False)
+        with pytest.raises(RequestError, match="model 'times' has failed, and is loaded again: a fault") as raised:
+            repository.find("times")
+        assert raised.value.status is Status.UNAVAILABLE
+        looking.cancel()
+        await repository.close()
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
+@pytest.mark.parametrize("place", ["path", "names", "type", "version"])
+def test_a_null_character_in_a_watched_configuration_is_refused(
+    run: Callable[..., Any], config: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = run(watch=0.02)
+    data = json.loads(config.read_text())
+    if place == "version":
+        data["models"]["times"]["versions"] = {"1": {"path": "a\0b"}}
+    else:
+        data["models"]["times"][place] = "a\0b"
+    config.write_text(json.dumps(data))
+    until(lambda: "has a null character" in caplog.text)
+    assert factor(server) == 2
+    data["models"] = {"other": table(times(config.parent / "other.onnx", 7))}
+    config.write_text(json.dumps(data))
+    until(lambda: list(server.repository.models) == ["other"] and server.repository.ready)
+    assert factor(server, "other") == 7
+
+
+def test_weights_in_a_file_of_their_own_are_watched(run: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+    """They are replaced in place, too: what serves does not see that, and the new ones are loaded."""
+    import onnx
+
+    def write(new: float) -> None:
+        times(tmp_path / "whole.onnx", new)
+        model = onnx.load(str(tmp_path / "whole.onnx"))
+        onnx.save(model, str(tmp_path / "apart.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
+
+    write(2)
+    data = json.loads(config.read_text())
+    data["models"]["times"]["path"] = str(tmp_path / "apart.onnx")
+    config.write_text(json.dumps(data))
+    unwatched, watched = run(), run(watch=0.05)
+    with open(tmp_path / "w.bin", "r+b") as file:
+        file.write(np.float32(5).tobytes())
+    until(lambda: factor(watched) == 5)
+    assert factor(unwatched) == 2
+    os.truncate(tmp_path / "w.bin", 0)
+    assert (factor(unwatched), factor(watched)) == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pipeline": [1]}, "models.times.pipeline is a table, not \\[1\\]"),
+        ({"options": {"backend": "openvino"}}, "models.times.options: 'backend' is no option of the backend"),
+        ({"options": {"custom_ops": [1]}}, "models.times.options: 'custom_ops' is no option of the backend"),
+        ({"path": "/dev/zero"}, "'/dev/zero' is not a regular file"),
+    ],
+)
+def test_a_wrong_table_of_a_network(
+    config: Path, changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from infersdk.cli import main
+    from infersdk.errors import InferSDKError
+    from infersdk.serve import Server
+
+    data = json.loads(config.read_text())
+    data["models"]["times"] |= changes
+    config.write_text(json.dumps(data))
+    with pytest.raises(InferSDKError, match=said):
+        Server(config).start()
+    assert main(["serve", str(config)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_load_goes_on_when_the_client_that_asked_has_gone(config: Path, loads: GatedLoads) -> None:

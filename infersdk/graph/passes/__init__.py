@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from ..._lazy import lazy
 from ..._text import logger
 from ...cache import Cache, key_of
-from ...errors import ConfigError, InferSDKError, ModelFormatError, OutputError, UnsupportedModelError
+from ...errors import ConfigError, OutputError, UnsupportedModelError
 from ...model_source import ModelLike, ModelSource
-from ..files import EXTERNAL_KEY, borrowed_model, check_weights, load_proto, model_bytes, proto_bytes
+from ..files import EXTERNAL_KEY, borrowed_model, check_external_files, load_proto, model_bytes, proto_bytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -162,10 +162,13 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
     """
     source = ModelSource.of(model)
     wanted = [one for one in (*source.passes, *passes) if one.concerns(source)]
-    apart = source.path is None and source.is_onnx and source.mentions(EXTERNAL_KEY)
+    external = source.is_onnx and source.mentions(EXTERNAL_KEY)
+    apart = external and source.path is None
+    if external:
+        check_external_files(source)
     if not wanted and not apart:
         return None
-    if all(hasattr(one, "apply_to_proto") for one in wanted) and not source.mentions(EXTERNAL_KEY):
+    if all(hasattr(one, "apply_to_proto") for one in wanted) and not external:
         proto = load_proto(source)
         changed = [one.apply_to_proto(proto) for one in wanted]
         return proto_bytes(proto) if any(changed) else None
@@ -174,11 +177,6 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
             return model_bytes(graph) if apply_passes(graph, wanted) or apart else None
         except (ConfigError, UnsupportedModelError) as error:
             raise type(error)(f"{source.name}: {error}") from None
-        except (OSError, ValueError) as error:  # a pass looks at weights
-            check_weights(graph)
-            if isinstance(error, InferSDKError) or not source.mentions(EXTERNAL_KEY):
-                raise
-            raise ModelFormatError(f"{source.name}: its weights in other files cannot be read: {error}") from error
 
 
 def cached_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:

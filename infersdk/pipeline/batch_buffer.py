@@ -55,10 +55,12 @@ class BatchBuffer(Protocol):
         """Copies row `source` to row `target`, whose request has gone."""
 
     def run(self, count: int) -> None:
-        """Runs the first `count` rows. What it raises becomes the failure of each of them."""
+        """Runs the first `count` rows. Where it raises, each half of the rows is moved to the front and run again, down
+        to single rows: what it raises for a single row becomes the failure of that request.
+        """
 
     def results(self, count: int) -> Sequence[Any]:
-        """A result, or an exception, for each of the first `count` rows."""
+        """A result, or an exception, for each of the first `count` rows. The rows behind them are kept."""
 
     def refresh(self) -> bool:
         """Changes to the backend that serves now, if that is another one. Called while the buffer is empty.

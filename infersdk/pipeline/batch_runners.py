@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from .batch_buffer import SharingBuffer
+from .batch_buffer import BatchBuffer, SharingBuffer
 from .futures import AsyncRequest, hand_out
 from .prepare_workers import PrepareWorkers, fail_expired
 from .request import BatchState, Request, RequestStages, prepare_row
@@ -161,7 +161,6 @@ class BatchRunners:
         run the batch.
         """
         buffer, count = batch.buffer, len(requests)
-        results: Sequence[Any] = ()
         on_model = True
         faults: list[BaseException] = []
 
@@ -178,29 +177,65 @@ class BatchRunners:
             except BaseException as error:  # a fault of the pipeline, and not of the run
                 faults.append(error)
 
+        failure: BaseException | None = None
+        compacted = False
         try:
             if requests:
                 requests[:] = batch.compact()
+                compacted = True
                 if self._shares_cores:
                     cast("SharingBuffer", buffer).core_is_free = core_is_free
                 buffer.run(count)
         except BaseException as error:
-            results = [error] * count
+            failure = error
         finally:
             if self._shares_cores:
                 cast("SharingBuffer", buffer).core_is_free = None
         ran = monotonic()
         if faults:
             raise faults[0]
-        leave_model()
-        if requests and not results:
+        if failure is None:
+            leave_model()
             try:
-                results = buffer.results(count)
-                if len(results) != count:
-                    raise RuntimeError(f"the batch buffer returned {len(results)} results for {count} requests")
+                return _checked_results(buffer, count) if requests else (), ran
             except BaseException as error:
-                results = [error] * count
+                failure = error
+        try:
+            results = self._run_halves(buffer, count, failure) if compacted else [failure] * count
+        except BaseException as error:  # a row could not be moved
+            results = [error] * count
+        if on_model:
+            ran = monotonic()
+            leave_model()
         return results, ran
+
+    def _run_halves(self, buffer: BatchBuffer, count: int, failure: BaseException) -> list[Any]:
+        """The results of the first `count` rows, whose run has failed: each half of them is run again, down to single
+        rows, so that only the rows that cause the failure fail. There are at most `2 * count - 2` runs.
+        """
+        if count < 2:
+            return [failure] * count
+        with self._lock:
+            self._statistics.reruns += 1
+        results: list[Any] = []
+        first_half = count // 2
+        for first, half in ((0, first_half), (first_half, count - first_half)):
+            for row in range(half if first else 0):
+                buffer.move(first + row, row)
+            try:
+                buffer.run(half)
+                results += _checked_results(buffer, half)
+            except BaseException as error:
+                results += self._run_halves(buffer, half, error)
+        return results
+
+
+def _checked_results(buffer: BatchBuffer, count: int) -> Sequence[Any]:
+    """The results of rows that were run."""
+    results = buffer.results(count)
+    if len(results) != count:
+        raise RuntimeError(f"the batch buffer returned {len(results)} results for {count} requests")
+    return results
 
 
 def _notify_listeners(requests: Sequence[Request], left: float, ran: float, done: float) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
+import numpy as np
 
 from ..config import convert
 from ..errors import ConfigError, InputError, Overloaded
@@ -29,6 +30,7 @@ from .futures import (
     RequestGroup,
     TaggedRequest,
 )
+from .limits import MOST_SECONDS, check_seconds
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,6 +52,10 @@ DEFAULT_BATCH = 8
 MOST_FILLING = 4
 #: The most threads that read and preprocess, however many processors there are.
 MOST_WORKERS = 64
+#: The largest numbers of the settings: of rows in a batch and of slots, and of threads.
+MOST_ROWS, MOST_THREADS = 1 << 20, 1024
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,14 +76,14 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             two for each request. 0 never does.
     """
 
-    max_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    max_delay: Annotated[float, msgspec.Meta(ge=0)] = 0.002
-    slots: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_batch: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)] | None = None
+    max_delay: _Seconds = 0.002
+    slots: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)] | None = None
     when_full: Literal["block", "raise"] = "block"
-    timeout: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    instances: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    workers: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    inline_limit: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    timeout: _Seconds | None = None
+    instances: Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)] | None = None
+    workers: Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)] | None = None
+    inline_limit: _Seconds = 0.0
 
 
 class Servable(Protocol[Result_co]):
@@ -112,7 +118,8 @@ class Pipeline(Generic[Result]):
     """
 
     def __init__(self, models: Servable[Result] | Infer | Sequence[Servable[Result] | Infer], **settings: Any) -> None:
-        self.settings = convert(settings, PipelineSettings, "Pipeline settings")
+        given = {name: one.item() if isinstance(one, np.generic) else one for name, one in settings.items()}
+        self.settings = convert(given, PipelineSettings, "Pipeline settings")
         served = list(models) if isinstance(models, Sequence) else [models]
         if not served:
             raise ConfigError("a pipeline needs a model")
@@ -146,12 +153,14 @@ class Pipeline(Generic[Result]):
             A future. `cancel()` takes the request back as long as its batch has not left.
 
         Raises:
+            InputError: `timeout` or `deadline` is no number from 0 to 1,000,000.
             Overloaded: no slot is free, and the settings or `timeout` say not to wait any longer.
             ClosedError: the pipeline was closed.
             ForkError: the pipeline was made in another process.
             PipelineError: the pipeline has failed.
         """
-        request = FutureRequest(self._core, item, parameters or None, deadline)
+        timeout = check_seconds("timeout", timeout)
+        request = FutureRequest(self._core, item, parameters or None, check_seconds("deadline", deadline))
         self._core.submit(request, timeout=self.settings.timeout if timeout is None else timeout)
         return request
 
@@ -202,7 +211,7 @@ class Pipeline(Generic[Result]):
             parameters, timeout, deadline: see `submit()`, which also says what is raised.
             patient: wait for a slot as long as it takes, whatever the settings say, as `map()` does.
         """
-        request = CallbackRequest(self._core, item, parameters or None, deadline, on_end)
+        request = CallbackRequest(self._core, item, parameters or None, check_seconds("deadline", deadline), on_end)
         self._core.submit(request, **self._admitting(timeout, patient))
         return request
 
@@ -225,7 +234,10 @@ class Pipeline(Generic[Result]):
         Raises:
             Overloaded, ClosedError, ForkError, PipelineError: see `submit_group()`.
         """
-        made = [TaggedRequest(self._core, item, parameters or None, deadline, tag, on_ends) for item, tag in requests]
+        made = [
+            TaggedRequest(self._core, item, parameters or None, check_seconds("deadline", deadline), tag, on_ends)
+            for item, tag in requests
+        ]
         self._core.submit_all(made, **self._admitting(timeout, patient))
         return made
 
@@ -284,7 +296,7 @@ class Pipeline(Generic[Result]):
                 raise InputError("a group has one request or more, and this one has no items")
             group = RequestGroup(len(items), on_end, ends_early)
             group.requests = requests = [
-                GroupedRequest(self._core, item, parameters or None, deadline, group, index)
+                GroupedRequest(self._core, item, parameters or None, check_seconds("deadline", deadline), group, index)
                 for index, item in enumerate(items)
             ]
             made.append(group)
@@ -320,6 +332,7 @@ class Pipeline(Generic[Result]):
         """What the core does where no slot is free."""
         if patient:
             return {"timeout": None, "reject": False}
+        timeout = check_seconds("timeout", timeout)
         return {"timeout": self.settings.timeout if timeout is None else timeout}
 
     def map(
@@ -342,7 +355,7 @@ class Pipeline(Generic[Result]):
             ConfigError: `in_flight` is less than 1.
         """
         ahead = self.slots if in_flight is None else in_flight
-        if ahead < 1:
+        if not ahead >= 1:
             raise ConfigError(f"in_flight is at least 1, not {in_flight}")
         return self._map(iter(items), parameters or None, ahead, return_exceptions)
 
@@ -367,7 +380,7 @@ class Pipeline(Generic[Result]):
             Overloaded: no slot is free, and `when_full` is "raise".
             DeadlineExceeded: see `submit()`.
         """
-        request = AsyncRequest(self._core, item, parameters or None, deadline)
+        request = AsyncRequest(self._core, item, parameters or None, check_seconds("deadline", deadline))
         if not self._core.run_inline(request):
             self._core.submit(request, timeout=None, wait=False)
         result: Result = await request.wait()
@@ -401,6 +414,13 @@ class Pipeline(Generic[Result]):
     def slots(self) -> int:
         """How many requests it holds at a time."""
         return self._core.slots
+
+    @property
+    def fault(self) -> BaseException | None:
+        """The exception that ended a thread of this pipeline; None while it works. Then all requests fail, those that
+        were taken in before and later ones, with a PipelineError. Make another pipeline.
+        """
+        return self._core.fault
 
     def stats(self) -> PipelineStats:
         """What it has done so far."""

@@ -451,7 +451,7 @@ class CudaExecutor(Generic[Result]):
 
     def row_results(self, count: int) -> list[Result]:
         results, self._results = self._results, []
-        self._items = [None] * self.capacity
+        self._items[:count] = [None] * count
         return results
 
     def close(self) -> None:

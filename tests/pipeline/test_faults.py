@@ -276,6 +276,7 @@ def fault(pipeline: Pipeline[Any], futures: Sequence[Future[Any]]) -> None:
         assert isinstance(error, PipelineError)
         assert "OSError('a fault')" in str(error)
         assert isinstance(error.__cause__, OSError)
+    assert isinstance(pipeline.fault, OSError)
     for later in (lambda: pipeline.submit(2), lambda: pipeline.submit(3), lambda: next(pipeline.map([2]))):
         with pytest.raises(PipelineError, match="has failed by a fault of its own"):
             later()

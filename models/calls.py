@@ -11,7 +11,7 @@ import numpy as np
 
 from ..image import HostImage, ImageSource
 from ..pipeline.warm_up import sizes_to_run
-from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, RunLock, Timings
+from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, Timings
 from .grouping import Grouped
 from .image_calls import ImageCalls
 from .read_ahead import read_ahead
@@ -53,15 +53,6 @@ class Calls(ImageCalls[Result]):
     def batch_limit(self) -> int:
         """The most images in one run."""
         return self._limit
-
-    @property
-    def run_locks(self) -> tuple[RunLock, ...]:
-        """What batches of requests that run on the processor hold meanwhile."""
-        return self._stages.run_locks
-
-    def run_within(self, lock: RunLock) -> None:
-        """Batches of requests that run on the processor hold `lock` meanwhile, and those that they hold already."""
-        self._stages.run_locks += (lock,)
 
     @abstractmethod
     def _check_parameters(self, parameters: Parameters) -> None:

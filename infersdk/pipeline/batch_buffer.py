@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..errors import InputError, ShapeError, UnsupportedModelError
 if TYPE_CHECKING:
     from ..infer import Infer
 
-__all__ = ["BatchBuffer", "OneBucket", "SharingBuffer", "TensorBatchBuffer"]
+__all__ = ["BatchBuffer", "OneBucket", "TensorBatchBuffer"]
 
 #: Copying so many bytes takes less time than waking up another thread.
 QUICK_NBYTES = 64 * 1024
@@ -86,17 +86,6 @@ class BatchBuffer(Protocol):
         """Frees what the buffer holds."""
 
 
-@runtime_checkable
-class SharingBuffer(BatchBuffer, Protocol):
-    """A buffer whose run may leave cores to the next batch before it ends.
-
-    Attributes:
-        core_is_free: what `run()` gives `Infer.forward_rows()`. The pipeline sets it before a run, and None after it.
-    """
-
-    core_is_free: Callable[[], object] | None
-
-
 class OneBucket:
     """The part of a `BatchBuffer` that is about buckets, where all requests share batches."""
 
@@ -126,8 +115,6 @@ class TensorBatchBuffer(OneBucket):
     Raises:
         UnsupportedModelError: an input or output has no batch axis, or an input leaves other dimensions free.
     """
-
-    core_is_free: Callable[[], object] | None = None
 
     def __init__(self, infer: Infer, capacity: int) -> None:
         self.capacity = capacity
@@ -200,7 +187,7 @@ class TensorBatchBuffer(OneBucket):
             if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
-        infer.forward_rows(self.core_is_free)
+        infer.forward_rows()
 
     def results(self, count: int) -> Sequence[Any]:
         with self._infer.stream_guard:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from .executor import BatchItem, DevicePostprocess, Executor, HostOutputs, ModelStages, OutputRow, Parameters, Timings
 from .following import FollowingBuffer, FollowingExecutor, make_executor
 from .placement import PreprocessPlacement
-from .run_locks import RunLock
 from .run_order import RunOrder
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "OutputRow",
     "Parameters",
     "PreprocessPlacement",
-    "RunLock",
     "RunOrder",
     "Timings",
     "make_executor",

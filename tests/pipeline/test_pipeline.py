@@ -558,7 +558,7 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
     """The runner that has the row does not wait for it for ever."""
     pipeline = Pipeline(model, max_delay=0)
     workers = pipeline._core._workers
-    prepare_own, prepare = workers.prepare, SquaresBuffer.prepare
+    prepare_own, prepare = workers.prepare_all, SquaresBuffer.prepare
 
     def interrupted(*arguments: Any) -> Any:
         if when == "after":
@@ -568,11 +568,11 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
     if when == "in":
         monkeypatch.setattr(SquaresBuffer, "prepare", interrupted)
     else:
-        monkeypatch.setattr(workers, "prepare", interrupted)
+        monkeypatch.setattr(workers, "prepare_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pipeline.submit(3)  # odd: by this thread
     monkeypatch.setattr(SquaresBuffer, "prepare", prepare)
-    monkeypatch.setattr(workers, "prepare", prepare_own)
+    monkeypatch.setattr(workers, "prepare_all", prepare_own)
     assert [future.result(LONG) for future in pipeline.submit_many([4, 5])] == [16, 25]
     pipeline.close()
     consistent(pipeline.stats())
@@ -603,45 +603,6 @@ def test_map_keeps_the_order_and_takes_no_more_than_it_needs(model: Squares) -> 
 def test_map_waits_where_submit_would_raise(model: Squares) -> None:
     with Pipeline(model, max_delay=0, slots=4, when_full="raise") as pipeline:
         assert list(pipeline.map(range(12), in_flight=100)) == [i * i for i in range(12)]
-
-
-def test_requests_that_one_thread_waits_for(model: Squares) -> None:
-    with Pipeline(model, max_delay=0, slots=4, when_full="raise") as pipeline:
-        begun = [pipeline.begin(item) for item in [*range(12), -2]]
-        assert [request.outcome() for request in begun[:12]] == [i * i for i in range(12)]
-        assert isinstance(begun[12].outcome(return_exceptions=True), InputError)
-        with pytest.raises(InputError, match="-2 is below zero"):
-            begun[12].outcome()
-        assert not begun[0].cancel(), "it has ended"
-    with pytest.raises(ClosedError):
-        pipeline.begin(1)
-
-
-def test_requests_that_call_when_they_end(model: Squares) -> None:
-    ended: list[tuple[Any, Any]] = []
-    both = threading.Event()
-
-    def on_end(request: Any) -> None:
-        ended.append((request.result, type(request.error)))
-        if len(ended) == 2:
-            both.set()
-
-    with Pipeline(model, max_delay=0) as pipeline:
-        pipeline.submit_for(on_end, 3)
-        pipeline.submit_for(on_end, -2)
-        assert both.wait(10)
-        assert sorted(ended, key=str) == sorted([(9, type(None)), (None, InputError)], key=str)
-        pipeline.submit_for(on_end, 3, deadline=0)
-        assert ended[2] == (None, DeadlineExceeded), "before it returns"
-    with pytest.raises(ClosedError):
-        pipeline.submit_for(on_end, 3)
-    assert len(ended) == 3
-    with Pipeline(model, max_delay=30) as pipeline:
-        request = pipeline.submit_for(on_end, 3)
-        assert request.cancel()
-        assert request.cancel(), "it is cancelled already"
-        assert ended[3] == (None, CancelledError)
-    assert len(ended) == 4
 
 
 def test_map_and_errors(model: Squares) -> None:

@@ -166,7 +166,6 @@ def test_a_part_that_fails_takes_the_others_back(large: np.ndarray) -> None:
             tiled.submit(large[:400, :400]).result(60)
         assert len(rows) < 20
         stats = pipeline.stats()
-        assert stats.cancelled > 100
         assert (stats.submitted, stats.failed) == (stats.done + stats.cancelled + stats.failed, 1)
         assert len(tiled(large[:400, :400])) > 0
 

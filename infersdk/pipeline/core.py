@@ -284,7 +284,8 @@ class PipelineCore:
         if self._forks != _forks:
             return  # the threads are the parent's, and so are the buffers
         with self._lock:
-            self._lifecycle.closing = self._scheduler.draining = True
+            self._lifecycle.closing = True
+            self._scheduler.draining |= drain  # otherwise later: what is to be cancelled must not leave
             left_over = [] if drain else [*self._admission.queue, *self._scheduler.requests()]
             self._wake_all()
         errors = []
@@ -300,6 +301,8 @@ class PipelineCore:
     def _wait_until_ended(self) -> None:
         current = threading.current_thread()
         with self._lock:
+            self._scheduler.draining = True
+            self._wake_all()
             while self._lifecycle.fault is None and (not self._scheduler.idle or self._admission.queue):
                 self._drained.wait()
             self._lifecycle.stopped = True

@@ -309,7 +309,8 @@ class CudaExecutor(Generic[Result]):
                     yield self._finish(*begun.popleft())
             finally:
                 for context, _ in begun:  # an image could not be read, or the caller stopped asking
-                    context.finish()
+                    if context.is_busy:
+                        context.finish()
                 self.timings.infer += perf_counter() - start
 
     def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
@@ -419,6 +420,9 @@ class CudaExecutor(Generic[Result]):
 
     def close(self) -> None:
         for context in self._contexts:
+            if context.is_busy:  # of a stream that waits for its caller
+                with contextlib.suppress(InferSDKError):
+                    context.finish()
             context.close()
             if context.infer is not self.infer:
                 context.infer.close()

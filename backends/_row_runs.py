@@ -80,23 +80,21 @@ class Choice:
         """Whether it is decided."""
         return self._refused or self._runs >= self.TRIAL
 
-    def next_splits(self) -> tuple[bool, bool, bool]:
-        """Whether the next run is split, whether its duration counts, and whether it may leave cores to the run behind
-        it: not where either is measured.
-        """
+    def next_splits(self) -> tuple[bool, bool]:
+        """Whether the next run is split, and whether its duration counts."""
         if self._refused:
-            return False, False, False
+            return False, False
         with self._lock:
             if self.outputs is None:
-                return False, False, False
+                return False, False
             self._runs += 1
             run = self._runs
             if run <= self.TRIAL:
-                return run % 2 == 0, run > 2, False
+                return run % 2 == 0, run > 2
             since = run % REVIEW
             if since < 2 * MEASURED:
-                return since % 2 == 0, True, False
-            return self.splits, False, since < REVIEW - 1
+                return since % 2 == 0, True
+            return self.splits, False
 
     def learn(self, outputs: Mapping[str, tuple[int, ...]], batch: int) -> None:
         """A batch has run as a whole, with outputs of these shapes."""
@@ -201,33 +199,21 @@ class RowRuns:
             if self._alive() is runtime:
                 self._alive = lambda: None
 
-    def side_by_side(
-        self, count: int, run_row: Callable[[int, int], None], core_is_free: Callable[[], object] | None = None
-    ) -> None:
-        """Runs so many rows, each once; the calling thread is one of those that do. The first error is raised.
-
-        Args:
-            core_is_free: see `Infer.forward_rows()`.
-        """
+    def side_by_side(self, count: int, run_row: Callable[[int, int], None]) -> None:
+        """Runs so many rows, each once; the calling thread is one of those that do. The first error is raised."""
         rows = deque(range(count))
-        to_tell = deque([core_is_free] if core_is_free is not None else [])  # by the thread that takes it out
 
         def work(worker: int) -> None:
             while True:
                 try:
                     row = rows.popleft()
                 except IndexError:
-                    break
+                    return
                 try:
                     run_row(row, worker)
                 except BaseException:
                     rows.clear()
                     raise
-            try:
-                tell = to_tell.popleft()
-            except IndexError:
-                return
-            tell()
 
         helpers = [_Helper(work, worker) for worker in range(1, min(self.cores, count))]
         try:
@@ -404,7 +390,7 @@ class RunsRows(Infer):
             return self.warm_up_runs
         return Choice.TRIAL + 1  # the first one shows the shapes of the outputs
 
-    def forward_rows(self, core_is_free: Callable[[], object] | None = None) -> Mapping[str, Tensor]:
+    def forward_rows(self) -> Mapping[str, Tensor]:
         rows = self._rows
         if rows is None or rows.failed:
             return self.forward()
@@ -414,11 +400,9 @@ class RunsRows(Infer):
         if batch < rows.cores or any(shape[0] != batch for shape in shapes):
             return self.forward()
         choice = rows.choice(tuple(shape[1:] for shape in shapes))
-        splits, counts, shares = choice.next_splits()
-        if not shares:
-            core_is_free = None
+        splits, counts = choice.next_splits()
         started = perf_counter()
-        if not splits or not self._run_split(rows, choice, batch, core_is_free):
+        if not splits or not self._run_split(rows, choice, batch):
             splits = False
             self.forward()
             choice.learn({name: tensor.shape for name, tensor in self._outputs.items()}, batch)
@@ -426,7 +410,7 @@ class RunsRows(Infer):
             choice.add(splits, (perf_counter() - started) / batch)
         return self._outputs_view
 
-    def _run_split(self, rows: RowRuns, choice: Choice, batch: int, core_is_free: Callable[[], object] | None) -> bool:
+    def _run_split(self, rows: RowRuns, choice: Choice, batch: int) -> bool:
         """Runs the rows one by one, and what is left over after whole rounds together; whether that was possible."""
         if self._row_runner is None:
             if (runtime := rows.runtime()) is None:
@@ -441,7 +425,7 @@ class RunsRows(Infer):
                 tensor.host_ptr()
             for tensor in self._outputs.values():
                 tensor.host_ptr(read=False, write=True)
-            rows.side_by_side(split, runner.run_row, core_is_free if split == batch else None)
+            rows.side_by_side(split, runner.run_row)
             if split < batch:
                 self._bound = None  # the request of a backend may be bound to these rows now
                 runner.run_rest()

@@ -34,8 +34,6 @@ from infersdk.image import HostImage
 from infersdk.models import YOLOv5
 from infersdk.pipeline import OneBucket
 from infersdk.pipeline.scheduler import Scheduler
-from infersdk.pipeline.spinning_wakeup import SpinningWakeup
-from infersdk.pipeline.staggered_wakeup import StaggeredWakeup, Wakeup
 from infersdk.pipeline.stats import BOUNDS
 
 BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
@@ -390,39 +388,11 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-@contextlib.contextmanager
-def _spread(pipeline: Pipeline[Any], batches: int) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for group in pipeline._core.groups:
-            for name in ("_least", "_most", "batches"):
-                stack.enter_context(_replaced(group.spread, name, batches))
-        yield
-
-
-@contextlib.contextmanager
-def _woken_by(pipeline: Pipeline[Any], wakeup: Wakeup) -> Iterator[None]:
-    """While no request is in the pipeline."""
-    core = pipeline._core
-    with _replaced(core, "wakeup", wakeup), _replaced(core._admission, "_wakeup", wakeup):
-        yield
-
-
-def _variants(pipeline: Pipeline[Any], kind: str) -> dict[str, Callable[[], Any]]:
+def _variants() -> dict[str, Callable[[], Any]]:
     """One thing at a time is changed."""
-    threads = {
-        "threads that run wake the next one": lambda: _woken_by(pipeline, StaggeredWakeup()),
-        **{
-            f"{n} threads are awake, and spin for {us} us": lambda n=n, us=us: _woken_by(
-                pipeline, SpinningWakeup(n, 1e-6 * us)
-            )
-            for n, us in ((2, 200), (3, 200), (4, 100), (4, 200), (4, 400), (6, 200), (8, 200))
-        },
-    }
     return {
         "as it is": contextlib.nullcontext,
         "the interpreter's lock is asked for after 0.5 ms": lambda: _switch_interval(0.5e-3),
-        **(threads if kind == "threads" else {}),
-        "3 batches": lambda: _spread(pipeline, 3),
         "no learning": lambda: learning(False),
     }
 
@@ -444,7 +414,7 @@ class _Trace:
             for owner, name in (
                 (cuda.InFlightBatch, "begin"), (cuda.InFlightBatch, "_bring_in"), (Infer, "enqueue"),
                 (DeviceBoxes, "queue"), (DeviceBoxes, "collect"), (cuda.InFlightBatch, "finish"),
-                (batch_runners, "hand_out"), (batch_runners.BatchRunners, "_dispatch"),
+                (batch_runners.BatchRunners, "_dispatch"),
             ):  # fmt: skip
                 stack.enter_context(_replaced(owner, name, self._timed(name, getattr(owner, name))))
             yield
@@ -497,7 +467,7 @@ def _probe(pipeline: Pipeline[Any], frame: Any, seconds: float) -> None:
     for kind, callers in CALLERS.items():
         for count in COUNTS:
             print(f"{count} {kind}")
-            for name, variant in _variants(pipeline, kind).items():
+            for name, variant in _variants().items():
                 with variant():
                     print(f"  {name}: {measured(callers, pipeline, frame, count, settle=0.2, seconds=seconds)}")
             trace = _Trace()

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,6 @@ from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR
 from infersdk.image import HostImage, read_image
 from infersdk.models import Classifier, Detections, Embedder, TwoStage, YOLOv5, YOLOv8
 from infersdk.models.composed import cutter
-from infersdk.models.composed.stage_driver import StageDriver, map_blocks
 
 ROUNDS = int(os.environ.get("INFERSDK_BENCH_ROUNDS", "5"))
 
@@ -174,20 +173,9 @@ def test_on_a_gpu(assets: Path, claim: Callable[..., None], cuda_graph: bool) ->
     report(claim, f"{name}, the share of what the device allows", found.apart / found.both, 0.9)
 
 
-def in_blocks(both: TwoStage, images: Sequence[HostImage]) -> Iterator[Any]:
-    """As `map()` does it on a device."""
-    driver = StageDriver(both, {})
-    try:
-        yield from map_blocks(iter(images), driver.submit, driver.capacity, 6 * driver.capacity)
-    finally:
-        driver.close()
-
-
 @pytest.mark.parametrize("count", [0, 2, 8])
 def test_what_the_host_costs(claim: Callable[..., None], count: int) -> None:
-    """Microseconds of an image with so many parts, with models that take no time; and of a detector alone. "both" are
-    requests, and "blocks" is the one thread that drives both models of a device.
-    """
+    """Microseconds of an image with so many parts, with models that take no time; and of a detector alone."""
     pytest.importorskip("onnxruntime")
     corners = np.random.default_rng(1).uniform(0, 200, (count, 2))
     found = Detections.of(np.hstack([corners, corners + 100]), np.ones(count), names=("a",), size=(640, 360))
@@ -196,11 +184,10 @@ def test_what_the_host_costs(claim: Callable[..., None], count: int) -> None:
     detector._pipeline_holder._pipeline = Pipeline(NoDevice(found), max_batch=16)
     second._pipeline_holder._pipeline = Pipeline(NoDevice("an answer"), max_batch=16)
     with TwoStage(detector, second) as both:
-        costs: dict[str, list[tuple[float, ...]]] = {"detector": [], "both": [], "blocks": []}
+        costs: dict[str, list[tuple[float, ...]]] = {"detector": [], "both": []}
         for _ in range(5):
             costs["detector"].append(cost(detector.map(images), len(images)))
             costs["both"].append(cost(both.map(images), len(images)))
-            costs["blocks"].append(cost(in_blocks(both, images), len(images)))
     print()
     for name, own in costs.items():
         wall, processor, sleeps = np.median(own, 0)
@@ -208,7 +195,7 @@ def test_what_the_host_costs(claim: Callable[..., None], count: int) -> None:
             f"{count} parts, {name}: {wall:.1f} us an image, {processor:.1f} us of processors, {sleeps:.2f} sleeps of "
             "threads"
         )
-    alone, both_costs, _ = (np.array(own)[:, 0] for own in costs.values())
+    alone, both_costs = (np.array(own)[:, 0] for own in costs.values())
     ratio = Spread.of(both_costs / alone)
     claim(
         f"two stages, the host's time with {count} parts over the detector",

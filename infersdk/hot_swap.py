@@ -332,9 +332,9 @@ class HotSwap(Infer):
         self.current()
         self._enqueue()
 
-    def forward_rows(self, core_is_free: Callable[[], object] | None = None) -> Mapping[str, Tensor]:
+    def forward_rows(self) -> Mapping[str, Tensor]:
         self.current()
-        self._active.forward_rows(core_is_free)
+        self._active.forward_rows()
         return self._outputs_view
 
     def runs_to_warm_up(self, count: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from .tensor import Tensor
 
@@ -22,14 +22,10 @@ class IndependentRows:
 
         def forward(self) -> Mapping[str, Tensor]: ...
 
-    def forward_rows(self, core_is_free: Callable[[], object] | None = None) -> Mapping[str, Tensor]:
+    def forward_rows(self) -> Mapping[str, Tensor]:
         """As `forward()`, for a batch whose rows do not depend on each other, such as the images of several requests.
 
         A backend may run such rows one by one, side by side on the cores of the processor, where that takes less time.
-
-        Args:
-            core_is_free: called when a core has nothing left to do for this batch, while others finish its last rows:
-                the next batch may begin. Once at most, in any thread; never where all cores end together.
         """
         return self.forward()
 

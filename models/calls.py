@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ..errors import ClosedError
 from ..image import HostImage, ImageSource
 from ..pipeline.warm_up import sizes_to_run
-from .execution import BatchItem, FollowingExecutor, ModelStages, Parameters, RunLock, Timings
+from .execution import BatchItem, Executor, ExecutorPool, Lease, ModelStages, Parameters, Timings
 from .grouping import Grouped
 from .image_calls import ImageCalls
 from .read_ahead import read_ahead
@@ -46,22 +48,13 @@ class Calls(ImageCalls[Result]):
     _input: ImageInput
     _limit: int  # images in a batch
     _stages: ModelStages[Result]
-    _following: FollowingExecutor[Result]
+    _executors: ExecutorPool[Result]
     _idle: IdleRelease
 
     @property
     def batch_limit(self) -> int:
         """The most images in one run."""
         return self._limit
-
-    @property
-    def run_locks(self) -> tuple[RunLock, ...]:
-        """What batches of requests that run on the processor hold meanwhile."""
-        return self._stages.run_locks
-
-    def run_within(self, lock: RunLock) -> None:
-        """Batches of requests that run on the processor hold `lock` meanwhile, and those that they hold already."""
-        self._stages.run_locks += (lock,)
 
     @abstractmethod
     def _check_parameters(self, parameters: Parameters) -> None:
@@ -90,26 +83,49 @@ class Calls(ImageCalls[Result]):
             yield from self._stream_in_use(images, parameters)
 
     def _stream_in_use(self, images: Iterator[ImageSource | HostImage], parameters: Parameters) -> Iterator[Result]:
-        grouped = self._grouped(images, parameters)
-        batches = grouped.batches()
-        exhausted = False
+        lease = self._executors.lease(stream=True)
+        run: Any = None
+        try:
+            grouped = self._grouped(images, parameters, lease)
+            batches = grouped.batches()
+            exhausted = False
 
-        def until_swapped() -> Iterator[list[BatchItem]]:
-            nonlocal exhausted
-            while not self._following.is_outdated:
-                batch = next(batches, None)
-                if batch is None:
-                    exhausted = True
-                    return
-                yield batch
+            def until_swapped() -> Iterator[list[BatchItem]]:
+                nonlocal exhausted
+                while not lease.following.is_outdated:
+                    batch = _read(batches, lease)
+                    if batch is None:
+                        exhausted = True
+                        return
+                    yield batch
 
-        while not exhausted:
-            for results in self._following.current().stream(until_swapped()):
-                yield from grouped.in_order(results)
+            while not exhausted:
+                lease.executor = lease.following.current()
+                run = lease.executor.stream(until_swapped())
+                for results in run:
+                    lease.pause()  # the caller may take any time
+                    yield from grouped.in_order(results)
+                    lease.resume()
+        except GeneratorExit:
+            with contextlib.suppress(ClosedError):  # then its batches have ended
+                lease.resume()
+                run.close()
+            raise
+        finally:
+            lease.end()
 
     def _warm_up_calls(self, progress: Progress | None, example: ImageSource | HostImage | None) -> None:
         """Runs batches of all sizes on all canvases, as calls do."""
-        executor, canvases = self._following.current(), self._stages.canvases
+        lease = self._executors.lease()
+        try:
+            self._warm_up(lease.executor, progress, example)
+        finally:
+            lease.end()
+
+    def _warm_up(
+        self, executor: Executor[Result], progress: Progress | None, example: ImageSource | HostImage | None
+    ) -> None:
+        canvases = self._stages.canvases
         image = HostImage(np.full((64, 64, 3), 114, np.uint8), "bgr") if example is None else example
         sizes = sizes_to_run(executor.infer.batch_sizes(executor.capacity), executor.capacity)
         for canvas in reversed(canvases.sizes):
@@ -148,14 +164,18 @@ class Calls(ImageCalls[Result]):
             return [self._run_one(sources[0], parameters)]
         with self._idle:
             start = perf_counter()
-            executor = self._following.current()
-            executor.timings = timings = Timings()
-            results = executor.run_arrays(sources, parameters or None)
-            if results is None:
-                results = []
-                grouped = self._grouped(iter(sources), parameters or None)
-                for done in executor.stream(grouped.batches()):
-                    results += grouped.in_order(done)
+            lease = self._executors.lease()
+            try:
+                executor = lease.executor
+                executor.timings = timings = Timings()
+                results = executor.run_arrays(sources, parameters or None)
+                if results is None:
+                    results = []
+                    grouped = self._grouped(iter(sources), parameters or None, lease)
+                    for done in executor.stream(grouped.batches()):
+                        results += grouped.in_order(done)
+            finally:
+                lease.end()
             for source, result in zip(sources, results, strict=True):
                 if isinstance(result, _REMEMBERING):
                     result._remember_image(source)
@@ -168,9 +188,12 @@ class Calls(ImageCalls[Result]):
             self._check_parameters(parameters)
         with self._idle:
             start = perf_counter()
-            executor = self._following.current()
-            executor.timings = timings = Timings()
-            result = executor.run_one(source, parameters or None)
+            lease = self._executors.lease()
+            try:
+                lease.executor.timings = timings = Timings()
+                result = lease.executor.run_one(source, parameters or None)
+            finally:
+                lease.end()
             if isinstance(result, _REMEMBERING):
                 result._remember_image(source)
             others = timings.preprocess + timings.infer + timings.postprocess
@@ -178,7 +201,9 @@ class Calls(ImageCalls[Result]):
         self.timings = timings
         return result
 
-    def _grouped(self, sources: Iterator[ImageSource | HostImage], parameters: Parameters) -> Grouped[Result]:
+    def _grouped(
+        self, sources: Iterator[ImageSource | HostImage], parameters: Parameters, lease: Lease[Result]
+    ) -> Grouped[Result]:
         """The images in batches; those on a device and those on the host do not mix, nor do canvases."""
         canvases = self._stages.canvases
 
@@ -186,13 +211,32 @@ class Calls(ImageCalls[Result]):
             canvas = canvases.of(item.image.size).input.size if canvases.several else None
             return isinstance(item.image, HostImage), canvas
 
-        items = (BatchItem(image, parameters) for image in self._images(sources))
-        return Grouped(items, key, lambda: self._following.executor.capacity)
+        items = (BatchItem(image, parameters) for image in self._images(sources, lease))
+        return Grouped(items, key, lambda: lease.executor.capacity)
 
-    def _images(self, sources: Iterator[ImageSource | HostImage]) -> Iterator[HostImage | DeviceImage | EncodedImage]:
+    def _images(
+        self, sources: Iterator[ImageSource | HostImage], lease: Lease[Result]
+    ) -> Iterator[HostImage | DeviceImage | EncodedImage]:
         """The images, decoded on all processors."""
 
         def read(source: ImageSource | HostImage) -> HostImage | DeviceImage | EncodedImage:
-            return self._following.executor.read(source)
+            return lease.executor.read(source)
 
         return read_ahead(sources, read, self._limit, overlap=self.network.stream is not None)
+
+
+def _read(batches: Iterator[list[BatchItem]], lease: Lease[Any]) -> list[BatchItem] | None:
+    """The next batch. Its images may take any time to come, so the lease is paused meanwhile, unless another thread
+    reads ahead for that of the lease.
+    """
+    if not lease.is_active_here:
+        return next(batches, None)
+    lease.pause()
+    try:
+        batch = next(batches, None)
+    except BaseException:
+        with contextlib.suppress(ClosedError):  # what came first is raised
+            lease.resume()
+        raise
+    lease.resume()
+    return batch

@@ -5,7 +5,7 @@ The server, configurations and compositions use these members alone, so each of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -20,9 +20,15 @@ if TYPE_CHECKING:
     from ..pipeline import Pipeline
     from .execution import Timings
 
-__all__ = ["ImageModel"]
+__all__ = ["CancellableRequest", "ImageModel"]
 
 Result = TypeVar("Result")
+
+
+class CancellableRequest(Protocol):
+    """A request on its way."""
+
+    def cancel(self) -> bool: ...
 
 
 class ImageModel(Protocol[Result]):
@@ -79,6 +85,18 @@ class ImageModel(Protocol[Result]):
         **parameters: Any,
     ) -> Future[Result]:
         """A request of one image. See `Pipeline.submit()`."""
+
+    def submit_batch(
+        self,
+        images: Sequence[Any],
+        on_done: Callable[[int, Any], object],
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        wait: bool | None = None,
+    ) -> Sequence[CancellableRequest]:
+        """Several requests without futures. See `Pipeline.submit_batch()`."""
 
     def map(
         self,

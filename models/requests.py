@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..options import Progress
     from ..pipeline import BatchBuffer, Pipeline
-    from ..pipeline.futures import CallbackRequest, MapRequest, RequestGroup, TaggedRequest
     from ..pipeline.pipeline import Servable
+    from ..pipeline.request import Request
     from .releasing import IdleRelease
 
 __all__ = ["PipelineHolder", "Requests"]
@@ -82,57 +82,21 @@ class Requests(Generic[Result]):
                 return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
         return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
 
-    def begin(self, image: ImageSource | HostImage, parameters: Mapping[str, Any] | None = None) -> MapRequest:
-        """One image whose result one thread alone waits for. See `Pipeline.begin()`."""
-        if self._idle.watches:
-            with self._idle:
-                return self.pipeline.begin(image, parameters)
-        return self.pipeline.begin(image, parameters)
-
-    def submit_for(
+    def submit_batch(
         self,
-        on_end: Callable[[CallbackRequest], object],
-        image: ImageSource | HostImage,
-        parameters: Mapping[str, Any] | None = None,
-        **limits: Any,
-    ) -> CallbackRequest:
-        """One image, for who makes one result of several requests. See `Pipeline.submit_for()`."""
-        if self._idle.watches:
-            with self._idle:
-                return self.pipeline.submit_for(on_end, image, parameters, **limits)
-        return self.pipeline.submit_for(on_end, image, parameters, **limits)
-
-    def submit_each(
-        self,
-        requests: Iterable[tuple[Any, Any]],
-        on_ends: Callable[[Sequence[TaggedRequest]], object],
-        parameters: Mapping[str, Any] | None = None,
-        **limits: Any,
-    ) -> list[TaggedRequest]:
-        """Several images at once. See `Pipeline.submit_each()`."""
-        with self._idle:
-            return self.pipeline.submit_each(requests, on_ends, parameters, **limits)
-
-    def submit_groups(
-        self,
-        groups: Iterable[tuple[Callable[[RequestGroup], object], Sequence[Any]]],
-        parameters: Mapping[str, Any] | None = None,
-        **limits: Any,
-    ) -> list[RequestGroup]:
-        """Several groups of images at once. See `Pipeline.submit_groups()`."""
-        with self._idle:
-            return self.pipeline.submit_groups(groups, parameters, **limits)
-
-    def submit_group(
-        self,
-        on_end: Callable[[RequestGroup], object],
         images: Sequence[Any],
+        on_done: Callable[[int, Any], object],
         parameters: Mapping[str, Any] | None = None,
-        **limits: Any,
-    ) -> RequestGroup:
-        """Several images that end together. See `Pipeline.submit_group()`."""
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        wait: bool | None = None,
+    ) -> list[Request]:
+        """Several images at once, without futures. See `Pipeline.submit_batch()`."""
         with self._idle:
-            return self.pipeline.submit_group(on_end, images, parameters, **limits)
+            return self.pipeline.submit_batch(
+                images, on_done, parameters, timeout=timeout, deadline=deadline, wait=wait
+            )
 
     def submit_many(
         self,

@@ -17,6 +17,7 @@ from ..device import Device
 from ..errors import ConfigError, UnsupportedModelError, nearest
 from ..infer import Infer
 from ..model_source import ModelLike, ModelSource
+from ..ops.batch import available_processors
 from ..registry import backend_class, load
 from .calls import Calls
 from .canvases import Canvases, CanvasPlan, profiles_of_open_size
@@ -25,8 +26,8 @@ from .description import ModelDescription
 from .execution import (
     DevicePostprocess,
     Executor,
+    ExecutorPool,
     FollowingBuffer,
-    FollowingExecutor,
     ModelStages,
     Parameters,
     PreprocessPlacement,
@@ -295,7 +296,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         """Frees the model. What was submitted and has not begun to run is cancelled."""
         self._idle.close()
         self._pipeline_holder.close()
-        self._following.close()
+        self._executors.close()
         self.network.close()
 
     def __enter__(self) -> Self:
@@ -317,7 +318,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     def _release_now(self) -> Callable[[], None]:
         """Releases all but the pipeline, and returns what closes that."""
         pipeline = self._pipeline_holder.detach()
-        self._following.release()
+        self._executors.release()
         self.network.release()
         return pipeline.close if pipeline is not None else lambda: None
 
@@ -385,7 +386,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     def _start(self) -> None:
         self.timings = Timings()
         self._limit = self._input.batch_limit(self.network)
-        self._following = FollowingExecutor(self.network, self._maker(None))
+        self._executors = ExecutorPool(self.network, self._maker(None), _calls_at_a_time(self.network))
         self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
 
     def _maker(self, capacity: int | None, *, shares_cpu: bool = False) -> Callable[[Infer], Executor[Result]]:
@@ -457,6 +458,11 @@ def _refusal(name: str, kind: str, why: str, model: ModelDescription) -> Unsuppo
     error = UnsupportedModelError(f"{name} is not a model for {kind}: {why}. It looks like {model.looks_like}")
     error.reason = why
     return error
+
+
+def _calls_at_a_time(network: Infer) -> int:
+    """As many as a processor has cores; those on a GPU wait for each other."""
+    return available_processors() if Device.parse(network.device).kind == "cpu" else 1
 
 
 def _model_of(path: ModelLike | Infer, options: Mapping[str, Any]) -> ModelSource | Infer:

@@ -85,10 +85,6 @@ KEEP_GIL = (
     "ifs_stream_device",
     "ifs_stream_wait",
     "ifs_cuda_detection_decoder_run",
-    "ifs_wakeup_release",
-    "ifs_wakeup_forget",
-    "ifs_wakeup_hold",
-    "ifs_wakeup_let_go",
 )
 
 KEEP_GIL_MACROS = """

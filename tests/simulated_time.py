@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from infersdk.pipeline.admission import Admission
-from infersdk.pipeline.instance_group import InstanceGroup
 from infersdk.pipeline.request import Request
-from infersdk.pipeline.scheduler import Scheduler
-from infersdk.pipeline.staggered_wakeup import StaggeredWakeup
+from infersdk.pipeline.scheduler import InstanceGroup, Scheduler
 from infersdk.pipeline.stats import Statistics
 
 if TYPE_CHECKING:
@@ -29,20 +27,6 @@ __all__ = ["Simulation", "h200_seconds"]
 def h200_seconds(count: int) -> float:
     """Seconds that an H200 takes for so many images: FP16 YOLOv5s on TensorRT-RTX, measured at batch 1, 8 and 32."""
     return float(np.interp(count, (1, 8, 32), (0.42e-3, 1.16e-3, 3.69e-3)))
-
-
-class _Request(Request):
-    def start(self) -> bool:
-        return True
-
-    def succeed(self, result: Any) -> None:
-        raise NotImplementedError
-
-    def fail(self, error: BaseException) -> None:
-        raise NotImplementedError
-
-    def cancel(self) -> bool:
-        raise NotImplementedError
 
 
 class _Buffer:
@@ -93,7 +77,7 @@ class Simulation:
         self.scheduler = Scheduler([self.group], max_delay, self.statistics, lock, lambda: self.now)
         if not learns:
             self.scheduler._complete = lambda batch, occupied: occupied >= batch.capacity  # type: ignore[method-assign]
-        self._admission = Admission(self.scheduler, self.statistics, StaggeredWakeup(), threading.Condition(lock))
+        self._admission = Admission(self.scheduler, self.statistics, threading.Condition(lock))
         self._seconds, self._copy, self._host, self._lag, self._think = seconds, copy, host, lag, think
         self._max_delay = max_delay
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -102,7 +86,7 @@ class Simulation:
         self._models_free = [0.0] * max_running
         self._model_free_since = 0.0
         self._timer = 0.0
-        self.callers = callers
+        self.callers = self._present = callers  # those that are to stay, and those that have not gone
         self.busy = 0.0  # seconds of the model
         self.batches: list[tuple[float, int]] = []  # when each one left, and how many it were
         self.longest_wait = 0.0  # of a request while the model was free
@@ -126,10 +110,6 @@ class Simulation:
 
     # ---- events ----
 
-    @property
-    def wakeup(self) -> StaggeredWakeup:
-        raise NotImplementedError
-
     def withdraw(self, request: Request) -> bool:
         raise NotImplementedError
 
@@ -142,7 +122,7 @@ class Simulation:
         self._at(self._host_free, then)
 
     def _submit(self, comes_back: bool) -> None:
-        request = _Request(self, comes_back, None, None)
+        request = Request(self, comes_back, None, None, lambda _: None)
         request.submitted = self.now
         if self._admission.admit(request, True):
             self.scheduler.prepared(request)
@@ -190,7 +170,9 @@ class Simulation:
         self.statistics.batch_done([request.submitted for request in requests], 0, self.now, self.now, self.now)
         for request in requests:
             request.settled, request.batch = True, None
-            if request.item and self.statistics.in_pipeline < self.callers:
+            if request.item and self._present > self.callers:
+                self._present -= 1
+            elif request.item:
                 self.submit_at(self.now + self._lag + self._think())
         self._admission.release(batch)
         self._dispatch()

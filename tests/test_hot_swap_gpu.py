@@ -77,9 +77,9 @@ def test_a_wrapper_takes_the_path_on_the_device_after_it() -> None:
             yield IMAGE
 
     with YOLOv5(DETECTOR, "tensorrt-rtx", max_batch=4, while_building="onnxruntime@cpu", tf32=False) as model:
-        assert isinstance(model._following.executor, HostExecutor)
+        assert isinstance(model._executors._idle[0].executor, HostExecutor)
         results = list(model.stream(images()))
-        assert isinstance(model._following.executor, CudaExecutor)
+        assert isinstance(model._executors._idle[0].executor, CudaExecutor)
         assert model.network.active_backend == "tensorrt-rtx"
     assert len(results) == 24
     for found in results:

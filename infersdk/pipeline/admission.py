@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .request import BatchState, Request
     from .scheduler import Scheduler
-    from .staggered_wakeup import Wakeup
     from .stats import Statistics
 
 __all__ = ["Admission"]
@@ -19,15 +18,12 @@ class Admission:
     """Gives requests slots (rows of batches), in the order in which they came. Used under the pipeline's lock.
 
     Args:
-        wakeup: wakes the threads that wait for a slot.
         drained: notified when a slot is free and no request waits for it.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, statistics: Statistics, wakeup: Wakeup, drained: threading.Condition
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, statistics: Statistics, drained: threading.Condition) -> None:
         self.queue: deque[Request] = deque()  # requests that wait for a slot
-        self._scheduler, self._statistics, self._wakeup, self._drained = scheduler, statistics, wakeup, drained
+        self._scheduler, self._statistics, self._drained = scheduler, statistics, drained
 
     def admit(self, request: Request, preparing: bool) -> bool:
         """Gives a request a slot, if one is free and no request waits for it; see `Scheduler.add()`."""
@@ -64,7 +60,7 @@ class Admission:
 
     def release(self, batch: BatchState, *, prepares: bool = False) -> list[Request]:
         """A batch has been run, and its slots are free. See `serve_queue()`."""
-        self._scheduler.free(batch, queued=bool(self.queue))
+        self._scheduler.free(batch)
         return self.serve_queue(prepares=prepares)
 
     def serve_queue(self, *, prepares: bool = False) -> list[Request]:
@@ -98,4 +94,4 @@ class Admission:
     def _left_queue(self, request: Request) -> None:
         waiter, request.slot_waiter = request.slot_waiter, None
         if waiter is not None:
-            self._wakeup.release(waiter)
+            waiter.release()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..errors import InputError, ShapeError, UnsupportedModelError
 if TYPE_CHECKING:
     from ..infer import Infer
 
-__all__ = ["BatchBuffer", "OneBucket", "SharingBuffer", "TensorBatchBuffer"]
+__all__ = ["BatchBuffer", "OneBucket", "TensorBatchBuffer"]
 
 #: Copying so many bytes takes less time than waking up another thread.
 QUICK_NBYTES = 64 * 1024
@@ -55,10 +55,12 @@ class BatchBuffer(Protocol):
         """Copies row `source` to row `target`, whose request has gone."""
 
     def run(self, count: int) -> None:
-        """Runs the first `count` rows. What it raises becomes the failure of each of them."""
+        """Runs the first `count` rows. Where it raises, each half of the rows is moved to the front and run again, down
+        to single rows: what it raises for a single row becomes the failure of that request.
+        """
 
     def results(self, count: int) -> Sequence[Any]:
-        """A result, or an exception, for each of the first `count` rows."""
+        """A result, or an exception, for each of the first `count` rows. The rows behind them are kept."""
 
     def refresh(self) -> bool:
         """Changes to the backend that serves now, if that is another one. Called while the buffer is empty.
@@ -82,17 +84,6 @@ class BatchBuffer(Protocol):
 
     def close(self) -> None:
         """Frees what the buffer holds."""
-
-
-@runtime_checkable
-class SharingBuffer(BatchBuffer, Protocol):
-    """A buffer whose run may leave cores to the next batch before it ends.
-
-    Attributes:
-        core_is_free: what `run()` gives `Infer.forward_rows()`. The pipeline sets it before a run, and None after it.
-    """
-
-    core_is_free: Callable[[], object] | None
 
 
 class OneBucket:
@@ -124,8 +115,6 @@ class TensorBatchBuffer(OneBucket):
     Raises:
         UnsupportedModelError: an input or output has no batch axis, or an input leaves other dimensions free.
     """
-
-    core_is_free: Callable[[], object] | None = None
 
     def __init__(self, infer: Infer, capacity: int) -> None:
         self.capacity = capacity
@@ -198,7 +187,7 @@ class TensorBatchBuffer(OneBucket):
             if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
-        infer.forward_rows(self.core_is_free)
+        infer.forward_rows()
 
     def results(self, count: int) -> Sequence[Any]:
         with self._infer.stream_guard:

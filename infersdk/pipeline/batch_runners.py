@@ -5,19 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from .batch_buffer import SharingBuffer
-from .futures import AsyncRequest, hand_out
 from .prepare_workers import PrepareWorkers, fail_expired
-from .request import BatchState, Request, RequestStages, prepare_row
+from .request import BatchState, Request, RequestStages
 from .threads import Lifecycle, PipelineThread, Supervisor, end_request, log_error
 
 if TYPE_CHECKING:
     from .admission import Admission
-    from .inline_runs import InlineRuns
-    from .instance_group import InstanceGroup
-    from .scheduler import Scheduler
+    from .batch_buffer import BatchBuffer
+    from .scheduler import InstanceGroup, Scheduler
     from .stats import Statistics
 
 __all__ = ["BatchRunners"]
@@ -27,9 +24,6 @@ class BatchRunners:
     """Threads that take the batches of one instance group to the model, and hand out the results.
 
     There is one more than batches may be in flight: it postprocesses while the next batch is on the model.
-
-    Args:
-        shares_cores: a batch whose last rows leave a core idle does not count as on the model any more.
     """
 
     def __init__(
@@ -41,16 +35,13 @@ class BatchRunners:
         admission: Admission,
         statistics: Statistics,
         workers: PrepareWorkers,
-        inline: InlineRuns,
         *,
-        shares_cores: bool,
         name: str,
         supervisor: Supervisor,
     ) -> None:
         self._lock, self._lifecycle, self._group = lock, lifecycle, group
         self._scheduler, self._admission, self._statistics = scheduler, admission, statistics
-        self._workers, self._inline, self._name, self._supervisor = workers, inline, name, supervisor
-        self._shares_cores = shares_cores and all(isinstance(batch.buffer, SharingBuffer) for batch in group.batches)
+        self._workers, self._name, self._supervisor = workers, name, supervisor
         self.threads = [
             PipelineThread(f"{name}-runner-{i}", self._work, supervisor) for i in range(group.max_in_flight + 1)
         ]
@@ -69,26 +60,6 @@ class BatchRunners:
             except BaseException as error:
                 self._supervisor.thread_failed(error, requests)
                 return
-
-    def run_inline(self, batch: BatchState, request: AsyncRequest) -> None:
-        """Prepares and runs a batch of one request, which has left, in the calling thread: that of its event loop."""
-        request.in_own_loop = True
-        try:
-            prepare_row(batch, request)
-        except BaseException as error:
-            self._fail_inline(batch, request, error)
-        else:
-            self._run(batch, [request], prepares=False)
-
-    def _fail_inline(self, batch: BatchState, request: AsyncRequest, error: BaseException) -> None:
-        """Ends a request that could not be prepared."""
-        with self._lock:
-            self._scheduler.outputs_ready(self._group)
-            self._statistics.batch_left(-1)
-            self._admission.settle(request, "failed")
-            request.batch = None
-            self._admission.release(batch)
-        end_request(request, error)
 
     def _wait(self) -> BatchState | None:
         """Waits for a batch that leaves, and until its rows are prepared; None at the end. Under the lock."""
@@ -113,24 +84,17 @@ class BatchRunners:
             if request is None:
                 continue
             if not request.settled and (request.deadline is None or request.deadline >= now):
-                if request.start():
-                    request.dispatched = True
-                    requests.append(request)
-                    continue
-                self._admission.settle(request, "cancelled")  # at this very moment
-            elif self._admission.settle(request, "expired"):
+                request.dispatched = True
+                requests.append(request)
+                continue
+            if self._admission.settle(request, "expired"):
                 expired.append(request)
             batch.rows[row] = None
         self._statistics.batch_left(len(requests))
         return expired
 
-    def _run(self, batch: BatchState, requests: list[Request], *, prepares: bool = True) -> None:
-        """Runs a batch that has left, and ends its requests.
-
-        Args:
-            prepares: this thread prepares requests that get the free slots, where that takes little. The thread of an
-                event loop does not: Ctrl-C there is not for them.
-        """
+    def _run(self, batch: BatchState, requests: list[Request]) -> None:
+        """Runs a batch that has left, and ends its requests."""
         left = monotonic()
         results, ran = self._results(batch, requests)
         sizes: Sequence[int] | None = None
@@ -144,63 +108,75 @@ class BatchRunners:
         with self._lock:
             submitted = [request.submitted for request in requests]
             self._statistics.batch_done(submitted, failed, left, ran, done, batch.bucket)
-            if len(requests) == 1:
-                self._inline.add(done - left)
             if sizes is not None:
                 self._group.batch_sizes = sizes
-            to_prepare = self._admission.release(batch, prepares=prepares)
+            to_prepare = self._admission.release(batch, prepares=True)
             for request in requests:  # last: a request without a batch says that its batch is free
                 request.settled, request.batch = True, None
         if to_prepare:
             self._workers.prepare_rows(to_prepare)
         _notify_listeners(requests, left, ran, done)
-        hand_out(requests, results)
+        for request, result in zip(requests, results, strict=True):
+            end_request(request, result)
 
     def _results(self, batch: BatchState, requests: list[Request]) -> tuple[Sequence[Any], float]:
         """A result or an exception for each request, which are then in the order of the rows; and when the model had
         run the batch.
         """
         buffer, count = batch.buffer, len(requests)
-        results: Sequence[Any] = ()
-        on_model = True
-        faults: list[BaseException] = []
-
-        def leave_model() -> None:
-            nonlocal on_model
-            with self._lock:
-                if on_model:
-                    on_model = False
-                    self._scheduler.outputs_ready(self._group)
-
-        def core_is_free() -> None:
-            try:
-                leave_model()
-            except BaseException as error:  # a fault of the pipeline, and not of the run
-                faults.append(error)
-
+        compacted, failure, results = False, None, list[Any]()
         try:
             if requests:
                 requests[:] = batch.compact()
-                if self._shares_cores:
-                    cast("SharingBuffer", buffer).core_is_free = core_is_free
+                compacted = True
                 buffer.run(count)
         except BaseException as error:
-            results = [error] * count
-        finally:
-            if self._shares_cores:
-                cast("SharingBuffer", buffer).core_is_free = None
+            failure = error
+            results = self._failed_rows(buffer, count, error) if compacted else [error] * count
         ran = monotonic()
-        if faults:
-            raise faults[0]
-        leave_model()
-        if requests and not results:
+        with self._lock:
+            self._scheduler.outputs_ready(self._group)
+        if requests and failure is None:
             try:
-                results = buffer.results(count)
-                if len(results) != count:
-                    raise RuntimeError(f"the batch buffer returned {len(results)} results for {count} requests")
+                return _checked_results(buffer, count), ran
             except BaseException as error:
-                results = [error] * count
+                results = self._failed_rows(buffer, count, error)
         return results, ran
+
+    def _failed_rows(self, buffer: BatchBuffer, count: int, failure: BaseException) -> list[Any]:
+        """The results of the first `count` rows, whose run has failed."""
+        try:
+            return self._run_halves(buffer, count, failure)
+        except BaseException as error:  # a row could not be moved
+            return [error] * count
+
+    def _run_halves(self, buffer: BatchBuffer, count: int, failure: BaseException) -> list[Any]:
+        """The results of the first `count` rows, whose run has failed: each half of them is run again, down to single
+        rows, so that only the rows that cause the failure fail. There are at most `2 * count - 2` runs.
+        """
+        if count < 2:
+            return [failure] * count
+        with self._lock:
+            self._statistics.reruns += 1
+        results: list[Any] = []
+        first_half = count // 2
+        for first, half in ((0, first_half), (first_half, count - first_half)):
+            for row in range(half if first else 0):
+                buffer.move(first + row, row)
+            try:
+                buffer.run(half)
+                results += _checked_results(buffer, half)
+            except BaseException as error:
+                results += self._run_halves(buffer, half, error)
+        return results
+
+
+def _checked_results(buffer: BatchBuffer, count: int) -> Sequence[Any]:
+    """The results of rows that were run."""
+    results = buffer.results(count)
+    if len(results) != count:
+        raise RuntimeError(f"the batch buffer returned {len(results)} results for {count} requests")
+    return results
 
 
 def _notify_listeners(requests: Sequence[Request], left: float, ran: float, done: float) -> None:

@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, ForkError, Overloaded, PipelineError
 from .admission import Admission
-from .batch_loans import BatchLoans, BorrowedBatch
 from .batch_runners import BatchRunners
 from .deadlines import Deadlines
-from .inline_runs import InlineRuns
-from .instance_group import InstanceGroup
 from .prepare_workers import PrepareWorkers, fail_expired
-from .scheduler import Scheduler
-from .spinning_wakeup import best_wakeup
+from .scheduler import InstanceGroup, Scheduler
 from .stats import PipelineStats, Statistics
 from .threads import Lifecycle, end_request, log_error
 from .warm_up import WarmUp
@@ -29,8 +25,7 @@ from .warm_up import WarmUp
 if TYPE_CHECKING:
     from ..options import Progress
     from .batch_buffer import BatchBuffer
-    from .futures import AsyncRequest
-    from .request import BatchState, Request
+    from .request import Request
 
 __all__ = ["PipelineCore"]
 
@@ -67,9 +62,6 @@ class PipelineCore:
             how many of those the model runs at the same time.
         max_delay: seconds that a request waits for others at most while the model is free.
         workers: threads that prepare.
-        reject: refuse requests with Overloaded when no slot is free, instead of waiting for one.
-        inline_limit: see `InlineRuns`.
-        shares_cores: see `BatchRunners`.
         name: for threads and messages.
     """
 
@@ -79,14 +71,10 @@ class PipelineCore:
         *,
         max_delay: float,
         workers: int,
-        reject: bool,
-        inline_limit: float,
-        shares_cores: bool,
         name: str,
     ) -> None:
         self._lock = threading.Lock()
         self._drained = threading.Condition(self._lock)  # close() waits here
-        self.wakeup = best_wakeup()  # callers wait here, for a slot or for a result
         self._lifecycle = Lifecycle()
         self.groups = [InstanceGroup(i, *group, self._lock) for i, group in enumerate(groups)]
         batches = [batch for group in self.groups for batch in group.batches]
@@ -94,14 +82,12 @@ class PipelineCore:
         self.slots = sum(batch.capacity for batch in batches)
         self._prepares_quickly = batches[0].buffer.prepares_quickly
         self._bucket_of = batches[0].buffer.bucket_of
-        self._reject, self._name = reject, name
+        self._name = name
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
         self._statistics = Statistics()
-        self._inline = InlineRuns(inline_limit)
         self._scheduler = Scheduler(self.groups, max_delay, self._statistics, self._lock)
-        self._admission = Admission(self._scheduler, self._statistics, self.wakeup, self._drained)
-        self._loans = BatchLoans(self._lock, self._scheduler, self._admission, self._statistics, self._drained, name)
+        self._admission = Admission(self._scheduler, self._statistics, self._drained)
         self._workers = PrepareWorkers(
             self._lock, self._lifecycle, self._scheduler, self._admission, Deadlines(), count=workers, name=name,
             supervisor=self,
@@ -110,7 +96,7 @@ class PipelineCore:
         self._runners = [
             BatchRunners(
                 self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics, self._workers,
-                self._inline, shares_cores=shares_cores, name=f"{name}-{i}", supervisor=self,
+                name=f"{name}-{i}", supervisor=self,
             )
             for i, group in enumerate(self.groups)
         ]  # fmt: skip
@@ -123,79 +109,49 @@ class PipelineCore:
 
     # ---- requests in ----
 
-    def submit(self, request: Request, *, timeout: float | None, wait: bool = True, reject: bool | None = None) -> None:
-        """Takes a request in; see `Pipeline.submit()`.
-
-        Args:
-            wait: return when the request has a slot. Without it the request may still wait for one.
-            reject: instead of what the pipeline does when no slot is free.
-        """
-        if self._forks != _forks:
-            self._check_process()
-        request.quick = self._prepares_quickly(request.item)
-        request.bucket = self._bucket_of(request.item)
-        refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
-        changing, step = False, _NOTHING
-        waiter: Any = None
-        try:
-            with self._lock:
-                changing = True
-                step = self._take_in(request, refusal)
-                if step is _QUEUED and wait:
-                    request.slot_waiter = waiter = self.wakeup.waiter()
-            changing = False
-            if step is _PREPARE:
-                self._workers.prepare(request)
-            elif waiter is not None:
-                self._wait_for_slot(request, waiter, timeout)
-            elif step is _EXPIRE:
-                fail_expired([request])
-        except (PipelineError, ClosedError):
-            raise
-        except BaseException as error:
-            if changing:
-                self.thread_failed(error)
-            elif step is _PREPARE:
-                self._abandon(request)
-            raise
-
-    def submit_all(
+    def submit(
         self,
         requests: Sequence[Request],
         *,
-        timeout: float | None,
+        timeout: float | None = None,
         wait: bool = True,
-        reject: bool | None = None,
+        reject: bool = False,
         on_refusal: Callable[[], object] = lambda: None,
     ) -> None:
-        """As `submit()`, for several requests. Where one of them is refused, all are cancelled; `on_refusal` is called
-        before that.
+        """Takes requests in, in this order. Where one of them is refused, all are cancelled.
+
+        Args:
+            timeout: seconds to wait for slots; None is without limit.
+            wait: return when all requests have slots. Without it they may still wait for one.
+            reject: raise Overloaded where no slot is free.
+            on_refusal: called before the requests are cancelled.
         """
         if self._forks != _forks:
-            on_refusal()
             self._check_process()
         for request in requests:
             request.quick = self._prepares_quickly(request.item)
             request.bucket = self._bucket_of(request.item)
-        refusal = self._refusal(self._reject if reject is None else reject, timeout if wait else None)
+        refusal = "; submit later, or make the pipeline with more slots" if reject else None
+        if wait and timeout is not None and timeout <= 0:
+            refusal = refusal or ", and timeout is 0"
         steps: dict[Request, _Step] = {}  # of those that were taken in
-        changing = False
-        waiter: Any = None
+        changing, waiter = False, None
         try:
             with self._lock:
                 changing = True
                 for request in requests:
                     steps[request] = self._take_in(request, refusal)
                 if wait and steps[requests[-1]] is _QUEUED:  # they leave the queue in order
-                    requests[-1].slot_waiter = waiter = self.wakeup.waiter()
+                    waiter = requests[-1].slot_waiter = threading.Lock()
+                    waiter.acquire()
             changing = False
-            self._workers.prepare_all([request for request, step in steps.items() if step is _PREPARE])
-            fail_expired([request for request, step in steps.items() if step is _EXPIRE])
-            if waiter is not None:
-                self._wait_for_slot(requests[-1], waiter, timeout)
+            if own := [request for request, step in steps.items() if step is _PREPARE]:
+                self._workers.prepare_all(own)
+            if expired := [request for request, step in steps.items() if step is _EXPIRE]:
+                fail_expired(expired)
+            if waiter is not None and not waiter.acquire(timeout=-1 if timeout is None else timeout):
+                self._locked(self._give_up, requests[-1], timeout)
         except BaseException as error:
-            if waiter is not None:
-                self.wakeup.forget(waiter)
             on_refusal()
             if changing and not isinstance(error, (PipelineError, ClosedError)):
                 self.thread_failed(error)
@@ -204,50 +160,6 @@ class PipelineCore:
                 if step is _PREPARE:  # the rows of the others are the work of other threads
                     self._abandon(request)
             raise
-
-    def borrow_batch(self, *, wait: bool) -> BorrowedBatch | None:
-        """See `Pipeline.borrow_batch()`."""
-        self._check_process()
-        with self._lock:
-            self._check_open()
-            batch = self._loans.borrow(wait=wait)
-            if batch is None and wait:
-                self._check_open()
-            return batch
-
-    def _refusal(self, reject: bool, timeout: float | None) -> str | None:
-        """The end of the message that refuses a request where no slot is free; None where it waits for one."""
-        if reject:
-            return "; submit later, or make the pipeline with more slots"
-        return ", and timeout is 0" if timeout is not None and timeout <= 0 else None
-
-    def run_inline(self, request: AsyncRequest) -> bool:
-        """Runs a request in this thread, that of its event loop, if it is alone in the pipeline and recent runs were
-        short. Whether it has run; otherwise `submit()` takes it in.
-        """
-        if not self._inline.limit or self._forks != _forks or not self._prepares_quickly(request.item):
-            return False
-        request.bucket = self._bucket_of(request.item)
-        try:
-            batch: BatchState | None = self._locked(self._begin_inline, request)
-            if batch is None:
-                return False
-            self._runners[batch.group].run_inline(batch, request)
-        except BaseException as error:
-            if request.batch is None or self._lifecycle.fault is not None:
-                raise
-            self.thread_failed(error, [request])  # its batch would never be free again
-            if not isinstance(error, Exception):  # Ctrl-C is meant for this thread
-                raise
-        return True
-
-    def _begin_inline(self, request: AsyncRequest) -> BatchState | None:
-        """The batch of a request that leaves at once, without a thread of the pipeline. Under the lock."""
-        if self._lifecycle.closing or self._statistics.in_pipeline or not self._inline.allows():
-            return None
-        if request.time_limit is not None and request.time_limit <= 0:
-            return None
-        return self._scheduler.begin_alone(request)
 
     def _take_in(self, request: Request, refusal: str | None) -> _Step:
         """Gives a request a slot, or puts it into the queue. Returns what the caller does next. Under the lock."""
@@ -269,16 +181,6 @@ class PipelineCore:
         if request.deadline is not None:
             self._workers.watch(request)
         return step
-
-    def _wait_for_slot(self, request: Request, waiter: Any, timeout: float | None) -> None:
-        # Also where it has its slot by now: this thread has been woken then, and wakes the next one.
-        try:
-            if self.wakeup.wait(waiter, timeout):
-                return
-        except BaseException:  # Ctrl-C: the caller gets no future, so its result is not needed
-            request.cancel()
-            raise
-        self._locked(self._give_up, request, timeout)
 
     def _give_up(self, request: Request, timeout: float | None) -> None:
         """A caller does not wait any longer for a slot. Under the lock."""
@@ -345,8 +247,7 @@ class PipelineCore:
             self._admission.clear_queue()
             self._wake_all()
         for request in stranded:
-            if not request.ended and (request.dispatched or request.start()):
-                end_request(request, self._fault())
+            end_request(request, self._fault())
 
     def thread_ended(self) -> None:
         with self._lock:
@@ -383,7 +284,8 @@ class PipelineCore:
         if self._forks != _forks:
             return  # the threads are the parent's, and so are the buffers
         with self._lock:
-            self._lifecycle.closing = self._scheduler.draining = True
+            self._lifecycle.closing = True
+            self._scheduler.draining |= drain  # otherwise later: what is to be cancelled must not leave
             left_over = [] if drain else [*self._admission.queue, *self._scheduler.requests()]
             self._wake_all()
         errors = []
@@ -392,7 +294,6 @@ class PipelineCore:
                 request.cancel()
             except BaseException as error:  # of a callback
                 errors.append(error)
-        self._loans.take_back_own()
         self._wait_until_ended()
         if errors:
             raise errors[0]
@@ -400,12 +301,14 @@ class PipelineCore:
     def _wait_until_ended(self) -> None:
         current = threading.current_thread()
         with self._lock:
+            self._scheduler.draining = True
+            self._wake_all()
             while self._lifecycle.fault is None and (not self._scheduler.idle or self._admission.queue):
                 self._drained.wait()
             self._lifecycle.stopped = True
             self._closing_threads.add(current)
             self._wake_all()
-            while self._running_threads - self._closing_threads or self._loans.open:
+            while self._running_threads - self._closing_threads:
                 self._drained.wait()
             close_buffers, self._buffers_closed = not self._buffers_closed, True
         if close_buffers:
@@ -429,6 +332,11 @@ class PipelineCore:
         with self._lock:
             self._check_open()
         WarmUp(self._scheduler, self._admission, self._lifecycle, self._drained).run(progress, example)
+
+    @property
+    def fault(self) -> BaseException | None:
+        """See `Pipeline.fault`."""
+        return self._lifecycle.fault
 
     def stats(self) -> PipelineStats:
         with self._lock:

@@ -23,12 +23,10 @@ _FINISH = {PENDING: FINISHED, RUNNING: FINISHED}
 
 class LazyFuture(Future[Any]):
     """Keeps the contract of `Future`, and makes its `Condition` only for who asks for that: `concurrent.futures.wait()`
-    and `as_completed()` do. The `Condition` is most of what a `Future` costs.
+    and `as_completed()` do, and threads that wait for the result. The `Condition` is most of what a `Future` costs.
 
     As long as there is no `Condition`, a lock of its own guards each change of the state, and the making of the
     `Condition` as well. From then on each change holds both: the `Condition` first.
-
-    A subclass says how a thread waits.
     """
 
     # Until an instance has its own.
@@ -40,14 +38,6 @@ class LazyFuture(Future[Any]):
 
     def __init__(self) -> None:  # not that of `Future`, which makes a Condition
         self._change = allocate_lock()
-
-    def _wait_for_end(self, timeout: float | None) -> None:
-        """Waits until `_end_waiting()` is called, or was called before; at most `timeout` seconds."""
-        raise NotImplementedError
-
-    def _end_waiting(self) -> None:
-        """The state is final: ends the waiting of all threads that wait for that."""
-        raise NotImplementedError
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
@@ -85,7 +75,9 @@ class LazyFuture(Future[Any]):
         """As `Future.exception()`."""
         try:
             if self._state not in _DONE:
-                self._wait_for_end(timeout)
+                with self._condition:
+                    if self._state not in _DONE:
+                        self._condition.wait(timeout)
             state = self._state
             if state == FINISHED:
                 return self._exception
@@ -140,7 +132,6 @@ class LazyFuture(Future[Any]):
 
     def _ended(self) -> None:
         """The state is final."""
-        self._end_waiting()  # first: callbacks may wait for the threads that it wakes
         if self._done_callbacks:
             self._invoke_callbacks()  # type: ignore[attr-defined]
 
@@ -153,7 +144,7 @@ class LazyFuture(Future[Any]):
         with condition:
             with self._change:
                 before = self._write(following, result, exception)
-            if before in following:
+            if before in following and self._state in _DONE:
                 self._inform_waiters(condition)
         return before
 

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
+import numpy as np
 
 from .._text import logger
 from ..config import convert
-from ..errors import ConfigError, InputError, Overloaded
+from ..errors import ConfigError, Overloaded
 from ..infer import Infer
 from ..ops.batch import available_processors
 from .abandoned import CancelsPending
 from .batch_buffer import BatchBuffer, TensorBatchBuffer
 from .core import PipelineCore
-from .futures import (
-    AsyncRequest,
-    CallbackRequest,
-    FutureRequest,
-    GroupedRequest,
-    MapRequest,
-    RequestGroup,
-    TaggedRequest,
-)
+from .futures import AsyncResults, RequestFuture, outcome_of
+from .limits import MOST_SECONDS, check_seconds
+from .request import Request
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..options import Progress
-    from .batch_loans import BorrowedBatch
     from .stats import PipelineStats
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]
@@ -50,6 +46,10 @@ DEFAULT_BATCH = 8
 MOST_FILLING = 4
 #: The most threads that read and preprocess, however many processors there are.
 MOST_WORKERS = 64
+#: The largest numbers of the settings: of rows in a batch and of slots, and of threads.
+MOST_ROWS, MOST_THREADS = 1 << 20, 1024
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,22 +62,17 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             `instances`: one that fills, and one that waits. With several buckets up to four batches fill.
         when_full: when all slots are taken, `submit()` waits ("block") or raises Overloaded ("raise").
         timeout: seconds that `submit()` waits for a slot; None is without limit.
-        instances: batches in flight on each model at a time; None is what suits its backend. With None a batch whose
-            last rows leave a core of the processor idle does not count any more: the next one begins there.
+        instances: batches in flight on each model at a time; None is what suits its backend.
         workers: threads that read and preprocess; None is one for each processor, 64 at most.
-        inline_limit: seconds. `infer()` runs a request in the thread of its event loop while no other request is in the
-            pipeline and recent runs took less on average; waking another thread up takes a tenth of a millisecond, and
-            two for each request. 0 never does.
     """
 
-    max_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    max_delay: Annotated[float, msgspec.Meta(ge=0)] = 0.002
-    slots: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_batch: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)] | None = None
+    max_delay: _Seconds = 0.002
+    slots: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)] | None = None
     when_full: Literal["block", "raise"] = "block"
-    timeout: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    instances: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    workers: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    inline_limit: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    timeout: _Seconds | None = None
+    instances: Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)] | None = None
+    workers: Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)] | None = None
 
 
 class Servable(Protocol[Result_co]):
@@ -112,11 +107,13 @@ class Pipeline(Generic[Result]):
     """
 
     def __init__(self, models: Servable[Result] | Infer | Sequence[Servable[Result] | Infer], **settings: Any) -> None:
-        self.settings = convert(settings, PipelineSettings, "Pipeline settings")
+        given = {name: one.item() if isinstance(one, np.generic) else one for name, one in settings.items()}
+        self.settings = convert(given, PipelineSettings, "Pipeline settings")
         served = list(models) if isinstance(models, Sequence) else [models]
         if not served:
             raise ConfigError("a pipeline needs a model")
         self._core = _start(served, self.settings)
+        self._async_results: weakref.WeakKeyDictionary[Any, AsyncResults] = weakref.WeakKeyDictionary()  # by event loop
         _log.debug(
             "a pipeline of %d slots in batches of %d, %d models, %s batches in flight on each, %d threads", self.slots,
             self._core.capacity, len(served), "/".join(str(group.max_in_flight) for group in self._core.groups),
@@ -146,14 +143,19 @@ class Pipeline(Generic[Result]):
             A future. `cancel()` takes the request back as long as its batch has not left.
 
         Raises:
+            InputError: `timeout` or `deadline` is no number from 0 to 1,000,000.
             Overloaded: no slot is free, and the settings or `timeout` say not to wait any longer.
             ClosedError: the pipeline was closed.
             ForkError: the pipeline was made in another process.
             PipelineError: the pipeline has failed.
         """
-        request = FutureRequest(self._core, item, parameters or None, deadline)
-        self._core.submit(request, timeout=self.settings.timeout if timeout is None else timeout)
-        return request
+        timeout = check_seconds("timeout", timeout)
+        future = RequestFuture()
+        future.request = request = self._request(item, parameters, deadline, future.end)
+        self._core.submit(
+            (request,), timeout=self.settings.timeout if timeout is None else timeout, reject=self._rejects
+        )
+        return future
 
     def submit_many(
         self, items: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None, **parameters: Any
@@ -170,157 +172,67 @@ class Pipeline(Generic[Result]):
                 futures.append(refused)
         return futures
 
-    def begin(self, item: Any, parameters: Mapping[str, Any] | None = None) -> MapRequest:
-        """Takes a request in whose end one thread alone waits for, as `map()` does: by `outcome()`. It costs half as
-        much as `submit()`, and waits for a slot whatever the settings say.
-
-        Args:
-            parameters: see `submit()`.
-
-        Raises:
-            ClosedError, ForkError, PipelineError: see `submit()`.
-        """
-        request = MapRequest(self._core, item, parameters or None, None)
-        self._core.submit(request, timeout=None, reject=False)
-        return request
-
-    def submit_for(
+    def submit_batch(
         self,
-        on_end: Callable[[CallbackRequest], object],
-        item: Any,
-        parameters: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        patient: bool = False,
-    ) -> CallbackRequest:
-        """As `submit()`, for who makes one result of several requests.
-
-        Args:
-            on_end: called with the request when it has its `result` or its `error`, in the thread that ends it; perhaps
-                before this returns. Not called where this raises a refusal.
-            parameters, timeout, deadline: see `submit()`, which also says what is raised.
-            patient: wait for a slot as long as it takes, whatever the settings say, as `map()` does.
-        """
-        request = CallbackRequest(self._core, item, parameters or None, deadline, on_end)
-        self._core.submit(request, **self._admitting(timeout, patient))
-        return request
-
-    def submit_each(
-        self,
-        requests: Iterable[tuple[Any, Any]],
-        on_ends: Callable[[Sequence[TaggedRequest]], object],
-        parameters: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        patient: bool = False,
-    ) -> list[TaggedRequest]:
-        """As `submit_for()`, for several requests at once: for each its item and a tag. They share batches.
-
-        Args:
-            on_ends: called with those that end together, such as those of one batch, in the thread that ends them;
-                perhaps before this returns. Each request has its `tag`, and its `result` or its `error`.
-
-        Raises:
-            Overloaded, ClosedError, ForkError, PipelineError: see `submit_group()`.
-        """
-        made = [TaggedRequest(self._core, item, parameters or None, deadline, tag, on_ends) for item, tag in requests]
-        self._core.submit_all(made, **self._admitting(timeout, patient))
-        return made
-
-    def submit_group(
-        self,
-        on_end: Callable[[RequestGroup], object],
         items: Sequence[Any],
+        on_done: Callable[[int, Any], object],
         parameters: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
         deadline: float | None = None,
-        patient: bool = False,
-        wait: bool = True,
-        ends_early: bool = False,
-    ) -> RequestGroup:
-        """Takes several requests in at once, which end together. It costs less than `submit_for()` for each of them.
+        wait: bool | None = None,
+    ) -> list[Request]:
+        """Takes several requests in at once, without futures: for results that are made of several requests.
 
         Args:
-            on_end: called once with the group when all requests have ended, in the thread that ends the last one;
+            on_done: called for each request with its index and its result or exception, in the thread that ends it;
                 perhaps before this returns. Not called where this raises a refusal.
-            parameters, timeout, deadline, patient: see `submit_for()`.
-            wait: return when all have a slot. Otherwise those that find none free wait for one on their own, however
-                long that takes.
-            ends_early: the first exception cancels the requests whose batch has not left.
-
-        Raises:
-            Overloaded: not all of them find a slot, and the settings or `timeout` say not to wait any longer. All of
-                them are cancelled.
-            InputError: there are no items.
-            ClosedError, ForkError, PipelineError: see `submit()`.
-        """
-        (group,) = self.submit_groups(
-            [(on_end, items)], parameters, timeout=timeout, deadline=deadline, patient=patient, wait=wait,
-            ends_early=ends_early,
-        )  # fmt: skip
-        return group
-
-    def submit_groups(
-        self,
-        groups: Iterable[tuple[Callable[[RequestGroup], object], Sequence[Any]]],
-        parameters: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        patient: bool = False,
-        wait: bool = True,
-        ends_early: bool = False,
-    ) -> list[RequestGroup]:
-        """As `submit_group()`, for several groups at once: for each its `on_end` and its items. Where one request is
-        refused, those of all groups are cancelled.
-        """
-        made: list[RequestGroup] = []
-        every: list[GroupedRequest] = []
-        for on_end, items in groups:
-            if not items:
-                raise InputError("a group has one request or more, and this one has no items")
-            group = RequestGroup(len(items), on_end, ends_early)
-            group.requests = requests = [
-                GroupedRequest(self._core, item, parameters or None, deadline, group, index)
-                for index, item in enumerate(items)
-            ]
-            made.append(group)
-            every += requests
-
-        def refused() -> None:
-            for group in made:
-                group.refused()
-
-        self._core.submit_all(every, wait=wait, on_refusal=refused, **self._admitting(timeout, patient))
-        return made
-
-    def borrow_batch(self, *, wait: bool = False) -> BorrowedBatch | None:
-        """A batch for the calling thread to fill and to run itself, together with what it does elsewhere.
-
-        It is for a thread that has whole batches, and drives several models: such a batch costs a tenth of what its
-        items cost as requests. It shares the model with all requests: it counts as one of the batches in flight.
-
-        Args:
-            wait: wait until there is one. Where requests wait for the model, their batches and borrowed ones take
-                turns. For a thread that has no other batch of this pipeline: otherwise requests would wait for that
-                one.
+            parameters, timeout, deadline: see `submit()`.
+            wait: for slots. None is as the settings and `timeout` say; True is as long as it takes; False returns at
+                once, and requests that find no slot wait for one, also where the settings say "raise". Callbacks use
+                False: a thread of a pipeline must not wait for slots.
 
         Returns:
-            The batch; None, without `wait`, if none is free, or requests wait for the model, which come first then.
+            The requests. `cancel()` takes one back as long as its batch has not left.
 
         Raises:
-            ClosedError, ForkError, PipelineError: see `submit()`.
+            InputError, Overloaded, ClosedError, ForkError, PipelineError: see `submit()`. All of them are cancelled.
         """
-        return self._core.borrow_batch(wait=wait)
+        timeout = check_seconds("timeout", timeout)
+        refused = False
 
-    def _admitting(self, timeout: float | None, patient: bool) -> dict[str, Any]:
-        """What the core does where no slot is free."""
-        if patient:
-            return {"timeout": None, "reject": False}
-        return {"timeout": self.settings.timeout if timeout is None else timeout}
+        def ended(index: int, outcome: Any) -> None:
+            if not refused:
+                on_done(index, outcome)
+
+        def refuse() -> None:
+            nonlocal refused
+            refused = True
+
+        requests = [
+            self._request(item, parameters, deadline, partial(ended, index)) for index, item in enumerate(items)
+        ]
+        if not requests:
+            return requests
+        if wait is None:
+            timeout = self.settings.timeout if timeout is None else timeout
+            self._core.submit(requests, timeout=timeout, reject=self._rejects, on_refusal=refuse)
+        else:
+            self._core.submit(requests, wait=wait, on_refusal=refuse)
+        return requests
+
+    def _request(
+        self,
+        item: Any,
+        parameters: Mapping[str, Any] | None,
+        deadline: float | None,
+        on_done: Callable[[Any], object],
+    ) -> Request:
+        return Request(self._core, item, parameters or None, check_seconds("deadline", deadline), on_done)
+
+    @property
+    def _rejects(self) -> bool:
+        return self.settings.when_full == "raise"
 
     def map(
         self,
@@ -342,21 +254,24 @@ class Pipeline(Generic[Result]):
             ConfigError: `in_flight` is less than 1.
         """
         ahead = self.slots if in_flight is None else in_flight
-        if ahead < 1:
+        if not ahead >= 1:
             raise ConfigError(f"in_flight is at least 1, not {in_flight}")
         return self._map(iter(items), parameters or None, ahead, return_exceptions)
 
     def _map(
         self, items: Iterator[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
     ) -> Iterator[Result]:
-        pending: deque[MapRequest] = deque()
+        pending: deque[RequestFuture] = deque()
         with CancelsPending(pending):
             for item in items:
-                pending.append(self.begin(item, parameters))
+                future = RequestFuture()
+                future.request = request = self._request(item, parameters, None, future.end)
+                pending.append(future)
+                self._core.submit((request,))
                 if len(pending) >= ahead:
-                    yield pending.popleft().outcome(return_exceptions)
+                    yield outcome_of(pending.popleft(), return_exceptions)
             while pending:
-                yield pending.popleft().outcome(return_exceptions)
+                yield outcome_of(pending.popleft(), return_exceptions)
 
     async def infer(self, item: Any, *, deadline: float | None = None, **parameters: Any) -> Result:
         """From asyncio: the result of one request, with its parameters (see `submit()`).
@@ -367,10 +282,16 @@ class Pipeline(Generic[Result]):
             Overloaded: no slot is free, and `when_full` is "raise".
             DeadlineExceeded: see `submit()`.
         """
-        request = AsyncRequest(self._core, item, parameters or None, deadline)
-        if not self._core.run_inline(request):
-            self._core.submit(request, timeout=None, wait=False)
-        result: Result = await request.wait()
+        loop = asyncio.get_running_loop()
+        results = self._async_results.setdefault(loop, AsyncResults())
+        future = loop.create_future()
+        request = self._request(item, parameters, deadline, partial(results.put, future))
+        self._core.submit((request,), wait=False, reject=self._rejects)
+        try:
+            result: Result = await future
+        except asyncio.CancelledError:
+            request.cancel()
+            raise
         return result
 
     def warm_up(self, progress: Progress | None = None, *, example: Any = None) -> None:
@@ -465,8 +386,7 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> PipelineCore:
         title = " and ".join(dict.fromkeys(_title(model) for model in models))
         return PipelineCore(
             groups, max_delay=settings.max_delay, workers=settings.workers or min(MOST_WORKERS, available_processors()),
-            reject=settings.when_full == "raise", inline_limit=settings.inline_limit,
-            shares_cores=settings.instances is None, name=f"the pipeline of {title}",
+            name=f"the pipeline of {title}",
         )  # fmt: skip
     except BaseException:
         for buffer in made:

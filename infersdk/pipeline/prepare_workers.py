@@ -44,24 +44,8 @@ class PrepareWorkers:
         if self._deadlines.add(request):
             self._scheduler.rows_to_prepare.notify()  # the thread that waits for the next deadline would wait too long
 
-    def prepare(self, request: Request) -> None:
-        """Prepares a row in the thread that submits the request."""
-        batch = request.batch
-        assert batch is not None
-        try:
-            prepare_row(batch, request)
-        except BaseException as error:
-            self._finish([request], {request: error})
-            if isinstance(error, KeyboardInterrupt):  # it is meant for this thread, not for the holder of the future
-                raise
-        else:
-            with self._lock:
-                self._prepared(request)
-                if batch.sealed:
-                    self._scheduler.notify_prepared(batch)
-
     def prepare_all(self, requests: Sequence[Request]) -> None:
-        """As `prepare()`, for several requests: those of one batch after those of another."""
+        """Prepares rows in the thread that submits their requests: those of one batch after those of another."""
         for _, rows in groupby(requests, lambda request: request.batch):
             errors = self.prepare_rows(list(rows))
             interrupt = next((error for error in errors.values() if isinstance(error, KeyboardInterrupt)), None)
@@ -134,8 +118,7 @@ class PrepareWorkers:
                 if batch is not None and batch.sealed:
                     self._scheduler.notify_prepared(batch)
         for request in failed:
-            if request.start():
-                end_request(request, errors[request])
+            end_request(request, errors[request])
 
     def _prepared(self, request: Request) -> None:
         """The row of this request is prepared. Under the lock."""
@@ -147,9 +130,8 @@ class PrepareWorkers:
 def fail_expired(requests: Sequence[Request]) -> None:
     """Ends requests whose deadline has passed."""
     for request in requests:
-        if request.start():
-            error = DeadlineExceeded(
-                f"the batch of the request had not left within {request.time_limit:.3g} s; give the request more time, "
-                "submit fewer at a time, or make the model faster"
-            )
-            end_request(request, error)
+        error = DeadlineExceeded(
+            f"the batch of the request had not left within {request.time_limit:.3g} s; give the request more time, "
+            "submit fewer at a time, or make the model faster"
+        )
+        end_request(request, error)

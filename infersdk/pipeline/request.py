@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
-    from .staggered_wakeup import Wakeup
 
 __all__ = ["BatchState", "Request", "RequestOwner", "RequestStages", "prepare_row", "stage_listener"]
 
 
 class RequestOwner(Protocol):
-    """What a request knows of its pipeline."""
-
-    wakeup: Wakeup
+    """The pipeline of a request."""
 
     def withdraw(self, request: Request) -> bool:
-        """Cancels a request, unless its batch has left or it has ended."""
+        """Claims the end of a request, unless its batch has left or it has ended."""
 
 
 class RequestStages(NamedTuple):
@@ -50,26 +47,36 @@ class RequestStages(NamedTuple):
 stage_listener: ContextVar[Callable[[RequestStages], None] | None] = ContextVar("stage_listener", default=None)
 
 
-class Request(ABC):
-    """What a caller asked for, where it is now, and how it ends.
+class Request:
+    """One item on its way through a pipeline.
 
     The attributes change under the pipeline's lock. The thread that sets `settled` there, once, ends the request
-    afterwards: `start()`, then `succeed()` or `fail()`, without the lock, since they run the caller's callbacks.
+    afterwards without the lock, since `on_done` runs the caller's code.
+
+    Args:
+        on_done: called once with the result, or with the exception, in the thread that ends the request.
+        time_limit: seconds within which its batch has to leave.
     """
 
     __slots__ = (
-        "_end_waiters", "batch", "bucket", "deadline", "dispatched", "ended", "item", "listener", "owner", "parameters",
+        "_on_done", "batch", "bucket", "deadline", "dispatched", "item", "listener", "owner", "parameters",
         "prepared_at", "preparing", "quick", "row", "settled", "slot_waiter", "submitted", "time_limit",
     )  # fmt: skip
 
     def __init__(
-        self, owner: RequestOwner, item: Any, parameters: Mapping[str, Any] | None, time_limit: float | None
+        self,
+        owner: RequestOwner,
+        item: Any,
+        parameters: Mapping[str, Any] | None,
+        time_limit: float | None,
+        on_done: Callable[[Any], object],
     ) -> None:
         self.owner, self.item, self.parameters = owner, item, parameters
+        self._on_done: Callable[[Any], object] | None = on_done
         self.submitted = monotonic()
         self.listener = stage_listener.get()  # is called with the times of the request's stages
         self.prepared_at = (0.0, 0.0)  # where there is a listener: when its preparation began and ended
-        self.time_limit = time_limit  # seconds within which its batch has to leave
+        self.time_limit = time_limit
         self.deadline = None if time_limit is None else self.submitted + time_limit  # on the monotonic clock
         self.bucket: Hashable = None  # it shares a batch with requests of this bucket
         self.batch: BatchState | None = None  # where it has its row
@@ -78,41 +85,26 @@ class Request(ABC):
         self.preparing = False  # a thread is writing its row
         self.dispatched = False  # its batch has left
         self.settled = False  # it has ended, or a thread is about to end it
-        self.slot_waiter: Any = None  # the thread that waits until this request has a slot
-        self.ended = False  # the caller has the result or the exception
-        self._end_waiters: list[Any] = []  # the threads that wait for that
+        self.slot_waiter: Any = None  # a lock that is released when the request has a slot, or has ended
 
-    @abstractmethod
-    def start(self) -> bool:
-        """From here on it cannot be cancelled. False: it was cancelled before."""
+    @property
+    def ended(self) -> bool:
+        """Whether `on_done` was called."""
+        return self._on_done is None
 
-    @abstractmethod
-    def succeed(self, result: Any) -> None:
-        """Ends it with a result."""
+    def end(self, outcome: Any) -> None:
+        """Calls `on_done`, unless that has happened. Raises what it raises."""
+        on_done, self._on_done = self._on_done, None  # it may hold what holds this request
+        self.item = None
+        if on_done is not None:
+            on_done(outcome)
 
-    @abstractmethod
-    def fail(self, error: BaseException) -> None:
-        """Ends it with an exception."""
-
-    @abstractmethod
     def cancel(self) -> bool:
-        """Cancels it, unless its batch has left or it has ended. Its slot is free again at once."""
-
-    def wait_for_end(self, timeout: float | None = None) -> None:
-        """Waits until the request has ended, at most `timeout` seconds."""
-        if self.ended:
-            return
-        wakeup = self.owner.wakeup
-        waiter = wakeup.waiter()
-        self._end_waiters.append(waiter)
-        # If the request has ended by now, this waiter may have been overlooked: then it must not wait.
-        wakeup.wait(waiter, 0 if self.ended else timeout)
-
-    def set_ended(self) -> None:
-        """Ends the waiting of all threads."""
-        self.ended = True
-        for waiter in self._end_waiters:
-            self.owner.wakeup.release(waiter)
+        """Cancels the request, unless its batch has left or it has ended. Its slot is free again at once."""
+        if not self.owner.withdraw(self):
+            return False
+        self.end(CancelledError())
+        return True
 
 
 class BatchState:

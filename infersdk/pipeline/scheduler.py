@@ -5,19 +5,48 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence, Sized
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from .dispatch import Callers
+from .request import BatchState
 
 if TYPE_CHECKING:
-    from .instance_group import InstanceGroup
-    from .request import BatchState, Request
+    from .batch_buffer import BatchBuffer
+    from .request import Request
     from .stats import Statistics
 
-__all__ = ["Scheduler"]
+__all__ = ["InstanceGroup", "Scheduler"]
+
+
+class InstanceGroup:
+    """The instances of one model: each is a batch buffer with its own execution context.
+
+    There are more of them than may run: one fills, and one waits, while the others are on the model.
+
+    Args:
+        buffers: all of one capacity.
+        max_in_flight: batches that may have left and still occupy the model.
+        max_running: how many of those the model runs at the same time; the others queue behind them on the device.
+    """
+
+    def __init__(
+        self, index: int, buffers: Sequence[BatchBuffer], max_in_flight: int, max_running: int, lock: threading.Lock
+    ) -> None:
+        self.index = index
+        self.batches = [BatchState(buffer, index, lock) for buffer in buffers]
+        self.free: deque[BatchState] = deque(self.batches)
+        self.full: deque[BatchState] = deque()  # in the order in which they became full
+        self.max_in_flight, self.max_running, self.in_flight = max_in_flight, max_running, 0
+        self.batch_sizes = buffers[0].batch_sizes()
+        self.changed = threading.Condition(lock)  # the threads that run batches wait here for one that may leave
+
+    @property
+    def load(self) -> float:
+        """How busy the model is: full and running batches for each that may run."""
+        return (self.in_flight + len(self.full)) / self.max_in_flight
 
 
 class Scheduler:
@@ -29,8 +58,8 @@ class Scheduler:
 
     - it is full; or
     - no further request can join it, since the next one in the queue is of another bucket and finds no batch; or
-    - fewer batches of its group are on their way than its callers are spread over (`Spread`), and the batch holds its
-      share of the callers, or all of them are in the pipeline, so that no other request is expected (`Callers`); or
+    - no more batches of its group are on their way than run at a time, and the batch holds its share of the callers, or
+      all of them are in the pipeline, so that no other request is expected (`Callers`); or
     - the model is free, and the oldest request of the batch has waited `max_delay` seconds.
 
     Args:
@@ -57,9 +86,6 @@ class Scheduler:
         self._callers = Callers()
         self._filling: dict[Hashable, BatchState] = {}  # by their buckets, in the order in which they began
         self._blocked = False  # the next request of the queue finds no row, though batches are filling
-        self._batch_freed = threading.Condition(lock)  # the threads that borrow batches wait here
-        self._borrowers = 0  # of them
-        self._reserved: deque[BatchState] = deque()  # for these
 
     # ---- requests in and out of batches ----
 
@@ -98,25 +124,6 @@ class Scheduler:
         if (early or occupied >= batch.share) and not batch.sealed and self._complete(batch, occupied):
             self._seal(batch)
         return True
-
-    def begin_alone(self, request: Request) -> BatchState | None:
-        """Gives the only request of the pipeline a batch that has left, for the thread that asks to prepare and run;
-        None if there is no free one, or other requests are expected to join it.
-        """
-        if self._callers.expected != 1 or self._filling:
-            return None
-        batch = self._open(request.bucket)
-        if batch is None:
-            return None
-        del self._filling[request.bucket]
-        self._statistics.in_pipeline += 1
-        self._statistics.batch_left(1)
-        if not self._callers.peak:
-            self._callers.peak_rises(1)
-        batch.add(request)
-        batch.sealed = request.dispatched = True
-        self._leave(batch)
-        return batch
 
     def _full_with_a_vacant_row(self, bucket: Hashable) -> BatchState | None:
         """A full batch that has not left, of which a request has gone."""
@@ -235,11 +242,7 @@ class Scheduler:
         """This batch is on its way from now on."""
         group = self.groups[batch.group]
         group.in_flight += 1
-        group.lent_last = False
-        group.spread.batch_left(self._clock())
         self._callers.batch_left()
-        if self._borrowers:
-            self._batch_freed.notify()  # it is the turn of a borrowed batch
 
     def _complete(self, batch: BatchState, occupied: int) -> bool:
         """Whether a batch with so many requests had better leave than wait for more of them."""
@@ -249,7 +252,7 @@ class Scheduler:
         return (
             expected is not None
             and (occupied >= batch.share or self._statistics.in_pipeline >= expected)
-            and group.in_flight + len(group.full) < min(group.spread.batches, group.max_in_flight)
+            and group.in_flight + len(group.full) < min(group.max_running + 1, group.max_in_flight)
         )
 
     def _share(self, group: InstanceGroup) -> int:
@@ -257,106 +260,22 @@ class Scheduler:
         expected = self._callers.expected
         if expected is None:
             return group.batches[0].capacity
-        share = expected / sum(group.spread.batches for group in self.groups)
+        share = expected / sum(group.max_running + 1 for group in self.groups)
         sizes = group.batch_sizes
         return sizes[min(bisect_left(sizes, share), len(sizes) - 1)]
-
-    # ---- batches that other threads run ----
-
-    def lend(self, *, queue_is_empty: bool, patient: bool) -> BatchState | None:
-        """Lends a free batch, which counts as in flight until `outputs_ready()`; None if there is none.
-
-        Args:
-            queue_is_empty: whether no request waits for a slot.
-            patient: the borrower has no other batch: where requests wait for the model, it takes turns with them.
-        """
-        others_wait = bool(self._filling) or not queue_is_empty
-        able = [
-            group
-            for group in self.groups
-            if group.free
-            and group.in_flight < group.max_in_flight
-            and not (self._requests_come_next(group, not queue_is_empty) if patient else others_wait or group.full)
-        ]
-        if not able:
-            return None
-        # The last one that became free: its memory is warm, and few streams share the queues of a device.
-        batch = min(able, key=attrgetter("load")).free.pop()
-        self._count_lent(batch)
-        return batch
-
-    def _requests_come_next(self, group: InstanceGroup, queued: bool) -> bool:
-        """Whether a batch of requests is due, and the last batch on this model was a borrowed one. A thread that
-        borrows the next batch as soon as it gives one back would leave no moment for the threads that run requests.
-
-        Args:
-            queued: requests wait for a slot.
-        """
-        if not group.lent_last:
-            return False
-        due = self._clock() - self._max_delay
-        return (
-            queued
-            or bool(group.full)
-            or any(batch.group == group.index and batch.oldest <= due for batch in self._filling.values())
-        )
-
-    def wait_for_batch(self, queue: Sized) -> BatchState | None:
-        """Waits for a batch, and lends it; None if the pipeline ends before that.
-
-        Args:
-            queue: the requests that wait for a slot.
-        """
-        batch: BatchState | None = None
-        self._borrowers += 1
-        try:
-            while batch is None and not self._reserved and not self.draining:
-                batch = self.lend(queue_is_empty=not len(queue), patient=True)
-                if batch is None:
-                    self._batch_freed.wait()
-        except BaseException:  # Ctrl-C: what was meant for this thread is free again
-            self._borrowers -= 1
-            if len(self._reserved) > self._borrowers:
-                self.free(self._reserved.pop())
-            raise
-        self._borrowers -= 1
-        if batch is None and self._reserved:
-            batch = self._reserved.popleft()
-            self._count_lent(batch)
-        return batch
-
-    def _count_lent(self, batch: BatchState) -> None:
-        group = self.groups[batch.group]
-        batch.sealed = group.lent_last = True
-        group.in_flight += 1
-        group.spread.batch_left(self._clock())
 
     def outputs_ready(self, group: InstanceGroup) -> None:
         """A batch of this group is off the model."""
         group.in_flight -= 1
-        group.spread.batch_ended(self._clock())
-        if self._borrowers:
-            self._batch_freed.notify()
         # A thread that finds nothing to do takes the interpreter's lock from one that has.
         if group.full or any(batch.group == group.index for batch in self._filling.values()):
             group.changed.notify()
 
-    def free(self, batch: BatchState, *, queued: bool = False) -> None:
-        """This batch has no request any more.
-
-        Args:
-            queued: requests wait for a slot.
-        """
+    def free(self, batch: BatchState) -> None:
+        """This batch has no request any more."""
         batch.clear()
         self._blocked = False
-        group = self.groups[batch.group]
-        borrowed_next = len(self._reserved) < self._borrowers and not self._requests_come_next(group, queued)
-        if borrowed_next and not self.draining:
-            self._reserved.append(batch)
-        else:
-            group.free.append(batch)
-        if self._borrowers:
-            self._batch_freed.notify()
+        self.groups[batch.group].free.append(batch)
 
     @property
     def idle(self) -> bool:
@@ -372,7 +291,6 @@ class Scheduler:
     def wake_all(self) -> None:
         """Wakes all threads that wait for rows to prepare or for batches."""
         self.rows_to_prepare.notify_all()
-        self._batch_freed.notify_all()
         for group in self.groups:
             group.changed.notify_all()
             for batch in group.batches:

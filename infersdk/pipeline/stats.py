@@ -76,6 +76,7 @@ class PipelineStats:
         failed: requests that ended in an exception; those of the next two lines are counted there.
         cancelled: requests that were cancelled before their batch left.
         expired: requests whose batch had not left by their deadline.
+        reruns: batches, and halves of batches, whose run failed and whose halves were run again.
         rejected: requests that were refused with `Overloaded`; they are not counted in `submitted`.
         waiting: requests that wait for a slot now.
         queued: requests that have a slot now, and whose batch has not left.
@@ -96,6 +97,7 @@ class PipelineStats:
     failed: int
     cancelled: int
     expired: int
+    reruns: int
     rejected: int
     waiting: int
     queued: int
@@ -125,8 +127,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self.in_pipeline = self.running = 0  # requests that have not ended; those of them that are on the model
-        self.lent = 0  # items of borrowed batches that are on the model
-        self.done = self.failed = self.cancelled = self.expired = self.rejected = 0
+        self.done = self.failed = self.cancelled = self.expired = self.rejected = self.reruns = 0
         self.batch_sizes: dict[int, int] = {}
         self.buckets: dict[Hashable, int] = {}
         self.queue, self.run, self.postprocess, self.total = Durations(), Durations(), Durations(), Durations()
@@ -163,23 +164,13 @@ class Statistics:
             self.queue.add_all([left - then for then in submitted])
             self.total.add_all([done - then for then in submitted])
 
-    def lent_batch_done(
-        self, submitted: Sequence[float], failed: int, left: float, ran: float, done: float, bucket: Hashable = None
-    ) -> None:
-        """As `batch_done()`, for a borrowed batch."""
-        count = len(submitted)
-        self.lent -= count
-        self.in_pipeline += count
-        self.running += count
-        self.batch_done(submitted, failed, left, ran, done, bucket)
-
     def snapshot(self, *, waiting: int, slots: int) -> PipelineStats:
         """The numbers now."""
-        submitted = self.in_pipeline + self.done + self.failed + self.cancelled + self.expired + self.lent
+        submitted = self.in_pipeline + self.done + self.failed + self.cancelled + self.expired
         return PipelineStats(
             submitted=submitted, done=self.done, failed=self.failed, cancelled=self.cancelled,
-            expired=self.expired, rejected=self.rejected, waiting=waiting,
-            queued=self.in_pipeline - self.running - waiting, running=self.running + self.lent, slots=slots,
+            expired=self.expired, reruns=self.reruns, rejected=self.rejected, waiting=waiting,
+            queued=self.in_pipeline - self.running - waiting, running=self.running, slots=slots,
             seconds=monotonic() - self._started, batch_sizes=dict(sorted(self.batch_sizes.items())),
             buckets={bucket_name(bucket): count for bucket, count in self.buckets.items()},
             queue=self.queue.percentiles(), run=self.run.percentiles(), postprocess=self.postprocess.percentiles(),

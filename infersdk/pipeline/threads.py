@@ -53,16 +53,13 @@ class PipelineThread(threading.Thread):
             self._supervisor.thread_ended()
 
 
-def end_request(request: Request, result: object) -> None:
-    """Ends a request with a result, or with an exception if `result` is one, and runs the callbacks of its future.
+def end_request(request: Request, outcome: object) -> None:
+    """Ends a request with a result, or with an exception.
 
-    A thread of the pipeline does not end by what they raise: it is logged.
+    A thread of the pipeline does not end by what the caller's code raises: it is logged.
     """
     try:
-        if isinstance(result, BaseException):
-            request.fail(result)
-        else:
-            request.succeed(result)
+        request.end(outcome)
     except BaseException as error:
         if not isinstance(threading.current_thread(), PipelineThread):
             raise

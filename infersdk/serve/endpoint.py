@@ -212,7 +212,7 @@ class Endpoint(ABC):
         await self.admission.enter(deadline, request.priority)
         try:
             if deadline is not None:
-                deadline -= monotonic() - came
+                deadline = max(deadline - (monotonic() - came), 0.0)
             return await self.run(item, deadline, request.parameters)
         except DeadlineExceeded:
             raise DeadlineExceeded(

@@ -48,9 +48,6 @@ _RELOAD_CHECK, _RELOAD_PAUSE = 1.0, 60.0
 
 #: The type of a table that has a network, and no wrapper.
 NETWORK = "network"
-#: The setting `inline_limit` of the pipelines of networks, in seconds: so long the event loop may stand still for a
-#: request that is alone. Two threads woken up take as long.
-_INLINE_LIMIT = 0.0003
 
 
 @dataclass(slots=True)
@@ -392,8 +389,6 @@ def _load_network(
 ) -> Endpoint:
     table.pop("type")
     given = table.pop("pipeline", {})
-    if isinstance(given, Mapping):
-        given = {"inline_limit": _INLINE_LIMIT, **given}
     pipeline = convert(given, PipelineSettings, f"models.{name}.pipeline")
     path, options = table.pop("path", None), table.pop("options", {})
     if not isinstance(path, str):

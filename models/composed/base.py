@@ -7,20 +7,22 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from ...config import convert
-from ...errors import ConfigError, UnsupportedModelError
+from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.uploads import UploadPools
 from ...pipeline.abandoned import CancelsPending
+from ...pipeline.futures import RequestFuture, outcome_of
+from ...pipeline.limits import check_seconds
 from ..declaration import Declared
 from ..image_calls import ImageCalls
 from ..results import Detections
-from .outcomes import CancellableRequest, EndedRequest, RequestFuture
+from .image_request import ImageRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,10 +34,9 @@ if TYPE_CHECKING:
     from ..execution import Timings
     from ..image_model import ImageModel
 
-__all__ = ["Composed", "begun", "map_requests", "map_together", "require_boxes", "whole_image"]
+__all__ = ["Composed", "map_requests", "require_boxes", "whole_image"]
 
 Result = TypeVar("Result")
-Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Composed(ImageCalls[Result], Declared, ABC):
@@ -110,24 +111,64 @@ class Composed(ImageCalls[Result], Declared, ABC):
         cancels those that have not left.
         """
         future = RequestFuture()
-        future.request = self.submit_for(future.end, image, parameters, timeout=timeout, deadline=deadline)
+        future.request = request = ImageRequest(future.end, check_seconds("deadline", deadline))
+        self._begin_or_refuse(image, request, parameters or None, check_seconds("timeout", timeout), None)
         return future
 
-    @abstractmethod
-    def submit_for(
+    def submit_batch(
         self,
-        on_end: Callable[[EndedRequest], object],
-        image: ImageSource | HostImage,
+        images: Sequence[Any],
+        on_done: Callable[[int, Any], object],
         parameters: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
         deadline: float | None = None,
-        patient: bool = False,
-    ) -> CancellableRequest:
-        """As `submit()`, for who makes one result of several requests. See `Pipeline.submit_for()`.
+        wait: bool | None = None,
+    ) -> list[ImageRequest]:
+        """Several images, without futures. See `Pipeline.submit_batch()`. An image that cannot be read ends in its
+        ImageError.
+        """
+        deadline, timeout = check_seconds("deadline", deadline), check_seconds("timeout", timeout)
+        requests: list[ImageRequest] = []
+        try:
+            for index, image in enumerate(images):
+                request = ImageRequest(partial(on_done, index), deadline)
+                requests.append(request)
+                try:
+                    self._begin(image, request, parameters, timeout, wait)
+                except (ImageError, InputError) as error:
+                    request.end(error)
+        except BaseException:
+            for request in requests:
+                request.refuse()
+            raise
+        return requests
+
+    def _begin_or_refuse(self, image: Any, request: ImageRequest, *arguments: Any) -> None:
+        """As `_begin()`. Where that raises, what it has submitted is cancelled."""
+        try:
+            self._begin(image, request, *arguments)
+        except BaseException:
+            request.refuse()
+            raise
+
+    @abstractmethod
+    def _begin(
+        self,
+        image: ImageSource | HostImage,
+        request: ImageRequest,
+        parameters: Mapping[str, Any] | None,
+        timeout: float | None,
+        wait: bool | None,
+    ) -> None:
+        """Submits the first requests of an image; their results are submitted to the next model, and end `request`.
 
         Args:
-            patient: wait for slots of all pipelines as long as it takes, whatever their settings say.
+            parameters, timeout, wait: see `Pipeline.submit_batch()`.
+
+        Raises:
+            ImageError: the image cannot be read.
+            PipelineError, ClosedError: see `Pipeline.submit_batch()`.
         """
 
     @abstractmethod
@@ -251,15 +292,8 @@ def require_boxes(model: ImageModel[Any]) -> None:
         )
 
 
-class Pending(Protocol[Result_co]):
-    """A request on its way, such as a future."""
-
-    def result(self) -> Result_co: ...
-    def cancel(self) -> bool: ...
-
-
 def map_requests(
-    images: Iterable[Any], submit: Callable[[Any], Pending[Result]], ahead: int, return_exceptions: bool = False
+    images: Iterable[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool = False
 ) -> Iterator[Result]:
     """The results of one request for each image, in order.
 
@@ -271,54 +305,25 @@ def map_requests(
     Raises:
         ConfigError: `ahead` is less than 1.
     """
-
-    def submit_one(several: Sequence[Any]) -> list[Pending[Result]]:
-        return [begun(submit, image, return_exceptions) for image in several]
-
-    return map_together(images, submit_one, ahead, 1, return_exceptions)
-
-
-def map_together(
-    images: Iterable[Any],
-    submit: Callable[[Sequence[Any]], Sequence[Pending[Result]]],
-    ahead: int,
-    together: int,
-    return_exceptions: bool = False,
-) -> Iterator[Result]:
-    """As `map_requests()`, with the requests of several images made at once.
-
-    Args:
-        submit: makes the requests of up to `together` images.
-        together: more than 1: these are a batch. Then images are read when half of `ahead` have their results, and as
-            many as that: batches that follow each other are full.
-    """
     if ahead < 1:
         raise ConfigError(f"in_flight is at least 1, not {ahead}")
-    low = ahead - 1 if together == 1 else ahead // 2
-    return _map_together(iter(images), submit, ahead, low, max(min(together, ahead - low), 1), return_exceptions)
+    return _map_requests(iter(images), submit, ahead, return_exceptions)
 
 
-def _map_together(
-    images: Iterator[Any],
-    submit: Callable[[Sequence[Any]], Sequence[Pending[Result]]],
-    ahead: int,
-    low: int,
-    together: int,
-    return_exceptions: bool,
+def _map_requests(
+    images: Iterator[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool
 ) -> Iterator[Result]:
-    """Reads images until `ahead` are on their way, then again when `low` are."""
-    pending: deque[Pending[Result]] = deque()
+    pending: deque[Future[Result]] = deque()
     with CancelsPending(pending):
-        while several := list(islice(images, min(together, ahead - len(pending)))):
-            pending += submit(several)
+        for image in images:
+            pending.append(_submitted(submit, image, return_exceptions))
             if len(pending) >= ahead:
-                while len(pending) > low:
-                    yield _result(pending.popleft(), return_exceptions)
+                yield outcome_of(pending.popleft(), return_exceptions)
         while pending:
-            yield _result(pending.popleft(), return_exceptions)
+            yield outcome_of(pending.popleft(), return_exceptions)
 
 
-def begun(submit: Callable[[Any], Pending[Result]], image: Any, return_exceptions: bool) -> Pending[Result]:
+def _submitted(submit: Callable[[Any], Future[Result]], image: Any, return_exceptions: bool) -> Future[Result]:
     """The request of an image, or one that has ended in the exception of making it."""
     try:
         return submit(image)
@@ -328,12 +333,3 @@ def begun(submit: Callable[[Any], Pending[Result]], image: Any, return_exception
         failed: Future[Result] = Future()
         failed.set_exception(error)
         return failed
-
-
-def _result(future: Pending[Any], return_exceptions: bool) -> Any:
-    if not return_exceptions:
-        return future.result()
-    try:
-        return future.result()
-    except Exception as error:
-        return error

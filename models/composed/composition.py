@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..declaration import argument
 from .base import Composed
-from .outcomes import CancellableRequest, Ended, EndedRequest
-from .requests import submit_group
 
 if TYPE_CHECKING:
     from ...image import HostImage, ImageSource
-    from ...pipeline.futures import RequestGroup
     from ..image_model import ImageModel
+    from .image_request import ImageRequest
 
 __all__ = ["Composition", "Plan"]
 
@@ -81,31 +79,24 @@ class Composition(Composed[Result], Generic[Part, Result]):
         settings = {"in_flight": in_flight, "return_exceptions": return_exceptions, **parameters}
         return self._in_order(images, lambda sources: self.model.map(sources, **settings), return_exceptions)
 
-    def submit_for(
+    def _begin(
         self,
-        on_end: Callable[[EndedRequest], object],
         image: ImageSource | HostImage,
-        parameters: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        patient: bool = False,
-    ) -> CancellableRequest:
-        """See `Composed.submit_for()`. The parts go into the model's pipeline together, and all have to leave by the
-        deadline. The first part that fails fails the image, and those that have not left are cancelled.
+        request: ImageRequest,
+        parameters: Mapping[str, Any] | None,
+        timeout: float | None,
+        wait: bool | None,
+    ) -> None:
+        """The parts go into the model's pipeline together. The first part that fails fails the image, and those that
+        have not left are cancelled.
         """
         plan = self.plan(image)
         if not plan.sources:
-            outcome = Ended(plan.join([]))
-            on_end(outcome)
-            return outcome
-
-        def joined(group: RequestGroup) -> None:
-            on_end(Ended(_outcome(plan, group.outcomes) if group.first_error is None else group.first_error))
-
-        return submit_group(
-            self.model, joined, plan.sources, parameters, timeout=timeout, deadline=deadline, patient=patient,
-            ends_early=True,
+            request.end(plan.join([]))
+            return
+        request.submit(
+            self.model, plan.sources, lambda parts: request.end(plan.join(parts)), parameters, timeout=timeout,
+            wait=wait, fail_early=True,
         )  # fmt: skip
 
     def _in_order(
@@ -134,14 +125,6 @@ class Composition(Composed[Result], Generic[Part, Result]):
             parts.append(part)
             yield from _joined(plans, parts)
         yield from _joined(plans, parts)  # images at the end that ask nothing of the model
-
-
-def _outcome(plan: Plan[Any, Any], parts: list[Any]) -> Any:
-    """The result of an image, or why its parts cannot be joined."""
-    try:
-        return plan.join(parts)
-    except BaseException as error:
-        return error
 
 
 def _joined(plans: deque[Any], parts: list[Any]) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from threading import Lock
@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
 from ...image.uploads import UploadPools
+from ...pipeline.futures import RequestFuture
 from ..ocr import OCR
 from ..vision import VisionModel
 from .base import Composed, map_requests
-from .outcomes import Ended, EndedRequest
-from .requests import beginner, submit_for
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ..image_model import ImageModel
+    from ..image_model import CancellableRequest, ImageModel
 
 __all__ = ["GroupResult", "ModelGroup"]
 
@@ -122,15 +121,25 @@ class ModelGroup:
     def _submit(
         self, image: ImageSource | HostImage, parameters: Mapping[str, Mapping[str, Any]], **limits: float | None
     ) -> Future[GroupResult]:
+        return self._future(image, parameters, None, **limits)
+
+    def _future(
+        self,
+        image: ImageSource | HostImage,
+        parameters: Mapping[str, Mapping[str, Any]],
+        wait: bool | None,
+        **limits: float | None,
+    ) -> Future[GroupResult]:
+        """A request of an image to each model. See `Pipeline.submit_batch()`."""
         shared = self._shared(image)
-        future = _GroupFuture(tuple(self.models))
+        future = RequestFuture()
+        future.request = request = _GroupRequest(tuple(self.models), future.end)
         for name, model in self.models.items():
+            ended = partial(request.ended, name)
             try:
-                future.add(
-                    name, submit_for(model, partial(future.ended, name), shared, parameters.get(name, {}), limits)
-                )
+                request.requests += model.submit_batch([shared], ended, parameters.get(name), wait=wait, **limits)
             except Exception as error:  # no slot is free, or the model is closed: the others run
-                future.ended(name, Ended(error))
+                request.ended(name, 0, error)
         return future
 
     def map(
@@ -153,8 +162,7 @@ class ModelGroup:
         """
         self._check(parameters)
         ahead = max(model.pipelines[0].slots for model in self.models.values()) if in_flight is None else in_flight
-        caller = _MapCaller(self.models, parameters)
-        return map_requests(images, lambda image: caller.begin(self._shared(image)), ahead)
+        return map_requests(images, lambda image: self._future(image, parameters, True), ahead)
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Mapping[str, Any]
@@ -207,97 +215,39 @@ class ModelGroup:
                 )
 
 
-class _MapCaller:
-    """The thread of a `map()`, which alone waits for the results of its images, in order."""
+class _GroupRequest:
+    """An image on its way through all models: it ends when the last of them has.
 
-    def __init__(self, models: Mapping[str, ImageModel[Any]], parameters: Mapping[str, Mapping[str, Any]]) -> None:
-        self._names = tuple(models)
-        self._begin = {name: beginner(model, parameters.get(name, {})) for name, model in models.items()}
-        # The model that ends last comes first: then the thread sleeps once for an image.
-        self._order = list(models)
+    Args:
+        names: of the models.
+        on_done: called with the result, or with CancelledError if all models were cancelled.
 
-    def begin(self, image: Any) -> _MapImage:
-        """Takes an image in for all models."""
-        requests: dict[str, EndedRequest] = {}
-        for name, begin in self._begin.items():
-            try:
-                requests[name] = begin(image)
-            except Exception as error:  # the model is closed: the others run
-                requests[name] = Ended(error)
-        return _MapImage(self, requests)
+    Attributes:
+        requests: those of the models.
+    """
 
-    def wait(self, requests: Mapping[str, EndedRequest]) -> GroupResult:
-        """The results of an image, once all models have ended it."""
-        last = None
-        for name in self._order:
-            if not requests[name].ended:
-                requests[name].wait_for_end()
-                last = name
-        if last is not None and last is not self._order[0]:
-            self._order.remove(last)
-            self._order.insert(0, last)
-        return _joined(self._names, requests)
+    def __init__(self, names: tuple[str, ...], on_done: Callable[[Any], object]) -> None:
+        self._names, self._on_done = names, on_done
+        self._lock = Lock()
+        self._outcomes: dict[str, Any] = {}
+        self.requests: list[CancellableRequest] = []
 
-
-class _MapImage:
-    """An image on its way through all models. It is what `map_requests()` takes for a future."""
-
-    __slots__ = ("_caller", "_requests")
-
-    def __init__(self, caller: _MapCaller, requests: Mapping[str, EndedRequest]) -> None:
-        self._caller, self._requests = caller, requests
-
-    def result(self) -> GroupResult:
-        return self._caller.wait(self._requests)
-
-    def cancel(self) -> bool:
-        cancelled = [request.cancel() for request in self._requests.values()]
-        return all(cancelled)
-
-
-class _GroupFuture(Future[GroupResult]):
-    """The future of an image: it ends when the requests of all models have."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self._names, self._lock = names, Lock()
-        self._requests: dict[str, Any] = {}
-        self._ends: dict[str, EndedRequest] = {}
-        self._open = set(names)  # that have not ended
-
-    def add(self, name: str, request: Any) -> None:
-        """The request of a model, for `cancel()`. It may have ended."""
-        self._requests[name] = request
-
-    def ended(self, name: str, request: EndedRequest) -> None:
-        """The request of a model has ended."""
+    def ended(self, name: str, _: int, outcome: Any) -> None:
+        """A model has ended. Only the first time counts: a pipeline that fails may end a request that it refuses."""
         with self._lock:
-            if name not in self._open:
-                return  # a pipeline that fails ends the request that it refuses
-            self._open.remove(name)
-            self._ends[name] = request
-            if self._open:
+            if name in self._outcomes:
                 return
-        ends, self._ends, self._requests = self._ends, {}, {}
-        try:
-            result = _joined(self._names, ends)
-        except CancelledError:
-            super().cancel()
-            self.set_running_or_notify_cancel()
+            self._outcomes[name] = outcome
+            if len(self._outcomes) < len(self._names):
+                return
+        errors = {name: one for name, one in self._outcomes.items() if isinstance(one, BaseException)}
+        if len(errors) == len(self._names) and all(isinstance(error, CancelledError) for error in errors.values()):
+            self._on_done(CancelledError())
             return
-        self.set_result(result)
+        results = {name: one for name, one in self._outcomes.items() if name not in errors}
+        self._on_done(GroupResult(self._names, results, errors))
 
     def cancel(self) -> bool:
         """Takes the image back from each model whose batch has not left; whether none of them runs it."""
-        if self.done():
-            return self.cancelled()
-        cancelled = [request.cancel() for request in list(self._requests.values())]
+        cancelled = [request.cancel() for request in list(self.requests)]
         return all(cancelled) and len(cancelled) == len(self._names)
-
-
-def _joined(names: tuple[str, ...], ends: Mapping[str, EndedRequest]) -> GroupResult:
-    """What the models gave for an image. Raises CancelledError if all of them were cancelled."""
-    errors = {name: error for name in names if (error := ends[name].error) is not None}
-    if len(errors) == len(names) and all(isinstance(error, CancelledError) for error in errors.values()):
-        raise CancelledError
-    return GroupResult(names, {name: ends[name].result for name in names if name not in errors}, errors)

@@ -7,23 +7,23 @@ families. `make_executor()` is the one place that chooses.
 from __future__ import annotations
 
 from .executor import BatchItem, DevicePostprocess, Executor, HostOutputs, ModelStages, OutputRow, Parameters, Timings
-from .following import FollowingBuffer, FollowingExecutor, make_executor
+from .executor_pool import ExecutorPool, Lease
+from .following import FollowingBuffer, make_executor
 from .placement import PreprocessPlacement
-from .run_locks import RunLock
 from .run_order import RunOrder
 
 __all__ = [
     "BatchItem",
     "DevicePostprocess",
     "Executor",
+    "ExecutorPool",
     "FollowingBuffer",
-    "FollowingExecutor",
     "HostOutputs",
+    "Lease",
     "ModelStages",
     "OutputRow",
     "Parameters",
     "PreprocessPlacement",
-    "RunLock",
     "RunOrder",
     "Timings",
     "make_executor",

@@ -26,7 +26,7 @@ from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Pa
 from .image_uploads import HostAddress, ImageUploads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ...image import Geometry
     from ...image.nvimgcodec import DecodedBatch, EncodedImage
@@ -93,7 +93,6 @@ class InFlightBatch:
         self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
         self._host_input = HostAddress()
         self._order = order
-        self._run_order: RunOrder | None = None  # of the batch
         self._run_end = Event(self.stream.device)
         self._borrowed: list[DeviceImage] = []
         self._decoders: list[str | None] = []
@@ -107,15 +106,8 @@ class InFlightBatch:
         batch: Sequence[BatchItem],
         geometries: Sequence[Geometry],
         placement: PreprocessPlacement,
-        *,
-        ordered: bool = True,
     ) -> None:
-        """Queues a batch of images that all lie on the device, or all on the host.
-
-        Args:
-            ordered: keep the order of the runs, if there is one.
-        """
-        self._run_order = self._order if ordered else None
+        """Queues a batch of images that all lie on the device, or all on the host."""
         try:
             with self.infer.charging(), self.infer.stream_guard:
                 self._begin(batch, geometries, placement)
@@ -162,7 +154,7 @@ class InFlightBatch:
 
     def _queue_run(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
         """Queues the model and the postprocessing."""
-        order = self._run_order
+        order = self._order
         if order is None:
             self.infer.enqueue()
         else:
@@ -221,8 +213,8 @@ class InFlightBatch:
         finally:
             self._return_borrowed()
             self.uploads.forget_ahead()
-            if self._run_order is not None:
-                self._run_order.finished()
+            if self._order is not None:
+                self._order.finished()
         self._stages.name_decoders(results, self._decoders)
         return results
 
@@ -264,8 +256,6 @@ class CudaExecutor(Generic[Result]):
         self._items: list[BatchItem | None] = [None] * capacity
         self._geometries: list[Geometry | None] = [None] * capacity
         self._results: list[Any] = []
-        self._begun: Sequence[int] | None = None  # the rows that are on the device; None where no run has begun
-        self._decoded: DecodedBatch | None = None  # the files among them
         # Frames repeat their shape: its format and geometry are looked up then.
         self._known: dict[tuple[int, ...], tuple[str, Geometry]] = {}
 
@@ -319,7 +309,8 @@ class CudaExecutor(Generic[Result]):
                     yield self._finish(*begun.popleft())
             finally:
                 for context, _ in begun:  # an image could not be read, or the caller stopped asking
-                    context.finish()
+                    if context.is_busy:
+                        context.finish()
                 self.timings.infer += perf_counter() - start
 
     def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
@@ -402,60 +393,36 @@ class CudaExecutor(Generic[Result]):
     def move(self, source: int, target: int) -> None:
         self._items[target], self._geometries[target] = self._items[source], self._geometries[source]
 
-    def begin_rows(self, count: int) -> None:
-        # Its thread has other batches in flight. A stream that waits for one of them would hold up the copies and runs
-        # of others: streams share the few queues of a device.
-        self._begin_rows(count, ordered=False)
-
-    def _begin_rows(self, count: int, *, ordered: bool) -> None:
-        """Images on the device and images on the host do not mix: two runs then, and the first one is waited for.
-
-        Args:
-            ordered: see `RunOrder`.
-        """
+    def run_rows(self, count: int) -> None:
+        """Images on the device and images on the host do not mix: two runs then, and the first one is waited for."""
         batch: list[BatchItem] = self._items[:count]  # type: ignore[assignment]
         geometries: list[Geometry] = self._geometries[:count]  # type: ignore[assignment]
+        decoded = None
         if self._decoding is not None:
-            batch, self._decoded = self._decoding.decode(batch)
+            batch, decoded = self._decoding.decode(batch)
             geometries = [
                 geometry if geometry.source == item.image.size else self._canvas.geometry_of(item.image.size)
                 for item, geometry in zip(batch, geometries, strict=True)
             ]
-        self._results, self._begun = [None] * count, ()
-        try:
-            for kind in (HostImage, DeviceImage):
-                if rows := [row for row, item in enumerate(batch) if isinstance(item.image, kind)]:
-                    self._finish_rows()
-                    own = [batch[row] for row in rows], [geometries[row] for row in rows]
-                    self._contexts[0].begin(*own, self._placement, ordered=ordered)
-                    self._begun = rows
-        except BaseException:
-            self._begun, self._decoded = None, None
-            raise
-
-    def run_rows(self, count: int, core_is_free: Callable[[], object] | None = None) -> None:
-        if self._begun is None:
-            self._begin_rows(count, ordered=True)
-        decoded, self._decoded = self._decoded, None
-        try:
-            self._finish_rows()
-        finally:
-            self._begun = None
+        self._results = [None] * count
+        for kind in (HostImage, DeviceImage):
+            if rows := [row for row, item in enumerate(batch) if isinstance(item.image, kind)]:
+                context = self._contexts[0]
+                context.begin([batch[row] for row in rows], [geometries[row] for row in rows], self._placement)
+                for row, result in zip(rows, context.finish(), strict=True):
+                    self._results[row] = result
         self._recycle(decoded)
-
-    def _finish_rows(self) -> None:
-        """Waits for the rows on the device."""
-        if self._begun:
-            for row, result in zip(self._begun, self._contexts[0].finish(), strict=True):
-                self._results[row] = result
 
     def row_results(self, count: int) -> list[Result]:
         results, self._results = self._results, []
-        self._items = [None] * self.capacity
+        self._items[:count] = [None] * count
         return results
 
     def close(self) -> None:
         for context in self._contexts:
+            if context.is_busy:  # of a stream that waits for its caller
+                with contextlib.suppress(InferSDKError):
+                    context.finish()
             context.close()
             if context.infer is not self.infer:
                 context.infer.close()

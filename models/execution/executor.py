@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ...image.nvimgcodec import EncodedImage
     from ...infer import Infer
     from ..preprocessor import Preprocessor
-    from .run_locks import RunLock
 
 __all__ = [
     "BatchItem",
@@ -99,7 +98,6 @@ class ModelStages(Generic[Result]):
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
         verified: whether `verify` has passed. It is shared by all executors of a model.
         decoded: how many images each decoder has decoded.
-        run_locks: held while a batch of requests runs on the processor.
     """
 
     canvases: CanvasSet
@@ -110,7 +108,6 @@ class ModelStages(Generic[Result]):
     decode: str = "cpu"
     verified: bool = field(default=False)
     decoded: Counter[str] = field(default_factory=Counter)
-    run_locks: tuple[RunLock, ...] = ()
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -225,15 +222,8 @@ class Executor(Protocol[Result]):
     def move(self, source: int, target: int) -> None:
         """Makes row `target` what row `source` is."""
 
-    def begin_rows(self, count: int) -> None:
-        """Queues the run of the first `count` rows on a device, for a thread with other work. `run_rows()` follows."""
-
-    def run_rows(self, count: int, core_is_free: Callable[[], object] | None = None) -> None:
-        """Runs the first `count` rows that were prepared, and waits for the end of that.
-
-        Args:
-            core_is_free: see `Infer.forward_rows()`.
-        """
+    def run_rows(self, count: int) -> None:
+        """Runs the first `count` rows that were prepared, and waits for the end of that."""
 
     def row_results(self, count: int) -> list[Result]:
         """The results of these rows. They are free again."""

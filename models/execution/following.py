@@ -79,7 +79,7 @@ class FollowingExecutor(Generic[Result]):
 
 
 class FollowingBuffer(Generic[Result]):
-    """A `QueuingBuffer` and `SharingBuffer` of a pipeline over an executor.
+    """A `BatchBuffer` of a pipeline over an executor.
 
     Args:
         network: the buffer's own; it is closed with it.
@@ -87,8 +87,6 @@ class FollowingBuffer(Generic[Result]):
         canvases: of the model.
         check_parameters: raises ConfigError for parameters that a request cannot have.
     """
-
-    core_is_free: Callable[[], object] | None = None
 
     def __init__(
         self,
@@ -134,11 +132,8 @@ class FollowingBuffer(Generic[Result]):
     def move(self, source: int, target: int) -> None:
         self._executor.move(source, target)
 
-    def begin(self, count: int) -> None:
-        self._executor.begin_rows(count)
-
     def run(self, count: int) -> None:
-        self._executor.run_rows(count, self.core_is_free)
+        self._executor.run_rows(count)
 
     def results(self, count: int) -> Sequence[Result]:
         return self._executor.row_results(count)

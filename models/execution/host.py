@@ -12,10 +12,9 @@ from ...ops.batch import ImageBatch, shared_workers
 from ..preprocessor import geometry_of_pixels, view_of
 from .executor import BatchItem, HostOutputs, ModelStages, Parameters, Timings
 from .placements import Placements
-from .run_locks import holding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ...image import Geometry, HostImage
     from ...infer import Infer
@@ -152,17 +151,10 @@ class HostExecutor(Generic[Result]):
         rows = self._canvas.input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
         rows[target] = rows[source]
 
-    def begin_rows(self, count: int) -> None:
-        """There is no device: `run_rows()` does it all."""
-
-    def run_rows(self, count: int, core_is_free: Callable[[], object] | None = None) -> None:
+    def run_rows(self, count: int) -> None:
         tensor = self._canvas.input.tensor(self.infer, count, self.capacity)
         tensor.host_ptr(read=False, write=True)  # the rows were written through their address
-        if locks := self._stages.run_locks:
-            with holding(locks):
-                self.infer.forward_rows()
-        else:
-            self.infer.forward_rows(core_is_free)
+        self.infer.forward_rows()
 
     def row_results(self, count: int) -> list[Result]:
         results = self._results(self._geometries[:count], self._parameters[:count])  # type: ignore[arg-type]

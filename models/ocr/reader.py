@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -153,6 +154,7 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
 
     def _start(self) -> None:
         self.timings = Timings()
+        self._reading = Lock()  # the thread that uses the networks holds it
         #: The network that stands for all: they are on one device.
         self.network = self._reader.recognition.infer
         self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
@@ -180,8 +182,9 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
         start = perf_counter()
         image = read_image(source, channel_order=self.channel_order)
         seconds = perf_counter() - start
-        result = read_page(self._reader, image, text_score)
-        self.timings = self._reader.timings
+        with self._reading:  # one page at a time
+            result = read_page(self._reader, image, text_score)
+            self.timings = self._reader.timings
         self.timings.read = seconds
         return result
 
@@ -198,7 +201,8 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
         """The rectangles around the lines, in the order of reading: (N, 4, 2) in pixels of the image, each from where
         its line begins above, clockwise.
         """
-        return self._reader.regions(image)
+        with self._reading:
+            return self._reader.regions(image)
 
     def read_lines(self, image: HostImage, quads: npt.NDArray[np.float32]) -> list[TextLine]:
         """What lines say, whatever their scores.
@@ -206,7 +210,8 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
         Args:
             quads: (N, 4, 2): the corners of each line, from where it begins above, clockwise.
         """
-        return self._reader.read_lines(image, quads)
+        with self._reading:
+            return self._reader.read_lines(image, quads)
 
     # ---- for pipelines ----
 
@@ -237,15 +242,17 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
     def _release_now(self) -> Callable[[], None]:
         """Releases all but the pipeline, and returns what closes that."""
         pipeline = self._pipeline_holder.detach()
-        for network in self.networks:
-            network.release()
+        with self._reading:
+            for network in self.networks:
+                network.release()
         return pipeline.close if pipeline is not None else lambda: None
 
     def close(self) -> None:
         """Frees the networks. What was submitted and has not begun to run is cancelled."""
         self._idle.close()
         self._pipeline_holder.close()
-        self._reader.close()
+        with self._reading:  # waits for the page that is read
+            self._reader.close()
 
     def __enter__(self) -> Self:
         return self

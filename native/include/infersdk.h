@@ -959,49 +959,6 @@ ifs_status ifs_cuda_ipc_close(int32_t device, void *address);
 /* The handle of device memory of this process, by which another one opens it. */
 ifs_status ifs_cuda_ipc_export(int32_t device, void *address, uint8_t *handle);
 
-/* ---- 16. Waiting threads -------------------------------------------------------------------------------------- */
-
-/*
- * Threads that wait, are released many at a time, and can only run one after another, since each needs a lock that is
- * not ours: the interpreter's. If each slept until it may run, the lock would lie idle whenever one wakes up. If all
- * woke up at once, they would fall asleep again at the lock. So `concurrent` of the released threads are awake. One is
- * let through; the others spin until it waits again, at most `patience` nanoseconds after it was let through, and
- * another one is let through then.
- *
- * That is worth while for threads that soon wait again. Where they work for more than 150 us on average between two
- * waits, none spins: two are awake at a time, and ifs_wakeup_forget wakes the next one.
- *
- * Any number of threads may use one ifs_wakeup. ERR_UNSUPPORTED: the system is not Linux.
- */
-typedef struct ifs_wakeup ifs_wakeup;
-
-ifs_status ifs_wakeup_create(int32_t concurrent, int64_t patience, ifs_wakeup **out);
-void ifs_wakeup_destroy(ifs_wakeup *wakeup);
-
-/* A thread that waits, once. All zeros to begin with; the caller's memory, until ifs_wakeup_forget() has returned. */
-typedef struct ifs_waiter {
-    uint32_t woken; /* it need not sleep any more */
-    int32_t waiting; /* its thread is in ifs_wakeup_wait, where it was not released yet */
-    int32_t released; /* its waiting has ended: it is woken now or later */
-    int32_t waking; /* it is or was woken, one of `concurrent` */
-    int32_t gone; /* it does not wait any more */
-    struct ifs_waiter *next; /* in the queue */
-} ifs_waiter;
-
-/* Waits until the waiter is released and it is its turn. `deadline` is in nanoseconds of CLOCK_MONOTONIC; a negative
- * one never comes. 1: it was released. 0: the deadline has come. -1: a signal has come; call it again. */
-int32_t ifs_wakeup_wait(ifs_wakeup *wakeup, ifs_waiter *waiter, int64_t deadline);
-
-/* Ends the waiting of a thread, or the wait that is yet to come. */
-void ifs_wakeup_release(ifs_wakeup *wakeup, ifs_waiter *waiter);
-
-/* Its thread does not wait any more, or never does. Called for each waiter, with the interpreter's lock. */
-void ifs_wakeup_forget(ifs_wakeup *wakeup, ifs_waiter *waiter);
-
-/* The calling thread has the interpreter's lock and releases others: they need not come before ifs_wakeup_let_go(). */
-void ifs_wakeup_hold(ifs_wakeup *wakeup);
-void ifs_wakeup_let_go(ifs_wakeup *wakeup);
-
 /* [/cdef] */
 
 #ifdef __cplusplus

@@ -22,7 +22,7 @@ from squares import LONG
 
 import infersdk
 from infersdk import Infer, Pipeline, Tensor
-from infersdk.backends._row_runs import MEASURED, REVIEW, Choice, RowRuns, _Threads
+from infersdk.backends._row_runs import REVIEW, Choice, RowRuns, _Threads
 from infersdk.data import DETECTOR
 from infersdk.errors import ShapeError
 from infersdk.models import YOLOv8Seg
@@ -145,120 +145,6 @@ def test_tensors_of_the_caller(tmp_path: Path, backend: str) -> None:
         expected, y[:] = y.copy(), 0
         infer.forward_rows()
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
-
-
-# ---- the next batch begins before the last row has ended ----
-
-
-def test_a_free_core_is_told_of_while_the_last_row_runs() -> None:
-    told, last_row_may_end = threading.Event(), threading.Event()
-    calls: list[bool] = []
-
-    def run_row(row: int, worker: int) -> None:
-        if row == 2:  # the other thread finds no further row meanwhile
-            assert told.wait(LONG)
-            calls.append(last_row_may_end.is_set())
-            last_row_may_end.set()
-
-    def core_is_free() -> None:
-        calls.append(last_row_may_end.is_set())
-        told.set()
-
-    RowRuns("rows", CORES, lambda: None).side_by_side(3, run_row, core_is_free)
-    assert calls == [False, False]  # one call, before the row has ended
-
-
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_it_is_told_once(count: int) -> None:
-    calls = []
-    rows = RowRuns("rows", 3, lambda: None)
-    for _ in range(50):
-        rows.side_by_side(count, lambda row, worker: None, lambda: calls.append(1))
-    assert len(calls) == 50
-
-
-def test_what_it_raises_is_raised() -> None:
-    def core_is_free() -> None:
-        raise IndexError("of the caller")
-
-    with pytest.raises(IndexError, match="of the caller"):
-        RowRuns("rows", CORES, lambda: None).side_by_side(4, lambda row, worker: None, core_is_free)
-
-
-@pytest.mark.usefixtures("two_cores")
-def test_which_batches_tell_of_a_free_core(tmp_path: Path, backend: str) -> None:
-    with infersdk.load(weighted(tmp_path / "m.onnx"), backend) as infer:
-        fill(infer, np.ones((4, 16), np.float32))
-        choice = settled(infer, True)
-        calls: list[int] = []
-
-        def told(batch: int) -> bool:
-            calls.clear()
-            fill(infer, np.ones((batch, 16), np.float32))
-            infer.forward_rows(lambda: calls.append(batch))
-            assert len(calls) <= 1
-            return bool(calls)
-
-        assert told(4)
-        assert not told(5)  # all cores run the row that is left over
-        assert not told(1)
-        choice.splits = False
-        assert not told(4)
-        choice.splits = True
-        choice._runs = REVIEW - 2  # the runs behind the next one are measured: no batch is beside them
-        assert not any(told(4) for _ in range(1 + 2 * MEASURED))
-        choice.splits = True
-        assert told(4)
-
-
-@pytest.mark.usefixtures("two_cores")
-def test_batches_of_a_pipeline_overlap(tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last row of a batch waits for the first one of the next batch."""
-    with infersdk.load(weighted(tmp_path / "m.onnx"), backend, max_batch=4) as infer:
-        x = np.random.default_rng(3).normal(size=(8, 16)).astype(np.float32)
-        expected = infer(x[:4])["y"], infer(x[4:])["y"]
-        fill(infer, np.ones((4, 16), np.float32))
-        settled(infer, True)
-        runner = type(infer._row_runner[1])  # type: ignore[attr-defined]
-        begun: set[int] = set()
-        overlapped, guard, run_row = threading.Event(), threading.Lock(), runner.run_row
-
-        def watched(self: Any, row: int, worker: int) -> None:
-            with guard:
-                begun.add(id(self))
-                second = len(begun) == 2
-            if second:
-                overlapped.set()
-            elif row == 3:
-                assert overlapped.wait(LONG)
-            run_row(self, row, worker)
-
-        monkeypatch.setattr(runner, "run_row", watched)
-        with Pipeline(infer, max_batch=4, max_delay=LONG) as pipeline:
-            results = [future.result(LONG)["y"] for future in pipeline.submit_many(list(x))]
-        assert overlapped.is_set()
-        np.testing.assert_allclose(results, np.concatenate(expected), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.usefixtures("two_cores")
-@pytest.mark.parametrize("instances", [None, 1])
-def test_instances_that_are_asked_for_do_not_overlap(
-    tmp_path: Path, backend: str, instances: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with infersdk.load(weighted(tmp_path / "m.onnx"), backend, max_batch=4) as infer:
-        fill(infer, np.ones((4, 16), np.float32))
-        settled(infer, True)
-        told = list[bool]()
-        forward_rows = type(infer).forward_rows
-
-        def watched(infer: Any, core_is_free: Any = None) -> Any:
-            told.append(core_is_free is not None)
-            return forward_rows(infer, core_is_free)
-
-        monkeypatch.setattr(type(infer), "forward_rows", watched)
-        with Pipeline(infer, max_batch=4, instances=instances) as pipeline:
-            list(pipeline.map([np.ones(16, np.float32)] * 16))
-        assert set(told) == {instances is None}
 
 
 def test_a_run_of_ones_own_is_called(tmp_path: Path) -> None:
@@ -411,8 +297,7 @@ def measured(choice: Choice, whole: float, rows: float, runs: int) -> list[bool]
     """Which runs were split, of so many that take these times."""
     taken = []
     for _ in range(runs):
-        split, counts, shares = choice.next_splits()
-        assert not (counts and shares)
+        split, counts = choice.next_splits()
         taken.append(split)
         if counts:
             choice.add(split, rows if split else whole)
@@ -421,7 +306,7 @@ def measured(choice: Choice, whole: float, rows: float, runs: int) -> list[bool]
 
 def test_the_faster_one_is_chosen_and_looked_at_again() -> None:
     choice = Choice("m")
-    assert choice.next_splits() == (False, False, False), "no shapes are known yet"
+    assert choice.next_splits() == (False, False), "no shapes are known yet"
     choice.learn({"y": (4, 2)}, 4)
     trial = measured(choice, 0.02, 0.03, Choice.TRIAL)
     assert trial == [False, True] * (Choice.TRIAL // 2)
@@ -548,7 +433,7 @@ def test_interrupts_at_any_moment() -> None:
             running.clear()
             try:
                 signal.setitimer(signal.ITIMER_REAL, rng.uniform(5e-6, 5e-4))
-                rows.side_by_side(4, run, lambda: None)
+                rows.side_by_side(4, run)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 hits += 1

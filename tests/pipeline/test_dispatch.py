@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from simulated_time import Simulation, h200_seconds
 
-from infersdk.pipeline.dispatch import AVERAGED, LONGEST_RETRY, RETRY, WINDOW, Callers, Spread
+from infersdk.pipeline.dispatch import WINDOW, Callers
 
 # ---- the callers ----
 
@@ -50,84 +48,6 @@ def test_so_does_a_peak_that_lasts() -> None:
         _came(callers, 5)
         callers.batch_left()
     assert callers.expected == 5
-
-
-# ---- the spread ----
-
-
-def run_batches(spread: Spread, count: int, *, behind: float) -> None:
-    """Batches of 1 s, each of which leaves `behind` seconds before the one in front of it ends."""
-    now = 0.0
-    spread.batch_left(now)
-    for _ in range(count):
-        if behind >= 0:
-            spread.batch_left(now + 1 - behind)
-            spread.batch_ended(now + 1)
-        else:
-            spread.batch_ended(now + 1)
-            spread.batch_left(now + 1 - behind)
-        now += 1 + max(0.0, -behind)
-
-
-def test_over_one_more_than_the_model_runs() -> None:
-    assert [Spread(running, running).batches for running in (1, 2, 4)] == [2, 3, 5]
-    assert Spread(1, 3).batches == 2
-
-
-def test_a_batch_that_comes_too_late_makes_it_wider() -> None:
-    for behind in (-0.2, 0.0, 0.1):
-        spread = Spread(1, 3)
-        run_batches(spread, 2 * AVERAGED, behind=behind)
-        assert spread.batches == 3
-    for behind in (0.5, 0.9):
-        spread = Spread(1, 3)
-        run_batches(spread, 8 * AVERAGED, behind=behind)
-        assert spread.batches == 2
-
-
-def test_batches_that_wait_for_each_other_make_it_narrower() -> None:
-    spread = Spread(1, 3)
-    run_batches(spread, 2 * AVERAGED, behind=-0.1)
-    assert spread.batches == 3
-    now = 1000.0
-    for left in (now - 2, now - 1.5, now - 1):
-        spread.batch_left(left)
-    for _ in range(4 * AVERAGED):
-        spread.batch_ended(now)
-        spread.batch_left(now + 0.01)
-        now += 1
-    assert spread.batches == 2
-
-
-def widths(enough: Callable[[int], int], count: int) -> list[int]:
-    """Over how many batches callers are spread, batch by batch; `enough` of them are needed at the time."""
-    spread, now, found = Spread(1, 4), 0.0, []
-    for index in range(count):
-        spread._left.clear()
-        spread.batch_left(now)
-        if spread.batches >= enough(index):
-            spread.batch_left(now + 0.5)
-        now += 1
-        spread.batch_ended(now)
-        found.append(spread.batches)
-    return found
-
-
-def test_it_tries_with_fewer_again() -> None:
-    found = widths(lambda index: 3 if index < 40 else 2, 400)  # only at the beginning are three needed
-    assert found[40] == 3
-    assert found[40 + 2 * RETRY :] == [2] * (360 - 2 * RETRY)
-
-
-def test_it_tries_less_and_less_often_where_that_fails() -> None:
-    found = np.array(widths(lambda _: 3, 20_000))
-    tries = np.flatnonzero((found[1:] == 2) & (found[:-1] == 3))
-    assert 5 <= len(tries) <= 10
-    assert (np.diff(tries)[1:] >= 1.8 * np.diff(tries)[:-1])[:4].all()
-    assert np.diff(tries).max() <= 1.1 * LONGEST_RETRY
-    assert (found[2_000:] == 3).mean() > 0.99
-    later = widths(lambda index: 3 if index < 18_000 else 2, 20_000 + LONGEST_RETRY)
-    assert set(later[-1000:]) == {2}
 
 
 # ---- the bound ----

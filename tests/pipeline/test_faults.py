@@ -276,6 +276,7 @@ def fault(pipeline: Pipeline[Any], futures: Sequence[Future[Any]]) -> None:
         assert isinstance(error, PipelineError)
         assert "OSError('a fault')" in str(error)
         assert isinstance(error.__cause__, OSError)
+    assert isinstance(pipeline.fault, OSError)
     for later in (lambda: pipeline.submit(2), lambda: pipeline.submit(3), lambda: next(pipeline.map([2]))):
         with pytest.raises(PipelineError, match="has failed by a fault of its own"):
             later()
@@ -298,7 +299,6 @@ def broken(*_: Any, **__: Any) -> Any:
         (Scheduler, "free"),
         (Statistics, "batch_left"),
         (Statistics, "batch_done"),
-        (batch_runners, "hand_out"),
         (batch_runners, "fail_expired"),
     ],
 )
@@ -308,48 +308,6 @@ def test_a_runner_that_ends(model: Squares, monkeypatch: pytest.MonkeyPatch, kin
     monkeypatch.setattr(kind, method, broken)
     futures = pipeline.submit_many([2, 4])
     fault(pipeline, futures)
-
-
-class SharingSquares(Squares):
-    """Its runs have a free core at once."""
-
-    def batch_buffer(self, capacity: int | None) -> SquaresBuffer:
-        self.open += 1
-        return SharingSquaresBuffer(self, capacity or self.capacity)
-
-
-class SharingSquaresBuffer(SquaresBuffer):
-    core_is_free: Callable[[], object] | None = None
-
-    def run(self, count: int) -> None:
-        assert self.core_is_free is not None
-        self.core_is_free()
-        super().run(count)
-
-
-def test_a_free_core_that_cannot_be_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = Pipeline(SharingSquares(), max_delay=0.05, slots=4)
-    assert pipeline.submit(2).result(LONG) == 4
-    monkeypatch.setattr(Scheduler, "outputs_ready", broken)
-    fault(pipeline, pipeline.submit_many([2, 4]))
-
-
-def test_a_run_that_fails_after_the_next_batch_has_begun() -> None:
-    model = SharingSquares()
-    model.hold()
-    with Pipeline(model, max_delay=0, max_batch=2) as pipeline:
-        model.error = RuntimeError("the last row")
-        first = pipeline.submit_many([2, 4])
-        begun(model)
-        second = pipeline.submit_many([6, 8])
-        begun(model)  # while the first batch runs
-        model.go.set()
-        failed = [future.exception(LONG) for future in (*first, *second)]
-        assert sum(error is not None for error in failed) == 2  # those of one batch
-        stats = pipeline.stats()
-        assert (stats.done, stats.failed, stats.running) == (2, 2, 0)
-        assert pipeline._core.groups[0].in_flight == 0
-        assert pipeline.submit(3).result(LONG) == 9
 
 
 @pytest.mark.parametrize(

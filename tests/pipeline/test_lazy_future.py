@@ -16,33 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infersdk.pipeline.futures import FutureRequest
-from infersdk.pipeline.staggered_wakeup import StaggeredWakeup
+from infersdk.pipeline.lazy_future import LazyFuture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from infersdk.pipeline.request import Request
 
     Make = Callable[[], Future[Any]]
 
 LONG = 30.0
 
 
-class Owner:
-    """What a request knows of its pipeline."""
-
-    def __init__(self) -> None:
-        self.wakeup = StaggeredWakeup()
-
-    def withdraw(self, request: Request) -> bool:
-        return False
-
-
-@pytest.fixture(params=["Future", "FutureRequest"])
+@pytest.fixture(params=[Future, LazyFuture])
 def make(request: pytest.FixtureRequest) -> Make:
-    owner = Owner()
-    return Future if request.param == "Future" else lambda: FutureRequest(owner, None, None, None)
+    return request.param  # type: ignore[no-any-return]
 
 
 def after(seconds: float, action: Callable[..., object], *arguments: Any) -> threading.Thread:

@@ -188,16 +188,38 @@ def test_a_bad_result_fails_alone(model: Squares) -> None:
         assert good.result(LONG) == 196
 
 
-def test_a_run_that_fails_fails_its_batch_and_no_other(model: Squares) -> None:
+@pytest.mark.parametrize("bad", [{0}, {5}, {7}, {2, 6}, set(range(8)), set()])
+def test_a_run_that_fails_fails_the_requests_that_cause_it(bad: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is run again by halves, so that the other requests of the batch have their own results."""
+    model = Squares(capacity=8)
+    run, runs = SquaresBuffer.run, [0]
+
+    def failing(buffer: SquaresBuffer, count: int) -> None:
+        runs[0] += 1
+        if bad & set(buffer.rows[:count]):
+            raise RuntimeError("the index is out of range")
+        run(buffer, count)
+
+    monkeypatch.setattr(SquaresBuffer, "run", failing)
+    with Pipeline(model, max_delay=LONG) as pipeline:
+        futures = pipeline.submit_many(range(8))
+        for number, future in enumerate(futures):
+            if number in bad:
+                with pytest.raises(RuntimeError, match="out of range"):
+                    future.result(LONG)
+            else:
+                assert future.result(LONG) == number * number
+        stats = pipeline.stats()
+    assert (stats.done, stats.failed) == (8 - len(bad), len(bad))
+    assert runs[0] <= 15
+    assert (stats.reruns > 0) == bool(bad)
+
+
+def test_a_failure_that_does_not_come_again_fails_no_request(model: Squares) -> None:
     model.error = RuntimeError("the runtime says no")
     with Pipeline(model, max_delay=LONG) as pipeline:
-        first, second = pipeline.submit_many(range(4)), pipeline.submit_many(range(4, 8))
-        for future in first:
-            with pytest.raises(RuntimeError, match="says no"):
-                future.result(LONG)
-        assert [f.result(LONG) for f in second] == [16, 25, 36, 49]
-        stats = pipeline.stats()
-    assert (stats.done, stats.failed) == (4, 4)
+        assert [f.result(LONG) for f in pipeline.submit_many(range(4))] == [0, 1, 4, 9]
+        assert (pipeline.stats().failed, pipeline.stats().reruns) == (0, 1)
 
 
 def test_cancelled_before_it_left(model: Squares) -> None:
@@ -536,7 +558,7 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
     """The runner that has the row does not wait for it for ever."""
     pipeline = Pipeline(model, max_delay=0)
     workers = pipeline._core._workers
-    prepare_own, prepare = workers.prepare, SquaresBuffer.prepare
+    prepare_own, prepare = workers.prepare_all, SquaresBuffer.prepare
 
     def interrupted(*arguments: Any) -> Any:
         if when == "after":
@@ -546,11 +568,11 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
     if when == "in":
         monkeypatch.setattr(SquaresBuffer, "prepare", interrupted)
     else:
-        monkeypatch.setattr(workers, "prepare", interrupted)
+        monkeypatch.setattr(workers, "prepare_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pipeline.submit(3)  # odd: by this thread
     monkeypatch.setattr(SquaresBuffer, "prepare", prepare)
-    monkeypatch.setattr(workers, "prepare", prepare_own)
+    monkeypatch.setattr(workers, "prepare_all", prepare_own)
     assert [future.result(LONG) for future in pipeline.submit_many([4, 5])] == [16, 25]
     pipeline.close()
     consistent(pipeline.stats())
@@ -581,45 +603,6 @@ def test_map_keeps_the_order_and_takes_no_more_than_it_needs(model: Squares) -> 
 def test_map_waits_where_submit_would_raise(model: Squares) -> None:
     with Pipeline(model, max_delay=0, slots=4, when_full="raise") as pipeline:
         assert list(pipeline.map(range(12), in_flight=100)) == [i * i for i in range(12)]
-
-
-def test_requests_that_one_thread_waits_for(model: Squares) -> None:
-    with Pipeline(model, max_delay=0, slots=4, when_full="raise") as pipeline:
-        begun = [pipeline.begin(item) for item in [*range(12), -2]]
-        assert [request.outcome() for request in begun[:12]] == [i * i for i in range(12)]
-        assert isinstance(begun[12].outcome(return_exceptions=True), InputError)
-        with pytest.raises(InputError, match="-2 is below zero"):
-            begun[12].outcome()
-        assert not begun[0].cancel(), "it has ended"
-    with pytest.raises(ClosedError):
-        pipeline.begin(1)
-
-
-def test_requests_that_call_when_they_end(model: Squares) -> None:
-    ended: list[tuple[Any, Any]] = []
-    both = threading.Event()
-
-    def on_end(request: Any) -> None:
-        ended.append((request.result, type(request.error)))
-        if len(ended) == 2:
-            both.set()
-
-    with Pipeline(model, max_delay=0) as pipeline:
-        pipeline.submit_for(on_end, 3)
-        pipeline.submit_for(on_end, -2)
-        assert both.wait(10)
-        assert sorted(ended, key=str) == sorted([(9, type(None)), (None, InputError)], key=str)
-        pipeline.submit_for(on_end, 3, deadline=0)
-        assert ended[2] == (None, DeadlineExceeded), "before it returns"
-    with pytest.raises(ClosedError):
-        pipeline.submit_for(on_end, 3)
-    assert len(ended) == 3
-    with Pipeline(model, max_delay=30) as pipeline:
-        request = pipeline.submit_for(on_end, 3)
-        assert request.cancel()
-        assert request.cancel(), "it is cancelled already"
-        assert ended[3] == (None, CancelledError)
-    assert len(ended) == 4
 
 
 def test_map_and_errors(model: Squares) -> None:
@@ -689,11 +672,41 @@ def test_asyncio_and_no_slot(model: Squares) -> None:
 # ---- settings ----
 
 
+NO_SECONDS = [float("inf"), float("nan"), 1e10, 1e15, -1.0, 10**400, True, "1", 1j, np.float32("inf"), np.array(1.0)]
+
+
+@pytest.mark.parametrize("name", ["deadline", "timeout"])
+@pytest.mark.parametrize("value", NO_SECONDS, ids=lambda value: repr(value)[:12])
+def test_times_of_a_request_are_bounded(model: Squares, name: str, value: Any) -> None:
+    with Pipeline(model, max_delay=0) as pipeline:
+        with pytest.raises(InputError, match=f"{name} is (from 0 to 1,000,000|a number of) seconds"):
+            pipeline.submit(3, **{name: value})
+        if name == "deadline":
+            with pytest.raises(InputError, match="deadline is"):
+                asyncio.run(pipeline.infer(3, deadline=value))
+        for one in (np.float32(1000), np.float64(1000), np.int8(100), 1_000_000, 1000):
+            assert pipeline.submit(3, **{name: one}).result(LONG) == 9
+        assert pipeline.fault is None
+
+
+@pytest.mark.parametrize("name", ["max_delay", "timeout"])
+@pytest.mark.parametrize("value", NO_SECONDS, ids=lambda value: repr(value)[:12])
+def test_times_of_the_settings_are_bounded(model: Squares, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Pipeline(model, **{name: value})
+    with Pipeline(model, **{name: np.float32(0.001)}, max_batch=np.int64(2)) as pipeline:
+        assert pipeline.max_batch == 2
+        assert pipeline.submit(3).result(LONG) == 9
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"max_batch": 0}, r"max_batch"),
         ({"max_delay": -1}, r"max_delay"),
+        ({"slots": 1 << 40}, r"slots"),
+        ({"instances": 1 << 40}, r"instances"),
+        ({"workers": 1 << 40}, r"workers"),
         ({"when_full": "drop"}, r"when_full"),
         ({"batch": 2}, r"unknown field `batch`. Known are: max_batch, max_delay"),
     ],
@@ -813,7 +826,8 @@ def turmoil(folder: Path, requests: int, threads: int) -> PipelineStats:
         assert stats.cancelled == counts["cancelled"]
         assert stats.expired == counts["late"]
         assert stats.failed == counts["bad"] + counts["failed"]
-        assert min(counts.values()) > 0
+        assert min(counts[how] for how in ("ok", "bad", "cancelled", "late")) > 0
+        assert stats.reruns > 0, "runs that fail now and then"
     return stats
 
 

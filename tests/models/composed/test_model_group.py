@@ -28,7 +28,6 @@ from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageErr
 from infersdk.image import HostImage, SharedImage, read_image
 from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv5, YOLOv8, create
 from infersdk.models.composed import model_group
-from infersdk.models.composed.outcomes import Ended
 from infersdk.models.execution.cuda import InFlightBatch
 
 if TYPE_CHECKING:
@@ -193,12 +192,12 @@ def test_a_request_that_is_ended_and_refused(files: dict[str, Path], monkeypatch
     """As a pipeline does that fails just then: the end counts once, also where there is no other model."""
     error = PipelineError("a fault")
 
-    def submit_for(on_end: Callable[[Any], object], *arguments: Any, **limits: Any) -> None:
-        on_end(Ended(error))
+    def submit_batch(images: Any, on_done: Callable[[int, Any], object], *arguments: Any, **limits: Any) -> None:
+        on_done(0, error)
         raise error
 
     with ModelGroup(classes=Classifier(files["classes"])) as group:
-        monkeypatch.setattr(group.models["classes"], "submit_for", submit_for)
+        monkeypatch.setattr(group.models["classes"], "submit_batch", submit_batch)
         assert group.submit(DIGITS).result(30).errors == {"classes": error}
 
 

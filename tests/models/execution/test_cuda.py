@@ -14,12 +14,10 @@ import pytest
 
 from infersdk import Pipeline, device_count, errors, pinned_empty
 from infersdk.errors import ImageError
-from infersdk.image import DeviceImage
 from infersdk.models import Classifier, YOLOv5, YOLOv8
 from infersdk.models.execution.cuda import CudaExecutor
 from infersdk.models.execution.image_uploads import ImageUploads
 from infersdk.ops import DetectionDecoder
-from infersdk.tensor import Tensor
 
 pytestmark = [
     pytest.mark.gpu,
@@ -95,7 +93,7 @@ def test_batches_keep_order(detector: YOLOv5, frames: list[Any]) -> None:
 def test_preprocessing_on_either_side_gives_the_same_tensor(detector: YOLOv5, frames: list[Any]) -> None:
     from infersdk.image import read_image
 
-    executor = detector._following.executor
+    executor = detector._executors._idle[0].executor
     assert isinstance(executor, CudaExecutor)
     context = executor._contexts[0]
     images = [read_image(frame) for frame in frames[:BATCH]]
@@ -292,29 +290,6 @@ def test_page_locked_frames_from_many_threads(
     assert len(outcomes) == 64 * 25
     assert outcomes.count("done") > 500
     assert max(ahead) >= 16
-
-
-def test_borrowed_batches(detector: YOLOv5, frames: list[Any]) -> None:
-    """Three of them on the device at once, with frames of the host, of the device and of both, and one that is none."""
-    expected = [detector(frame).data for frame in frames[:BATCH]]
-    theirs = [DeviceImage(Tensor(frame.shape, "uint8", "cuda:0").copy_from(frame), "bgr") for frame in frames[:BATCH]]
-    mixed = [frames[0], theirs[1], np.zeros((2, 2), np.float32), theirs[3]]
-    with Pipeline(detector, instances=3) as pipeline:
-        for _ in range(3):
-            batches = [pipeline.borrow_batch(wait=not given) for given in range(3)]
-            for batch, items in zip(batches, (frames[:BATCH], theirs, mixed), strict=True):
-                assert batch is not None
-                batch.begin(items, [0.0] * BATCH)
-            assert pipeline.stats().running == 3 * BATCH
-            for batch in batches:
-                assert batch is not None
-                for index, (found, want) in enumerate(zip(batch.results(), expected, strict=True)):
-                    if batch is batches[2] and index == 2:
-                        assert isinstance(found, ImageError)
-                    else:
-                        same(found.data, want)
-        assert pipeline.stats().running == 0
-        same(pipeline.submit(frames[0]).result(60).data, expected[0])
 
 
 @pytest.mark.skipif(device_count() < 2, reason="needs two GPUs")

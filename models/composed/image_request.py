@@ -1,0 +1,143 @@
+"""An image on its way through the models of a composition."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..image_model import CancellableRequest, ImageModel
+
+__all__ = ["ImageRequest"]
+
+
+class ImageRequest:
+    """One image, which becomes requests to one model after another. It ends once.
+
+    Any number of threads may use it.
+
+    Args:
+        on_done: called once with the result or the exception, in the thread that ends it.
+        deadline: seconds within which all of its requests have to leave.
+
+    Attributes:
+        slot: is released when it ends.
+    """
+
+    __slots__ = ("_lock", "_on_done", "_requests", "_until", "slot")
+
+    def __init__(self, on_done: Callable[[Any], object], deadline: float | None) -> None:
+        self._on_done: Callable[[Any], object] | None = on_done
+        self._until = None if deadline is None else monotonic() + deadline
+        self._lock = threading.Lock()
+        self._requests: list[CancellableRequest] = []
+        self.slot: threading.Semaphore | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline, below 0 behind it; None without one."""
+        return None if self._until is None else self._until - monotonic()
+
+    def submit(
+        self,
+        model: ImageModel[Any],
+        images: Sequence[Any],
+        then: Callable[[list[Any]], object],
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        wait: bool | None = None,
+        fail_early: bool = False,
+    ) -> None:
+        """Submits images to a model.
+
+        Args:
+            then: called with the result or exception of each image when the last one has ended, unless this request has
+                ended before. What it raises ends this request.
+            parameters, timeout, wait: see `Pipeline.submit_batch()`.
+            fail_early: the first exception ends this request, and cancels the other images.
+
+        Raises:
+            PipelineError, ClosedError: see `Pipeline.submit_batch()`.
+        """
+        left = None if self.seconds_left is None else max(self.seconds_left, 0.0)
+        outcomes: list[Any] = [None] * len(images)
+        missing = len(images)
+
+        def ended(index: int, outcome: Any) -> None:
+            nonlocal missing
+            outcomes[index] = outcome
+            with self._lock:
+                missing -= 1
+                waiting = missing > 0
+            if fail_early and isinstance(outcome, BaseException):
+                self._end_and_cancel(outcome)
+            elif not waiting and not self.ended:
+                try:
+                    then(outcomes)
+                except BaseException as error:
+                    self.end(error)
+
+        if not fail_early:
+            self._requests += model.submit_batch(images, ended, parameters, timeout=timeout, deadline=left, wait=wait)
+        for index, image in enumerate(images if fail_early else ()):
+            if self.ended:
+                break
+            one = partial(_one_ended, ended, index)
+            self._requests += model.submit_batch([image], one, parameters, timeout=timeout, deadline=left, wait=wait)
+        if self.ended:  # cancelled meanwhile
+            self._cancel_requests()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has its result or its exception."""
+        return self._on_done is None
+
+    def end(self, outcome: Any) -> bool:
+        """Ends it with a result or an exception; False where it has ended before. Raises what `on_done` raises."""
+        with self._lock:
+            on_done, self._on_done = self._on_done, None
+        if on_done is None:
+            return False
+        self.free_slot()
+        on_done(outcome)
+        return True
+
+    def free_slot(self) -> None:
+        """Releases the slot, if it has one."""
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            slot.release()
+
+    def cancel(self) -> bool:
+        """Ends it with CancelledError, and cancels the requests whose batch has not left."""
+        return self._end_and_cancel(CancelledError())
+
+    def _end_and_cancel(self, error: BaseException) -> bool:
+        ended = self.end(error)
+        if ended:
+            self._cancel_requests()
+        return ended
+
+    def refuse(self) -> None:
+        """Ends it without a call of `on_done`, and cancels its requests: whoever submits it gets an exception."""
+        with self._lock:
+            self._on_done = None
+        self.free_slot()
+        self._cancel_requests()
+
+    def _cancel_requests(self) -> None:
+        while self._requests:
+            try:
+                request = self._requests.pop()
+            except IndexError:  # another thread has taken the last one
+                return
+            request.cancel()
+
+
+def _one_ended(ended: Callable[[int, Any], object], index: int, _: int, outcome: Any) -> None:
+    ended(index, outcome)

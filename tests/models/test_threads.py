@@ -1,0 +1,185 @@
+"""Calls, streams and `close()` of one wrapper from several threads."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk import models
+from infersdk.data import DETECTOR, IMAGE
+from infersdk.errors import ClosedError
+from infersdk.image import read_image
+from infersdk.models.execution.host import HostExecutor
+
+LONG = 30.0
+BACKENDS = ["onnxruntime", "openvino"]
+
+
+def frames() -> list[Any]:
+    whole = read_image(IMAGE).pixels
+    return [np.ascontiguousarray(np.roll(whole, 40 * i, axis=1)) for i in range(4)]
+
+
+@pytest.fixture(params=BACKENDS)
+def model(request: pytest.FixtureRequest) -> Iterator[models.YOLOv5]:
+    pytest.importorskip(request.param)
+    with models.YOLOv5(DETECTOR, request.param, max_batch=4, threads=1) as model:
+        yield model
+
+
+def together(works: list[Callable[[], None]]) -> list[BaseException]:
+    """Runs functions in threads; what they raise."""
+    raised: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive(), "it hangs"
+    return raised
+
+
+def test_every_thread_has_its_own_results(model: models.YOLOv5) -> None:
+    images = frames()
+    expected = [boxes.data.tobytes() for boxes in model(images)]
+    assert len(set(expected)) > 1
+
+    def call(index: int) -> None:
+        for _ in range(5):
+            assert model(images[index]).data.tobytes() == expected[index]
+
+    def listed() -> None:
+        for _ in range(3):
+            assert [boxes.data.tobytes() for boxes in model(images)] == expected
+
+    def streamed() -> None:
+        found = model.stream(itertools.islice(itertools.cycle(images), 12))
+        assert [boxes.data.tobytes() for boxes in found] == expected * 3
+
+    assert together([*(lambda i=i: call(i) for i in range(4)), listed, listed, streamed, streamed]) == []
+
+
+def test_close_waits_for_calls_and_later_ones_are_refused(model: models.YOLOv5) -> None:
+    images = frames()
+    expected = [boxes.data.tobytes() for boxes in model(images)]
+    begun = threading.Semaphore(0)
+    wrong: list[int] = []
+
+    def call() -> None:
+        try:
+            for count in itertools.count():
+                index = count % len(images)
+                if model(images[index]).data.tobytes() != expected[index]:
+                    wrong.append(index)
+                begun.release()
+        except ClosedError:
+            pass
+
+    def stream() -> None:
+        try:
+            for index, boxes in enumerate(model.stream(itertools.cycle(images))):
+                if boxes.data.tobytes() != expected[index % len(images)]:
+                    wrong.append(index)
+        except ClosedError:
+            pass
+
+    def close() -> None:
+        for _ in range(8):
+            assert begun.acquire(timeout=LONG)
+        model.close()
+
+    assert together([call, call, call, stream, stream, close]) == []
+    assert wrong == []
+    with pytest.raises(ClosedError, match="was closed; load it again"):
+        model(images[0])
+    with pytest.raises(ClosedError):
+        next(model.stream(images))
+
+
+def test_close_waits_for_the_call_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, go = threading.Event(), threading.Event()
+    forward = HostExecutor._forward
+
+    def held(self: HostExecutor[Any], *arguments: Any) -> Any:
+        inside.set()
+        assert go.wait(LONG)
+        return forward(self, *arguments)
+
+    model = models.YOLOv5(DETECTOR, threads=1)
+    image = frames()[0]
+    expected = model(image)
+    monkeypatch.setattr(HostExecutor, "_forward", held)
+    found: list[Any] = []
+    calling = threading.Thread(target=lambda: found.append(model(image)))
+    calling.start()
+    assert inside.wait(LONG)
+    closing = threading.Thread(target=model.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    with pytest.raises(ClosedError):
+        model(image)
+    go.set()
+    for thread in (calling, closing):
+        thread.join(LONG)
+        assert not thread.is_alive()
+    np.testing.assert_array_equal(found[0].data, expected.data)
+
+
+def test_close_does_not_wait_for_streams_that_wait() -> None:
+    """Neither for one whose caller does something else, nor for one whose images do not come."""
+    images = frames()
+    model = models.YOLOv5(DETECTOR, max_batch=1, threads=1)
+    streams = [
+        model.stream(itertools.cycle(images)) for _ in range(8)
+    ]  # by one thread: they do not wait for each other
+    for stream in streams:
+        next(stream)
+    go, asked, raised = threading.Event(), threading.Event(), list[BaseException]()
+
+    def camera() -> Iterator[Any]:
+        yield images[0]
+        asked.set()
+        assert go.wait(LONG)
+        yield images[1]
+
+    def watch() -> None:
+        try:
+            list(model.stream(camera()))
+        except ClosedError as error:
+            raised.append(error)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    assert asked.wait(LONG)
+    model.close()
+    go.set()
+    watching.join(LONG)
+    assert len(raised) == 1
+    with pytest.raises(ClosedError):
+        next(streams[0])
+    streams[1].close()  # type: ignore[attr-defined]
+    del streams[2:]
+
+
+def test_a_stream_that_ends_gives_its_executor_back() -> None:
+    images = frames()
+    with models.YOLOv5(DETECTOR, max_batch=2, threads=1) as model:
+        for _ in range(3):
+            assert len(list(model.stream(images))) == 4
+            next(model.stream(itertools.cycle(images)))
+            model(images[0])
+            model(images)
+        assert len(model._executors._all) == 1

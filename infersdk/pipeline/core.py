@@ -333,11 +333,6 @@ class PipelineCore:
             self._check_open()
         WarmUp(self._scheduler, self._admission, self._lifecycle, self._drained).run(progress, example)
 
-    @property
-    def fault(self) -> BaseException | None:
-        """See `Pipeline.fault`."""
-        return self._lifecycle.fault
-
     def stats(self) -> PipelineStats:
         with self._lock:
             waiting = sum(not request.settled for request in self._admission.queue)

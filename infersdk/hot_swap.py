@@ -328,7 +328,7 @@ class HotSwap(Infer):
     def _bind(self) -> None:
         pass  # the active Infer sees by itself which shapes and addresses have changed
 
-    def _start(self) -> None:
+    def _begin_run(self) -> None:
         self.current()
         self._enqueue()
 

@@ -307,7 +307,7 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         if not self._in_use.acquire(False):
             raise self._used_twice()
         try:
-            self._start()
+            self._begin_run()
             self._wait()
         finally:
             self._in_use.release()
@@ -319,10 +319,10 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         Reading an output waits for the run. So does `wait()`, which also raises the error of a run that failed.
         """
         with self._using():
-            self._start()
+            self._begin_run()
         return self._outputs_view
 
-    def _start(self) -> None:
+    def _begin_run(self) -> None:
         """Checks and binds what changed since the last run, and runs or queues the run."""
         if self._closed:
             self._check_open()
@@ -353,9 +353,9 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
             InUseError: another thread runs it.
         """
         with self._using():
-            return self._run(x)
+            return self._run_arrays(x)
 
-    def _run(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
+    def _run_arrays(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
         self._check_open()
         given = by_name(x, self.input_specs)
         if self._unbindable is not None:
@@ -366,7 +366,7 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
             tensor = self._inputs[spec.name]
             tensor.resize(array.shape)
             np.copyto(tensor.numpy(writable=True), array)
-        self._start()
+        self._begin_run()
         self._wait()
         with self.stream_guard:
             return {name: tensor.numpy().copy() for name, tensor in self._outputs.items()}

@@ -166,6 +166,25 @@ def test_free_sizes_are_given(tmp_path: Path) -> None:
     assert conversion.check.passed, conversion.verdict
 
 
+def test_files_of_keras_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("keras")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    import keras
+
+    x = keras.Input((12, 10, 3), name="pixels")
+    y = keras.layers.Conv2D(4, 3, strides=2, padding="same", activation="hard_sigmoid")(x)
+    steps = keras.layers.LSTM(5)(keras.layers.Reshape((30, 4))(y))
+    outputs = [keras.layers.Dense(3, activation="softmax", name="classes")(steps), keras.layers.Add(name="sum")([y, y])]
+    path = tmp_path / "m.h5"
+    keras.Model(x, outputs).save(path)
+    conversion = convert(path)
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+    assert [one.name for one in conversion.check.outputs] == ["classes_output", "sum_output"]
+    assert conversion.notes[0].startswith("by Keras 3")
+    assert conversion.notes[1] == "LSTM: each step is a copy of the cell"
+
+
 def test_the_framework_and_its_reason_are_named(tmp_path: Path) -> None:
     require("keras")
     path, _, _ = model_file("shared_dense", tmp_path)

@@ -69,7 +69,7 @@ def clean_configuration(config: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         UnsupportedModelError: it names classes or functions that are not in the lists; all are listed at once.
-        ModelFormatError: it is nested too deep, or a class has no settings.
+        ModelFormatError: it is nested too deep.
     """
     kind = config["class_name"]
     if kind not in MODELS:

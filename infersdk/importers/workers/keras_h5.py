@@ -1,8 +1,8 @@
 """Keras HDF5 files to ONNX, and their results on random inputs.
 
 Two frameworks convert them: `tf_keras`, which is Keras 2, with tf2onnx, and Keras 3 on PyTorch with PyTorch's
-exporters. The first installed one converts, `tf_keras` before Keras 3 for files of Keras 2. If it fails and the other
-one is installed, the other one converts. The notes name the framework and the reason.
+exporters. `tf_keras` converts files of Keras 2. Keras 3 converts its own files, and those of Keras 2 where `tf_keras`
+is not installed or fails. The notes name the framework and the reason.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The packages of each framework.
 PACKAGES = {"tf_keras": ("tf_keras", "tensorflow", "tf2onnx"), "keras": ("keras", "torch", "onnxscript")}
+#: The extra of each framework.
+EXTRAS = {"tf_keras": '"infersdk[tf-keras]"', "keras": '"infersdk[keras]"'}
 TF_OPSET = 17
 
 
@@ -72,10 +74,11 @@ def output_names(names: Sequence[str]) -> list[str]:
 
 def draw(model: Any, sizes: Any, dtypes: Any, number: int) -> list[Any]:
     """The random inputs of a round. A model with an Embedding gets whole numbers, which are its indices."""
-    if not any(type(layer).__name__ == "Embedding" for layer in model.layers):
+    indices = [layer.input_dim for layer in model.layers if type(layer).__name__ == "Embedding"]
+    if not indices:
         return random_arrays(sizes, dtypes, number)
     whole = random_arrays(sizes, ["int64" for _ in sizes], number)
-    return [array.astype(dtype) for array, dtype in zip(whole, dtypes, strict=True)]
+    return [(array % min(indices)).astype(dtype) for array, dtype in zip(whole, dtypes, strict=True)]
 
 
 def check_onnx(path: Path, inputs: int) -> None:
@@ -150,8 +153,8 @@ def convert_tf_keras(folder: Path, request: dict[str, Any], target: Path) -> dic
 
 #: Settings of Keras 2 that Keras 3 does not have, with the values that change nothing.
 _NEUTRAL = {"time_major": False, "groups": 1, "score_mode": "dot"}
-#: Settings of training that some layers of Keras 3 do not take.
-_TRAINING = ("trainable", "noise_shape")
+#: Settings of training that some layers of Keras 3 do not take: names, and ends of names.
+_TRAINING = ("trainable", "noise_shape", "_initializer", "_regularizer", "_constraint")
 #: Keras 3 has another function under this name: relu6(x + 3) / 6.
 _HARD_SIGMOID = "hard_sigmoid_of_keras_2"
 
@@ -178,7 +181,7 @@ def for_keras_3(value: Any, within: str = "") -> Any:
     kept = {
         key: for_keras_3(inner, key)
         for key, inner in value.items()
-        if key not in _TRAINING and not (key in _NEUTRAL and inner == _NEUTRAL[key])
+        if not key.endswith(_TRAINING) and not (key in _NEUTRAL and inner == _NEUTRAL[key])
     }
     if within in ("layer", "backward_layer", "cell"):
         return {"module": "keras.layers", "registered_name": None} | kept
@@ -220,7 +223,8 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
             results = module(*[torch.from_numpy(array) for array in arrays])
         save_sample(folder, number, arrays, [leaf.cpu().numpy() for leaf in results])
     example = [torch.from_numpy(array) for array in draw(model, sizes, dtypes, 0)]
-    outputs = output_names(model.output_names)
+    last = [model.layers[-1].name]  # a Sequential model has one output
+    outputs = output_names(last if isinstance(model, keras.Sequential) else model.output_names)
     by = f"by Keras {keras.__version__} on PyTorch {torch.__version__} and "
     shapes = [tuple(leaf.shape) for leaf in results]
     try:
@@ -241,9 +245,8 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
     ]
     recurrent = {type(layer).__name__ for layer in model._flatten_layers()} & {"LSTM", "GRU", "SimpleRNN", "RNN"}
     if recurrent:
-        notes.append(
-            f"{', '.join(sorted(recurrent))}: each step is a copy of the cell; tf_keras with tf2onnx makes one operator"
-        )
+        other = "; tf_keras with tf2onnx makes an operator or a loop" if is_keras_2(request["version"]) else ""
+        notes.append(f"{', '.join(sorted(recurrent))}: each step is a copy of the cell{other}")
     return {"runtime": f"Keras {keras.__version__} on PyTorch", "notes": notes}
 
 
@@ -258,15 +261,15 @@ def is_keras_2(version: str) -> bool:
 
 
 def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    order = ["tf_keras", "keras"] if is_keras_2(request["version"]) else ["keras", "tf_keras"]
+    order = ["tf_keras", "keras"] if is_keras_2(request["version"]) else ["keras"]
     absent = {key: [name for name in PACKAGES[key] if importlib.util.find_spec(name) is None] for key in order}
     installed = [key for key in order if not absent[key]]
     if not installed:
         missing = ", or ".join(" and ".join(names) for names in absent.values())
+        extras = " or ".join(EXTRAS[key] for key in order)
         raise RefusedError(
-            f"converting a Keras file needs {missing}, which is not installed: pip install "
-            '"infersdk[keras]" (Keras 3 on PyTorch), pip install "infersdk[tf-keras]", or name a Python that has it '
-            "(--python)",
+            f"converting this Keras file needs {missing}, which is not installed: pip install {extras}, or name a "
+            "Python that has it (--python)",
             "missing",
         )
     failed: dict[str, str] = {}

@@ -111,7 +111,7 @@ FORMATS: dict[str, FileFormat] = {
         ),
         FileFormat(
             "keras", "a Keras 3 model", (".keras",), _CONVERT, "infersdk.importers.keras:import_archive",
-            ("h5py",), 'pip install "infersdk[keras3]"',
+            ("h5py",), 'pip install "infersdk[keras]"',
         ),
         FileFormat("coreml", "a Core ML model", (".mlmodel",), "take the model that it was converted from"),
         FileFormat(

@@ -208,7 +208,7 @@ def _load(path: Path) -> None:
 
 def importers(rng: random.Random) -> bool:
     """PNNX graphs with their weights, and Keras files, damaged: what this package reads by itself."""
-    from infersdk.importers.keras import translate as translate_keras
+    from infersdk.importers.keras.cleaning import clean_configuration
     from infersdk.importers.keras.files import KerasFile
     from infersdk.importers.pnnx import PnnxGraph
     from infersdk.importers.pnnx.expressions import parse_expression
@@ -230,7 +230,7 @@ def importers(rng: random.Random) -> bool:
                 file = KerasFile(source)
             finally:
                 entering_runtime(False)
-            translate_keras(file)
+            clean_configuration(file.config)
             return True
         stem = name.removesuffix(".param")
         text, weights = files[name], files[f"{stem}.bin"]

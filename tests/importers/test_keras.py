@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from infersdk.errors import InferSDKError, ModelFormatError, UnsupportedModelError
+from infersdk.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    InferSDKError,
+    ModelFormatError,
+    UnsupportedModelError,
+)
 from infersdk.importers import convert
+from infersdk.importers.keras.cleaning import clean_configuration, write_copy
+from infersdk.importers.keras.files import KerasFile
+from infersdk.importers.workers import keras_h5
+from infersdk.model_source import ModelSource
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("onnxruntime")
@@ -61,30 +73,69 @@ def model_file(name: str, folder: Path) -> tuple[Path, list[Any], list[Any]]:
     return path, columns[0], columns[1]
 
 
-#: Layers that depend on a mask.
-REFUSED = {"embed_mask_lstm": "LSTM: steps that a mask leaves out"}
+#: Models that a framework does not convert, with the reason.
+REFUSED = {
+    "keras": {
+        "init_GRU": "expects 1 input",
+        "init_LSTM": "expects 1 input",
+        "init_SimpleRNN": "expects 1 input",
+        "layernorm": "Shape mismatch",
+        "locally": "LocallyConnected2D",
+        "locally1d": "LocallyConnected1D",
+        "mha": "MultiHeadAttention",
+        "nested_shared": "Invalid Functional model configuration",
+        "upsample_bicubic": "bicubic interpolation of Keras 3 on PyTorch differs",
+    },
+    "tf_keras": {
+        "conv2d_groups": "No Op registered for PartitionedCall",
+        "deconv_same_1_2": "pads must not contain negative",
+        "deconv_same_2_3": "pads must not contain negative",
+        "deconv_valid_1_2": "pads must not contain negative",
+        "deconv_valid_2_3": "pads must not contain negative",
+        "deconv_valid_op": "pads must not contain negative",
+        "normalization": "and the source has 1 inputs",
+    },
+}
+
+
+def require(framework: str) -> None:
+    absent = [name for name in keras_h5.PACKAGES[framework] if importlib.util.find_spec(name) is None]
+    if absent:
+        pytest.skip(f"{', '.join(absent)} is not installed")
 
 
 @pytest.mark.parametrize("name", sorted(archive()))
-def test_layers(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("framework", sorted(keras_h5.PACKAGES))
+def test_layers_give_the_results_of_keras_2(framework: str, name: str, tmp_path: Path) -> None:
     import onnxruntime
 
+    require(framework)
     path, inputs, outputs = model_file(name, tmp_path)
-    if name in REFUSED:
-        with pytest.raises(UnsupportedModelError, match=REFUSED[name]):
-            convert(path, check=False)
+    file = KerasFile(ModelSource.of(path))
+    write_copy(tmp_path / "model.h5", clean_configuration(file.config), file)
+    shapes = [{"name": "", "sizes": [1, *array.shape[1:]]} for array in inputs]
+    request = {"model": "model.h5", "version": file.version, "shapes": shapes}
+    target = tmp_path / "model.onnx"
+    if name in REFUSED[framework]:
+        with pytest.raises(Exception, match=REFUSED[framework][name]):
+            keras_h5.CONVERTERS[framework](tmp_path, request, target)
         return
-    session = onnxruntime.InferenceSession(convert(path, check=False).content, providers=["CPUExecutionProvider"])
-    found = session.run(None, {spec.name: array for spec, array in zip(session.get_inputs(), inputs, strict=True)})
-    assert len(found) == len(outputs)
-    for spec, expected, given in zip(session.get_outputs(), outputs, found, strict=True):
-        np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
-        assert all(not isinstance(size, int) or size == n for size, n in zip(spec.shape, given.shape, strict=True))
+    assert keras_h5.CONVERTERS[framework](tmp_path, request, target)["notes"]
+    session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+    names = [spec.name for spec in session.get_inputs()]
+    rows = [
+        session.run(None, {key: array[i : i + 1] for key, array in zip(names, inputs, strict=True)})
+        for i in range(len(inputs[0]))
+    ]
+    assert all(spec.name.rpartition("_output")[1] for spec in session.get_outputs())
+    for expected, found in zip(outputs, zip(*rows, strict=True), strict=True):
+        np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.assets
 def test_files_of_the_test_data(assets: Path) -> None:
-    """All but the one with bytecode; against Keras where it is installed."""
+    """Without TensorFlow, `reduce.h5` has functions that Keras 3 does not know."""
+    require("keras")
     refused = {}
     for path in sorted((assets / "frameworks" / "keras").glob("*.h5")):
         try:
@@ -92,10 +143,65 @@ def test_files_of_the_test_data(assets: Path) -> None:
         except InferSDKError as error:
             refused[path.name] = str(error)
             continue
-        assert conversion.check is None or conversion.check.passed, conversion.verdict
-        assert conversion.check is not None or "not installed" in conversion.verdict or "Keras" in conversion.verdict
-    assert list(refused) == ["split.h5"]
-    assert "bytecode" in refused["split.h5"]
+        assert conversion.check is not None
+        assert conversion.check.passed, conversion.verdict
+        assert "by " in conversion.notes[0]
+    assert "bytecode" in refused.pop("split.h5")
+    if not all(importlib.util.find_spec(name) for name in keras_h5.PACKAGES["tf_keras"]):
+        assert "TensorFlowOpLayer" in refused.pop("reduce.h5")
+    assert not refused
+
+
+def test_free_sizes_are_given(tmp_path: Path) -> None:
+    require("keras")
+    path, _, _ = model_file("hw_free", tmp_path)
+    with pytest.raises(ConfigError, match=r"give its free sizes: --shape input_1=1,64,64,3"):
+        convert(path)
+    with pytest.raises(ConfigError, match="no input 'x'"):
+        convert(path, shapes={"x": (1, 8, 8, 3)})
+    with pytest.raises(ConfigError, match=r"is \[None, None, None, 3\], not \[1, 8, 8, 4\]"):
+        convert(path, shapes=[(1, 8, 8, 4)])
+    conversion = convert(path, shapes=[(1, 16, 12, 3)])
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+
+
+def test_files_of_keras_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("keras")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    import keras
+
+    x = keras.Input((12, 10, 3), name="pixels")
+    y = keras.layers.Conv2D(4, 3, strides=2, padding="same", activation="hard_sigmoid")(x)
+    steps = keras.layers.LSTM(5)(keras.layers.Reshape((30, 4))(y))
+    outputs = [keras.layers.Dense(3, activation="softmax", name="classes")(steps), keras.layers.Add(name="sum")([y, y])]
+    path = tmp_path / "m.h5"
+    keras.Model(x, outputs).save(path)
+    conversion = convert(path)
+    assert conversion.check is not None
+    assert conversion.check.passed, conversion.verdict
+    assert [one.name for one in conversion.check.outputs] == ["classes_output", "sum_output"]
+    assert conversion.notes[0].startswith("by Keras 3")
+    assert conversion.notes[1] == "LSTM: each step is a copy of the cell"
+
+
+def test_the_framework_and_its_reason_are_named(tmp_path: Path) -> None:
+    require("keras")
+    path, _, _ = model_file("shared_dense", tmp_path)
+    notes = convert(path).notes
+    assert any(note.startswith("by Keras 3") or note.startswith("by tf_keras") for note in notes)
+    path = write(tmp_path / "m.h5", dense(activation="no_such"), "2.4.0", weights())
+    with pytest.raises(UnsupportedModelError, match=r"keras fails: .*no_such"):
+        convert(path)
+
+
+def test_a_python_without_frameworks_is_refused(tmp_path: Path) -> None:
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    wrapper.chmod(0o755)
+    path = write(tmp_path / "m.h5", dense(), "2.4.0", weights())
+    with pytest.raises(BackendUnavailableError, match=r"needs tf_keras and tensorflow and tf2onnx, or keras and torch"):
+        convert(path, python=str(wrapper))
 
 
 # ---- damage ----
@@ -112,12 +218,19 @@ def dense(**changes: Any) -> dict[str, Any]:
     return {"class_name": "Sequential", "config": {"name": "s", "layers": layers}}
 
 
+def operation(kind: str, **config: Any) -> dict[str, Any]:
+    """A model with a function of TensorFlow."""
+    layer = {"class_name": kind, "config": {"name": "f"} | config}
+    return {"class_name": "Sequential", "config": {"name": "s", "layers": [layer]}}
+
+
 def weights() -> dict[str, dict[str, Any]]:
     return {"d": {"d/kernel:0": np.ones((4, 2), np.float32), "d/bias:0": np.zeros(2, np.float32)}}
 
 
 def test_a_plain_file_is_accepted(tmp_path: Path) -> None:
-    assert convert(write(tmp_path / "m.h5", dense(), "2.4.0", weights()), check=False).content
+    file = KerasFile(ModelSource.of(write(tmp_path / "m.h5", dense(), "2.4.0", weights())))
+    assert clean_configuration(file.config) == dense()
 
 
 @pytest.mark.parametrize(
@@ -126,11 +239,15 @@ def test_a_plain_file_is_accepted(tmp_path: Path) -> None:
         ("{", "not JSON"),
         ("[1]", "names no class"),
         ({"class_name": "MyModel", "config": {}}, "class 'MyModel', whose code is not in the file"),
-        ({"class_name": "Sequential", "config": {"layers": 3}}, "no list of layers"),
-        ({"class_name": "Functional", "config": {"layers": []}}, "does not say its inputs"),
-        (dense(activation="no_such"), "activation 'no_such'"),
-        (dense(activation={"class_name": "__lambda__", "config": {"value": "4wEA"}}), "activation __lambda__"),
+        (dense(activation={"class_name": "__lambda__", "config": {"value": "4wEA"}}), "Lambda holds Python bytecode"),
+        (dense(activation={"class_name": "function", "config": "eval"}), "function 'eval'"),
+        (dense(more={"class_name": "Dense", "module": "keras_evil", "config": {}}), r"keras_evil\.Dense"),
+        (operation("TFOpLambda", function="io.read_file"), r"TFOpLambda of the function 'io\.read_file'"),
+        (operation("SlicingOpLambda", function="__operators__.open"), "SlicingOpLambda of the function"),
+        (operation("TensorFlowOpLayer", node_def={"op": "WriteFile"}), "TensorFlowOpLayer of the function 'WriteFile'"),
+        (operation("TensorFlowOpLayer", node_def="4wEA"), "TensorFlowOpLayer of the function"),
         ("[" * 100_000, "not JSON"),
+        (dense(more=functools.reduce(lambda inner, _: [inner], range(300), 0)), "nested more than 200 deep"),
     ],
 )
 def test_damaged_configurations(config: Any, message: str, tmp_path: Path) -> None:

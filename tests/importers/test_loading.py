@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import zipfile
@@ -15,6 +16,7 @@ import infersdk
 from infersdk import device_count
 from infersdk.cache import Cache
 from infersdk.importers.loading import converted_source
+from infersdk.importers.workers.keras_h5 import PACKAGES
 from infersdk.model_source import ModelSource
 
 pytest.importorskip("onnxruntime")
@@ -55,6 +57,8 @@ def pnnx_file(folder: Path, scale: float = 1.0) -> tuple[Path, Any, Any]:
 def keras_file(folder: Path, scale: float = 1.0) -> tuple[Path, Any, Any]:
     """A dense network in Keras 2's HDF5, an input, and the output by NumPy."""
     h5py = pytest.importorskip("h5py")
+    if not all(importlib.util.find_spec(name) for name in PACKAGES["keras"]):
+        pytest.skip("Keras 3 with PyTorch is not installed")
     rng = np.random.default_rng(4)
     kernels = [(scale * rng.standard_normal(shape)).astype(np.float32) for shape in ((6, 16), (16, 5))]
     biases = [rng.standard_normal(len(kernel[0])).astype(np.float32) for kernel in kernels]

@@ -1,6 +1,6 @@
-"""Keras models: `.h5` files of Keras 2 by a reader of their own, `.keras` files by Keras 3."""
+"""Keras models, `.h5` and `.keras` files, by Keras itself in a process of its own."""
 
 from .archives import import_archive
-from .importing import import_h5, translate
+from .importing import import_h5
 
-__all__ = ["import_archive", "import_h5", "translate"]
+__all__ = ["import_archive", "import_h5"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
 from ..processes import worker
-from .layers.activations import FUNCTIONS
+from .cleaning import ACTIVATIONS
 
 if TYPE_CHECKING:
     from ...model_source import ModelSource
@@ -59,7 +59,7 @@ def import_archive(request: Request) -> Imported:
     if request.python is None and absent:
         raise BackendUnavailableError(
             f"converting a Keras 3 model needs {' and '.join(absent)}, which is not installed: pip install "
-            '"infersdk[keras3]", or name a Python that has it (--python)'
+            '"infersdk[keras]", or name a Python that has it (--python)'
         )
     with worker("keras_export", request.python) as work:
         path = work.folder / "model.keras"
@@ -112,7 +112,7 @@ def check_configuration(value: Any, depth: int = 0) -> None:
             or (isinstance(module, str) and f"{module}.".startswith("keras."))
         )
         if kind == "function":
-            known = value.get("config") in {*FUNCTIONS, "softmax", "log_softmax"}
+            known = value.get("config") in ACTIVATIONS
         if (
             not isinstance(kind, str)
             or kind in _REACHING

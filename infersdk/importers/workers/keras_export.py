@@ -38,4 +38,4 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer_request(run, '{name} is not installed: pip install "infersdk[keras3]"')
+    answer_request(run, '{name} is not installed: pip install "infersdk[keras]"')

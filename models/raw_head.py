@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ..device import Device
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.domains import foreign_domains
-from ..graph.files import borrowed_model
+from ..graph.files import borrowed_model, proto_of
 from ..graph.graph_end import UnprovenError
 from ..graph.passes import EndAtHead, apply_passes
-from ..graph.passes.end_at_head import whole_proto
 from ..graph.raw_head import RawHead
 from ..model_source import ModelLike, ModelSource
 from ..ops import GridLevel, RawHeadDecoder
@@ -130,7 +129,7 @@ def _head_in(source: ModelSource) -> RawHead:
     before = next(i for i, one in enumerate(source.passes) if isinstance(one, EndAtHead))
     with borrowed_model(source) as model:
         apply_passes(model, source.passes[:before])
-        return EndAtHead().find(whole_proto(model))
+        return EndAtHead().find(proto_of(model))
 
 
 def head_cut_off(model: ModelLike) -> RawHead | None:

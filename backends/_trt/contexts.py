@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import InferenceError
 from ...stream import Event, Stream
@@ -12,10 +12,27 @@ from ...tensor import Tensor
 if TYPE_CHECKING:
     import tensorrt
 
-    from .engine import Engine
+    from .._cuda import CudaDevice
     from .options import Options
 
 __all__ = ["Context", "ContextSet"]
+
+
+class Contexts(Protocol):
+    """An engine, as far as a set needs it."""
+
+    name: str
+
+    @property
+    def device(self) -> CudaDevice: ...
+
+    @property
+    def scratch_nbytes(self) -> int: ...
+
+    @property
+    def auxiliary_streams(self) -> int: ...
+
+    def context(self, options: Options) -> tensorrt.IExecutionContext: ...
 
 
 class Context:
@@ -77,7 +94,7 @@ class ContextSet:
         users: the number of instances that use the set.
     """
 
-    def __init__(self, engine: Engine, options: Options) -> None:
+    def __init__(self, engine: Contexts, options: Options) -> None:
         self.users = 1
         self._engine, self._options = engine, options
         device = str(engine.device)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "load_proto", "model_bytes",
-    "parse_model", "private_copy", "proto_bytes", "read_model", "require_onnx", "tensor_array", "write_model",
+    "parse_model", "private_copy", "proto_bytes", "proto_of", "read_model", "require_onnx", "tensor_array",
+    "write_model",
 ]  # fmt: skip
 
 #: What protobuf puts into one message.
@@ -345,15 +346,23 @@ def model_bytes(model: ir.Model) -> bytes:
         ModelFormatError: a file of weights is missing or too short.
         UnsupportedModelError: it is larger than the 2 GiB that one file holds.
     """
+    return proto_bytes(proto_of(model))
+
+
+def proto_of(model: ir.Model) -> Any:
+    """The `onnx.ModelProto` of a model, with all its weights.
+
+    Raises:
+        ModelFormatError: a file of weights is missing or too short.
+    """
     import onnx_ir as ir
 
     try:
-        proto = ir.to_proto(model)
+        return ir.to_proto(model)
     except Exception as error:
         if (unread := _typed_cause(error)) is not None:
             raise unread from None
         raise
-    return proto_bytes(proto)
 
 
 def proto_bytes(proto: Any) -> bytes:

@@ -84,8 +84,8 @@ def test_other_files_say_what_helps(capsys: pytest.CaptureFixture[str], tmp_path
         assert words in capsys.readouterr().err
 
 
-def test_what_detect_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A model of another framework, one in ONNX Runtime's own format, and a configuration of a model."""
+def test_a_model_of_another_framework(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     (tmp_path / "m.pnnx.param").write_text(
         "7767517\n3 2\npnnx.Input in0 0 1 0 #0=(1,3,8,8)f32\nF.relu act 1 1 0 1 #0=(1,3,8,8)f32 #1=(1,3,8,8)f32\n"
         "pnnx.Output out0 1 0 1 #1=(1,3,8,8)f32\n"
@@ -96,6 +96,10 @@ def test_what_detect_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     report = json.loads(capsys.readouterr().out)
     assert report["format"] == "a PNNX graph, converted to ONNX"
     assert report["inputs"][0]["shape"] == ["batch", 3, 8, 8]
+
+
+def test_what_detect_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A model in ONNX Runtime's own format, and a configuration of a model."""
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "m.ort")

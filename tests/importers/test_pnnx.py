@@ -76,6 +76,7 @@ def test_a_graph_as_objects(tmp_path: Path) -> None:
 
 @pytest.mark.assets
 def test_the_graph_of_the_lesson(assets: Path) -> None:
+    pytest.importorskip("torch")
     path = assets / "pnnx" / "test.pnnx.param"
     graph = PnnxGraph.read(path)
     assert [(one.type, one.name) for one in graph.operators] == [
@@ -90,7 +91,8 @@ def test_the_graph_of_the_lesson(assets: Path) -> None:
     x = np.random.default_rng(1).standard_normal((2, 1, 16, 16)).astype(np.float32)
     (found,) = onnx_outputs(conversion.content, x)
     assert found.shape == (2, 1, 8, 8)
-    torch = pytest.importorskip("torch")
+    import torch
+
     f = torch.nn.functional
     with torch.no_grad():
         first = f.conv2d(
@@ -180,6 +182,7 @@ def test_damaged_operators(change: tuple[str, str], message: str, tmp_path: Path
 
 
 def test_weights_that_are_missing_or_compressed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     path = write(tmp_path, compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(ModelFormatError, match=r"conv\.weight|conv\.bias"):
         as_module(PnnxGraph.read(path))
@@ -201,6 +204,7 @@ def test_a_graph_in_memory(tmp_path: Path) -> None:
 
 
 def test_missing_operators_are_listed_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     text = TEXT.replace("4 3", "8 7").replace(
         "pnnx.Output   out0  1 0 2",
         "my.Op a 1 1 2 3\nmy.Op b 1 1 3 4\naten::embedding_bag d 1 1 4 5\ntorch.stft c 1 1 5 6\npnnx.Output out0 1 0 6",

@@ -39,7 +39,7 @@ def test_vectors_have_length_1(tmp_path: Path, rng: np.random.Generator, backend
 
 
 def test_metadata_first_else_both_readings(tmp_path: Path) -> None:
-    vector = np.ones(512, np.float32)
+    vector = np.linspace(-1, 2, 512, dtype=np.float32)  # logits, or a vector
     bare = head_model(tmp_path / "bare.onnx", [vector], {})
     with pytest.raises(UnsupportedModelError, match='type="classifier" or type="embedding"'):
         load(bare)

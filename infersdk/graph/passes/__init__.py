@@ -181,10 +181,11 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
 
 def cached_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
     """As `prepared_model()`, whose result is kept in the cache by the contents of the model and the passes: a process
-    that loads the same model again reads no graph. A model with weights in other files is prepared each time.
+    that loads the same model again reads no graph. A model with weights in other files is prepared each time, and so is
+    one in memory, whose content is never written to a disk.
     """
     source, passes = ModelSource.of(model), list(passes)
-    if not source.is_onnx or source.mentions(EXTERNAL_KEY):
+    if source.path is None or not source.is_onnx or source.mentions(EXTERNAL_KEY):
         return prepared_model(source, passes)
     every = pass_keys([*source.passes, *passes])
     key = key_of({"kind": "prepared model", "model": hashlib.sha256(source.read()).hexdigest(), "passes": every})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import numpy as np
 
+from ..files import proto_of
 from ..graph_end import UnprovenError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ..head_rules import HeadEnd
     from ..raw_head import RawHead
 
-__all__ = ["EndAtHead", "whole_proto"]
+__all__ = ["EndAtHead"]
 
 #: The axis that is 1 for one image, and this for so many, is that of the images.
 _IMAGES = 3
@@ -57,7 +58,7 @@ class EndAtHead:
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
 
-        proto = whole_proto(model)
+        proto = proto_of(model)
         if not self.apply_to_proto(proto):
             return False
         ended = ir.from_proto(proto)
@@ -100,20 +101,6 @@ class EndAtHead:
         msgspec.structs.replace(end.head, levels=tuple(levels)).write(metadata)
         helper.set_model_props(proto, metadata)
         return True
-
-
-def whole_proto(model: ir.Model) -> Any:
-    """The `onnx.ModelProto` of a model, with the weights that it has in other files."""
-    import onnx_ir as ir
-    from onnx import numpy_helper
-
-    proto = ir.to_proto(model)
-    for weight in proto.graph.initializer:
-        if weight.external_data:
-            tensor = model.graph.initializers[weight.name].const_value
-            assert tensor is not None
-            weight.CopyFrom(numpy_helper.from_array(tensor.numpy(), weight.name))
-    return proto
 
 
 def _find(proto: Any) -> HeadEnd:

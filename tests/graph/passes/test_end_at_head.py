@@ -312,7 +312,7 @@ def test_weights_in_another_file(tmp_path: Path, make: Any) -> None:
         np.testing.assert_array_equal(got, want)
     weights = (tmp_path / "apart.bin").read_bytes()
     (tmp_path / "apart.bin").write_bytes(weights[:100])
-    with pytest.raises(ModelFormatError, match="apart.bin' has 100 bytes, and weights end at byte"):
+    with pytest.raises(ModelFormatError, match="apart.bin' has 100 bytes, and weight 'w0' ends at byte"):
         prepared_model(tmp_path / "apart.onnx", [EndAtHead()])
     (tmp_path / "apart.bin").unlink()
     with pytest.raises(ModelFormatError, match="apart.bin' cannot be read"):

@@ -149,7 +149,6 @@ def test_map_drives_both_models(assets: Path) -> None:
     detector = models.YOLOv8(assets / "models" / "yolov8n.onnx", classes=["person"], **settings)
     second = models.Embedder(assets / "models" / "osnet_x0_25_msmt17.onnx", **settings)
     with TwoStage(detector, second, column="vector") as two:
-        assert two._runs_in_blocks
         expected = [two(file) for file in files]
 
         def check(result: Any, index: int) -> None:

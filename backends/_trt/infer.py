@@ -46,6 +46,8 @@ from .queued import QueuedRuns
 from .releasing import ReleasableEngine
 
 if TYPE_CHECKING:
+    import tensorrt
+
     from ...device import Device
     from .contexts import ContextSet
 
@@ -381,7 +383,8 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
     def _queue(self) -> None:
         """Queues a run. The guard of the engine is held."""
         self._set_context()
-        if not self._context.raw.execute_async_v3(self.stream.handle):
+        context: tensorrt.IExecutionContext = self._context.raw
+        if not context.execute_async_v3(self.stream.handle):
             raise self._failure()
         self._context.note_run(self._shapes)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import TYPE_CHECKING
 
+from .._text import logger
 from ..errors import ConfigError
 from .shared_memory import MOST_REGIONS
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["connection_limit"]
 
-_log = logging.getLogger("infersdk.serve")
+_log = logger("infersdk.serve")
 
 #: Descriptors that connections leave to model files, libraries and logs.
 _RESERVE = 96

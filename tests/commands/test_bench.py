@@ -146,7 +146,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
 def test_tune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "tuned.toml"
     code = run(
-        "tune", CLASSIFIER, "--backends", "onnxruntime", "--threads", "1", "--precision", "fp32", "--budget", 10,
+        "tune", CLASSIFIER, "--backends", "onnxruntime", "--threads", "1", "--precision", "fp32", "--budget", 20,
         "--objective", "throughput", "--batch", "1,2", "--preset", "unit", "--resize", 32, "-o", output,
     )  # fmt: skip
     out = capsys.readouterr().out

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import http
-import logging
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,14 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ..._text import logger
+
 if TYPE_CHECKING:
     from ..settings import ServerSettings
 
 __all__ = ["abort_unread_answers", "connection_factory"]
 
-_log = logging.getLogger("infersdk.serve")
+_log = logger("infersdk.serve")
 
 #: Seconds between two log lines about refused connections.
 _LOG_INTERVAL = 10.0

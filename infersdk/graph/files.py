@@ -288,7 +288,10 @@ def _lazy_tensor(tensor: ir.ExternalTensor, folder: Path | None, model: str) -> 
     import onnx
     import onnx_ir as ir
 
-    location, offset, nbytes = str(tensor.location), tensor.offset or 0, tensor.nbytes
+    try:
+        location, offset, nbytes = str(tensor.location), tensor.offset or 0, tensor.nbytes
+    except TypeError:  # a type without a size, such as UNDEFINED
+        raise ModelFormatError(f"{model}: weight {tensor.name!r} has the element type {tensor.dtype.name}") from None
     dtype, shape, name = tensor.dtype, tensor.shape, tensor.name
 
     def read() -> ir.TensorProtocol:

@@ -102,7 +102,7 @@ def convert(
     require_onnx("converting a model")
     imported = _importer(kind)(request)
     drawn = isinstance(imported.reference, Reference) and imported.reference.run is None
-    if request.samples and drawn and not kind.key.startswith("torch"):
+    if request.samples and drawn and not kind.key.startswith(("torch", "pnnx")):
         raise ConfigError(f"samples are not for {kind.title}; leave them out")
     try:
         result = _converted(imported, request, kind, free_batch, tolerance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
+from ..checking import check_samples
 from ..conversion import Imported, InputShape, Request, sizes_by_name
 from .graph import PnnxGraph
 from .running import as_module
@@ -34,7 +35,10 @@ def import_pnnx(request: Request) -> Imported:
     names = [f"in{index}" for index in range(len(graph.inputs))]
     wanted = _inputs(graph.inputs, names, request.shapes)
     free = [{axis: None for axis, size in enumerate(one.shape or ()) if size is None} for one in graph.inputs]
-    return export_in_process(module, names, wanted, request, prefix="out", free=free if any(free) else None)
+    imported = export_in_process(module, names, wanted, request, prefix="out", free=free if any(free) else None)
+    assert isinstance(imported.model, bytes)
+    check_samples(imported.model, request.samples)
+    return imported
 
 
 def _inputs(

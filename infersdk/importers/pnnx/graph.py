@@ -29,7 +29,7 @@ from ...errors import ModelFormatError, ModelNotFoundError
 from ...model_source import ModelLike, ModelSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import numpy.typing as npt
@@ -343,13 +343,3 @@ def gives_tensor(one: Operator, count: int) -> bool:
     pnnx writes `x[0]` of one element as `torch.unbind` with one output, whose shape is in the file; lists have none.
     """
     return count == 1 and len(one.outputs) == 1 and one.outputs[0].shape is not None
-
-
-def known_shapes(operands: Sequence[Operand]) -> list[tuple[int, ...]] | None:
-    """The shapes of operands where all their axes are known."""
-    shapes = []
-    for operand in operands:
-        if operand.shape is None or None in operand.shape:
-            return None
-        shapes.append(tuple(size for size in operand.shape if size is not None))
-    return shapes

@@ -1,8 +1,8 @@
-"""Builds the native core: C by the C compiler, and the CUDA half by nvcc where there is one.
+"""Builds the native core with the C compiler, and on request its CUDA part with nvcc.
 
 Switches, by environment:
     INFERSDK_SANITIZE=address,undefined   build with those sanitizers
-    INFERSDK_CUDA=0 | 1                   leave the CUDA half out, or insist on it (default: if nvcc is found)
+    INFERSDK_CUDA=1                       build the CUDA part too; it takes minutes
     INFERSDK_CUDA_ARCHS=90,120            for these compute capabilities only (default: 75 to 120, and PTX)
 """
 
@@ -14,30 +14,43 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 VERSION = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))  # such a Python has no stable ABI yet
+WINDOWS = sysconfig.get_platform().startswith("win")  # of the target: _PYTHON_HOST_PLATFORM names another one
 ARCHS = ("75", "80", "90", "100", "120")  # code for 8.0 runs on 8.6 and 8.9 too
 
 
 def find_nvcc() -> str | None:
-    wanted = os.environ.get("INFERSDK_CUDA", "")
+    wanted = os.environ.get("INFERSDK_CUDA") or "0"
+    if wanted not in ("0", "1"):
+        raise SystemExit(f"INFERSDK_CUDA={wanted}: it is 1, which builds the CUDA part, or 0, the default")
     if wanted == "0":
         return None
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     nvcc = shutil.which("nvcc", path=f"{home}/bin" if home else None) or shutil.which("nvcc")
-    if nvcc is None and wanted == "1":
+    if nvcc is None:
         raise SystemExit("INFERSDK_CUDA=1, but there is no nvcc on PATH or under CUDA_HOME; install the CUDA toolkit")
     return nvcc
 
 
 class BuildNative(build_ext):
     """build_ext that knows the sources of the core, the sanitizers, and nvcc."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        if sys.platform == "win32" and self.compiler is None:
+            self.compiler = "mingw32"  # gcc, or the compiler that CC names; the core is C11 with GNU attributes
+
+    def get_ext_filename(self, fullname):
+        name = super().get_ext_filename(fullname)
+        return name.replace(".abi3.so", ".pyd") if WINDOWS else name
 
     def build_extension(self, ext):
         self.check_tools()
@@ -48,22 +61,14 @@ class BuildNative(build_ext):
         ext.depends += [str(p) for p in [*native.glob("*/*.h"), *native.glob("cuda/*.cuh")]]
         ext.include_dirs += [str(native / "include"), str(native / "src")]
         ext.define_macros += [("IFS_VERSION", f'"{VERSION}"')]
-        if sys.platform != "win32":
-            ext.define_macros += [("_GNU_SOURCE", "1")]  # plain C11 has no posix_memalign() and no fileno()
-            # No contraction: results must not depend on whether the compiler fuses a multiply and an add.
-            ext.extra_compile_args += [
-                "-std=c11",
-                "-O3",
-                "-fvisibility=hidden",
-                "-ffp-contract=off",
-                # So that the speed of a loop does not depend on the size of the code in front of it.
-                "-falign-functions=64",
-                "-falign-loops=32",
-                "-Wall",
-                "-Wextra",
-                "-Werror=implicit-function-declaration",
-            ]
-            ext.extra_compile_args += ["-Wno-missing-field-initializers", "-g0"]
+        ext.define_macros += [("_GNU_SOURCE", "1")]  # plain C11 has no posix_memalign() and no fileno()
+        # No contraction: results must not depend on whether the compiler fuses a multiply and an add.
+        ext.extra_compile_args += ["-std=c11", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off"]
+        # So that the speed of a loop does not depend on the size of the code in front of it.
+        ext.extra_compile_args += ["-falign-functions=64", "-falign-loops=32"]
+        ext.extra_compile_args += ["-Wall", "-Wextra", "-Werror=implicit-function-declaration"]
+        ext.extra_compile_args += ["-Wno-missing-field-initializers"]
+        if not WINDOWS:
             ext.libraries += ["m", "pthread"]
         if sanitize := os.environ.get("INFERSDK_SANITIZE"):
             flags = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-g", "-O1"]
@@ -74,7 +79,12 @@ class BuildNative(build_ext):
             root = self.cuda_root(nvcc)
             ext.library_dirs += [str(p) for n in ("lib64", "lib") if (p := root / n).is_dir()]
             ext.libraries += ["cudart_static", "dl", "rt"]
-        super().build_extension(ext)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # of compilers, a source each
+            compile_one = self.compiler.compile
+            self.compiler.compile = lambda sources, **options: [
+                name for names in pool.map(lambda source: compile_one([source], **options), sources) for name in names
+            ]
+            super().build_extension(ext)
 
     def check_tools(self) -> None:
         """One line that says what to install, in place of the pages that a failed compilation prints."""
@@ -121,7 +131,16 @@ class BuildNative(build_ext):
         return objects
 
 
+def packages() -> list[str]:
+    """All packages, by the folders that `package-dir` of pyproject.toml maps into `infersdk`."""
+    found = ["infersdk.include"]  # headers alone: the folder is no Python package
+    for folder, name in (("infersdk", "infersdk"), ("backends", "infersdk.backends"), ("models", "infersdk.models")):
+        found += [name, *(f"{name}.{inner}" for inner in find_packages(str(ROOT / folder)))]
+    return sorted(set(found))
+
+
 setup(
+    packages=packages(),
     cffi_modules=["native/build_ffi.py:ffibuilder"],
     cmdclass={"build_ext": BuildNative},
     options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp310"}},

@@ -1,4 +1,4 @@
-"""In which batch some rows are best run, where a runtime prepares itself for each size anew."""
+"""The batch sizes in which rows run, for runtimes that prepare each size."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ __all__ = ["BatchBuckets", "next_size"]
 
 
 def next_size(n: int, largest: int | None) -> int:
-    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... and `largest` that holds `n`: at most half as much again."""
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... and `largest` that is at least `n`. A larger `n` is returned
+    unchanged, and the run refuses it.
+    """
+    if largest is not None and n >= largest:
+        return n
     power = 1 << max(n - 1, 0).bit_length()
     size = power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
     return size if largest is None else min(size, largest)
 
 
 class BatchBuckets:
-    """One batch for many runs, where each change of it costs as much as many runs do.
+    """One batch size for many runs, since a change costs as much as many runs.
 
-    It grows as soon as it must, and shrinks when so many runs one after another would have fitted a smaller one. Those
-    who share what is prepared (the clones of a session) share this.
+    It grows for each larger batch, and shrinks after `PATIENCE` runs of smaller ones. The clones of a session share it.
     """
 
-    #: Runs before it shrinks.
+    #: Smaller runs before it shrinks.
     PATIENCE = 64
 
     def __init__(self, largest: int | None) -> None:
@@ -31,6 +34,8 @@ class BatchBuckets:
 
     def size_for(self, n: int) -> int:
         """The batch for the next run, of `n` rows."""
+        if self._largest is not None and n > self._largest:
+            return n
         with self._lock:
             if n > self._size:
                 self._size = next_size(n, self._largest)

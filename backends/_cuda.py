@@ -1,6 +1,6 @@
-"""The little of the CUDA driver that running an engine takes: a device's name and capability, and its context.
+"""The part of the CUDA driver for running engines: the name, capability and context of a device.
 
-Through `libcuda`, which each driver brings along; the core and the runtimes use the same primary context.
+It uses `libcuda` of the driver. The core and the runtimes use the same primary context.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ LIBRARY = "libcuda.so.1"
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 _p, _i, _u, _s = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cuInit": (_u,),
-    "cuDriverGetVersion": (_p,),
-    "cuGetErrorString": (_i, _p),
-    "cuDeviceGetCount": (_p,),
-    "cuDeviceGet": (_p, _i),
-    "cuDeviceGetName": (_s, _i, _i),
-    "cuDeviceGetAttribute": (_p, _i, _i),
-    "cuDevicePrimaryCtxRetain": (_p, _i),
-    "cuCtxPushCurrent_v2": (_p,),
-    "cuCtxPopCurrent_v2": (_p,),
-}
+    "cuInit": (_u,), "cuGetErrorString": (_i, _p), "cuDeviceGetCount": (_p,), "cuDeviceGet": (_p, _i),
+    "cuDeviceGetName": (_s, _i, _i), "cuDeviceGetAttribute": (_p, _i, _i), "cuDevicePrimaryCtxRetain": (_p, _i),
+    "cuCtxPushCurrent_v2": (_p,), "cuCtxPopCurrent_v2": (_p,),
+}  # fmt: skip
 
 
 @functools.cache
@@ -35,7 +28,7 @@ def _driver() -> Any:
     """The driver, ready for use.
 
     Raises:
-        OSError: it is not installed, or it does not start; the text says why.
+        OSError: it is not installed or does not start.
     """
     library = ctypes.CDLL(LIBRARY)
     try:
@@ -61,7 +54,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def device_count() -> int:
-    """How many CUDA devices there are; 0 without a driver, or with one that does not work."""
+    """The number of CUDA devices; 0 without a working driver."""
     count = ctypes.c_int()
     try:
         _call("cuDeviceGetCount", ctypes.byref(count))
@@ -91,18 +84,18 @@ class CudaDevice:
         handle, context = ctypes.c_int(), ctypes.c_void_p()
         _call("cuDeviceGet", ctypes.byref(handle), index)
         self._handle = handle.value
-        # Kept for the life of the process, as the CUDA runtime in the core keeps it too.
+        # Never released, as in the CUDA runtime of the core.
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._handle)
         self._context = context.value
-        self._popped = ctypes.byref(ctypes.c_void_p())  # receives the context that is popped; it is not read
-        # These take a moment: to let go of the interpreter's lock for them would take longer.
+        self._popped = ctypes.byref(ctypes.c_void_p())  # for the popped context, which is not used
+        # Releasing the interpreter's lock would take longer than these calls.
         holding = ctypes.PyDLL(_driver()._name)
         self._push, self._pop = holding.cuCtxPushCurrent_v2, holding.cuCtxPopCurrent_v2
         self._push.argtypes, self._pop.argtypes = (_SIGNATURES[f.__name__] for f in (self._push, self._pop))
 
     @functools.cached_property
     def name(self) -> str:
-        """What the maker calls it."""
+        """The name of the product."""
         text = ctypes.create_string_buffer(256)
         _call("cuDeviceGetName", text, len(text), self._handle)
         return text.value.decode(errors="replace")
@@ -131,5 +124,5 @@ class CudaDevice:
 
 @functools.cache
 def cuda_device(index: int) -> CudaDevice:
-    """The device of a number, made once."""
+    """The device of a number, created once."""
     return CudaDevice(index)

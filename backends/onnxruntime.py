@@ -1,24 +1,28 @@
-"""ONNX Runtime: the processor, or an NVIDIA GPU through its CUDA provider.
+"""ONNX Runtime: the processor, an NVIDIA GPU through its CUDA provider, or the device of any other provider.
 
-The session reads and writes the memory of the Infer's tensors (I/O binding), so nothing is copied on the way in or out.
-An output whose shape follows from the inputs' by the names of their dimensions is written into its tensor. Any other is
-allocated by the runtime in the first run, its tensor looks at that memory, and later runs write there again. Where the
-shape turns out to depend on the data, each run allocates again.
+The session reads and writes the memory of the Infer's tensors (I/O binding), without copies. An output whose shape
+follows from the inputs, by the names of dimensions, is written into its tensor. The runtime allocates other outputs in
+the first run; their tensors use that memory, and later runs write to it. If the shape depends on the data, each run
+allocates.
 """
 
 from __future__ import annotations
 
 import functools
 import platform
-import tempfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import onnxruntime as ort
 
-from ..custom_ops.failures import raise_kernel_failure
-from ..custom_ops.ort import register_operators
+from ..core.memory_limit import tensor_nbytes
+from ..core.precision import describe_layers, keeps_precision
+from ..core.processors import available_processors
+from ..core.releasing import SharedRuntime
+from ..core.stream import Stream
+from ..core.text import logger
 from ..errors import (
     ConfigError,
     DeviceUnavailableError,
@@ -27,170 +31,199 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ..graph.info import onnx_info
 from ..graph.passes import NameNodes, cached_model, loading_passes
-from ..infer import BackendInfo
-from ..memory_limit import tensor_nbytes
-from ..ops.batch import available_processors
-from ..precision import describe_layers, keeps_precision
-from ..releasing import SharedRuntime
-from ..stream import Stream
+from ..infer import BackendInfo, Declaration, Infer, Scheduling
 from ._batch_buckets import BatchBuckets, next_size
 from ._onnxruntime.cuda_graphs import CudaGraphs
 from ._onnxruntime.memory import Arena
+from ._onnxruntime.one_core import UnchangedFile, may_run_on_one_core
 from ._onnxruntime.options import Options, session_options
-from ._onnxruntime.profiling import profile_session
-from ._onnxruntime.rows import RowMemory, SessionRows, UnchangedFile, may_split, start_one_thread
-from ._onnxruntime.session import load_libraries, message_of, metadata_of, start_session
+from ._onnxruntime.providers import Provider, available_devices, find_provider
+from ._onnxruntime.session import (
+    load_libraries,
+    message_of,
+    metadata_of,
+    start_session,
+    written_to_disk,
+    written_to_memory,
+)
 from ._onnxruntime.values import feed, spec_of
-from ._row_runs import RowRuns, RunsRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from tempfile import TemporaryDirectory
+    from typing import NoReturn
 
-    from ..device import Device
-    from ..executed_layers import LayerProfile
-    from ..memory_limit import MemoryBudget
-    from ..tensor import Tensor
+    from ..core.executed_layers import LayerProfile
+    from ..core.memory_limit import MemoryBudget
+    from ..core.tensor import Tensor
+    from ._onnxruntime.session import GraphWriter
 
+_log = logger("infersdk.load")
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+#: Devices on which the runtime can write the graph that it executes, and registers custom operators.
+_OPEN_DEVICES = ("cpu", "cuda")
 
 
-class OnnxRuntimeInfer(RunsRows):
-    """An ONNX model on ONNX Runtime. Clones share one session, and one of one thread where batches are split."""
+class OnnxRuntimeInfer(Infer):
+    """An ONNX model on ONNX Runtime. Clones share one session; clones for one core share a second one of one thread."""
 
     backend = "onnxruntime"
-    Options = Options
-    formats = ("onnx", "ort")
+    declaration = Declaration(
+        probe=lambda: BackendInfo(ort.__version__, tuple(available_devices())), options=Options,
+        formats=("onnx", "ort"), runs_custom_ops=lambda device: device.kind in _OPEN_DEVICES,
+    )  # fmt: skip
     _graphs: CudaGraphs | None = None  # of the session, if it captures runs
     _run_options: Any = None
-    _profile_folder: tempfile.TemporaryDirectory[str] | None = None  # where the profiler of the session writes
-    _buckets: BatchBuckets | None = None  # of the session, on a GPU
+    _profile_folder: TemporaryDirectory[str] | None = None  # of the profiler's file
     _arena: Arena | None = None  # with a memory_limit
-    _kept: bytes | None = None  # the graph that the runtime made, weights included, where it is needed again
-
-    @classmethod
-    def probe(cls) -> BackendInfo:
-        providers = ort.get_available_providers()
-        return BackendInfo(ort.__version__, tuple(name for name, p in _PROVIDERS.items() if p in providers))
-
-    @classmethod
-    def runs_custom_ops(cls, device: Device) -> bool:
-        return True
+    _kept: bytes | None = None  # the optimised graph with the weights, with a memory_limit
 
     # ---- loading ----
 
     def _load(self) -> None:
-        provider = self._provider()
-        settings: dict[str, str] = {}
+        provider = find_provider(self._device, self.options.provider_library)
+        settings = dict(provider.settings)
         if self._device.kind == "cuda":
             load_libraries()
-            # One stream for the session, and so for its clones: their runs go one after another.
-            self.stream, self.shares_stream = Stream(self._device), True
-            settings = {
+            # One stream for the session and its clones: their runs are sequential.
+            self.stream = Stream(self._device)
+            settings |= {
                 "device_id": str(self._device.index),
                 "user_compute_stream": str(self.stream.handle),
-                # The default, trying every algorithm, finds none that is faster, and takes five to ten times as long at
-                # each change of a shape.
+                # The default tries all algorithms at each change of a shape. It takes five to ten times as long, and
+                # finds no faster one.
                 "cudnn_conv_algo_search": "HEURISTIC",
             }
             if self.options.cuda_graph:
                 settings["enable_cuda_graph"] = "1"
                 self._graphs = CudaGraphs()
-                self.stream_guard = self._graphs.guard
+            self.scheduling = self._scheduling_on_stream()
         elif self.options.cuda_graph:
             raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
-            settings["use_tf32"] = "0"  # else products are rounded to TF32 on tensor cores
+            settings["use_tf32"] = "0"  # otherwise tensor cores round factors to TF32
         if self.options.profiling:
-            self._profile_folder = tempfile.TemporaryDirectory(prefix="infersdk-")
+            from tempfile import TemporaryDirectory
+
+            self._profile_folder = TemporaryDirectory(prefix="infersdk-")
         given = {key: str(value) for key, value in self.options.provider_options.items()}
-        unchanged = UnchangedFile(self.model)
+        self._unchanged = UnchangedFile(self.model)
         source = self._source()
         if self.memory_budget is not None:
             self._arena = self._arena_for(source, given, self.memory_budget)
             settings |= self._arena.settings
         settings |= given
-        self._start_session(source, provider, settings)
-        # The runtime falls back to the processor with no more than a warning: look at what it really uses.
-        taken = self._session.get_providers()
-        if taken[0] != provider:
-            raise DeviceUnavailableError(
-                f"device {self.device!r}: ONNX Runtime could not start its {provider} and uses {taken[0]}; "
-                "check the driver and the CUDA and cuDNN libraries, or load with device='cpu'"
-            )
-        self._session.disable_fallback()
+        self._start_session(source, provider._replace(settings=settings))
+        self._check_nodes()
         self._shared = SharedRuntime(self._session)
+        self._one_core = SharedRuntime[Any]()
         try:
             self.input_specs = tuple(spec_of(node, "input", self.model.name) for node in self._session.get_inputs())
             self.output_specs = tuple(spec_of(node, "output", self.model.name) for node in self._session.get_outputs())
         except UnicodeDecodeError as error:
             raise ModelFormatError(f"{str(self.model)!r} has a tensor whose name is not UTF-8: {error}") from None
         self.metadata = MappingProxyType(metadata_of(self._session, self.model))
-        self._allocated: set[str] = set()  # outputs whose shapes only a run shows
-        self._data_dependent = False  # whether each run may show others
+        self._allocated: set[str] = set()  # outputs that the runtime allocates
+        self._data_dependent = False  # whether it allocates them in each run
         self._check_precision()
-        if self.stream is not None:
-            self._buckets = BatchBuckets(self.max_batch)
-        else:
-            self._rows = self._row_runs(unchanged)
-        self._row_memory = RowMemory()
+        if self.stream is None:
+            self.scheduling = Scheduling(one_core_clones=self._one_core_clones(), stream_guard=self._provider.guard)
         self._binding = self._session.io_binding()
 
-    def _start_session(self, source: str | bytes, provider: str, settings: dict[str, str]) -> None:
+    def _scheduling_on_stream(self) -> Scheduling:
+        """The runtime plans convolutions at each change of the batch, in 0.1 s and more; not for captured runs."""
+        size_of = functools.partial(next_size, largest=self.max_batch)
+        if self._graphs is None:
+            bucket = BatchBuckets(self.max_batch).size_for
+            return Scheduling.on_stream(shares_stream=True, bucket_batch=bucket, prepared_size=size_of)
+        return Scheduling.on_stream(
+            concurrency=1, shares_stream=True, stream_guard=self._graphs.guard, bucket_batch=size_of
+        )
+
+    def _one_core_clones(self) -> int:
+        cores = available_processors() if self._device.kind == "cpu" else 1
+        return cores if cores > 1 and may_run_on_one_core(self.options) and self._has_free_rows else 0
+
+    def _start_session(self, source: Path | str | bytes, provider: Provider) -> None:
         arena = self._arena
+        verified = self._requested_precision is not None or self.options.profiling or arena is not None
         try:
             self._session, self._executed = start_session(
-                source, str(self.model), self._session_options, provider, settings,
-                keep_in_memory=self.model.origin is None or arena is not None,
+                source, str(self.model), self._session_options, provider,
+                write=self._graph_writer(in_memory=arena is not None) if verified else None,
             )  # fmt: skip
         except UnsupportedModelError as error:
             if arena is not None and (full := arena.error_of(error)) is not None:
                 raise full from None
             raise
-        self._providers = provider, settings
+        self._provider = provider
         if arena is not None:
             arena.hold(self._session)
             self._kept = self._executed  # a second session would exceed the limit
 
-    def _arena_for(self, source: str | bytes, settings: dict[str, str], budget: MemoryBudget) -> Arena:
-        """The arena, if weights and tensors leave room for it; before anything is allocated."""
+    def _check_nodes(self) -> None:
+        """Raises an error if the runtime has moved the model, or a part of it, to the processor."""
+        name, taken = self._provider.name, self._session.get_providers()
+        if taken[0] != name:
+            raise DeviceUnavailableError(
+                f"device {self.device!r}: ONNX Runtime could not start its {name} and uses {taken[0]}; "
+                "check the driver and its libraries, or load with device='cpu'"
+            )
+        self._session.disable_fallback()
+        if not self._records_nodes:
+            return
+        others, count = self._provider.other_nodes(self._session)
+        if not others:
+            return
+        text = f"{len(others)} of {count} nodes of {self.model.name} run on the processor: {', '.join(others)}"
+        if not self.options.allow_cpu_nodes:
+            raise UnsupportedModelError(
+                f"device {self.device!r}: {text}; allow it with allow_cpu_nodes=True, or load with device='cpu'"
+            )
+        _log.info("device %s: %s", self.device, text)
+
+    @property
+    def _records_nodes(self) -> bool:
+        """Whether the session records which nodes the provider does not take."""
+        allowed = self.options.allow_cpu_nodes
+        return self._device.kind not in _OPEN_DEVICES or (self._device.kind == "cuda" and allowed is not None)
+
+    def _graph_writer(self, *, in_memory: bool) -> GraphWriter:
+        """The function that writes the optimised graph: to memory for a model in memory."""
+        return written_to_memory if in_memory or self.model.origin is None else written_to_disk
+
+    def _arena_for(self, source: Path | str | bytes, settings: dict[str, str], budget: MemoryBudget) -> Arena:
+        """The arena, checked against the limit before anything is allocated."""
         if not self.model.is_onnx:
             return Arena(budget, 0, len(self.model.read()), settings)
         from ..graph.files import parse_model, read_model
+        from ..graph.info import onnx_info
         from ..graph.weights import weights_size
 
         info = onnx_info(self.model)
         tensors = sum(tensor_nbytes(spec, self.max_batch) for spec in (*info.inputs, *info.outputs))
-        weights = weights_size(parse_model(source) if isinstance(source, bytes) else read_model(self.model))
-        return Arena(budget, self.concurrency * tensors, weights, settings)
+        graph = parse_model(source) if isinstance(source, bytes) else read_model(source)
+        weights = weights_size(graph)
+        return Arena(budget, self.scheduling.concurrency * tensors, weights, settings)
 
     def _session_options(self) -> Any:
         folder = self._profile_folder
         options = session_options(self.options, Path(folder.name) if folder is not None else None)
+        if self._records_nodes:
+            options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self.custom_ops is not None:
+            from ..custom_ops.ort import register_operators
+
             register_operators(options, self.custom_ops, self._device)
         return options
 
-    def _provider(self) -> str:
-        provider = _PROVIDERS.get(self._device.kind, "")
-        available = ort.get_available_providers()
-        if provider in available and (self._device.kind != "cpu" or self._device.index == 0):
-            return provider
-        there = [name for name, p in _PROVIDERS.items() if p in available]
-        hint = '; for a GPU: pip install "infersdk[gpu]"' if self._device.kind == "cuda" else ""
-        raise DeviceUnavailableError(
-            f"device {self.device!r} is not supported; the installed ONNX Runtime {ort.__version__} runs on: "
-            f"{', '.join(there)}{hint}"
-        )
-
-    def _source(self) -> str | bytes:
-        """What to load: the file, or the bytes of what the passes make of it."""
+    def _source(self) -> Path | str | bytes:
+        """The path of the file as text, or of the model after the passes the path in the cache or the bytes."""
         wanted = self._requested_precision
         if self.options.fp16_keep and wanted != "fp16":
             raise ConfigError(f"fp16_keep is for precision='fp16', not for {wanted!r}")
-        passes = self._passes()
+        passes = [*loading_passes(self.backend, self._device.kind, wanted, keep_nodes=self.options.fp16_keep, x86=_X86)]
         if self.options.profiling:
             passes.append(NameNodes())  # the profiler reports nodes by their names
         try:
@@ -200,28 +233,21 @@ class OnnxRuntimeInfer(RunsRows):
                 raise
             raise PrecisionUnavailableError(f"precision {wanted!r}: {error}") from None
 
-    def _passes(self) -> list[Any]:
-        wanted, keep = self._requested_precision, self.options.fp16_keep
-        return [*loading_passes(self.backend, self._device.kind, wanted, keep_nodes=keep, x86=_X86)]
-
-    def _row_runs(self, unchanged: UnchangedFile) -> RowRuns | None:
-        start = functools.partial(
-            start_one_thread, self.model, self._passes(), self.options, self.custom_ops, self._device, self._providers,
-            unchanged,
-        )  # fmt: skip
-        return self._rows_on(available_processors(), start) if may_split(self.options) else None
-
     def _check_precision(self) -> None:
         wanted = self._requested_precision
-        if wanted not in (None, "fp32") and self._executed is None:
+        verified = self._executed is not None or (wanted == "fp32" and self._device.kind in _OPEN_DEVICES)
+        if wanted is not None and not verified:
+            from tempfile import gettempdir
+
+            remedy = f"free some space in {gettempdir()!r}, or " if self._device.kind in _OPEN_DEVICES else ""
             raise PrecisionUnavailableError(
                 f"precision {wanted!r} cannot be verified: ONNX Runtime could not write the graph that it made of "
-                f"{self.model.name} to {tempfile.gettempdir()!r}; free some space there, or leave precision out"
+                f"{self.model.name} for {self._provider.name}; {remedy}leave precision out"
             )
         if wanted is None or keeps_precision(wanted, self.precision, self.layer_precisions):
             return
         is_quantized = bool(self.layer_precisions.get("int8"))
-        hint = _precision_hint(wanted, _PROVIDERS[self._device.kind], is_quantized=is_quantized)
+        hint = _precision_hint(wanted, self._provider.name, is_quantized=is_quantized)
         raise PrecisionUnavailableError(
             f"precision {wanted!r}: ONNX Runtime would run {self.model.name} in {self.precision} on {self.device} "
             f"({describe_layers(self.layer_precisions)}); {hint}; or leave precision out"
@@ -230,13 +256,13 @@ class OnnxRuntimeInfer(RunsRows):
     # ---- running ----
 
     def _bind(self) -> None:
-        with self.stream_guard:
+        with self.scheduling.stream_guard:
             self._bind_all()
 
     def _bind_all(self) -> None:
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
-        where = self._where = (self._device.kind, self._device.index if self._device.kind == "cuda" else 0)
+        where = self._where = (self._device.kind, self._device.index) if self.stream is not None else ("cpu", 0)
         self._bind_inputs()
         self._written: list[Tensor] = []
         self._to_adopt: set[str] = set()  # outputs that the next run allocates
@@ -248,7 +274,7 @@ class OnnxRuntimeInfer(RunsRows):
                 self._passed_through.append((self._inputs[name], tensor))
                 continue
             if not self._data_dependent and name in self._lent:
-                shape = tensor.shape if shape is None else shape  # noqa: PLW2901 - the user knows what comes
+                shape = tensor.shape if shape is None else shape  # noqa: PLW2901 - the user gives the shape
             elif name in self._allocated:
                 shape = None  # noqa: PLW2901
             if shape is None:
@@ -266,7 +292,7 @@ class OnnxRuntimeInfer(RunsRows):
             self._run_options = self._graphs.options_for(() if self._to_adopt else self._memory())
 
     def _memory(self) -> tuple[Any, ...]:
-        """Where a run reads and writes, and in which shapes: a graph is captured for these."""
+        """The addresses and shapes of all tensors. A graph is captured for these."""
         return tuple(
             (name, tensor.shape, self._address(tensor, write=side is self._outputs))
             for side in (self._inputs, self._outputs)
@@ -277,35 +303,31 @@ class OnnxRuntimeInfer(RunsRows):
         for name, tensor in self._inputs.items():
             at = self._address(tensor, write=False)
             if self.stream is not None:
-                self.stream.synchronize()  # the runtime may copy now, and not on our stream
+                self.stream.synchronize()  # the runtime may copy now, on another stream
             self._binding.bind_input(name, *self._side(tensor), tensor.dtype, tensor.shape, at)
 
     def _side(self, tensor: Tensor) -> tuple[str, int]:
-        """The side of a tensor that is bound: a user's tensor may live only on the host."""
+        """The memory of a bound tensor: that of a user may be on the host alone."""
         return self._where if tensor.device == self._device else ("cpu", 0)
 
     def _address(self, tensor: Tensor, *, write: bool) -> int:
-        """Where the runtime reads or writes; moves the head."""
+        """The address for the runtime. Moves the head of the tensor."""
         if self.stream is not None and tensor.device == self._device:
             return tensor.device_ptr(read=not write, write=write, stream=self.stream)
         return tensor.host_ptr(read=not write, write=write)
 
     def _enqueue(self) -> None:
-        if self._graphs is None:  # 0.1 us less than with a guard that guards nothing
-            self._run_bound()
-            return
-        # A graph that is captured takes in whatever is queued on the session's one stream meanwhile.
-        with self.stream_guard:
+        with self.scheduling.stream_guard:
             self._run_bound()
 
     def _run_bound(self) -> None:
-        if self.stream is None:
+        if self._device.kind == "cpu":
             for tensor in self._read:
                 tensor.host_ptr()
             for tensor in self._written:
                 tensor.host_ptr(read=False, write=True)
         else:
-            # An input that the graph wants on the other side is copied only when it is bound.
+            # The runtime copies an input to or from a device only when it is bound.
             self._bind_inputs()
             for tensor in self._written:
                 self._address(tensor, write=True)
@@ -316,42 +338,32 @@ class OnnxRuntimeInfer(RunsRows):
                 self._bind_all()
                 self._run_bound()
                 return
-            raise_kernel_failure(error)
-            if self._arena is not None and (full := self._arena.error_of(error)) is not None:
-                raise full from None
-            raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}") from None
+            self._fail(error)
         if self._to_adopt:
             self._adopt_outputs()
         for source, target in self._passed_through:
             target.resize(source.shape).copy_from(source)
-
-    def _row_runner_on(self, runtime: Any) -> SessionRows:
-        return SessionRows(runtime)
-
-    def _whole_runner(self) -> Any:
-        return self._session
-
-    def _row_error(self, error: Exception) -> Exception:
-        raise_kernel_failure(error)
-        return InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}")
-
-    def _own_row_output(self, name: str, shape: tuple[int, ...]) -> None:
-        if name not in self._allocated or name in self._lent:
-            super()._own_row_output(name, shape)
-        else:
-            self._row_memory.lend(name, self._outputs[name], shape)
 
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         given = {spec.name: feed(spec, feeds[spec.name]) for spec in self.input_specs}
         try:
             results = self._session.run(None, given)
         except Exception as error:
-            raise_kernel_failure(error)
-            raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}") from None
+            self._fail(error)
         return {spec.name: result for spec, result in zip(self.output_specs, results, strict=True)}
 
+    def _fail(self, error: Exception) -> NoReturn:
+        """Raises the error for a failure of the runtime."""
+        if self.custom_ops is not None:
+            from ..custom_ops.failures import raise_kernel_failure
+
+            raise_kernel_failure(error)
+        if self._arena is not None and (full := self._arena.error_of(error)) is not None:
+            raise full from None
+        raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}") from None
+
     def _allocate_outputs(self) -> bool:
-        """An output's shape was not the one of its names or of the last run: from now on each run allocates all."""
+        """Lets each run allocate all outputs from now on, after a shape that differs from its names or the last run."""
         if self._data_dependent:
             return False
         self._data_dependent = True
@@ -359,12 +371,12 @@ class OnnxRuntimeInfer(RunsRows):
         return True
 
     def _adopt_outputs(self) -> None:
-        """Lets the tensors of outputs look at what the runtime has allocated for them."""
+        """Lets the tensors of outputs use the memory that the runtime has allocated."""
         for spec, value in zip(self.output_specs, self._binding.get_outputs(), strict=True):
             if spec.name in self._to_adopt:
                 self._adopt(spec.name, value.data_ptr(), tuple(value.shape()), lender=value)
         if self._data_dependent:
-            for name in self._to_adopt:  # without this the session writes the next results to the same memory
+            for name in self._to_adopt:  # otherwise the session writes the next results to the same memory
                 self._binding.bind_output(name, *self._where)
         else:
             self._written += [self._outputs[name] for name in self._to_adopt]
@@ -372,74 +384,84 @@ class OnnxRuntimeInfer(RunsRows):
 
     # ---- the rest ----
 
-    @property
-    def concurrency(self) -> int:
-        return 1 if self._graphs is not None else super().concurrency
-
     @functools.cached_property
     def layer_precisions(self) -> Mapping[str, int]:
-        """Read back from the graph that the runtime made of the model, which shows what it really runs."""
+        """Read back from the optimised graph. Without a requested precision a second session writes it on first use."""
         from ..graph.files import parse_model, read_model
         from ..graph.precision import layer_precisions
 
-        # Where the runtime could not write its graph, the model as it is written.
+        if self._executed is None and self._device.kind not in _OPEN_DEVICES:
+            return MappingProxyType({})
+        if self._executed is None and self._requested_precision is None:
+            self._executed = self._written_graph(in_memory=False)
+        # If the runtime cannot write its graph, the precisions are those of the model.
         model = read_model(self.model) if self._executed is None else parse_model(self._executed)
         if not self.options.profiling:
-            self._executed = self._executed and b""  # it is not needed any more, and may hold weights
+            self._executed = self._executed and b""  # it may hold weights
         return MappingProxyType(layer_precisions(model, executed=True))
-
-    @functools.cached_property
-    def _main_precision(self) -> str:
-        from ..graph.precision import main_precision
-
-        return main_precision(self.layer_precisions)
 
     @property
     def precision(self) -> str:
-        return self._main_precision
+        from ..graph.precision import main_precision
+
+        known = self._executed is not None or self._device.kind in _OPEN_DEVICES
+        return main_precision(self.layer_precisions) if known else "unknown"
 
     def profile_layers(self, runs: int) -> LayerProfile:
-        """See `infersdk.executed_layers.ReportsLayers`. A session can be profiled once."""
+        """See `infersdk.core.executed_layers.ReportsLayers`. A session can be profiled once."""
+        from ._onnxruntime.profiling import profile_session
+
         return profile_session(self, runs, self._session, self._executed, self._profile_folder)
 
-    def bucket_batch(self, n: int) -> int:
-        """On a GPU, convolutions are planned again whenever the batch differs from the last run's, which takes a tenth
-        of a second and more. A run that was captured needs no plan.
-        """
-        if self._buckets is None or (self.max_batch is not None and n > self.max_batch):
-            return n
-        return next_size(n, self.max_batch) if self._graphs is not None else self._buckets.size_for(n)
+    def _written_graph(self, *, in_memory: bool) -> bytes | None:
+        """The optimised graph, written by another session; None if it cannot be written.
 
-    def batch_sizes(self, largest: int) -> list[int]:
-        if self._buckets is None:
-            return super().batch_sizes(largest)
-        return sorted({next_size(n, largest) for n in range(1, largest + 1)})  # asking the buckets would change them
+        Raises:
+            ClosedError, UnsupportedModelError: the model was closed, or its file has changed since.
+        """
+        if self._closed:
+            self._check_open()
+        _, graph = start_session(
+            self._source(), str(self.model), self._session_options, self._provider,
+            write=self._graph_writer(in_memory=in_memory),
+        )  # fmt: skip
+        self._unchanged.check()
+        return graph
 
     def _clone(self, twin: OnnxRuntimeInfer) -> None:
-        twin._row_runner, twin._row_memory = None, RowMemory()
         twin._binding = twin._session.io_binding()
+
+    def _clone_for_one_core(self, twin: OnnxRuntimeInfer) -> None:
+        twin.options = msgspec.structs.replace(self.options, threads=1)
+        twin.scheduling = Scheduling()
+        twin._shared, twin._allocated, twin._data_dependent = self._one_core, set(), False
+        twin._session = self._one_core.get(twin._start_one_core)
+        twin._binding = twin._session.io_binding()
+
+    def _start_one_core(self) -> Any:
+        session, _ = start_session(self._source(), str(self.model), self._session_options, self._provider)
+        self._unchanged.check()  # after loading: the file had no time to change
+        session.disable_fallback()
+        return session
 
     def _release(self) -> None:
         if self._graphs is not None:
             raise UnsupportedModelError("a model with cuda_graph cannot be released: its graphs hold its memory")
         self._shared.keep(self._loader)
         self._read, self._written, self._to_adopt = (), [], set()
-        self._row_runner, self._row_memory = None, RowMemory()
         del self._binding, self._session
 
     def _loader(self) -> Callable[[], Any]:
-        """What starts the session again, from the graph that the runtime made of the model."""
-        source, executed, arena = self._source(), self._kept, self._arena
-        if executed is None:
-            _, executed = start_session(
-                source, str(self.model), self._session_options, *self._providers, keep_in_memory=True
-            )
+        """A function that starts the session again from the optimised graph."""
+        source, executed, arena, provider = self._source(), self._kept, self._arena, self._provider
+        if executed is None and self._device.kind in _OPEN_DEVICES:
+            executed = self._written_graph(in_memory=True)
 
         def start() -> Any:
             options = self._session_options()
             if executed is not None:
                 options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-            session = ort.InferenceSession(executed or source, options, providers=[self._providers])
+            session = provider.session(executed or source, options)
             session.disable_fallback()
             if arena is not None:
                 arena.hold(session)
@@ -452,14 +474,14 @@ class OnnxRuntimeInfer(RunsRows):
         self._binding = self._session.io_binding()
 
     def _close(self) -> None:
-        self._row_runner = self._rows = None
-        del self._binding, self._session
+        with self.scheduling.stream_guard:
+            del self._binding, self._session
         if self._profile_folder is not None:
             self._profile_folder.cleanup()
 
 
 def _precision_hint(wanted: str, provider: str, *, is_quantized: bool) -> str:
-    """What to do where a model does not run in the precision that was asked for."""
+    """The remedy for a model that does not run in the requested precision."""
     if is_quantized and wanted != "int8":
         return "load the model that it was quantised from"
     return {

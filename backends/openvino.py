@@ -1,8 +1,8 @@
 """OpenVINO: Intel processors, GPUs and NPUs; it reads ONNX, and OpenVINO's own IR (an .xml with its .bin).
 
-The infer request reads and writes the memory of the Infer's tensors, so nothing is copied on the way in or out. An
-output whose shape follows from the inputs' is written into its tensor. One whose shape depends on the data is allocated
-by the runtime, and its tensor looks at that memory.
+The infer request reads and writes the memory of the Infer's tensors, without copies. An output whose shape follows from
+the shapes of the inputs is written into its tensor. The runtime allocates the outputs whose shapes depend on the data,
+and their tensors use that memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openvino as ov
 
-from .._text import logger
-from ..device import Device
+from ..core.device import Device
+from ..core.formats import FORMATS
+from ..core.precision import PRECISIONS, describe_layers, keeps_precision
+from ..core.processors import available_processors
+from ..core.text import logger
 from ..errors import (
     ConfigError,
     DeviceUnavailableError,
@@ -26,15 +29,10 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ..formats import FORMATS
 from ..graph.passes import cached_model, loading_passes
-from ..infer import BackendInfo
-from ..ops.batch import available_processors
-from ..precision import PRECISIONS, describe_layers, keeps_precision
-from ._openvino.custom_ops import core_with, raise_kernel_failure
+from ..infer import BackendInfo, Declaration, Infer, Scheduling
 from ._openvino.options import Options, properties_of
 from ._openvino.profiling import profile_model
-from ._openvino.rows import RequestRows, cores_of, may_split, streams_of_one_thread
 from ._openvino.runtime import (
     FAILURES,
     capabilities,
@@ -50,15 +48,14 @@ from ._openvino.runtime import (
     written_precision,
 )
 from ._openvino.signature import Signature
-from ._row_runs import RowRuns, RunsRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from ..executed_layers import LayerProfile
-    from ..tensor import Tensor
-    from ..tensor_spec import TensorSpec
+    from ..core.executed_layers import LayerProfile
+    from ..core.tensor import Tensor
+    from ..core.tensor_spec import TensorSpec
 
 _log = logger("infersdk.openvino")
 
@@ -67,9 +64,8 @@ _KINDS = ("cpu", "gpu", "npu", "auto")
 
 
 class _InputArray:
-    """The host side of a tensor that is only read, as an array that NumPy takes for writable.
-
-    OpenVINO wants writable arrays for inputs, too, while the user may have bound one that is read-only.
+    """The host side of an input, as an array that NumPy takes for writable. OpenVINO requires writable arrays for
+    inputs too, and a user may bind a read-only one.
     """
 
     __slots__ = ("__array_interface__", "_view")
@@ -83,40 +79,40 @@ class _InputArray:
 class _Compiled:
     """The compiled model that clones share; compiled again after a run that failed.
 
-    After a run whose shapes turn out wrong inside the network, the processor's plugin is left between two states: with
-    the shapes of the run before it fails again, in every infer request, or gives wrong results (seen in OpenVINO
-    2026.4). A model that is compiled again is not affected.
+    After a run with shapes that fail inside the network, the CPU plugin of OpenVINO 2026.4 is in an undefined state. In
+    every infer request, it fails again with the shapes of earlier runs, or returns wrong results. A model that is
+    compiled again is not affected.
     """
 
-    def __init__(self, current: Any, compile_again: Callable[[], Any]) -> None:
-        self.current: Any = current  # None after a run that failed
+    def __init__(self, current: Any, compile_again: Callable[[], Any], users: int = 1) -> None:
+        self.current: Any = current  # None after a run that failed, and before the first use
         self.runs = 0  # of the current one
         self.cloned = False
         self._exported = False
-        self._users = 1  # an Infer and its clones, without those that are released
+        self._users = users  # an Infer and its clones, without those that are released
         self._compile_again = compile_again
         self._lock = Lock()
 
     def enter(self) -> None:
-        """One more uses it."""
+        """Adds a user."""
         with self._lock:
             self._users += 1
 
     def leave(self, import_again: Callable[[Any], Callable[[], Any]] | None = None) -> None:
-        """One of those that use it lets go. The last one frees it, and keeps what it is imported from.
+        """Removes a user. The last one frees the model.
 
         Args:
-            import_again: makes, of the compiled model, what imports it again; None where it was closed.
+            import_again: returns a function that imports a compiled model again; None where it was closed.
         """
         with self._lock:
             self._users -= 1
             if self._users == 0 and self.current is not None and import_again is not None:
-                if not self._exported:  # OpenVINO does not read what it exports of an imported model
+                if not self._exported:  # OpenVINO cannot export an imported model again
                     self._compile_again, self._exported = import_again(self.current), True
                 self.current = None
 
     def mark_failed(self, used: Any) -> None:
-        """A run on `used` has failed."""
+        """Notes that a run on `used` has failed."""
         with self._lock:
             if self.current is used:
                 self.current = None
@@ -129,36 +125,24 @@ class _Compiled:
             return self.current
 
 
-class OpenVinoInfer(RunsRows):
-    """A model on OpenVINO. Clones are infer requests of one compiled model, and of a second one for split batches."""
+class OpenVinoInfer(Infer):
+    """A model on OpenVINO. Clones are infer requests of one compiled model; those for one core, of a second one."""
 
     backend = "openvino"
-    formats = ("onnx", "openvino", "tensorflow-graph", "tensorflow-saved-model", "tflite", "paddle")
-    Options = Options
-
-    @classmethod
-    def probe(cls) -> BackendInfo:
-        return BackendInfo(ov.get_version().split("-")[0], (*devices(), "auto"))
-
-    @property
-    def concurrency(self) -> int:
-        """The infer requests that the compiled model runs side by side: its streams."""
-        self._check_open()
-        return int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-
-    @classmethod
-    def runs_custom_ops(cls, device: Device) -> bool:
-        return device.kind == "cpu"
+    declaration = Declaration(
+        probe=lambda: BackendInfo(ov.get_version().split("-")[0], (*devices(), "auto")),
+        options=Options,
+        formats=("onnx", "openvino", "tensorflow-graph", "tensorflow-saved-model", "tflite", "paddle"),
+        runs_custom_ops=lambda device: device.kind == "cpu",
+    )
 
     # ---- loading ----
 
     def _load(self) -> None:
         target = self._target()
-        self._core = core() if self.custom_ops is None else core_with(self.custom_ops)
+        self._core = self._own_core()
         properties = properties_of(self.options, target)
         model = self._read()
-        if self.max_batch == 1:  # yolov5n takes 3 to 7 % longer with a free batch
-            model = _with_batch_1(model)
         try:
             self._signature = Signature(model, self.model.name)
         except UnicodeDecodeError as error:
@@ -166,11 +150,11 @@ class OpenVinoInfer(RunsRows):
         self.metadata = MappingProxyType(metadata_of(model, self.model))
         written = written_precision(model)
         wanted = self._requested_precision
-        # By default plugins compute in a narrower type than the model was written in: bfloat16 on processors with AMX,
-        # float16 on GPUs. So the hint is always given. It leaves the quantised layers of an int8 model as they are.
+        # By default plugins compute in a narrower type than that of the model: bfloat16 on processors with AMX, float16
+        # on GPUs. So the hint is always given. It does not change the quantised layers of an int8 model.
         asked = wanted or written or ""
         if wanted is None and asked in ("fp16", "bf16") and asked not in offered(target):
-            asked = "fp32"  # the processor's plugin replaces a hint that it cannot follow, by bfloat16 for instance
+            asked = "fp32"  # the CPU plugin replaces an unsupported hint, by bfloat16 for instance
         properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(asked, "f32")
         _log.debug("%s: written in %s, compiled for %s with %s", self.model.name, written, target, properties)
         self._properties = properties
@@ -187,19 +171,41 @@ class OpenVinoInfer(RunsRows):
         self._request = self._compiled.create_infer_request()
         self._shared = _Compiled(self._compiled, functools.partial(self._core.compile_model, model, target, properties))
         self._runtime_allocated: set[str] = set()  # outputs whose shape turned out to depend on the data
-        self._rows = self._row_runs(model, target)
+        cores = self._count_cores(target)
+        self._schedule(cores)
+        streams = properties | {"NUM_STREAMS": cores, "INFERENCE_NUM_THREADS": cores}
+        self._one_core = _Compiled(None, functools.partial(self._core.compile_model, model, target, streams), users=0)
 
-    def _row_runs(self, model: Any, target: str) -> RowRuns | None:
-        """What runs the rows of batches one by one; None where that cannot be, or must not."""
-        if target != "CPU" or not may_split(self.options):
-            return None
-        cores = min(cores_of(self._compiled), available_processors())
-        properties = streams_of_one_thread(self._properties, cores)
-        compile_model = self._core.compile_model
-        return self._rows_on(cores, lambda: compile_model(_with_batch_1(model), target, properties))
+    def _own_core(self) -> Any:
+        if self.custom_ops is None:
+            return core()
+        from ._openvino.custom_ops import core_with
+
+        return core_with(self.custom_ops)
+
+    def _raise_kernel_failure(self, error: Exception) -> None:
+        """Raises the failure of a custom operator where the runtime's exception is one."""
+        if self.custom_ops is not None:
+            from ._openvino.custom_ops import raise_kernel_failure
+
+            raise_kernel_failure(error, self.model)
+
+    def _count_cores(self, target: str) -> int:
+        """The cores of a run, where the runtime chooses streams and threads; else 0."""
+        options = self.options
+        given = options.streams or options.threads or options.profiling or options.performance_hint != "latency"
+        if target != "CPU" or given or not self._has_free_rows:
+            return 0
+        cores = min(int(self._compiled.get_property("INFERENCE_NUM_THREADS")), available_processors())
+        return cores if cores > 1 else 0
+
+    def _schedule(self, one_core_clones: int) -> None:
+        """The compiled model runs as many infer requests side by side as it has streams."""
+        streams = int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        self.scheduling = Scheduling(concurrency=streams, one_core_clones=one_core_clones)
 
     def _target(self) -> str:
-        """OpenVINO's name of the device that was asked for."""
+        """OpenVINO's name of the requested device."""
         kind, index = self._device.kind, self._device.index
         there = devices()
         if kind == "auto" and index == 0:
@@ -212,12 +218,9 @@ class OpenVinoInfer(RunsRows):
         elif kind in ("gpu", "npu"):
             hint = f"; if the machine has one, its {kind.upper()} driver is missing"
         raise DeviceUnavailableError(
-            f"device {self._device_name()!r} is not supported; OpenVINO {ov.get_version().split('-')[0]} runs here on: "
+            f"device {str(self._device)!r} is not supported; OpenVINO {ov.get_version().split('-')[0]} runs here on: "
             f"{', '.join(there)} (and auto, which picks one){hint}"
         )
-
-    def _device_name(self) -> str:
-        return str(self._device)
 
     def _read(self) -> Any:
         if self.model.path is not None:
@@ -226,9 +229,8 @@ class OpenVinoInfer(RunsRows):
         elif self.model.format is FORMATS["openvino"]:
             return self._read_ir()
         content = cached_model(self.model, loading_passes(self.backend, self._device.kind, self._requested_precision))
-        content = content or self.model.content
         try:
-            model = self._core.read_model(content or self._path_to_read())
+            model = self._core.read_model(content or self.model.content or self._path_to_read())
         except FAILURES as error:
             text = reason(error)
             if "OpConversionFailure" in text:
@@ -242,31 +244,30 @@ class OpenVinoInfer(RunsRows):
         return model
 
     def _path_to_read(self) -> str:
-        """The file; of a SavedModel its folder."""
+        """The path of the file, or of the folder of a SavedModel."""
         if self.model.path is not None and self.model.format is FORMATS["tensorflow-saved-model"]:
             return str(self.model.path.parent)
         return str(self.model)
 
     def _check_readable(self, path: Path) -> None:
-        # Asked one by one: `Core.read_model` tries every format it knows, and some readers print their errors.
+        # `Core.read_model` tries every format, and some readers print their errors.
         if not any(
             reader.supported(self._path_to_read())
             for reader in readers(self.model.format.key if self.model.format else None)
         ):
             raise ModelFormatError(
                 f"{str(path)!r} is not a model of ONNX, TensorFlow or PaddlePaddle, nor an OpenVINO IR (.xml with its "
-                ".bin), or is corrupt; "
-                "was the download cut off?"
+                ".bin), or is corrupt; was the download cut off?"
             )
 
     def _check_weights(self, path: Path) -> None:
-        """Raises ModelFormatError for weights beside an IR that are a pipe, which OpenVINO would wait for."""
+        """Raises ModelFormatError if the weights of an IR are a pipe, since OpenVINO would wait for it."""
         weights = path.with_suffix(".bin")
         if self.model.format is FORMATS["openvino"] and weights.exists() and not weights.is_file():
             raise ModelFormatError(f"the weights {str(weights)!r} are not a regular file")
 
     def _read_ir(self) -> Any:
-        """An IR in memory: its weights are in the file that `external_data` names."""
+        """An IR in memory. `external_data` names the file of its weights."""
         weights = self.model.external_data
         if weights is None or not weights.is_file():
             raise ModelFormatError(
@@ -278,21 +279,21 @@ class OpenVinoInfer(RunsRows):
             raise ModelFormatError(f"the {self.model} is not a valid model: {reason(error)}") from None
 
     def _read_content(self, failure: str) -> Any:
-        """The model from its bytes, for files that cannot be read.
+        """The model from its bytes, after reading the file has failed.
 
-        OpenVINO has a reader for ONNX files and another one for bytes. The one for files cannot convert some operators
-        that the other one can (OpenVINO 2026.4: those that the ONNX standard defines by functions).
+        OpenVINO has different readers for files and for bytes. The reader for files does not convert some operators:
+        in OpenVINO 2026.4, those that the ONNX standard defines by functions.
         """
         try:
             return self._core.read_model(self.model.read())
-        except FAILURES:  # it does not find weights in files of their own, either
+        except FAILURES:  # for example with external weights
             raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {failure}") from None
 
     def _compile(self, model: Any, target: str, properties: dict[str, Any]) -> Any:
         try:
             return self._core.compile_model(model, target, properties)
         except FAILURES as error:
-            raise_kernel_failure(error, self.model)
+            self._raise_kernel_failure(error)
             given = self.options.config
             if given and compiles(model, target, properties, without=given):
                 raise ConfigError(
@@ -310,9 +311,9 @@ class OpenVinoInfer(RunsRows):
 
     def _check_device(self, target: str) -> None:
         taken = execution_devices(self._compiled)
-        if target != "AUTO" and taken != [self._device_name()]:
+        if target != "AUTO" and taken != [str(self._device)]:
             raise DeviceUnavailableError(
-                f"device {self._device_name()!r}: OpenVINO used {', '.join(taken) or 'no device'} instead; "
+                f"device {str(self._device)!r}: OpenVINO used {', '.join(taken) or 'no device'} instead; "
                 "check the driver, or load with that device"
             )
 
@@ -383,15 +384,15 @@ class OpenVinoInfer(RunsRows):
             ):
                 return self._again()
             self._shared.mark_failed(self._compiled)
-            if self._shared.cloned and not retried:  # it may be the failure of a clone's run
+            if self._shared.cloned and not retried:  # the failure may be that of a clone's run
                 return self._again(retried=True)
-            raise_kernel_failure(error, self.model)
+            self._raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         self._shared.runs += 1
         if self._shared.current is not self._compiled:  # a clone's run failed meanwhile
             return self._again()
         if self._unchecked:
-            # The first run after binding: do the outputs have the shapes that follow from the graph?
+            # The first run after binding checks the shapes that follow from the graph.
             if any(tuple(view.shape) != shape for view, shape in self._unchecked) and self._allocate_outputs():
                 return self._again()
             self._unchecked = []
@@ -410,25 +411,10 @@ class OpenVinoInfer(RunsRows):
             results = self._request.infer(given)
         except FAILURES as error:
             self._shared.mark_failed(self._compiled)
-            raise_kernel_failure(error, self.model)
+            self._raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         self._shared.runs += 1
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
-
-    def _row_runner_on(self, runtime: Any) -> RequestRows:
-        assert self._rows is not None
-
-        return RequestRows(runtime, self._rows.cores, lambda tensor: np.asarray(_InputArray(tensor)))
-
-    def _whole_runner(self) -> Any:
-        if self._shared.current is not self._compiled:
-            self._renew()
-        return self._request
-
-    def _row_error(self, error: Exception) -> Exception:
-        self._shared.mark_failed(self._compiled)  # if it was a run of the rest
-        raise_kernel_failure(error, self.model)
-        return InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}")
 
     def _again(self, *, retried: bool = False) -> None:
         self._bind()
@@ -443,10 +429,9 @@ class OpenVinoInfer(RunsRows):
                 "load it again"
             ) from None
         self._request = self._compiled.create_infer_request()
-        self._rows_placed = None
 
     def _allocate_outputs(self) -> bool:
-        """The shapes from the graph were wrong: from now on the runtime allocates every output that can vary."""
+        """Lets the runtime allocate all outputs of variable shape from now on, after a wrong shape from the graph."""
         before = len(self._runtime_allocated)
         self._runtime_allocated |= {spec.name for spec in self.output_specs if spec.is_dynamic}
         return len(self._runtime_allocated) > before
@@ -460,10 +445,10 @@ class OpenVinoInfer(RunsRows):
 
     @property
     def device(self) -> str:
-        """Where it runs; with `device="auto"`, the devices that were picked."""
+        """The device; with `device="auto"`, the chosen devices."""
         if self._device.kind == "auto" and (compiled := getattr(self, "_compiled", None)):
             return ",".join(execution_devices(compiled))
-        return self._device_name()
+        return str(self._device)
 
     @property
     def precision(self) -> str:
@@ -475,27 +460,30 @@ class OpenVinoInfer(RunsRows):
         return MappingProxyType(self._layers)
 
     def profile_layers(self, runs: int) -> LayerProfile:
-        """See `infersdk.executed_layers.ReportsLayers`."""
+        """See `infersdk.core.executed_layers.ReportsLayers`."""
         if self._bound is None:
             self.forward()
         return profile_model(self, runs, self._compiled, self._request, self._shared.runs)
 
     def _clone(self, twin: OpenVinoInfer) -> None:
-        self._shared.cloned = True
-        self._shared.enter()
-        twin._row_runner = None
+        twin._shared.cloned = True
+        twin._shared.enter()
         twin._renew()
         twin._runtime_allocated = set(self._runtime_allocated)
 
+    def _clone_for_one_core(self, twin: OpenVinoInfer) -> None:
+        twin._shared = self._one_core
+        self._clone(twin)
+        twin._schedule(0)
+
     def _release(self) -> None:
         self._shared.leave(self._importer)
-        self._row_runner = None
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
         self._written = self._read_from = ()
         del self._request, self._compiled
 
     def _importer(self, compiled: Any) -> Callable[[], Any]:
-        """What imports the compiled model from host memory, in a fraction of the time that compiling takes."""
+        """A function that imports the compiled model from host memory, which is faster than compiling it."""
         exported, properties = compiled.export_model(), self._properties
         target = self._target()
         return lambda: self._core.import_model(exported, target, properties)
@@ -506,27 +494,12 @@ class OpenVinoInfer(RunsRows):
 
     def _close(self) -> None:
         self._shared.leave()
-        self._row_runner = self._rows = None
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
-        del self._request, self._compiled, self._shared
-
-
-def _with_batch_1(model: Any) -> Any:
-    """The model for a batch of 1, if its batch is free."""
-    shapes = [port.partial_shape for port in model.inputs]
-    free = all(not shape.rank.is_dynamic and len(shape) and shape[0].is_dynamic for shape in shapes)
-    if not shapes or not free:
-        return model
-    fixed = model.clone()
-    try:
-        fixed.reshape({i: ov.PartialShape([1, *list(shape)[1:]]) for i, shape in enumerate(shapes)})
-    except FAILURES:  # the free first dimension is not a batch
-        return model
-    return fixed
+        del self._request, self._compiled, self._shared, self._one_core
 
 
 def _feed(spec: TensorSpec, value: Any) -> Any:
-    """The value as a request takes it: bfloat16 by its bits, since NumPy has no such type."""
+    """The value for a request: bfloat16 as bits, since NumPy has no such type."""
     array = np.asarray(value, order="C")
     if spec.kind == "tensor":
         return ov.Tensor(array)

@@ -1,7 +1,7 @@
 """TensorRT 10 and later (backend "tensorrt"), and TensorRT for RTX (backend "tensorrt-rtx").
 
-`infersdk.load("model.onnx", backend="tensorrt")` builds an engine for the GPU that is there, keeps it in the cache, and
-runs it; `build()` makes an engine file, with TensorRT-RTX on a machine that has no GPU.
+`infersdk.load("model.onnx", backend="tensorrt")` builds an engine for the present GPU, keeps it in the cache, and runs
+it. `build()` writes an engine file; TensorRT-RTX needs no GPU for that.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ._trt.options import Options, Range
 if TYPE_CHECKING:
     import os
 
-    from ..cache import Manifest
-    from ..model_source import ModelLike
+    from ..core.cache import Manifest
+    from ..core.model_source import ModelLike
     from ._trt.infer import TensorRtInfer, TensorRtRtxInfer
 
 __all__ = ["Options", "Range", "TensorRtInfer", "TensorRtRtxInfer", "build"]
 
 
 def __getattr__(name: str) -> Any:
-    """The classes, once their runtime could be imported: the registry then tells what is missing."""
+    """The classes, after importing their runtime: the registry reports a missing one."""
     if name in ("TensorRtInfer", "TensorRtRtxInfer"):
         from ._trt import infer
 
@@ -49,12 +49,12 @@ def build(
 
     Args:
         onnx: the model.
-        output: the engine file; what is there is replaced when the new one is whole.
-        backend: `"tensorrt"` or `"tensorrt-rtx"`; None is the one that builds for named compute capabilities if there
-            are any, and else `"tensorrt"`.
-        compute_capabilities: GPUs to build for, as `("8.6", "8.9")`: TensorRT-RTX alone, which needs no GPU to build.
-            Without them it builds for all from 8.0 on, and TensorRT for `device`.
-        device: the GPU that TensorRT builds on and for; `"cuda:0"` if not said.
+        output: the engine file; an existing one is replaced when the new one is complete.
+        backend: `"tensorrt"` or `"tensorrt-rtx"`; None is `"tensorrt-rtx"` with compute capabilities, otherwise
+            `"tensorrt"`.
+        compute_capabilities: GPUs to build for, as `("8.6", "8.9")`, with TensorRT-RTX alone. Without them it builds
+            for all from 8.0 on, and TensorRT for `device`.
+        device: the GPU that TensorRT builds on and for; None is `"cuda:0"`.
         precision, max_batch, **options: as for `infersdk.load()`.
 
     Returns:
@@ -65,11 +65,11 @@ def build(
         OutputError: the file cannot be written.
     """
     from ..config import convert
-    from ..device import Device
+    from ..core.device import Device
+    from ..core.model_source import ModelSource
     from ..errors import ConfigError, OutputError
     from ..graph.digest import model_digest
-    from ..model_source import ModelSource
-    from ..registry import backend_class
+    from ..loading.registry import backend_class
     from ._cuda import cuda_device
     from ._trt.build import build_engine, named_targets
     from ._trt.engine import write_engine
@@ -78,7 +78,7 @@ def build(
         backend = "tensorrt-rtx" if compute_capabilities else "tensorrt"
     if backend not in FLAVOURS:
         raise ConfigError(f"backend {backend!r} builds no engine files; {' and '.join(FLAVOURS)} do")
-    backend_class(backend)  # its runtime is there
+    backend_class(backend)  # raises if its runtime is missing
     target_device = Device.parse(device or "cuda:0")
     if target_device.kind != "cuda":
         raise ConfigError(f"an engine is built for an NVIDIA GPU, not for {device!r}")
@@ -87,12 +87,10 @@ def build(
         raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")
     flavour = FLAVOURS[backend]
     model = ModelSource.of(onnx)
-    arguments: dict[str, Any] = {
-        "precision": precision,
-        "max_batch": max_batch,
-        "options": convert(options, Options, f"options of backend {backend!r}"),
-        "capabilities": named_targets(compute_capabilities),
-        "device": None if flavour.capability_targeting else cuda_device(target_device.index),
-    }
-    data, details = build_engine(flavour, model, digest=model_digest(model), **arguments)
+    data, details = build_engine(
+        flavour, model, digest=model_digest(model), precision=precision, max_batch=max_batch,
+        options=convert(options, Options, f"options of backend {backend!r}"),
+        capabilities=named_targets(compute_capabilities),
+        device=None if flavour.capability_targeting else cuda_device(target_device.index),
+    )  # fmt: skip
     return write_engine(target, data, details, backend)

@@ -1,64 +1,53 @@
-"""From page-locked frames to boxes on the GPU, against what strong teams build from NVIDIA's and Microsoft's parts.
+"""From page-locked frames to boxes on the GPU, against pipelines of NVIDIA's and Microsoft's parts.
 
-    pytest benchmarks/bench_cuda_peers.py -q -s        # pip install cvcuda-cu13 nvidia-dali-cuda130 onnxruntime-gpu
-
-32 frames of 1920 x 1080 in page-locked host memory become boxes in host memory, again and again, on yolov5s in FP16:
+32 frames of 1920 x 1080 become boxes in host memory, again and again, on yolov5s in FP16:
 
 - `dali`: DALI's pipeline (copy in, resize, normalise, border; three batches prefetched) in front of the same engine;
 - `cvcuda`: CV-CUDA's fused operator in front of the same engine;
-- `onnxruntime`: ONNX Runtime's CUDA provider, inputs and outputs bound on the device, one session a stream, none of
-  which waits for the host; torch on the same stream before it.
+- `onnxruntime`: ONNX Runtime's CUDA provider with bound tensors, a session a stream, and PyTorch on the same stream.
 
-Each keeps three batches under way on three streams, so that copies, preprocessing, engine and postprocessing overlap as
-in ours. Behind the engine all of them use torchvision's NMS as its `batched_nms` does, once for a whole batch, and copy
-the boxes to the host once. Before anything is timed, each has to give our boxes on a photograph with yolov5n. Then ours
-and the peer run in alternating rounds; the ratio is the median over the rounds, its interval that of resampled rounds.
+Each has three batches in flight on three streams. Behind the engine all of them use torchvision's NMS once for a whole
+batch, and copy the boxes to the host once. Before anything is timed, each has to give our boxes on a photograph.
 
-INFERSDK_BENCH_SECONDS is how long a round runs (default 1.5), INFERSDK_BENCH_ROUNDS how many there are (default 9), and
-INFERSDK_BENCH_BACKEND what runs the engine (default tensorrt-rtx). A peer that is not installed is skipped.
+`pip install cvcuda-cu13 nvidia-dali-cuda130 onnxruntime-gpu`; a peer that is not installed is skipped.
 """
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from functools import partial
-from pathlib import Path
-from time import perf_counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from cuda_engine import BACKEND, engine_options
-from rounds import figures, seconds
+from bench_cuda import HALF, SETTINGS, detector, frames_of, streamed
+from rounds import Turns, rate
 
-from infersdk import device_count, load, pinned_empty
-from infersdk.bench.statistics import median_of_rounds
+from infersdk import load
 from infersdk.graph.passes import ToFloat16, prepared_model
 from infersdk.image import read_image
 from infersdk.models import YOLOv5
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
     import numpy.typing as npt
 
     from infersdk import Infer
 
     Boxes = npt.NDArray[np.float32]  # (n, 6): corners in the frame's pixels, score, class
 
-pytestmark = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
+pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
 torchvision_ops = pytest.importorskip("torchvision.ops")
 
-SECONDS = float(os.environ.get("INFERSDK_BENCH_SECONDS", "1.5"))
-ROUNDS = int(os.environ.get("INFERSDK_BENCH_ROUNDS", "9"))
 BATCH, HEIGHT, WIDTH, SIDE = 32, 1080, 1920, 640
 INNER, TOP = 360, 140  # rows of the image in the square, and of the border above it
 SCALE = WIDTH / SIDE
 CONF, IOU, LIMIT = 0.25, 0.45, 300
-UNDER_WAY = 3
+IN_FLIGHT = 3
 
 
 # ---- what all peers share ----
@@ -89,22 +78,19 @@ class Peer(ABC):
     def prepare(self, slot: Slot, frames: list[Any]) -> None:
         """Queues the copies and the preprocessing of 32 frames into the slot's input, on its stream."""
 
-    def close(self) -> None:  # noqa: B027 - not every peer has something to close
-        pass
-
     def detect(self, frames: list[Any], batches: int) -> Iterator[list[Boxes]]:
         """The boxes of each frame, batch by batch."""
-        under_way: deque[Slot] = deque()
+        in_flight: deque[Slot] = deque()
         for i in range(batches):
-            if len(under_way) == len(self.slots):
-                yield self.collect(under_way.popleft())
+            if len(in_flight) == len(self.slots):
+                yield self.collect(in_flight.popleft())
             slot = self.slots[i % len(self.slots)]
             self.prepare(slot, frames)
             with torch.cuda.stream(slot.stream):
                 slot.run()
-            under_way.append(slot)
-        while under_way:
-            yield self.collect(under_way.popleft())
+            in_flight.append(slot)
+        while in_flight:
+            yield self.collect(in_flight.popleft())
 
     def collect(self, slot: Slot) -> list[Boxes]:
         """Decodes, suppresses with one NMS over the whole batch, and copies the boxes to the host once."""
@@ -131,8 +117,8 @@ class Peer(ABC):
 
 def engine_slots(path: Path, stack: ExitStack) -> list[Slot]:
     """Slots over the engine that ours runs too: a context and a stream for each batch under way."""
-    first = stack.enter_context(load(path, BACKEND, precision="fp16", max_batch=BATCH, **engine_options()))
-    contexts = [first, *(stack.enter_context(first.clone()) for _ in range(UNDER_WAY - 1))]
+    first = stack.enter_context(load(path, **SETTINGS, **HALF, max_batch=BATCH))
+    contexts = [first, *(stack.enter_context(first.clone()) for _ in range(IN_FLIGHT - 1))]
     return [engine_slot(infer) for infer in contexts]
 
 
@@ -193,7 +179,7 @@ class Dali(Peer):
     def prepare(self, slot: Slot, frames: list[Any]) -> None:
         import ctypes
 
-        if self._frames is not frames:  # what was prefetched is of other frames
+        if self._frames is not frames:  # the prefetched frames are different
             self._frames = frames
             self._pipe = self._build()
             self._copied = None
@@ -256,7 +242,7 @@ class OrtCuda(OnDevice):
             ort.preload_dlls()
         model = prepared_model(path, [ToFloat16(keep_io=False)])
         assert model is not None
-        super().__init__([self._slot(model) for _ in range(UNDER_WAY)])
+        super().__init__([self._slot(model) for _ in range(IN_FLIGHT)])
 
     def _slot(self, model: bytes) -> Slot:
         ort, stream = self._ort, torch.cuda.Stream()
@@ -287,99 +273,50 @@ PEERS: dict[str, Callable[[Path, ExitStack], Peer]] = {"dali": Dali, "cvcuda": C
 # ---- the comparison ----
 
 
-def page_locked(fill: Callable[[int], Any]) -> list[Any]:
-    frames = [pinned_empty((HEIGHT, WIDTH, 3)) for _ in range(BATCH)]
-    for i, frame in enumerate(frames):
-        frame[:] = fill(i)
-    return frames
-
-
 def photographs(assets: Path) -> list[Any]:
     """A photograph in frames of 1080p, at another place in each."""
     photograph = np.ascontiguousarray(read_image(assets / "images" / "bus.jpg").pixels[..., ::-1])
-    height, width = photograph.shape[:2]
-
-    def frame(i: int) -> Any:
-        made = np.full((HEIGHT, WIDTH, 3), 114, np.uint8)
-        left = i * (WIDTH - width) // BATCH
-        made[:height, left : left + width] = photograph[:HEIGHT]
-        return made
-
-    return page_locked(frame)
-
-
-def overlap(box: Boxes, others: Boxes) -> Any:
-    """Intersection over union of one box with each of the others."""
-    corner = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:4], others[:, 2:4])
-    inside = np.prod(np.clip(corner[1] - corner[0], 0, None), axis=1)
-    area = np.prod(others[:, 2:4] - others[:, :2], axis=1) + np.prod(box[2:4] - box[:2])
-    return inside / (area - inside)
+    frames = frames_of("page-locked")
+    for i, frame in enumerate(frames):
+        frame[:] = 114
+        left = i * (WIDTH - photograph.shape[1]) // BATCH
+        frame[: photograph.shape[0], left : left + photograph.shape[1]] = photograph[:HEIGHT]
+    return frames
 
 
 def assert_same_boxes(ours: Boxes, theirs: Boxes) -> None:
-    """Each clear box of either has one of the same class in the other, at nearly the same place."""
+    """Each clear box of either has one of the same class in the other, with an IoU above 0.85."""
     for some, others in ((ours, theirs), (theirs, ours)):
         for box in some[some[:, 4] > CONF + 0.1]:
             same = others[others[:, 5] == box[5]]
-            assert len(same), f"no box of class {box[5]:.0f} near {box[:4]}"
-            assert overlap(box, same).max() > 0.85, f"class {box[5]:.0f} at {box[:4]}: {same[:, :4]}"
-
-
-@pytest.fixture(name="model", scope="module")
-def _model(assets: Path) -> Iterator[YOLOv5]:
-    path = assets / "models" / "yolov5s-random.onnx"
-    with YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=BATCH, **engine_options()) as model:
-        yield model
+            inner = np.minimum(box[2:4], same[:, 2:4]) - np.maximum(box[:2], same[:, :2])
+            area = np.prod(np.clip(inner, 0, None), axis=1)
+            union = np.prod(same[:, 2:4] - same[:, :2], axis=1) + np.prod(box[2:4] - box[:2]) - area
+            assert (area / union).max(initial=0) > 0.85, f"no box of class {box[5]:.0f} at {box[:4]}"
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_the_same_boxes(assets: Path, name: str) -> None:
     path, frames = assets / "models" / "yolov5n.onnx", photographs(assets)
     with ExitStack() as stack:
-        peer = stack.enter_context(closing(PEERS[name](path, stack)))
-        model = stack.enter_context(
-            YOLOv5(path, backend=BACKEND, precision="fp16", max_batch=BATCH, **engine_options())
-        )
+        peer = PEERS[name](path, stack)
+        model = stack.enter_context(YOLOv5(path, **SETTINGS, **HALF, max_batch=BATCH))
         ours = [np.column_stack([result.xyxy, result.scores, result.class_ids]) for result in model(frames)]
-        for theirs in peer.detect(frames, UNDER_WAY + 2):  # each slot, and some of them again
+        for theirs in peer.detect(frames, IN_FLIGHT + 2):  # each slot, and some of them again
             assert sum(map(len, theirs)) >= 3 * BATCH
             for mine, other in zip(ours, theirs, strict=True):
                 assert_same_boxes(mine, other)
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_frames_to_boxes(assets: Path, claim: Callable[..., None], model: YOLOv5, name: str) -> None:
-    """Images a second, round by round; who comes first alternates."""
-    generator = np.random.default_rng(0)
-    frames = page_locked(lambda i: generator.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8))
+def test_frames_to_boxes(assets: Path, name: str, turns: Turns) -> None:
+    frames = frames_of("page-locked")
     with ExitStack() as stack:
-        peer = stack.enter_context(closing(PEERS[name](assets / "models" / "yolov5s-random.onnx", stack)))
+        peer = PEERS[name](assets / "models" / "yolov5s-random.onnx", stack)
+        model = stack.enter_context(detector(assets))
+        model.warm_up(example=frames[0])
 
-        def theirs(batches: int) -> int:
-            return sum(len(result) for result in peer.detect(frames, batches))
+        def theirs() -> float:
+            return rate(lambda: list(peer.detect(frames, 20)), 20 * BATCH)
 
-        def ours(batches: int) -> int:
-            return sum(1 for _ in model.stream(frames * batches))
-
-        contenders = {what: partial(_rate, run, _batches(run)) for what, run in (("ours", ours), ("theirs", theirs))}
-        rates = figures(contenders, ROUNDS)
-    ratio = median_of_rounds(rates["ours"] / rates["theirs"])
-    claim(f"peer {name}", ratio.value, low=ratio.low, high=ratio.high)
-    interval = f" (95 %: {ratio.low:.3f} to {ratio.high:.3f})" if ratio.low is not None else ""
-    print(
-        f"\npage-locked 1080p frames to boxes, batch {BATCH}: ours {np.median(rates['ours']):.0f} img/s, "
-        f"{name} {np.median(rates['theirs']):.0f} img/s: {ratio.value:.2f} times{interval}"
-    )
-
-
-def _rate(run: Callable[[int], int], batches: int) -> float:
-    """Images a second of so many batches."""
-    start = perf_counter()
-    images = run(batches)
-    return images / (perf_counter() - start)
-
-
-def _batches(run: Callable[[int], int]) -> int:
-    """How many batches a round has, by a warm-up of two and a timed one of ten."""
-    run(2 * UNDER_WAY)
-    return max(round(SECONDS / (seconds(lambda: run(10)) / 10)), 10)
+        turns.rates({"stream()": lambda: streamed(model, frames), name: theirs})

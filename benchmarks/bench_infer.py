@@ -1,152 +1,123 @@
-"""What the interface costs: `Infer.forward()` and `infer(x)` against ONNX Runtime called by hand, and the import.
-
-    pytest benchmarks/bench_infer.py -q
-
-The model is one addition over four numbers, so that all that is timed is the way into the runtime and back. Baselines:
-a session with I/O binding over a NumPy array's own memory, bound once, as one writes it for speed; and `session.run()`,
-as most write it. The session settings are the same.
-"""
+"""The cost of the interface: `Infer` and a model's call on a tiny network, against each runtime called by hand."""
 
 from __future__ import annotations
 
-import os
-import re
-import resource
-import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import infersdk
+from infersdk.models import Classifier
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-ort = pytest.importorskip("onnxruntime")
+    from rounds import Turns
+
 onnx = pytest.importorskip("onnx")
+SHAPE = (1, 3, 16, 16)
+X = np.ones(SHAPE, np.float32)
+#: Calls in a turn.
+CALLS = 300
+BACKENDS = ["onnxruntime", "openvino", pytest.param("tensorrt-rtx", marks=pytest.mark.gpu)]
 
-#: At most so much may `forward()` take beyond the binding by hand, and `import infersdk`, in seconds.
-FORWARD_BUDGET = 10e-6
-IMPORT_BUDGET = 20e-3
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shape = ["batch", 4]
+def save(path: Path, *nodes: Any, output: list[Any]) -> Path:
+    """A network from x to y."""
+    info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Add", ["x", "x"], ["y"])],
-        "double",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)],
+        nodes, "tiny", [info("x", 1, ["batch", *SHAPE[1:]])], [info("y", 1, ["batch", *output])]
     )
-    path = tmp_path_factory.mktemp("infer") / "double.onnx"
-    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(made.SerializeToString())
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
     return path
 
 
-@pytest.fixture(scope="module")
-def infer(model: Path) -> Any:
-    with infersdk.load(model, threads=1) as loaded:
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    return save(tmp_path / "add.onnx", onnx.helper.make_node("Add", ["x", "x"], ["y"]), output=list(SHAPE[1:]))
+
+
+@pytest.fixture(params=BACKENDS)
+def infer(request: pytest.FixtureRequest, network: Path) -> Iterator[infersdk.Infer]:
+    pytest.importorskip({"tensorrt-rtx": "tensorrt_rtx_bindings"}.get(request.param, request.param))
+    options = {} if request.param == "tensorrt-rtx" else {"threads": 1}
+    with infersdk.load(network, request.param, **options) as loaded:
+        np.testing.assert_array_equal(loaded(X)["y"], 2 * X)
         yield loaded
 
 
-@pytest.fixture(scope="module")
-def session(model: Path) -> Any:
+def session(network: Path) -> Any:
+    ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(str(network), options, providers=["CPUExecutionProvider"])
 
 
-class ByHand:
-    """I/O binding over arrays that stay where they are."""
-
-    def __init__(self, session: Any) -> None:
-        self.x, self.y = np.ones((1, 4), np.float32), np.zeros((1, 4), np.float32)
-        self.session, self.binding = session, session.io_binding()
-        self.binding.bind_input("x", "cpu", 0, np.float32, self.x.shape, self.x.ctypes.data)
-        self.binding.bind_output("y", "cpu", 0, np.float32, self.y.shape, self.y.ctypes.data)
-
-    def __call__(self) -> None:
-        self.session.run_with_iobinding(self.binding)
+def compiled(network: Path) -> Any:
+    ov = pytest.importorskip("openvino")
+    hints = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": 1}
+    return ov.Core().compile_model(str(network), "CPU", hints)
 
 
-X = np.ones((1, 4), np.float32)
+def bound(infer: infersdk.Infer, network: Path) -> Callable[[], object]:
+    """A run over memory that is bound once: the fastest call of each runtime."""
+    y = np.empty_like(X)
+    if infer.backend == "onnxruntime":
+        own = session(network)
+        binding = own.io_binding()
+        binding.bind_input("x", "cpu", 0, np.float32, SHAPE, X.ctypes.data)
+        binding.bind_output("y", "cpu", 0, np.float32, SHAPE, y.ctypes.data)
+        return lambda kept=y: own.run_with_iobinding(binding)  # type: ignore[misc]
+    if infer.backend == "openvino":
+        ov, request = pytest.importorskip("openvino"), compiled(network).create_infer_request()
+        request.set_input_tensor(0, ov.Tensor(X, shared_memory=True))
+        request.set_output_tensor(0, ov.Tensor(y, shared_memory=True))
+        return lambda kept=y: request.infer(share_outputs=True)  # type: ignore[misc]
+    context, stream = infer._context, infer.stream  # type: ignore[attr-defined]
+    assert stream is not None
+
+    def run() -> None:
+        context.execute_async_v3(stream.handle)
+        stream.synchronize()
+
+    return run
 
 
-@pytest.mark.benchmark(group="one run, tensors bound")
-def test_forward(benchmark: Any, infer: Any) -> None:
-    infer.inputs["x"].resize((1, 4)).numpy(writable=True)[:] = X
-    benchmark(infer.forward)
-    assert (infer.outputs["y"].numpy() == 2).all()
+def test_forward(infer: infersdk.Infer, network: Path, turns: Turns) -> None:
+    turns.times({"forward()": infer.forward, "bound by hand": bound(infer, network)}, calls=CALLS)
 
 
-@pytest.mark.benchmark(group="one run, tensors bound")
-def test_binding_by_hand(benchmark: Any, session: Any) -> None:
-    run = ByHand(session)
-    benchmark(run)
-    assert (run.y == 2).all()
+def test_call(infer: infersdk.Infer, network: Path, turns: Turns) -> None:
+    """An array in, arrays out."""
+    if infer.backend == "tensorrt-rtx":
+        pytest.skip("the runtime has no such call")
+    if infer.backend == "onnxruntime":
+        own = session(network)
+        turns.times({"infer(x)": lambda: infer(X), "session.run()": lambda: own.run(None, {"x": X})}, calls=CALLS)
+    else:
+        model = compiled(network)
+        turns.times({"infer(x)": lambda: infer(X), "compiled(x)": lambda: model(X)[0]}, calls=CALLS)
 
 
-@pytest.mark.benchmark(group="one run, an array in and arrays out")
-def test_call(benchmark: Any, infer: Any) -> None:
-    assert (benchmark(infer, X)["y"] == 2).all()
-
-
-@pytest.mark.benchmark(group="one run, an array in and arrays out")
-def test_session_run(benchmark: Any, session: Any) -> None:
-    assert (benchmark(session.run, None, {"x": X})[0] == 2).all()
-
-
-@pytest.mark.benchmark(group="a NumPy view of a tensor")
-def test_numpy_view(benchmark: Any, infer: Any) -> None:
-    benchmark(infer.inputs["x"].numpy)
-
-
-def test_forward_stays_within_its_budget(infer: Any, session: Any) -> None:
-    """Both in small rounds that alternate, and the best round of each: what else the machine does falls on both."""
-    ours, theirs, rounds = infer.forward, ByHand(session), 200
-    infer.inputs["x"].resize((1, 4)).numpy(writable=True)[:] = X
-    best = [float("inf"), float("inf")]
-    for _ in range(60):
-        for which, run in enumerate((ours, theirs)):
-            start = time.perf_counter()
-            for _ in range(rounds):
-                run()
-            best[which] = min(best[which], (time.perf_counter() - start) / rounds)
-    print(
-        f"\nforward {best[0] * 1e6:.1f} us, by hand {best[1] * 1e6:.1f} us, difference {(best[0] - best[1]) * 1e6:.1f}"
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_warm_call_on_an_array(backend: str, tmp_path: Path, turns: Turns) -> None:
+    """From pixels to classes, against the same in NumPy around ONNX Runtime."""
+    pytest.importorskip(backend)
+    network = save(
+        tmp_path / "mean.onnx",
+        onnx.helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+        onnx.helper.make_node("Flatten", ["pooled"], ["flat"]),
+        onnx.helper.make_node("Softmax", ["flat"], ["y"]),
+        output=[3],
     )
-    assert best[0] - best[1] <= FORWARD_BUDGET
+    pixels, own = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8), session(network)
 
+    def by_hand() -> Any:
+        x = np.ascontiguousarray(pixels[..., ::-1].transpose(2, 0, 1)[None], np.float32) / 255
+        return np.argsort(own.run(None, {"x": x})[0][0])[::-1]
 
-def processor_time() -> float:
-    """What the processes that were waited for have used: a machine that is busy with other things adds little to it."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def test_import_stays_within_its_budget(tmp_path: Path) -> None:
-    """Processor time of `import infersdk` beyond a bare interpreter, the best of several; and what takes longest."""
-    # With byte code at hand, as where the package was installed.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
-    programs = {"infersdk": "import infersdk", "numpy": "import numpy", "nothing": "pass"}
-    best = dict.fromkeys(programs, float("inf"))
-    for _ in range(10):
-        for name, program in programs.items():
-            start = processor_time()
-            subprocess.run([sys.executable, "-P", "-c", program], check=True, env=environment)
-            best[name] = min(best[name], processor_time() - start)
-    command = [sys.executable, "-P", "-X", "importtime", "-c", "import infersdk"]
-    text = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stderr
-    entries = [(int(own), name) for own, name in re.findall(r"(\d+) \| +\d+ \| +(.+)", text)]
-    report = "\n".join(f"{own / 1e3:8.1f} ms  {name}" for own, name in sorted(entries, reverse=True)[:12])
-    took, numpy = best["infersdk"] - best["nothing"], best["numpy"] - best["nothing"]
-    print(
-        f"\nimport infersdk {took * 1e3:.0f} ms; numpy, which comes with the first use, {numpy * 1e3:.0f} ms\n{report}"
-    )
-    assert took <= IMPORT_BUDGET
+    with Classifier(network, backend, preset="unit", resize=16, threads=1) as model:
+        assert model(pixels)[0].class_id == by_hand()[0]
+        turns.times({"model(array)": lambda: model(pixels), "NumPy and ONNX Runtime": by_hand}, calls=CALLS)

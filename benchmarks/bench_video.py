@@ -1,66 +1,221 @@
-"""`infersdk detect` on a video, against the loop that OpenCV's users write around the same detector.
+"""Videos: a file through the command, many files at once, decoding on a GPU, and live streams in real time.
 
-    pytest benchmarks/bench_video.py -q -s
-
-Both decode, detect, draw with the same code, and encode; the rounds alternate, so that both see the same machine.
+INFERSDK_BENCH_STREAMS is the numbers of live streams that are tried ("16,32,64"), INFERSDK_BENCH_BACKEND the runtime on
+the GPU (default: tensorrt-rtx).
 """
 
 from __future__ import annotations
 
-from statistics import median
-from time import perf_counter
+import contextlib
+import itertools
+import os
+import sys
+import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from rounds import Turns, Worker, in_threads
 
 from infersdk.cli import main
-from infersdk.models import YOLOv5
-from infersdk.video import VideoReader, VideoWriter
+from infersdk.core.processors import available_processors
+from infersdk.data import DETECTOR
+from infersdk.models import YOLOv5, load
+from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, paired
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
-cv2 = pytest.importorskip("cv2")
-FRAMES, ROUNDS = 100, 7
-
-
-def plain(video: Path, target: Path, model: YOLOv5) -> None:
-    capture = cv2.VideoCapture(str(video))
-    size = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
-    writer = cv2.VideoWriter(str(target), cv2.VideoWriter_fourcc(*"mp4v"), capture.get(cv2.CAP_PROP_FPS), size)
-    while True:
-        there, frame = capture.read()
-        if not there:
-            break
-        drawn = model(frame).draw(frame)
-        writer.write(cv2.cvtColor(np.asarray(drawn), cv2.COLOR_RGB2BGR))
-    writer.release()
+pytest.importorskip("av")
+GPU_BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
+FILES = 8
+#: Seconds that live streams are measured, and those before; and a limit for one without results.
+MEASURED, SETTLED, LIMIT = 5.0, 3.0, 30.0
+#: The limits of real time: the share of frames without a result, and the 99th percentile of the delay in seconds.
+DROPPED, DELAY = 0.01, 0.1
 
 
-def test_detect_on_a_video(assets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def write_videos(source: Path, targets: list[Path], frames: int, size: tuple[int, int] | None = None) -> None:
+    """The first frames of a video, in each of the files."""
+    from PIL import Image
+
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(VideoReader(source))
+        writers = [stack.enter_context(VideoWriter(path, size or reader.size, reader.fps)) for path in targets]
+        for frame in itertools.islice(reader, frames):
+            for writer in writers:
+                writer.write(Image.fromarray(frame.pixels).resize(size) if size else frame)
+
+
+# ---- files ----
+
+
+def test_predict_against_a_loop(assets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], turns: Turns) -> None:
+    """`infersdk predict` on a video, loading included, against OpenCV around the same detector and drawing."""
+    cv2 = pytest.importorskip("cv2")
     video, weights = tmp_path / "in.mp4", assets / "models" / "yolov5n.onnx"
-    with VideoReader(assets / "video" / "people.mp4") as reader, VideoWriter(video, reader.size, reader.fps) as writer:
-        for frame in reader:
-            writer.write(frame, frame.time)
-            if frame.number == FRAMES - 1:
+    write_videos(assets / "video" / "people.mp4", [video], 100)
+
+    def by_hand() -> None:
+        capture, target = cv2.VideoCapture(str(video)), str(tmp_path / "plain.mp4")
+        size = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
+        writer = cv2.VideoWriter(target, cv2.VideoWriter_fourcc(*"mp4v"), capture.get(cv2.CAP_PROP_FPS), size)
+        while True:
+            there, frame = capture.read()
+            if not there:
                 break
-    names = str(assets / "models" / "coco80.txt")
-    command = ["detect", str(video), "-o", str(tmp_path / "ours.mp4"), "--model", str(weights), "--names", names]
-    spent: dict[str, list[float]] = {"infersdk detect": [], "plain loop": [], "plain loop, allow_spinning=False": []}
+            writer.write(cv2.cvtColor(np.asarray(model(frame).draw(frame)), cv2.COLOR_RGB2BGR))
+        writer.release()
 
-    def timed(name: str, work: Any) -> None:
-        start = perf_counter()
-        work()
-        spent[name].append(perf_counter() - start)
+    def command() -> None:
+        assert main(["predict", str(video), "-o", str(tmp_path / "ours.mp4"), "--model", str(weights)]) == 0
 
-    with YOLOv5(weights, names=names) as model, YOLOv5(weights, names=names, allow_spinning=False) as calm:
-        for _ in range(ROUNDS):
-            timed("infersdk detect", lambda: main(command))  # loads the model each time, too
-            timed("plain loop", lambda: plain(video, tmp_path / "plain.mp4", model))
-            timed("plain loop, allow_spinning=False", lambda: plain(video, tmp_path / "plain.mp4", calm))
-    capsys.readouterr()  # the command's own output
-    for name, seconds in spent.items():
-        ratio = median(theirs / ours for ours, theirs in zip(spent["infersdk detect"], seconds, strict=True))
-        print(f"\n{name}: {FRAMES / median(seconds):.1f} fps; infersdk detect is {ratio:.2f} times as fast", end="")
-    print()
+    with YOLOv5(weights) as model:
+        turns.times({"infersdk predict": command, "OpenCV": by_hand})
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_eight_files_against_one(assets: Path, tmp_path: Path, backend: str, turns: Turns) -> None:
+    """Through `Streams` and one model, against one file with as many frames."""
+    pytest.importorskip(backend)
+    each, one, cores = (
+        [tmp_path / f"{number}.mp4" for number in range(FILES)],
+        tmp_path / "one.mp4",
+        available_processors(),
+    )
+    write_videos(assets / "video" / "people.mp4", each, 20)
+    write_videos(assets / "video" / "people.mp4", [one], 20 * FILES)
+    settings = (
+        {"threads": max(1, cores // 8), "allow_spinning": False}
+        if backend == "onnxruntime"
+        else {"performance_hint": "throughput"}
+    )
+
+    def run_all() -> None:
+        with Streams(each) as streams:
+            assert sum(item.error is None for item in streams.run(model)) == 20 * FILES
+
+    def run_one() -> None:
+        with VideoReader(one) as reader:
+            assert sum(1 for _ in paired(model.map, reader)) == 20 * FILES
+
+    with load(assets / "models" / "yolov8n.onnx", backend, max_batch=1, **settings) as model:
+        if backend == "onnxruntime":
+            model.configure_pipeline(instances=min(cores, 8))
+        model.warm_up()
+        turns.times({"eight files": run_all, "one file": run_one})
+
+
+@pytest.mark.gpu
+def test_decoding_on_a_gpu(assets: Path, tmp_path: Path, turns: Turns) -> None:
+    """Eight files of 1080p at once, against the loop of PyNvVideoCodec's sample for performance, and the processor."""
+    module, video = pytest.importorskip("PyNvVideoCodec"), tmp_path / "people.mp4"
+    write_videos(assets / "video" / "people.mp4", [video], 600, (1920, 1080))
+
+    def ours() -> Iterator[Any]:
+        with DeviceVideoReader(video) as reader:
+            yield from reader
+
+    def alone() -> Iterable[Any]:
+        demuxer = module.CreateDemuxer(filename=str(video))
+        decoder = module.CreateDecoder(gpuid=0, codec=demuxer.GetNvCodecId(), usedevicememory=True)
+        return (frame for packet in demuxer for frame in decoder.Decode(packet))
+
+    def processor() -> Iterator[Any]:
+        with VideoReader(video, format="nv12") as reader:
+            yield from reader
+
+    readers: dict[str, Callable[[], Iterable[Any]]] = {
+        "DeviceVideoReader": ours, "PyNvVideoCodec": alone, "VideoReader": processor
+    }  # fmt: skip
+    turns.times(
+        {n: lambda r=read: in_threads(FILES, lambda: sum(1 for _ in r())) for n, read in readers.items()}  # type: ignore[misc]
+    )
+
+
+# ---- live streams ----
+
+
+def live_figures(model: Any, server: Worker, sent: Any, rate: int, count: int, **settings: Any) -> dict[str, float]:
+    """The delays of `count` streams, in seconds from the last byte of a frame to its result, and their results."""
+    sources = {str(number): address for number, address in enumerate(server.ready["addresses"][:count])}
+    rows: list[tuple[int, int, float, float]] = []  # stream, frame, decoded, result
+    begin: float | None = None
+    with Streams(sources, **settings) as streams:
+        ending = threading.Timer(LIMIT, streams.close)
+        ending.start()
+        opened: set[str] = set()
+        for item in streams.run(model):
+            now = time.monotonic()
+            assert item.error is None, f"stream {item.stream}: {item.error}"
+            opened.add(item.stream)
+            if begin is None and len(opened) == count:
+                begin = now + SETTLED
+            if begin is not None and now > begin + MEASURED + 1:
+                break
+            rows.append((int(item.stream), round(item.frame.time * rate), item.frame.decoded, now))
+        ending.cancel()
+    assert begin is not None, f"{count - len(opened)} of {count} streams have no result after {LIMIT:g} s"
+    stream, frame = np.array([row[:2] for row in rows]).T
+    decoded, result = np.array([row[2:] for row in rows]).T
+    start, measured = sent[stream, frame], (sent[:count] >= begin) & (sent[:count] < begin + MEASURED)
+    kept = measured[stream, frame]
+    delays, reading = (result - start)[kept], (decoded - start)[kept]
+    return {
+        "results a second": kept.sum() / MEASURED,
+        "dropped": 1 - kept.sum() / measured.sum(),
+        "delay, p50": float(np.median(delays)),
+        "delay, p99": float(np.quantile(delays, 0.99)),
+        "sent to decoded, p99": float(np.quantile(reading, 0.99)),
+    }
+
+
+def largest_in_real_time(
+    model: Any, source: Path, folder: Path, counts: list[int], size: str, rate: int, **settings: Any
+) -> dict[str, float]:
+    """More and more streams, until they are not in real time; each number has two tries."""
+    counts = (
+        [int(number) for number in os.environ["INFERSDK_BENCH_STREAMS"].split(",")]
+        if ("INFERSDK_BENCH_STREAMS" in os.environ)
+        else counts
+    )
+    script, path, largest = Path(__file__).with_name("live_server.py"), folder / "sent.npy", 0
+    options = ("--streams", max(counts), "--rate", rate, "--size", size, "--sent", path)
+    with Worker(sys.executable, "-P", script, source, *options) as server:
+        sent = np.load(path, mmap_mode="r")
+        for count in counts:
+            for _ in range(2):
+                figures = live_figures(model, server, sent, rate, count, **settings)
+                print(f"{count} streams: {', '.join(f'{name} {value:.4g}' for name, value in figures.items())}")
+                if in_time := figures["dropped"] <= DROPPED and figures["delay, p99"] < DELAY:
+                    break
+            if not in_time:
+                break
+            largest = count
+    return {"streams in real time": largest}
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+def test_live_streams_on_a_gpu(assets: Path, tmp_path: Path, turns: Turns) -> None:
+    """1080p at 30 frames a second by RTSP, decoded on the GPU, through YOLOv8n in FP16."""
+    pytest.importorskip("PyNvVideoCodec")
+    eager = {"kernel_specialization": "eager"} if GPU_BACKEND == "tensorrt-rtx" else {}
+    settings = {"backend": GPU_BACKEND, "max_batch": 32, "precision": "fp16", "cuda_graph": True, **eager}
+    with load(assets / "models" / "yolov8n.onnx", **settings) as model:
+        model.warm_up()
+        arguments = (model, assets / "video" / "people.mp4", tmp_path, [1, 16, 32, 64, 80, 96], "1920x1080", 30)
+        live: dict[str, Any] = {"decode": "gpu", "options": {"rtsp_transport": "tcp"}}
+        turns.once(lambda: largest_in_real_time(*arguments, **live), "")
+
+
+def test_live_streams(assets: Path, tmp_path: Path, turns: Turns) -> None:
+    """360p at 15 frames a second by RTSP, through the model of the package."""
+    pytest.importorskip("onnxruntime")
+    with load(DETECTOR, backend="onnxruntime", max_batch=1, threads=1) as model:
+        model.warm_up()
+        arguments = (model, assets / "video" / "people.mp4", tmp_path, [1, 2], "640x360", 15)
+        turns.once(lambda: largest_in_real_time(*arguments, options={"rtsp_transport": "tcp"}), "")

@@ -2,31 +2,66 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from rounds import ASSETS, Turns
+
+from infersdk import device_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if device_count() == 0:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
 @pytest.fixture(scope="session")
 def assets() -> Path:
-    """The folder of test data; the benchmark skips where there is none."""
-    folder = Path(os.environ.get("INFERSDK_ASSETS", Path(__file__).resolve().parents[2] / "shared" / "assets"))
-    if not folder.is_dir():
+    """The folder of the test data; a benchmark skips without it."""
+    if not ASSETS.is_dir():
         pytest.skip("no test data: set INFERSDK_ASSETS to its folder")
-    return folder
+    return ASSETS
+
+
+@pytest.fixture(scope="session")
+def photograph(assets: Path) -> np.ndarray[Any, Any]:
+    """bus.jpg, 810 x 1080, BGR."""
+    from infersdk.image import read_image
+
+    return np.ascontiguousarray(read_image(assets / "images" / "bus.jpg").pixels[..., ::-1])
 
 
 @pytest.fixture
-def claim(record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """Keeps a ratio for the tables, see `table.py`: `claim("64 threads", 0.99, low=0.97, high=1.01)`."""
+def turns(benchmark: Any) -> Turns:
+    """Measures contenders in turns; the figures and ratios are in pytest-benchmark's `extra_info`."""
+    return Turns(benchmark)
 
-    def keep(name: str, ratio: float, *, low: float | None = None, high: float | None = None) -> None:
-        record_property("claim", json.dumps({"name": name, "ratio": ratio, "low": low, "high": high}))
 
-    return keep
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """OpenCV and PyTorch compute on one thread each, where they are installed."""
+    try:
+        import cv2
+    except ImportError:
+        cv2 = None
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    before = cv2 and cv2.getNumThreads(), torch and torch.get_num_threads()
+    if cv2:
+        cv2.setNumThreads(1)
+    if torch:
+        torch.set_num_threads(1)
+    yield
+    if cv2:
+        cv2.setNumThreads(before[0])
+    if torch:
+        torch.set_num_threads(before[1])

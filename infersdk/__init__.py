@@ -7,8 +7,8 @@
     infer = infersdk.load("yolov5s.onnx", backend="onnxruntime")     # the stable Infer
     detector = infersdk.models.YOLOv5("yolov5s.onnx")                # images in, boxes out
 
-Importing this package imports no runtime: each backend is imported when it is asked for. Nor does it import NumPy: what
-stands here is imported when it is first looked at.
+Importing this package imports no runtime: each backend is imported when it is used. Nor does it import NumPy:
+attributes are imported on first access.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._lib import lib, text
+from .core._lib import lib, text
 from .errors import InferSDKError
 
 if TYPE_CHECKING:
     from . import errors, models, ops
-    from .device import Device
+    from .core.device import Device
+    from .core.memory import Head, MixMemory, memory_stats
+    from .core.stream import Event, Stream, device_count, device_info
+    from .core.target import Target
+    from .core.tensor import Tensor, pinned_empty
+    from .core.tensor_spec import TensorSpec
     from .infer import Infer
-    from .memory import Head, MixMemory, memory_stats
+    from .loading.registry import backends as list_backends
+    from .loading.registry import load
     from .models import ModelGroup
     from .pipeline import Pipeline
-    from .registry import backends as list_backends
-    from .registry import load
-    from .stream import Event, Stream, device_count, device_info
-    from .target import Target
-    from .tensor import Tensor, pinned_empty
-    from .tensor_spec import TensorSpec
 
 __all__ = [
     "Device",
@@ -62,26 +62,26 @@ __version__: str = text(lib.ifs_version())
 
 #: Where each name comes from: "module:attribute", or a module alone.
 _HOMES = {
-    "Device": "device:Device",
-    "Event": "stream:Event",
-    "Head": "memory:Head",
+    "Device": "core.device:Device",
+    "Event": "core.stream:Event",
+    "Head": "core.memory:Head",
     "Infer": "infer:Infer",
-    "MixMemory": "memory:MixMemory",
+    "MixMemory": "core.memory:MixMemory",
     "ModelGroup": "models.composed:ModelGroup",
     "Pipeline": "pipeline:Pipeline",
-    "Stream": "stream:Stream",
-    "Target": "target:Target",
-    "Tensor": "tensor:Tensor",
-    "TensorSpec": "tensor_spec:TensorSpec",
-    "device_count": "stream:device_count",
-    "device_info": "stream:device_info",
+    "Stream": "core.stream:Stream",
+    "Target": "core.target:Target",
+    "Tensor": "core.tensor:Tensor",
+    "TensorSpec": "core.tensor_spec:TensorSpec",
+    "device_count": "core.stream:device_count",
+    "device_info": "core.stream:device_info",
     "errors": "errors",
-    "list_backends": "registry:backends",
-    "load": "registry:load",
-    "memory_stats": "memory:memory_stats",
+    "list_backends": "loading.registry:backends",
+    "load": "loading.registry:load",
+    "memory_stats": "core.memory:memory_stats",
     "models": "models",
     "ops": "ops",
-    "pinned_empty": "tensor:pinned_empty",
+    "pinned_empty": "core.tensor:pinned_empty",
 }
 
 

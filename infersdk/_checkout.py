@@ -1,4 +1,4 @@
-"""What to do where Python imports the package from a source checkout, which has no compiled core."""
+"""The error message for an import from a source checkout without the compiled core."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def how_to_run() -> str:
     if not installed:
         return (
             f"{str(folder)!r} is source code without the compiled core of infersdk; build and install it: "
-            "pip install -e . --config-settings editable_mode=strict"
+            "pip install -e ."
         )
     return (
         f"Python found {str(folder)!r}, source code without a compiled core, before the installed infersdk; run Python "

@@ -1,13 +1,13 @@
-"""The command line: `infersdk demo`, `infersdk detect bus.jpg --model yolov5s.onnx`, `infersdk doctor`, ...
+"""The command line: `infersdk demo`, `infersdk predict bus.jpg --model yolov5s.onnx`, `infersdk doctor`, ...
 
 Thin: each subcommand is a module of `infersdk.commands` with a `register(subparsers)`; its work is in the library.
 
-Exit codes: 0 done; 1 a check failed, for example two backends differ, or some of several sources could not be read;
-2 wrong usage or input, or output that cannot be written; 3 a backend, device or precision that is not available here;
-4 failed while running; 130 interrupted, 143 terminated.
+Exit code 0 is success. 1: a check failed, for example two backends differ, or some of several sources could not be
+read. 2: wrong usage or input, or output that cannot be written. 3: a backend, device or precision is not available.
+4: failed while running. 130: interrupted. 143: terminated.
 """
 
-# Little is imported here: Ctrl-C is handled from the first line of main() on.
+# Few modules are imported here, so that main() handles Ctrl-C early.
 from __future__ import annotations
 
 import contextlib
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from .commands.wrapper_options import WrapperOptions
+
 __all__ = ["main"]
 
 COMMANDS = (
-    "demo", "detect", "segment", "classify", "ocr", "embed", "info", "convert", "graph", "compare", "layers", "bench",
+    "demo", "predict", "info", "pack", "unpack", "diff", "fetch", "convert", "graph", "compare", "layers", "bench",
     "tune", "quantize", "build", "serve", "export-triton", "cache", "doctor",
 )  # fmt: skip
 
@@ -89,8 +91,8 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     """The command's exit code. An OSError goes to the caller: it may be the output that cannot be written."""
-    from ._text import printable
     from .commands.stderr import say
+    from .core.text import printable
     from .errors import InferSDKError
 
     try:
@@ -100,7 +102,7 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return stop.code if isinstance(stop.code, int) else 0
     except InferSDKError as error:
-        say(str(error))
+        say(f"{error} [{error.code}]")
         return _code_of(error)
     except OSError:
         raise
@@ -147,16 +149,21 @@ def _code_of(error: Exception) -> int:
 def _parser_class() -> type[argparse.ArgumentParser]:
     import argparse
 
-    from ._text import printable
+    from .core.text import printable
 
     class Parser(argparse.ArgumentParser):
         """An unknown flag is an error of the subcommand that it was given to, with that subcommand's usage."""
+
+        #: Adds the settings of the wrapper as options; see `commands.wrapper_options`.
+        wrapper_options: WrapperOptions | None = None
 
         def _print_message(self, message: str, file: Any = None) -> None:
             """Names of files come by patterns of the shell, too."""
             super()._print_message(printable(message, lines=True), file)
 
         def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+            if self.wrapper_options is not None:
+                self.wrapper_options.add(args)
             known, unknown = super().parse_known_args(args, namespace)
             if unknown:
                 self._refuse(unknown)
@@ -166,6 +173,8 @@ def _parser_class() -> type[argparse.ArgumentParser]:
             from .errors import nearest_name
 
             flag = next((text for text in unknown if text.startswith("-")), None)
+            if flag is not None and self.wrapper_options is not None:
+                self.wrapper_options.refuse(flag.partition("=")[0])
             known = {name.lstrip("-"): name for name in self._option_string_actions}
             close = nearest_name(flag.partition("=")[0].lstrip("-"), known) if flag else None
             hint = f"; did you mean {known[close]}?" if close else ""
@@ -185,7 +194,7 @@ def _parser_class() -> type[argparse.ArgumentParser]:
 
 
 class _Output:
-    """Stdout, with the error that the last write to it has met."""
+    """Stdout, with the error of its last write."""
 
     error: OSError | None = None
 
@@ -197,8 +206,8 @@ class _Output:
         output = self
 
         class Text(io.TextIOWrapper):
-            """It notes errors here, not in the file below: an interrupt that is raised there, after the bytes were
-            written, would leave them in the buffer, and they would be written a second time.
+            """Errors are recorded here, not in the file below. An interrupt there, after the bytes were written, would
+            leave them in the buffer, and they would be written a second time.
             """
 
             def write(self, text: str, /) -> int:
@@ -223,7 +232,7 @@ class _Output:
 
 
 def _prepare_streams() -> _Output:
-    """Streams that can spell everything, and one for errors in any case."""
+    """Makes stdout and stderr accept all characters, and replaces a closed stderr."""
     import io
 
     if sys.stderr is None:  # closed; print() would write to stdout in its place
@@ -241,7 +250,7 @@ def _printable_warnings() -> Iterator[None]:
     """Warnings of libraries quote files, too."""
     import warnings
 
-    from ._text import printable
+    from .core.text import printable
 
     before = warnings.formatwarning
     warnings.formatwarning = lambda *what, **more: printable(before(*what, **more), lines=True)
@@ -252,7 +261,7 @@ def _printable_warnings() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Else Python tries to write it once more when it ends, and changes the exit code."""
+    """Redirects stdout, because Python would write it again at exit and change the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Configuration: checked structs out of TOML, YAML, JSON or a dict.
+"""Configuration: validated structs from TOML, YAML, JSON or a dict.
 
 An application's file names its models; which backend runs them is one line of it::
 
@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ._files import read_regular
+from .core.addresses import is_address, with_digest
+from .core.files import read_regular
 from .errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["convert", "model_files", "model_table", "model_tables", "read"]
+__all__ = ["addresses_of", "convert", "lock_path", "model_files", "model_table", "model_tables", "read"]
 
 T = TypeVar("T")
 
@@ -40,10 +41,10 @@ _PATHS = (*_MODEL_FILES, "names")
 
 _READERS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
-#: A configuration with more than this is a mistake, or made to keep its reader busy.
+#: Limits on a configuration, against mistakes and attacks.
 MAX_VALUES, MAX_DEPTH = 100_000, 64
 MAX_BYTES = {"json": 1 << 20, "toml": 1 << 18, "yaml": 1 << 18}  # as much as is read in a fraction of a second
-#: YAML takes longer to read, and an alias repeats what it stands for.
+#: YAML takes longer to read, and an alias repeats its value.
 MAX_YAML_VALUES = 20_000
 #: Characters of a YAML value that is not just text in quotes: it may be a number, in many forms.
 MAX_BARE = 4096
@@ -58,10 +59,10 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
     """`data` as a struct of type `kind`; numbers as text and the like are not taken.
 
     Args:
-        what: what the data is, for the message.
+        what: the name of the data, for messages.
 
     Raises:
-        ConfigError: names the field at fault, what it holds and what it may hold.
+        ConfigError: a field is wrong; the message has the field, its value and the valid ones.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"{what} is a table, not {data!r}")
@@ -86,7 +87,11 @@ def _choices(kind: type[Any], message: str) -> str:
     for step in re.findall(r"\.(\w+)|\[[^]]*\]", match[1]):
         result = [inner for info in result for inner in _inside(info, step)]
     values = [value for info in result for one in _members(info) for value in getattr(one, "values", ())]
-    return f"; use one of {', '.join(map(repr, values))}" if values else ""
+    if not values:
+        return ""
+    given = re.search(r"Invalid enum value '(.*)' - at", message, re.DOTALL)
+    hint = nearest(given[1], [str(value) for value in values]) if given else ""
+    return f"; use one of {', '.join(map(repr, values))}{hint}"
 
 
 def _members(info: Any) -> tuple[Any, ...]:
@@ -109,12 +114,17 @@ def _inside(info: Any, step: str) -> list[Any]:
     return result
 
 
-def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
+def read(source: str | os.PathLike[str] | Mapping[str, Any], *, locked: bool = True) -> dict[str, Any]:
     """A configuration as a dict: from a file (by its suffix .toml, .yaml, .yml or .json), or a mapping as it is.
 
-    Relative paths of model files and of class names are made relative to the folder of the configuration.
+    Relative paths of model files and of class names are made relative to the folder of the configuration. Addresses get
+    the checksums of its lock file, which `infersdk fetch` writes.
+
+    Args:
+        locked: whether the lock file is read.
 
     Raises:
+        ConfigError: the lock file does not have an address, or is damaged.
         ConfigError: no such file, an unknown suffix, a syntax error (with its line), or a file that is larger or nested
             deeper than any configuration.
     """
@@ -127,8 +137,51 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None
     if not isinstance(source, Mapping):
-        _anchor_paths(data, Path(source).resolve().parent)
+        lock = _read_lock(lock_path(Path(source))) if locked else None
+        _anchor_paths(data, Path(source).resolve().parent, lock)
     return data
+
+
+def lock_path(config: Path) -> Path:
+    """The lock file of a configuration: `app.toml.lock`."""
+    return config.with_name(f"{config.name}.lock")
+
+
+class _Locked(msgspec.Struct, frozen=True):
+    address: str
+    sha256: str
+    size: int
+
+
+def _read_lock(path: Path) -> Mapping[str, str] | None:
+    """The pinned address of each address; None without a lock file."""
+    if not path.exists():
+        return None
+    try:
+        entries = msgspec.json.decode(_content(path, MAX_BYTES["json"]), type=dict[str, _Locked])
+        return {name: with_digest(entry.address, entry.sha256) for name, entry in entries.items()}
+    except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as error:
+        raise ConfigError(
+            f"the lock file {str(path)!r} is damaged: {error}; `infersdk fetch` writes it again"
+        ) from None
+
+
+def addresses_of(data: Mapping[str, Any]) -> list[str]:
+    """The addresses in a configuration, in order."""
+    found: dict[str, None] = {}
+
+    def visit(value: Any, key: str = "") -> None:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                visit(inner, name)
+        elif isinstance(value, list):
+            for inner in value:
+                visit(inner)
+        elif key in _MODEL_FILES and is_address(value):
+            found[value] = None
+
+    visit(data)
+    return list(found)
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -211,7 +264,7 @@ def _check_yaml(events: Any) -> None:
 
 
 def _check_values(data: Any) -> None:
-    """Raises ValueError for what no field of a configuration takes, and what no message could show."""
+    """Raises ValueError for values that no field accepts or no message can show."""
     count, level = 0, [data]
     for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []
@@ -246,12 +299,16 @@ def _check_text(text: str) -> None:
         raise ValueError(f"the text {text!r} is not UTF-8") from None
 
 
-def _anchor_paths(data: dict[str, Any], folder: Path) -> None:
+def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | None) -> None:
     for key, value in data.items():
         for inner in value if isinstance(value, list) else [value]:
             if isinstance(inner, dict):
-                _anchor_paths(inner, folder)
-        if key in _PATHS and isinstance(value, str):
+                _anchor_paths(inner, folder, lock)
+        if key in _MODEL_FILES and is_address(value):
+            if lock is not None and value not in lock:
+                raise ConfigError(f"{value!r} is not in the lock file; `infersdk fetch` adds it")
+            data[key] = value if lock is None else lock[value]
+        elif key in _PATHS and isinstance(value, str):
             data[key] = str(folder / value)
 
 
@@ -270,15 +327,18 @@ def model_tables(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
     return tables
 
 
-def model_table(configuration: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The table of one model.
+def model_table(configuration: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
+    """The table of one model; with None, of the only one.
 
     Raises:
-        ConfigError: there is no such model, or it is no table.
+        ConfigError: there is no such model, or it is no table; or the name is None and there are several.
     """
     tables = model_tables(configuration)
+    if name is None and len(tables) > 1:
+        raise ConfigError(f"the configuration has {len(tables)} models, {', '.join(tables)}; name one of them")
+    name = next(iter(tables)) if name is None else name
     if name not in tables:
-        raise ConfigError(f"the configuration has no model {name!r}; it has {', '.join(tables)}")
+        raise ConfigError(f"the configuration has no model {name!r}; it has {', '.join(tables)}{nearest(name, tables)}")
     table = tables[name]
     if not isinstance(table, Mapping):
         raise ConfigError(f"models.{name} is a table, not {table!r}")

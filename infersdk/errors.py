@@ -3,7 +3,7 @@
 ::
 
     InferSDKError
-    ├── ConfigError (ValueError)            a configuration that says something wrong, or nothing where it must
+    ├── ConfigError (ValueError)            a configuration with a wrong or missing value
     ├── BackendError
     │   ├── BackendNotFoundError            no backend of that name
     │   ├── BackendUnavailableError         known, but its package is missing or fails to import
@@ -14,18 +14,25 @@
     │   ├── ModelNotFoundError (FileNotFoundError)
     │   ├── ModelFormatError                corrupt, or not a model at all
     │   ├── EngineError                     a built engine that is damaged, or made for another GPU or version
-    │   └── UnsupportedModelError           well-formed, but more than the backend or the wrapper can do
+    │   ├── UnsupportedModelError           well-formed, but more than the backend or the wrapper can do
+    │   └── BundleError                     a bundle that is not used
+    │       ├── BundleFormatError           not a bundle, or cut, or of a newer format
+    │       ├── BundleIntegrityError        a part was changed
+    │       ├── BundleSignatureError        not signed, changed after it was signed, or signed by another key
+    │       ├── BundleKeyError              a missing, wrong or malformed key
+    │       ├── BundlePartError             an encrypted part of another bundle
+    │       └── GoldenSampleError           the model does not compute the values of its golden samples
     ├── InputError (ValueError)             what was given to a model or an operation
     │   ├── InputNameError (KeyError)
     │   ├── ShapeError
     │   ├── DTypeError (TypeError)
     │   └── CalibrationError                data or a table that a model cannot be quantised with
-    ├── CustomOpError (ValueError)          an operator of one's own that is declared or used wrongly
+    ├── CustomOpError (ValueError)          a custom operator that is declared or used wrongly
     ├── ImageError (ValueError)             an image that is missing, truncated, or no image
     ├── VideoError (ValueError)             a video that is missing, damaged, or no video
     ├── TensorFileError (ValueError)        a tensor file that is malformed
     ├── InferenceError                      the runtime failed while it ran a model
-    │   └── CustomKernelError               the kernel of an operator of one's own failed
+    │   └── CustomKernelError               the kernel of a custom operator failed
     ├── PipelineError                       a request that a pipeline did not run
     │   ├── Overloaded                      all its slots are taken
     │   ├── DeadlineExceeded (TimeoutError)  its batch had not left by then
@@ -38,64 +45,98 @@
     ├── InUseError (RuntimeError)           two threads use an Infer or a Tensor at the same time
     └── OutputError (OSError)               a result that could not be written
 
-Each message says what was wrong, with the values, and what to do next.
+Each message states the problem, the value and the remedy. Each class has a `code`, such as `IFS202`, which stays the
+same between releases; the page Errors has a section for each.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 class InferSDKError(Exception):
-    """The root: `except InferSDKError` catches all that this package raises on purpose."""
+    """The root: `except InferSDKError` catches all that this package raises on purpose.
+
+    Attributes:
+        code: identifies the error in the documentation, in logs and in messages of the command line.
+    """
+
+    code: ClassVar[str] = "IFS100"
+
+    @property
+    def url(self) -> str:
+        """The section about this error, relative to the root of the documentation."""
+        return f"errors/#{self.code.lower()}"
 
 
 class ConfigError(InferSDKError, ValueError):
-    """A configuration that says something wrong, or nothing where it must say something."""
+    """A configuration has a wrong or missing value."""
+
+    code = "IFS101"
 
 
 class BackendError(InferSDKError):
-    """A backend cannot do what was asked for."""
+    """A backend cannot fulfil the request."""
+
+    code = "IFS200"
 
 
 class BackendNotFoundError(BackendError):
     """No backend of that name is built in or registered."""
 
+    code = "IFS201"
+
 
 class BackendUnavailableError(BackendError):
     """The backend is known, but its package is missing or fails to import."""
+
+    code = "IFS202"
 
 
 class DeviceUnavailableError(BackendError):
     """The device asked for is not there, or the backend cannot use it."""
 
+    code = "IFS203"
+
 
 class PrecisionUnavailableError(BackendError):
     """The precision asked for cannot be had from this backend, device and model."""
+
+    code = "IFS204"
 
 
 class MemoryLimitError(BackendError, MemoryError):
     """The `memory_limit` of a model cannot be kept. Nothing was allocated; the message gives the sizes."""
 
+    code = "IFS205"
+
 
 class ModelError(InferSDKError):
     """Something is wrong with a model."""
+
+    code = "IFS300"
 
 
 class ModelNotFoundError(ModelError, FileNotFoundError):
     """There is no such model file."""
 
+    code = "IFS301"
+
 
 class ModelFormatError(ModelError):
     """The file is corrupt, or not a model of a kind that the backend reads."""
 
+    code = "IFS302"
+
 
 class EngineError(ModelError):
     """A built engine that is damaged, or was made for another GPU or another version of the runtime."""
+
+    code = "IFS303"
 
 
 class UnsupportedModelError(ModelError):
@@ -105,15 +146,69 @@ class UnsupportedModelError(ModelError):
         reason: of a wrapper: why, without the names of the model and the wrapper; else None.
     """
 
+    code = "IFS304"
+
     reason: str | None = None
 
 
+class BundleError(ModelError):
+    """A bundle that is not used."""
+
+    code = "IFS310"
+
+
+class BundleFormatError(BundleError):
+    """The file is not a bundle, was cut, or has a newer format."""
+
+    code = "IFS311"
+
+
+class BundleIntegrityError(BundleError):
+    """A part of the bundle was changed: its SHA-256 is not that of the manifest."""
+
+    code = "IFS312"
+
+
+class BundleSignatureError(BundleError):
+    """The bundle has no signature, was changed after it was signed, or is signed by another key."""
+
+    code = "IFS313"
+
+
+class BundleKeyError(BundleError):
+    """A key is missing or malformed, or the bundle is encrypted with another key."""
+
+    code = "IFS314"
+
+
+class BundlePartError(BundleError):
+    """An encrypted part belongs to another bundle."""
+
+    code = "IFS315"
+
+
+class GoldenSampleError(BundleError):
+    """The model does not compute the values of the golden samples.
+
+    Attributes:
+        report: the stage, the output and the layer that differ; None where the samples cannot be compared.
+    """
+
+    code = "IFS316"
+
+    report: Any = None
+
+
 class InputError(InferSDKError, ValueError):
-    """What was given to a model or an operation does not fit it."""
+    """An input does not fit the model or the operation."""
+
+    code = "IFS400"
 
 
 class InputNameError(InputError, KeyError):
     """The model has no input of that name, or one of its inputs was not given."""
+
+    code = "IFS401"
 
     __str__ = Exception.__str__  # KeyError would show the repr
 
@@ -121,49 +216,71 @@ class InputNameError(InputError, KeyError):
 class ShapeError(InputError):
     """A shape that does not fit."""
 
+    code = "IFS402"
+
 
 class DTypeError(InputError, TypeError):
     """An element type that does not fit."""
+
+    code = "IFS403"
 
 
 class CalibrationError(InputError):
     """Data, or a calibration table, that a model cannot be quantised with."""
 
+    code = "IFS404"
+
 
 class CustomOpError(InferSDKError, ValueError):
-    """An operator of one's own that is declared wrongly, or does not fit the model, the device or the backend."""
+    """A custom operator is declared wrongly, or does not fit the model, the device or the backend."""
+
+    code = "IFS405"
 
 
 class ImageError(InferSDKError, ValueError):
     """An image that is missing, truncated, or no image."""
 
+    code = "IFS501"
+
 
 class VideoError(InferSDKError, ValueError):
     """A video that is missing, damaged, or no video."""
+
+    code = "IFS502"
 
 
 class TensorFileError(InferSDKError, ValueError):
     """A tensor file that is truncated, oversized, or malformed."""
 
+    code = "IFS503"
+
 
 class InferenceError(InferSDKError):
     """The runtime failed while it ran a model."""
 
+    code = "IFS600"
+
 
 class CustomKernelError(InferenceError):
-    """The kernel of an operator of one's own failed. What a kernel in Python raised is the cause."""
+    """The kernel of a custom operator failed. The cause is the exception of a Python kernel."""
+
+    code = "IFS601"
 
 
 class PipelineError(InferSDKError):
     """A request that a pipeline did not run."""
 
+    code = "IFS610"
 
-class Overloaded(PipelineError):  # noqa: N818 - it says what is the matter, as TimeoutError's kin do
+
+class Overloaded(PipelineError):  # noqa: N818 - named like TimeoutError
     """All slots of a pipeline are taken, and the caller would not wait, or not longer.
 
     Attributes:
         retry_after: seconds after which the same request may succeed; None where that is not known.
     """
+
+    code = "IFS611"
 
     retry_after: float | None = None
 
@@ -171,37 +288,55 @@ class Overloaded(PipelineError):  # noqa: N818 - it says what is the matter, as 
 class DeadlineExceeded(PipelineError, TimeoutError):  # noqa: N818
     """The batch of a request had not left by its deadline."""
 
+    code = "IFS612"
+
 
 class ForkError(PipelineError):
     """A pipeline was used in a child process: its threads are the parent's."""
+
+    code = "IFS613"
 
 
 class NativeError(InferSDKError):
     """The native core failed in a way that has no better name here."""
 
+    code = "IFS700"
+
 
 class OutOfMemoryError(NativeError, MemoryError):
     """Host or device memory ran out; the message gives the sizes."""
+
+    code = "IFS701"
 
 
 class ReadOnlyError(NativeError):
     """Write access to memory that was lent read-only."""
 
+    code = "IFS702"
+
 
 class CudaError(NativeError):
     """A CUDA call failed."""
+
+    code = "IFS703"
 
 
 class ClosedError(InferSDKError):
     """Used after close()."""
 
+    code = "IFS801"
+
 
 class InUseError(InferSDKError, RuntimeError):
     """Two threads use an `Infer` or a `Tensor` at the same time. Nothing was changed by the second one."""
 
+    code = "IFS802"
+
 
 class OutputError(InferSDKError, OSError):
     """A result that could not be written."""
+
+    code = "IFS504"
 
 
 def text_of(error: BaseException) -> str:
@@ -234,7 +369,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def relative_to(path: str | os.PathLike[str]) -> str:
-    """What a message adds when nothing is at `path`: where it was looked for, unless the path says so."""
+    """The working folder for messages about a missing relative `path`; empty for an absolute one."""
     if os.path.isabs(path):
         return ""
     try:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
 from threading import Lock
 from time import monotonic
 from types import MappingProxyType
@@ -18,9 +17,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ._text import logger
-from .device import Device
+from .core.backend import BackendInfo, Declaration, Scheduling
+from .core.device import Device
+from .core.memory_limit import Budgeted, MemoryBudget, charging
+from .core.model_source import ModelLike, ModelSource
+from .core.tensor import Tensor
+from .core.tensor_spec import TensorSpec, as_array, by_name, known_shapes
+from .core.text import logger
 from .errors import (
+    BackendUnavailableError,
     ClosedError,
     ConfigError,
     InputError,
@@ -29,89 +34,64 @@ from .errors import (
     MemoryLimitError,
     UnsupportedModelError,
 )
-from .independent_rows import IndependentRows
-from .memory_limit import Budgeted, MemoryBudget
-from .model_source import ModelLike, ModelSource
-from .options import BackendOptions
-from .releasing import Releasable
-from .tensor import Tensor
-from .tensor_spec import TensorSpec, as_array, by_name, known_shapes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-    from .stream import Stream
+    from .core.stream import Stream
 
-__all__ = ["BackendInfo", "Infer", "new_tensor"]
+__all__ = ["BackendInfo", "Declaration", "Infer", "Scheduling", "new_tensor"]
 
 _log = logger("infersdk.load")
 
 
-@dataclass(frozen=True)
-class BackendInfo:
-    """The version of an installed runtime, and the devices it finds here. `infersdk doctor` prints them."""
-
-    version: str
-    devices: tuple[str, ...]
-
-
-class Infer(IndependentRows, Releasable, Budgeted, ABC):
+class Infer(Budgeted, ABC):
     """A model that is ready to run. Made by `infersdk.load()`.
 
-    The quick way::
+    The direct call::
 
         y = infer(x)                       # one input: an array in, a dict of arrays out
         y = infer({"images": x})["output0"]
 
-    The way without copies: fill the bound tensors, run, read::
+    Without copies: fill the bound tensors, run, read::
 
         infer.inputs["images"].resize((4, 3, 640, 640)).numpy(writable=True)[:] = batch
         infer.forward()
         infer.outputs["output0"].numpy()   # a view, overwritten by the next forward()
 
-    A model with an input or output that is not a tensor of numbers or bools (strings, sequences: see `spec.kind`) has
-    only the quick way; whatever would bind tensors raises `UnsupportedModelError`. One `Infer` serves one thread at a
-    time; a call beside another one raises `InUseError`. `clone()` gives a second one that shares the weights or the
-    engine.
+    A model with inputs or outputs other than tensors of numbers or bools (strings, sequences: see `spec.kind`) supports
+    only the direct call; binding tensors raises `UnsupportedModelError`. One `Infer` serves one thread at a time; a
+    concurrent call raises `InUseError`. `clone()` returns another `Infer` that shares the weights or the engine.
 
     Attributes:
         backend: the name it was loaded under.
         device: where it runs, as a name (`"cpu"`, `"cuda:0"`).
         max_batch: the largest batch it takes; None where neither the backend nor the user sets a limit.
         model: the `ModelSource` that it was loaded from.
-        input_specs, output_specs: what the model declares about its inputs and outputs, in order.
+        input_specs, output_specs: the declared inputs and outputs, in order.
         inputs, outputs: the tensors bound to them, by name.
-        metadata: what the model file says about itself, text by key.
-        memory_budget: with `memory_limit`, what the model and its clones hold on the device; else None.
+        metadata: the metadata of the model file, text by key.
+        memory_budget: with `memory_limit`, the device memory of the model and its clones; else None.
     """
 
-    # ---- what a backend sets ----
+    # ---- set by a backend ----
 
     #: The name of the backend.
     backend: ClassVar[str] = ""
-    #: The device when none is asked for.
-    default_device: ClassVar[str] = "cpu"
-    #: The largest batch when none is asked for; None is no limit.
-    default_max_batch: ClassVar[int | None] = None
-    #: What `load(..., **options)` takes for this backend.
-    Options: ClassVar[type[BackendOptions]] = BackendOptions
-    #: The formats that it reads, by their names in `infersdk.formats`; None leaves all to the runtime.
-    formats: ClassVar[tuple[str, ...] | None] = None
+    #: The declaration of the runtime.
+    declaration: ClassVar[Declaration]
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None
-    #: Whether clones use it, too. The guard is held while work is queued there, or waited for: a run may capture it.
-    shares_stream: bool = False
-    stream_guard: AbstractContextManager[Any] = nullcontext()
+    #: How its runs are best scheduled.
+    scheduling: Scheduling = Scheduling()
     #: For the log: `"built"` from the model's file, `"cached"`, `"prebuilt"` (an engine file), or `""` for no line.
     _origin: str = "built"
+    #: With `backend="auto"`, the measured candidates: an `infersdk.loading.auto.Selection`; else None.
+    selection: Any = None
+    _released = False
 
-    # ---- what a backend fills in: each hook has the name of the public method that calls it ----
-
-    @classmethod
-    @abstractmethod
-    def probe(cls) -> BackendInfo:
-        """The runtime's version and devices. An ImportError means that it is not installed."""
+    # ---- abstract methods of a backend, named after the public methods that call them ----
 
     @abstractmethod
     def _load(self) -> None:
@@ -131,19 +111,14 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """Frees what the runtime holds. Called once."""
+        """Frees the resources of the runtime. Called once."""
 
     @property
     @abstractmethod
     def precision(self) -> str:
         """What most layers really compute in: `"fp32"`, `"fp16"`, `"bf16"`, `"int8"`; `"unknown"` if it is hidden."""
 
-    # ---- what a backend may fill in ----
-
-    @classmethod
-    def runs_custom_ops(cls, device: Device) -> bool:
-        """Whether the runtime takes the nodes of `custom_ops` itself there. Otherwise the model is cut at them."""
-        return False
+    # ---- optional methods of a backend ----
 
     def _wait(self) -> None:
         """Waits for what `_enqueue()` queued, and raises InferenceError if it failed."""
@@ -166,25 +141,24 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         return MappingProxyType({})
 
     @property
-    def concurrency(self) -> int:
-        """How many runs to make side by side, each on a clone; several where a stream queues them."""
-        return 1 if self.stream is None else 3
+    def _has_free_rows(self) -> bool:
+        """Whether every input and output is a tensor with a free batch in front."""
+        specs = (*self.input_specs, *self.output_specs)
+        return bool(self.input_specs) and all(spec.kind == "tensor" and spec.has_free_batch for spec in specs)
 
-    @property
-    def serializes_runs(self) -> bool:
-        """Whether the device computes runs that are made side by side one after another, and overlaps their copies."""
-        return self.stream is not None
+    def _clone_for_one_core(self, twin: Self) -> None:
+        """As `_clone()`, for a twin that runs on one core. Only a backend whose `scheduling` has `one_core_clones`
+        needs it."""
+        raise NotImplementedError(f"{type(self).__name__} has no clones for one core")
 
-    def bucket_batch(self, n: int) -> int:
-        """The batch in which to run the next `n` rows, up to `max_batch`; rows from `n` on are padding.
+    def _release(self) -> None:
+        """Frees the resources of the runtime, and keeps the source of the model to load it again."""
+        raise UnsupportedModelError(
+            f"a {type(self).__name__} cannot be released; close() it, and load the model again when it is needed"
+        )
 
-        More than `n` where the backend prepares itself anew for each size, so that there are few sizes.
-        """
-        return n
-
-    def batch_sizes(self, largest: int) -> list[int]:
-        """The batches that `bucket_batch()` returns for 1 to `largest` rows, ascending."""
-        return sorted({min(self.bucket_batch(n), largest) for n in range(1, largest + 1)})
+    def _restore(self) -> None:
+        """Takes the runtime up again. The tensors are made anew afterwards."""
 
     # ---- loading ----
 
@@ -198,10 +172,11 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         options: Any = None,
         custom_ops: Any = None,
     ) -> None:
-        self._closed = True  # until everything is there
-        self._in_use = Lock()  # held by the call that is under way
+        self._closed = True  # until loading is complete
+        self._in_use = Lock()  # held by the running call
+        self._side_by_side: list[None] = []  # an entry for each call of `SideBySide`
         self._held: list[Any] = []  # the blocks of the bound tensors
-        self.custom_ops = custom_ops  # the operators of one's own that the model uses, an `OperatorSet`; or None
+        self.custom_ops = custom_ops  # the `OperatorSet` of the model, or None
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[str, Tensor] = {}
         self._lent: set[str] = set()  # names whose tensors belong to the user
@@ -211,14 +186,14 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         self._device = device or Device.parse(None)
         self._requested_precision = precision
         self.max_batch = max_batch
-        self.options: Any = options if options is not None else self.Options()
+        self.options: Any = options if options is not None else self.declaration.options()
         self.input_specs: tuple[TensorSpec, ...] = ()
         self.output_specs: tuple[TensorSpec, ...] = ()
         self.metadata: Mapping[str, str] = MappingProxyType({})
-        self.model.check_format(self.formats, self.backend)
+        self.model.check_format(self.declaration.formats, self.backend)
         self.memory_budget = MemoryBudget.of(self.options, self._device, self.model.name)
         started = monotonic()
-        with self.charging():
+        with charging(self.memory_budget):
             self._load()
             _check_max_batch(self)
             _create_tensors_or_close(self)
@@ -297,7 +272,7 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         raise InputNameError(f"no input or output {name!r}; there are {[*self._inputs, *self._outputs]}")
 
     def forward(self) -> Mapping[str, Tensor]:
-        """Runs the model on what the input tensors hold; returns `outputs`.
+        """Runs the model on the input tensors; returns `outputs`.
 
         Raises:
             ShapeError: an input was given a shape that the model does not take.
@@ -368,25 +343,57 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
             np.copyto(tensor.numpy(writable=True), array)
         self._begin_run()
         self._wait()
-        with self.stream_guard:
+        with self.scheduling.stream_guard:
             return {name: tensor.numpy().copy() for name, tensor in self._outputs.items()}
 
-    def clone(self) -> Self:
-        """A second Infer for another thread, with tensors of its own, over the same weights or engine."""
+    def clone(self, *, one_core: bool = False) -> Self:
+        """A second Infer for another thread, with tensors of its own, over the same weights or engine.
+
+        Args:
+            one_core: it runs on one core of the processor, for several runs side by side. Such clones share a session
+                or compiled model with each other, which the first one loads. Only where `scheduling` has
+                `one_core_clones`.
+        """
         self._check_open()
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._closed = True
         twin._in_use, twin._held = Lock(), []
         self._check_capacity()
-        with self.charging():
-            self._clone(twin)
+        with charging(self.memory_budget):
+            (self._clone_for_one_core if one_core else self._clone)(twin)
             twin._create_tensors()
         twin._closed = False
         return twin
 
+    @property
+    def is_released(self) -> bool:
+        """Whether the memory was given back; the next use takes it again."""
+        return self._released
+
+    def release(self) -> None:
+        """Gives back the memory of the runtime and of the tensors; the next use takes it again, in milliseconds.
+
+        The source of the model stays in host memory. The bound tensors are closed, apart from those that are the
+        caller's (`bind()`), and their contents are lost. What clones share is freed when all of them are released or
+        closed. Called while no run is under way; a second call does nothing.
+
+        Raises:
+            UnsupportedModelError: the backend cannot do this.
+            ClosedError: it is closed.
+            InUseError: another thread runs it.
+        """
+        with self._using():
+            if self._released and not self._closed:
+                return
+            self._check_open()
+            self._wait()
+            self._release()
+            self._released, self._bound = True, None
+            self._close_tensors()
+
     def close(self) -> None:
-        """Frees the model, its tensors and what the runtime holds. A second call does nothing.
+        """Frees the model, its tensors and the runtime. A second call does nothing.
 
         Raises:
             InUseError: another thread runs it.
@@ -413,7 +420,7 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
         )
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "released" if self._released else f"{self.precision} on {self.device}"
+        state = "closed" if self._closed else "released" if self._released else f"on {self.device}"
         return f"<{type(self).__name__} {self.model.name}, {state}>"
 
     # ---- shared machinery ----
@@ -444,6 +451,28 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
             raise ClosedError(f"the {self.backend} model {self.model.name} was closed; load it again")
         if self._released:
             self._take_up()
+
+    def _take_up(self) -> None:
+        """The runtime and the tensors again; those of the caller are bound as they were."""
+        before = self._inputs, self._outputs, self._lent
+        lent = {name: self._inputs.get(name) or self._outputs[name] for name in self._lent}
+        with charging(self.memory_budget):
+            self._restore()
+            try:
+                self._create_tensors()
+            except MemoryLimitError:  # it stays as it was
+                self._release()
+                self._inputs, self._outputs, self._lent = before
+                raise
+        self._released = False
+        for name, tensor in lent.items():
+            self._set_tensor(name, tensor)
+
+    def _close_tensors(self) -> None:
+        self._held = []
+        for name, tensor in (*self._inputs.items(), *self._outputs.items()):
+            if name not in self._lent:
+                tensor.close()
 
     def _check_bindable(self) -> None:
         if (spec := self._unbindable) is not None:
@@ -485,7 +514,7 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
             shape = self._inputs[spec.name].shape
             spec.check(shape)
             spec.check_batch(shape, self.max_batch)
-        with self.charging():
+        with charging(self.memory_budget):
             self._bind()
         self._bound = self._generations()
         # The runtime has the addresses of these blocks: a tensor that grows in another thread must not free them.
@@ -493,7 +522,7 @@ class Infer(IndependentRows, Releasable, Budgeted, ABC):
 
     def _generations(self) -> list[int]:
         """Numbers that change with the shapes and addresses of the tensors, also of outputs that a user resized."""
-        return [tensor._generation for tensors in (self._inputs, self._outputs) for tensor in tensors.values()]
+        return [tensor._shared.resizes for tensors in (self._inputs, self._outputs) for tensor in tensors.values()]
 
     def _adopt(self, name: str, at: int, shape: tuple[int, ...], *, lender: object) -> None:
         """The runtime allocated this output at `at`, and `lender` keeps that memory alive. A user's tensor gets a copy.
@@ -538,13 +567,17 @@ def _check_max_batch(infer: Infer) -> None:
 def _log_load(infer: Infer, seconds: float) -> None:
     if not infer._origin or not _log.isEnabledFor(logging.INFO):
         return
+    try:
+        precision, layers = infer.precision, infer.layer_precisions
+    except BackendUnavailableError:  # reading the precision needs a package that is not installed
+        precision, layers = "unknown precision", {}
     _log.info(
         "loaded %s on %s %s, %s, %s, max_batch %s, in %.2f s, %s", infer.model.name, infer.backend,
-        infer.probe().version, infer.device, infer.precision, infer.max_batch, seconds, infer._origin,
+        infer.declaration.probe().version, infer.device, precision, infer.max_batch, seconds, infer._origin,
     )  # fmt: skip
-    if infer.layer_precisions:
-        layers = ", ".join(f"{count} {name}" for name, count in infer.layer_precisions.items() if count)
-        _log.debug("%s: the layers with the most work run in: %s", infer.model.name, layers)
+    if layers:
+        counts = ", ".join(f"{count} {name}" for name, count in layers.items() if count)
+        _log.debug("%s: the layers with the most work run in: %s", infer.model.name, counts)
 
 
 def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tensor:

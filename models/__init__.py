@@ -17,40 +17,53 @@ if __name__ != "infersdk.models":
 
 from typing import TYPE_CHECKING
 
-from .._lazy import lazy
+from ..core.lazy import lazy
 
 if TYPE_CHECKING:
+    from .anomaly import AnomalyDetection
     from .canvases import choose_canvases
     from .classifier import PRESETS, Classifier
     from .composed import Composed, GroupResult, ModelGroup, Tile, Tiled, TwoStage, tile_grid
     from .configuration import COMPOSITIONS, create
     from .declaration import UNCHECKED
-    from .description import ModelDescription
-    from .detr import DETR, RFDETR, RTDETR
+    from .depth import DepthEstimation
+    from .description import ModelDescription, Recognition
+    from .detr import DETR, RFDETR, RTDETR, RFDETRSeg, UltralyticsRTDETR
     from .embedder import Embedder
     from .end_to_end import EndToEnd
     from .execution import DevicePostprocess, Timings
     from .image_model import ImageModel
-    from .loading import TYPES, fitting_types, load, named_type, wrapper_type
-    from .obb import YOLOv8OBB
+    from .image_to_image import BackgroundRemoval, ImageToImage
+    from .loading import fitting_types, load, named_type, wrapper_type
+    from .obb import EndToEndOBB, YOLOv8OBB
     from .ocr import OCR, TextLine, TextLines
     from .pose import EndToEndPose, YOLOv8Pose
     from .preprocessor import ImageInput, Preprocessor
+    from .registry import TYPES
     from .results import (
+        AnomalyMap,
         Classification,
         Classifications,
         ClassMap,
         ClassMaps,
+        DepthMap,
         Detection,
         Detections,
         Embedding,
         Gallery,
+        ImageResult,
         Mask,
         Masks,
         Match,
+        Matte,
+        Result,
+        ResultTensor,
+        Rows,
     )
     from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
+    from .selected_boxes import SelectedBoxes
     from .semantic import SemanticSegmentation, TwinLiteNet
+    from .ssd import SSD, YOLONAS, UltraFace
     from .tracker import Tracker
     from .vision import VisionModel
     from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
@@ -63,34 +76,51 @@ __all__ = [
     "PRESETS",
     "RFDETR",
     "RTDETR",
+    "SSD",
     "TYPES",
     "UNCHECKED",
     "YOLO",
+    "YOLONAS",
     "YOLOX",
+    "AnomalyDetection",
+    "AnomalyMap",
+    "BackgroundRemoval",
     "ClassMap",
     "ClassMaps",
     "Classification",
     "Classifications",
     "Classifier",
     "Composed",
+    "DepthEstimation",
+    "DepthMap",
     "Detection",
     "Detections",
     "DevicePostprocess",
     "Embedder",
     "Embedding",
     "EndToEnd",
+    "EndToEndOBB",
     "EndToEndPose",
     "EndToEndSeg",
     "Gallery",
     "GroupResult",
     "ImageInput",
     "ImageModel",
+    "ImageResult",
+    "ImageToImage",
     "Mask",
     "Masks",
     "Match",
+    "Matte",
     "ModelDescription",
     "ModelGroup",
     "Preprocessor",
+    "RFDETRSeg",
+    "Recognition",
+    "Result",
+    "ResultTensor",
+    "Rows",
+    "SelectedBoxes",
     "SemanticSegmentation",
     "TextLine",
     "TextLines",
@@ -100,6 +130,8 @@ __all__ = [
     "Tracker",
     "TwinLiteNet",
     "TwoStage",
+    "UltraFace",
+    "UltralyticsRTDETR",
     "VisionModel",
     "YOLOv5",
     "YOLOv5Seg",
@@ -117,66 +149,40 @@ __all__ = [
     "wrapper_type",
 ]
 
-#: The module that each name comes from. A program imports the modules of the wrappers that it uses.
-_HOMES = {
-    "COMPOSITIONS": "configuration",
-    "ClassMap": "results",
-    "ClassMaps": "results",
-    "Classification": "results",
-    "Classifications": "results",
-    "Classifier": "classifier",
-    "Composed": "composed",
-    "DETR": "detr",
-    "Detection": "results",
-    "Detections": "results",
-    "DevicePostprocess": "execution",
-    "Embedder": "embedder",
-    "Embedding": "results",
-    "EndToEnd": "end_to_end",
-    "EndToEndPose": "pose",
-    "EndToEndSeg": "segment",
-    "Gallery": "results",
-    "GroupResult": "composed",
-    "ImageInput": "preprocessor",
-    "ImageModel": "image_model",
-    "Mask": "results",
-    "Masks": "results",
-    "Match": "results",
-    "ModelDescription": "description",
-    "ModelGroup": "composed",
-    "OCR": "ocr",
-    "PRESETS": "classifier",
-    "Preprocessor": "preprocessor",
-    "RFDETR": "detr",
-    "RTDETR": "detr",
-    "SemanticSegmentation": "semantic",
-    "TYPES": "loading",
-    "TextLine": "ocr",
-    "TextLines": "ocr",
-    "Tile": "composed",
-    "Tiled": "composed",
-    "Timings": "execution",
-    "Tracker": "tracker",
-    "TwinLiteNet": "semantic",
-    "TwoStage": "composed",
-    "UNCHECKED": "declaration",
-    "VisionModel": "vision",
-    "YOLO": "yolo",
-    "YOLOX": "yolo",
-    "YOLOv5": "yolo",
-    "YOLOv5Seg": "segment",
-    "YOLOv8": "yolo",
-    "YOLOv8OBB": "obb",
-    "YOLOv8Pose": "pose",
-    "YOLOv8Seg": "segment",
-    "YuNet": "yunet",
-    "choose_canvases": "canvases",
-    "create": "configuration",
-    "fitting_types": "loading",
-    "load": "loading",
-    "named_type": "loading",
-    "tile_grid": "composed",
-    "wrapper_type": "loading",
+#: The names of each module. A program imports the modules of the wrappers that it uses.
+_MODULES = {
+    "anomaly": "AnomalyDetection",
+    "canvases": "choose_canvases",
+    "classifier": "Classifier PRESETS",
+    "composed": "Composed GroupResult ModelGroup Tile Tiled TwoStage tile_grid",
+    "configuration": "COMPOSITIONS create",
+    "declaration": "UNCHECKED",
+    "depth": "DepthEstimation",
+    "description": "ModelDescription Recognition",
+    "detr": "DETR RFDETR RFDETRSeg RTDETR UltralyticsRTDETR",
+    "embedder": "Embedder",
+    "end_to_end": "EndToEnd",
+    "execution": "DevicePostprocess Timings",
+    "image_model": "ImageModel",
+    "image_to_image": "BackgroundRemoval ImageToImage",
+    "loading": "fitting_types load named_type wrapper_type",
+    "obb": "EndToEndOBB YOLOv8OBB",
+    "ocr": "OCR TextLine TextLines",
+    "pose": "EndToEndPose YOLOv8Pose",
+    "preprocessor": "ImageInput Preprocessor",
+    "registry": "TYPES",
+    "results": (
+        "AnomalyMap ClassMap ClassMaps Classification Classifications DepthMap Detection Detections Embedding Gallery "
+        "ImageResult Mask Masks Match Matte Result ResultTensor Rows"
+    ),
+    "segment": "EndToEndSeg YOLOv5Seg YOLOv8Seg",
+    "selected_boxes": "SelectedBoxes",
+    "semantic": "SemanticSegmentation TwinLiteNet",
+    "ssd": "SSD UltraFace YOLONAS",
+    "tracker": "Tracker",
+    "vision": "VisionModel",
+    "yolo": "YOLO YOLOX YOLOv5 YOLOv8",
+    "yunet": "YuNet",
 }
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__ = lazy(__name__, {name: module for module, names in _MODULES.items() for name in names.split()})

@@ -1,23 +1,25 @@
-"""Canvases: the sizes of a network's input that images go on.
+"""Canvases: the input sizes of a network.
 
-With `canvas="fixed"` there is one, the whole input. With `canvas="fit"` there are several, and an image goes on the
-smallest one on which it keeps the size that it has on the whole: a 16:9 frame on 640 x 384 of 640 x 640. Images of one
-canvas share a batch.
+With `canvas="fixed"` there is one, the whole input. With `canvas="fit"` there are several. An image is put on the
+smallest one that holds it at the size that it has on the whole input: a 16:9 frame on 640 x 384 of 640 x 640. Images of
+one canvas share a batch.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import Geometry
-from ..model_source import ModelLike, ModelSource
-from ..registry import backend_class
-from .preprocessor import ImageInput
+from ..loading.registry import backend_class, option_names
+from .preprocessor import ImageInput, image_sides
 
 if TYPE_CHECKING:
     from ..graph.info import ModelInfo
@@ -41,7 +43,7 @@ class Canvases:
         input: the whole input.
         make: makes the preprocessor of an input.
         sizes: (width, height) of further canvases.
-        border: pixels of padding that a canvas which is shorter than the whole has at least, in sum.
+        border: minimum total padding of a canvas that is shorter than the whole input, in pixels.
 
     Attributes:
         whole: the preprocessor of the whole input.
@@ -90,10 +92,12 @@ class Canvases:
 
 
 def _offset_on(canvas: Size, whole: Geometry, border: int = 0) -> Size | None:
-    """The corner of an image on a canvas, at the size that it has on the whole input; None where it does not fit, with
-    so many pixels to spare where the canvas is shorter than the whole.
+    """The corner of an image on a canvas, at the size that it has on the whole input; None where it does not fit.
 
-    It is centred, unless it is in the upper left corner of the whole.
+    It is centred, unless it is in the upper left corner of the whole input.
+
+    Args:
+        border: minimum total padding along a side that is shorter than the whole input.
     """
     if whole.resized is None or whole.offset is None:  # it is warped
         return None
@@ -109,18 +113,12 @@ def _by_area(sizes: Iterable[Size]) -> list[Size]:
     return sorted(sizes, key=lambda size: (size[0] * size[1], size))
 
 
-def _sides(shape: Sequence[int | str | None]) -> Sequence[int | str | None]:
-    """The height and width of (batch, channels, height, width), or of channels last."""
-    return shape[1:3] if shape[1] != 3 and shape[3] == 3 else shape[2:]
-
-
-@dataclass(frozen=True)
-class CanvasPlan:
+class CanvasPlan(msgspec.Struct, frozen=True):
     """How a network is loaded for several canvases.
 
     Attributes:
         source: the model, with the passes that free its height and width.
-        whole: (width, height) of the whole input; None where the model leaves it open and nothing was asked for.
+        whole: (width, height) of the whole input; None where the model leaves it open and no size is requested.
         sizes: (width, height) of the canvases; None are the usual ones.
         stride: of which their sides are multiples.
         border: see `Canvases`.
@@ -137,8 +135,8 @@ class CanvasPlan:
         """The plan for a model file.
 
         Args:
-            asked: the (width, height) that was asked for, for a model that leaves it open.
-            sizes: the canvases that were asked for.
+            asked: the requested (width, height), for a model that leaves it open.
+            sizes: the requested canvases.
 
         Raises:
             UnsupportedModelError: the file is not ONNX, which alone can be freed.
@@ -172,7 +170,7 @@ class CanvasPlan:
             UnsupportedModelError: they are fixed.
         """
         spec = infer.input_specs[0]
-        if len(spec.shape) == 4 and any(isinstance(dim, int) for dim in _sides(spec.shape)):
+        if len(spec.shape) == 4 and any(isinstance(dim, int) for dim in image_sides(spec.shape)):
             raise UnsupportedModelError(
                 f"canvas='fit' needs a free height and width, and the input of {infer.model.name} is {spec.text}; give "
                 "the ONNX file in place of the loaded model, or use canvas='fixed'"
@@ -183,7 +181,7 @@ class CanvasPlan:
         """The canvases for a whole input of (width, height), the smallest first and the whole one last.
 
         Raises:
-            ConfigError: one that was asked for is larger than the whole, or no multiple of the stride.
+            ConfigError: a requested canvas is larger than the whole input, or no multiple of the stride.
         """
         if self.sizes is None:
             chosen = usual_canvases(whole, self.stride, self.border)
@@ -217,7 +215,7 @@ def profiles_of_open_size(
     """The option `profiles` of a model that leaves its height or width open, for the one size that its wrapper uses.
 
     Args:
-        asked: the (width, height) that was asked for.
+        asked: returns the requested (width, height).
         fallback: as `ImageInput.of` has it.
 
     Returns:
@@ -226,7 +224,7 @@ def profiles_of_open_size(
 
     def sizes(model: ModelInfo) -> Sequence[Size]:
         specs = model.inputs
-        if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in _sides(specs[0].shape)):
+        if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in image_sides(specs[0].shape)):
             return []
         return [ImageInput.of(specs, asked(model), fallback).size]
 
@@ -236,23 +234,23 @@ def profiles_of_open_size(
 def _profiles(
     source: ModelSource, backend: str, sizes: Callable[[ModelInfo], Sequence[Size]], max_batch: int | None
 ) -> Mapping[str, Any]:
-    kind = backend_class(backend)
-    if "profiles" not in kind.Options.__struct_fields__:
+    if "profiles" not in option_names(backend):
         return {}
+    kind = backend_class(backend)
     from ..graph.info import onnx_info
 
     model = onnx_info(source)
     ranges = []
     for size in sizes(model):
         image = replace(ImageInput.of(model.inputs, None, 0), size=size)  # the passes that free its size come later
-        largest = image.spec.fixed_batch or max_batch or kind.default_max_batch or 1
+        largest = image.spec.fixed_batch or max_batch or kind.declaration.default_max_batch or 1
         low, high = [image.spec.fixed_batch or 1, *image.image_shape], [largest, *image.image_shape]
         ranges.append({"min": low, "opt": high, "max": high})
     return {"profiles": {model.inputs[0].name: ranges}} if ranges else {}
 
 
 def usual_canvases(whole: Size, stride: int = STRIDE, border: int = 0) -> list[Size]:
-    """The canvases for frames and photographs: 16:9, 3:2 and 4:3, across and upright, and the whole input.
+    """The canvases for frames and photographs: 16:9, 3:2 and 4:3, landscape and portrait, and the whole input.
 
     Args:
         whole: (width, height) of the whole input.
@@ -276,7 +274,7 @@ def choose_canvases(
     Args:
         sizes: (width, height) of images, as often as they come.
         whole: (width, height) of the whole input; it is one of the canvases.
-        count: the most canvases, 1 to 8.
+        count: maximum number of canvases, 1 to 8.
         stride: the sides of canvases are multiples of it.
 
     Returns:

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import Geometry, PixelTransform
 from ..ops import topk
+from .description import ModelDescription, Recognition
 from .output_checks import check_floats, lies_in_unit
 from .pixel_metadata import pixel_settings
 from .preprocessor import ImageInput, Preprocessor, as_size
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..graph.info import ModelInfo
-    from .description import ModelDescription
 
-__all__ = ["PRESETS", "Classifier"]
+__all__ = ["PRESETS", "Classifier", "preset_pixels"]
 
-#: How the common families of ImageNet models want their pixels: y = (x * scale - mean) / std.
+#: Normalisations of pixels of common families of ImageNet models: y = (x * scale - mean) / std.
 PRESETS: dict[str, dict[str, Any]] = {
     # torchvision, timm's default, most of the ONNX model zoo
     "imagenet": {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "input_order": "rgb"},
@@ -36,23 +36,38 @@ PRESETS: dict[str, dict[str, Any]] = {
     "caffe": {"scale": 1.0, "mean": (104.0, 117.0, 123.0), "std": (1.0, 1.0, 1.0), "input_order": "bgr"},
     # TensorFlow's Inception and MobileNet: -1 to 1
     "inception": {"scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "input_order": "rgb"},
+    # IS-Net and RMBG: -0.5 to 0.5
+    "centred": {"scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "std": (1.0, 1.0, 1.0), "input_order": "rgb"},
     # 0 to 1, such as Ultralytics' classifiers
     "unit": {"scale": 1 / 255, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0), "input_order": "rgb"},
 }
 
+Preset = Literal["imagenet", "caffe", "inception", "centred", "unit"]
 Triple = tuple[float, float, float]
+
+
+def preset_pixels(input: ImageInput, preset: str) -> dict[str, Any]:
+    """The order, scale and bias of pixels by a preset, for `ImageInput.transform()`. A network of uint8 input
+    normalises its pixels itself.
+    """
+    known = PRESETS[preset]
+    if input.dtype == "uint8":
+        return {"order": known["input_order"], "scale": 1.0}
+    pixels = PixelTransform.normalize(known["mean"], known["std"], max_value=1 / known["scale"])
+    return {"order": known["input_order"], "scale": pixels.scale, "bias": pixels.bias}
 
 
 class Classifier(VisionModel[Classifications]):
     """A classifier: images in, `Classifications` out.
 
-    What is not given comes from the model's metadata (`pixel_metadata` has the entries that are known), and else from
-    the preset `"imagenet"`. A preset that is given replaces what the metadata says of mean, std, scale and order.
+    Settings without a value come from the model's metadata (`pixel_metadata` lists the known entries), else from the
+    preset `"imagenet"`. A given preset replaces the mean, std, scale and order of the metadata.
 
     Args:
-        preset: `"imagenet"`, `"caffe"`, `"inception"` or `"unit"`: the defaults of what follows (`PRESETS`).
+        preset: the defaults of the settings below (`PRESETS`): `"imagenet"`, `"caffe"`, `"inception"` (-1 to 1),
+            `"centred"` (-0.5 to 0.5) or `"unit"` (0 to 1).
         framing: `"crop"`: the shorter side is resized, and the centre cropped; `"stretch"`: the image is resized to
-            the network's input, whatever its proportions.
+            the network's input without keeping its proportions.
         interpolation: how it is resized: `"bilinear"` gives the bytes of OpenCV's INTER_LINEAR, `"bicubic"` those of
             Pillow's BICUBIC, which torchvision and timm resize with. Bicubic is for images on the host.
         resize: the shorter side is brought to this before the crop; None is 256 for a crop of 224, and in proportion
@@ -61,14 +76,14 @@ class Classifier(VisionModel[Classifications]):
         mean, std, scale: y = (x * scale - mean) / std: a number, or one for each channel in the order of the network's
             input.
         input_order: the channels that the network wants, `"rgb"` or `"bgr"`.
-        top_k: how many classes an image; fewer if the model has fewer.
+        top_k: maximum number of classes of a result.
         softmax: whether scores become probabilities by softmax; None does so unless they are probabilities already
             (none negative, the sum within 0.001 of 1).
 
     `path`, `backend`, `names` and the other arguments: see `VisionModel`.
     """
 
-    preset: Literal["imagenet", "caffe", "inception", "unit"] | None = None
+    preset: Preset | None = None
     framing: Literal["crop", "stretch"] = "crop"
     interpolation: Literal["bilinear", "bicubic"] | None = None
     resize: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -85,14 +100,19 @@ class Classifier(VisionModel[Classifications]):
     per_call: ClassVar[frozenset[str]] = frozenset({"top_k", "softmax"})
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        if (reason := super().refuses(model)) is not None:
-            return reason
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
         if len(model.outputs) != 1:
-            return f"it has {len(model.outputs)} outputs, and a classifier has one"
-        return _refuses_row(model.outputs[0].name, model.outputs[0].shape)
+            return Recognition.no(f"it has {len(model.outputs)} outputs, and a classifier has one")
+        name, shape = model.outputs[0].name, model.outputs[0].shape
+        if (reason := _refuses_row(name, shape)) is not None:
+            return Recognition.no(reason)
+        if model.task is None and not all(isinstance(side, int) for side in shape[2:]):
+            return Recognition.nearly(f"its file leaves open whether its output {name!r} is a row of classes")
+        return Recognition.yes("a classifier")
 
-    # ---- the three statements ----
+    # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         stated = self._stated
@@ -131,7 +151,7 @@ class Classifier(VisionModel[Classifications]):
             results.append(Classifications(class_ids, best, self.class_names))
         return results
 
-    # ---- what follows from the head ----
+    # ---- the output ----
 
     def _transform(self, input: ImageInput) -> PixelTransform:
         default = PRESETS[self.preset] if self.preset else PRESETS["imagenet"] | self._stated
@@ -142,12 +162,11 @@ class Classifier(VisionModel[Classifications]):
         )
         order = self.input_order or default["input_order"]
         if input.dtype == "uint8":  # the network normalises by itself
-            return PixelTransform(order=order, layout=input.layout, dtype=input.dtype, fill=0, scale=1.0)
+            return input.transform(order=order, fill=0, scale=1.0)
         if not scale > 0:
             raise ConfigError(f"scale={scale} must be above 0")
-        return PixelTransform.normalize(
-            mean, std, max_value=1 / scale, order=order, layout=input.layout, dtype=input.dtype
-        )
+        pixels = PixelTransform.normalize(mean, std, max_value=1 / scale)
+        return input.transform(order=order, scale=pixels.scale, bias=pixels.bias)
 
     @cached_property
     def _stated(self) -> dict[str, Any]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["colour", "ink"]
+from typing import TYPE_CHECKING, Any
 
-#: Each is the one farthest from all before it, in OKLab with lightness counting 0.8, of the bright, saturated colours
-#: of sRGB in steps of 15: two of the first 20 are 0.12 apart and more, two of all 0.06.
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["colour", "heat", "ink"]
+
+#: Bright, saturated colours of sRGB in steps of 15. Each is the farthest from all before it in OKLab, with a weight of
+#: 0.8 for lightness. Two of the first 20 are at least 0.12 apart, two of all at least 0.06.
 _HEX = """
 ff3c3c00ff001e3cff00783ca5c3ffe100ffffc32d874b875ac3870087c3ff87d2a5690f00ffff9678ffe10f968700e1
 e19678a5ff96b41e3c00a500b4a500c369875a5ac3a500a5ffc3ff87d20000c3e1c35ad22d96878796d21e78ff78870f
@@ -27,3 +34,15 @@ def ink(background: tuple[int, int, int]) -> str:
     """The colour of letters that one can read on this background."""
     red, green, blue = background
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"
+
+
+#: The colours of `heat()` at equal steps from 0 to 1: black, violet, red, orange, yellow, white.
+_HEAT = np.array([(0, 0, 0), (80, 18, 123), (182, 54, 121), (251, 136, 97), (254, 210, 120), (255, 255, 240)])
+
+
+def heat(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Colours (..., 3) for values from 0 to 1: the higher, the brighter."""
+    steps = np.linspace(0, 1, len(_HEAT))
+    channels = [np.interp(values, steps, _HEAT[:, channel]) for channel in range(3)]
+    colours: npt.NDArray[np.uint8] = np.rint(np.stack(channels, -1)).astype(np.uint8)
+    return colours

@@ -1,4 +1,4 @@
-"""From a configuration to its models: wrappers, compositions of them, and readers of text.
+"""Models from a configuration: wrappers, compositions, and readers of text.
 
 ::
 
@@ -30,19 +30,19 @@ from ..errors import ConfigError, nearest
 from ..pipeline import PipelineSettings
 from .composed import Composed, Tiled, TwoStage
 from .declaration import unknown_setting
-from .loading import named_type, type_names
+from .loading import is_bundle, load, named_type, type_names
 from .ocr import OCR
 
 if TYPE_CHECKING:
     from .image_model import ImageModel
     from .vision import VisionModel
 
-__all__ = ["COMPOSITIONS", "create"]
+__all__ = ["COMPOSITIONS", "READER_FILES", "create", "named_kind"]
 
 #: Compositions by the name that a configuration uses.
 COMPOSITIONS: dict[str, type[Composed[Any]]] = {"tiled": Tiled, "two-stage": TwoStage}
-#: The name of readers of text.
-_READER = "ocr"
+#: The name of readers of text, and the fields that name their files.
+_READER, READER_FILES = "ocr", ("detection", "recognition", "orientation")
 
 
 def create(config: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, ImageModel[Any]]:
@@ -70,19 +70,32 @@ def _create_one(name: str, table: Any) -> ImageModel[Any]:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{name} is a table, not {table!r}")
     fields = dict(table)
-    kind = fields.pop("type", None)
-    known = [*type_names(), *COMPOSITIONS, _READER]
-    if not isinstance(kind, str) or not (kind in known or ":" in kind):
-        raise ConfigError(
-            f"{name}: type is one of {', '.join(known)}, or module:Class for your own wrapper, not {kind!r}"
-            f"{nearest(kind, known) if isinstance(kind, str) else ''}"
-        )
-    if kind in COMPOSITIONS:
-        return _composition(name, COMPOSITIONS[kind], fields)
     try:
-        return _reader(fields) if kind == _READER else _wrapper(named_type(kind), fields)
+        if is_bundle(fields.get("path")):
+            return _of_bundle(fields)
+        kind = named_kind(fields.pop("type", None))
+        if not issubclass(kind, Composed):
+            return _reader(fields) if kind is OCR else _wrapper(kind, fields)
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"{name}: {error}") from None
+    return _composition(name, kind, fields)
+
+
+def named_kind(name: Any) -> type[Any]:
+    """The wrapper, composition or reader of the `type` of a table: a name, or `"module:Class"` for a wrapper of your
+    own.
+
+    Raises:
+        ConfigError: there is none of that name, or the module cannot be imported.
+    """
+    kinds: dict[str, type[Any]] = {**COMPOSITIONS, _READER: OCR}
+    names = [*type_names(), *kinds]
+    if not isinstance(name, str) or not (name in names or ":" in name):
+        raise ConfigError(
+            f"type is one of {', '.join(names)}, or module:Class for your own wrapper, not {name!r}"
+            f"{nearest(name, names) if isinstance(name, str) else ''}"
+        )
+    return kinds[name] if name in kinds else named_type(name)
 
 
 def _composition(name: str, kind: type[Composed[Any]], fields: dict[str, Any]) -> ImageModel[Any]:
@@ -104,6 +117,14 @@ def _composition(name: str, kind: type[Composed[Any]], fields: dict[str, Any]) -
     return model
 
 
+def _of_bundle(fields: dict[str, Any]) -> ImageModel[Any]:
+    """A wrapper from a table with the path of a bundle, which knows the `type`, and `key`, `trust` and `verify`."""
+    pipeline = _pipeline("bundle", fields)
+    model = load(fields.pop("path"), **fields)
+    model.details.set_pipeline_defaults(pipeline)
+    return model
+
+
 def _wrapper(kind: type[VisionModel[Any]], fields: dict[str, Any]) -> ImageModel[Any]:
     """A wrapper from its table: `path`, and what all models have."""
     path = fields.pop("path", None)
@@ -114,7 +135,7 @@ def _wrapper(kind: type[VisionModel[Any]], fields: dict[str, Any]) -> ImageModel
 
 def _reader(fields: dict[str, Any]) -> ImageModel[Any]:
     """A reader of text from its table: its networks, and what all models have."""
-    files = {name: fields.pop(name, None) for name in ("detection", "recognition", "orientation")}
+    files = {name: fields.pop(name, None) for name in READER_FILES}
     for name, path in files.items():
         if not isinstance(path, str) and (path is not None or name != "orientation"):
             raise ConfigError(f"OCR: {name} names a model file, and is {path!r}")
@@ -127,7 +148,7 @@ def _model(kind: type[VisionModel[Any] | OCR], files: Iterable[Any], fields: dic
     if unknown := sorted(set(fields) - {"backend", *kind.Settings.__struct_fields__}):
         raise unknown_setting(kind, unknown[0], "the backend's own go under options, those of submit() under pipeline")
     model = kind(*files, **fields)
-    model.set_pipeline_defaults(pipeline)
+    model.details.set_pipeline_defaults(pipeline)
     return model
 
 

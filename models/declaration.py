@@ -5,8 +5,8 @@
     class FaceDetector(VisionModel[Faces]):
         conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.6
 
-From these come the constructor that a type checker sees, the struct `FaceDetector.Settings` that checks what is given
-(also from a configuration file), and the attributes of each instance. A subclass inherits the settings of its bases.
+They define the constructor that a type checker sees, the struct `FaceDetector.Settings` that checks values (also those
+of a configuration file), and the attributes of each instance. A subclass inherits the settings of its bases.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
@@ -29,7 +29,7 @@ else:
         return lambda cls: cls
 
 
-__all__ = ["UNCHECKED", "Declared", "argument", "unknown_setting"]
+__all__ = ["UNCHECKED", "Declared", "annotation", "argument", "nearest_setting", "unknown_setting"]
 
 T = TypeVar("T")
 
@@ -38,12 +38,21 @@ T = TypeVar("T")
 UNCHECKED = object()
 
 
+#: Settings by the names that other programs have for them.
+_HABITS = {
+    **dict.fromkeys(("threshold", "conf_thres", "conf_threshold", "score_threshold", "score", "min_score"), "conf"),
+    **dict.fromkeys(("nms", "iou_thres", "iou_threshold", "nms_threshold"), "iou"),
+    **dict.fromkeys(("imgsz", "img_size", "image_size", "input_size", "resolution"), "size"),
+    "agnostic_nms": "class_agnostic", "topk": "top_k", "labels": "names",
+}  # fmt: skip
+
+
 class _NoSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
 
 
 def argument(*, default: Any = ..., kw_only: bool = True) -> Any:
-    """An argument of the constructor that is no setting: it is not in `Settings`."""
+    """An argument of the constructor that is not in `Settings`."""
     return _Argument()
 
 
@@ -58,8 +67,17 @@ class Declared:
     #: The settings as a frozen msgspec.Struct, made from the class body.
     Settings: ClassVar[type[Any]] = _NoSettings
 
+    #: Names that subclasses declare or override, and users of a model do not call.
+    _hooks: ClassVar[frozenset[str]] = frozenset()
+
+    def __dir__(self) -> list[str]:
+        """The members for users: settings are listed by `settings`."""
+        hooks = (name for kind in type(self).__mro__ for name in vars(kind).get("_hooks", ()))
+        hidden = {*self.Settings.__struct_fields__, *hooks}
+        return [name for name in super().__dir__() if name not in hidden]
+
     def __setattr__(self, name: str, value: Any) -> None:
-        # What follows from a setting is made with the object: a new value would change nothing.
+        # Settings take effect in the constructor: a new value would change nothing.
         if name in self.Settings.__struct_fields__ and "settings" in self.__dict__:
             once = name in getattr(self, "per_call", ())
             one_call = f"give {name}={value!r} to a call or to submit(), or " if once else ""
@@ -98,16 +116,30 @@ class Declared:
             )  # fmt: skip
 
 
+def annotation(kind: type[Declared], name: str) -> Any:
+    """The annotation of a setting, as the class or the base that declares it has it."""
+    cls = next(base for base in kind.__mro__ if name in inspect.get_annotations(base))
+    return _evaluated(cls, name, inspect.get_annotations(cls)[name])
+
+
 def unknown_setting(kind: type[Declared], name: str, others: str = "", options: Iterable[str] = ()) -> ConfigError:
     """The error for a setting that a wrapper does not have.
 
     Args:
-        others: what else the message says, where no known name is like this one.
-        options: further names that may be meant.
+        others: the end of the message, where no known name is similar.
+        options: further known names.
     """
     own = kind.Settings.__struct_fields__
-    hint = nearest(name, [*own, *options]) or f"; its settings are {', '.join(own)}" + (f"; {others}" if others else "")
+    hint = nearest_setting(name, own, options) or f"; its settings are {', '.join(own)}" + (
+        f"; {others}" if others else ""
+    )
     return ConfigError(f"{kind.__name__} has no setting {name!r}{hint}")
+
+
+def nearest_setting(name: str, own: Collection[str], options: Iterable[str] = ()) -> str:
+    """The end of a message about an unknown setting: `"; did you mean 'conf'?"`, or `""`."""
+    meant = _HABITS.get(name.lower())
+    return f"; did you mean {meant!r}?" if meant in own else nearest(name, [*own, *options])
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:

@@ -3,114 +3,120 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from ..image import PixelTransform
-from ..ops import DetectStats
-from .classifier import PRESETS
-from .description import query_outputs
-from .names import find_classes
-from .output_checks import check_centred, check_floats, check_fractions, check_logits
-from .preprocessor import ImageInput, Preprocessor, as_size
-from .results import Detections
-from .vision import VisionModel
+from ..ops import resize_map
+from .classifier import preset_pixels
+from .description import ModelDescription, Recognition
+from .detector import Detector, Fraction, best_boxes
+from .execution import OutputRow
+from .output_checks import (
+    check_centred,
+    check_class_logits,
+    check_exclusive,
+    check_floats,
+    check_fractions,
+    check_logits,
+    check_scores,
+)
+from .preprocessor import ImageInput, Preprocessor
+from .results import Detections, Masks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
-    from .description import ModelDescription
 
-__all__ = ["DETR", "RFDETR", "RTDETR"]
+__all__ = ["DETR", "RFDETR", "RTDETR", "RFDETRSeg", "UltralyticsRTDETR"]
 
 Shape = tuple[int | str | None, ...]
 
-#: The share of queries of one class above which that class is "no object".
-MOST_OF_ONE_CLASS = 0.9
+#: Logits and boxes of detectors with queries, as exporters call them: transformers, DETR's authors, RF-DETR.
+QUERY_NAMES = (("logits", "pred_boxes"), ("pred_logits", "pred_boxes"), ("labels", "dets"))
+#: Queries that a detector has, at most.
+MOST_QUERIES = 1000
+#: The share of queries that are "no object" at least, where a network has that class, and the probability that counts.
+LEAST_WITHOUT_OBJECT, SURE = 0.3, 0.7
+#: The share of queries of one class above which that class is "no object", and the logit that counts: a score of 12 %.
+MOST_OF_ONE_CLASS, LEAST_OF_ONE_CLASS = 0.9, -2.0
 
 
-class DETR(VisionModel[Detections]):
+class DETR(Detector):
     """DETR and others with a class "no object": logits [batch, queries, classes + 1] and boxes [batch, queries, 4] of
     centre and size, as fractions of the input.
 
     A query's score is the highest of softmax over its classes, "no object" aside. The image is stretched to the input.
 
     Args:
-        conf: the score that a box must exceed, 0 to 1.
-        max_det: the most boxes an image, the best ones; what is left out is counted in `Detections.stats`.
-        classes: the classes that count, by name or number; None: all. Boxes of others take no place in `max_det`.
         preset: how pixels are normalised, `"imagenet"` or `"unit"` (0 to 1); None is the family's own: ImageNet's for
             DETR and RF-DETR, 0 to 1 for RT-DETR and D-FINE.
-        size: the input size, a number or (width, height), for models that leave it open.
 
-    `path`, `backend`, `names` and the other arguments: see `VisionModel`.
+    Further arguments: see `Detector` and `VisionModel`.
     """
 
-    conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
-    max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
-    classes: int | str | tuple[int | str, ...] | None = None
     preset: Literal["imagenet", "unit"] | None = None
-    size: int | tuple[int, int] | None = None
 
-    task: ClassVar[str] = "detect"
     fallback_size: ClassVar[int] = 800
-    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det", "classes"})
+    _hooks: ClassVar[frozenset[str]] = frozenset(
+        {
+            "candidates", "columns", "maps", "model_types", "no_object", "normalization", "other_names", "quantiles",
+            "verify_classes",
+        }
+    )  # fmt: skip
     #: The values of `model_type` in the metadata, as transformers calls them.
     model_types: ClassVar[frozenset[str]] = frozenset({"detr", "table-transformer", "yolos"})
+    #: Names of outputs that an exporter of another family gives.
+    other_names: ClassVar[tuple[tuple[str, str], ...]] = (("labels", "dets"),)
     #: Classes of the logits that are no class: the last one is "no object".
     no_object: ClassVar[int] = 1
     normalization: ClassVar[str] = "imagenet"
     #: The quantiles of the boxes' values that lie in 0 to 1.
     quantiles: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    #: Outputs of four dimensions.
+    maps: ClassVar[int] = 0
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        if (reason := super().refuses(model)) is not None:
-            return reason
-        if model.queries is None:
-            return "it has no two outputs of queries: logits, and boxes of four values"
-        if any(len(shape) == 4 for shape in model.shapes):
-            return "it gives maps as well as boxes"
-        return None
-
-    @classmethod
-    def recognizes(cls, model: ModelDescription) -> bool:
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
+        shapes = {spec.name: spec.shape for spec in model.outputs}
+        if (names := query_outputs(shapes)) is None:
+            return Recognition.no("it has no two outputs of queries: logits, and boxes of four values")
+        family = "a detector with queries (DETR: logits and boxes)"
+        if (maps := sum(len(shape) == 4 for shape in model.shapes)) != cls.maps:
+            why = "it gives maps as well as boxes" if maps else "it gives no masks"
+            return Recognition.no(why, family)
         if model.model_type is not None:
-            return model.model_type in cls.model_types
-        assert model.queries is not None
-        logits, boxes = model.queries
-        if boxes.name == "dets" and cls is not RFDETR:  # as RF-DETR's own exporter calls them
-            return False
-        classes = logits.shape[2]
-        return not model.names or not isinstance(classes, int) or classes == len(model.names) + cls.no_object
+            if model.model_type in cls.model_types:
+                return Recognition.yes(family)
+            return Recognition.nearly(f"its metadata says that its model_type is {model.model_type!r}", family)
+        if names in cls.other_names:
+            return Recognition.nearly(f"its outputs are called {names[0]!r} and {names[1]!r}", family)
+        classes = shapes[names[0]][2]
+        if model.names and isinstance(classes, int) and classes != len(model.names) + cls.no_object:
+            return Recognition.nearly(
+                f"its logits are for {classes - cls.no_object} classes, and its metadata has {len(model.names)} names",
+                family,
+            )
+        return Recognition.yes(family)
 
-    # ---- the three statements ----
+    # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        preset = PRESETS[self.preset or self.normalization]
-        if input.dtype == "uint8":  # the network normalises by itself
-            return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=1.0)
-        pixels = PixelTransform.normalize(preset["mean"], preset["std"], order="rgb")
-        return Preprocessor.stretch(
-            input, channel_order=self.channel_order, order="rgb", scale=pixels.scale, bias=pixels.bias
-        )
+        pixels = preset_pixels(input, self.preset or self.normalization)
+        return Preprocessor.stretch(input, channel_order=self.channel_order, **pixels)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        logits, boxes = (outputs[name].astype(np.float32, copy=False) for name in (self._logits, self._boxes))
-        return [self._detections(*rows) for rows in zip(logits, boxes, geometries, strict=False)]
+        return [self._detections(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
 
-    def _detections(
-        self, logits: npt.NDArray[np.float32], boxes: npt.NDArray[np.float32], geometry: Geometry
-    ) -> Detections:
+    def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
+        """Of one image."""
+        logits, boxes = (outputs[name].astype(np.float32, copy=False) for name in (self._logits, self._boxes))
         queries, classes, scores = self.candidates(logits)
-        if (wanted := find_classes(self.classes, self.class_names, self.class_count)) is not None:
-            chosen = np.isin(classes, wanted)
-            queries, classes, scores = queries[chosen], classes[chosen], scores[chosen]
-        order = np.argsort(-scores, kind="stable")[: min(self.max_det, len(logits))]
+        order, stats = best_boxes(scores, classes, self.conf, self._wanted(), min(self.max_det, len(logits)))
         best = boxes[queries[order]]
         half = best[:, 2:] * np.float32(0.5)
         xyxy = np.hstack([best[:, :2] - half, best[:, :2] + half]) * np.tile(self.input_size, 2)
@@ -120,8 +126,15 @@ class DETR(VisionModel[Detections]):
             classes[order],
             names=self.class_names,
             size=geometry.source,
-            stats=DetectStats(len(scores), 0, len(scores), len(scores) - len(order)),
+            stats=stats,
+            **self.columns(outputs, queries[order], geometry),
         )
+
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], queries: npt.NDArray[np.intp], geometry: Geometry
+    ) -> dict[str, Any]:
+        """Further columns of `Detections` from the outputs of an image, for these queries."""
+        return {}
 
     def candidates(
         self, logits: npt.NDArray[np.float32]
@@ -131,17 +144,13 @@ class DETR(VisionModel[Detections]):
         Args:
             logits: (queries, classes) of one image.
         """
-        exps = np.exp(logits - logits.max(axis=1, keepdims=True))
-        scores = exps[:, :-1] / exps.sum(axis=1, keepdims=True)
+        scores = softmax(logits)[:, :-1]
         best = scores.argmax(axis=1)
         scores = scores[np.arange(len(scores)), best]
         queries = np.flatnonzero(scores > self.conf)
         return queries, best[queries], scores[queries]
 
-    # ---- what follows from the outputs ----
-
-    def asked_size(self) -> tuple[int, int] | None:
-        return as_size(self.size, "size")
+    # ---- the outputs ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         names = query_outputs(shapes)
@@ -155,17 +164,14 @@ class DETR(VisionModel[Detections]):
             return None
         if classes <= self.no_object:
             raise UnsupportedModelError(f"its output {self._logits!r} of shape {shapes[self._logits]} has no classes")
-        find_classes(self.classes, self.class_names, classes - self.no_object)  # so that a wrong one is refused now
+        self._wanted(classes - self.no_object)  # refuses a wrong one now
         return classes - self.no_object
-
-    def _varied(self) -> None:
-        find_classes(self.classes, self.class_names, self.class_count)
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in (self._logits, self._boxes):
             check_floats(name, outputs[name])
         logits, boxes = outputs[self._logits], outputs[self._boxes]
-        check_logits(logits)
+        check_class_logits(logits)
         low, high = (float(edge) for edge in np.quantile(boxes, self.quantiles))
         check_fractions(boxes, low, high)
         check_centred(boxes)
@@ -174,10 +180,17 @@ class DETR(VisionModel[Detections]):
         self.verify_classes(logits)
 
     def verify_classes(self, logits: npt.NDArray[Any]) -> None:
-        """Looks at the classes of the first run, (batch, queries, classes)."""
-        if not (logits.argmax(axis=2) == logits.shape[2] - 1).any():
+        """Checks the classes of the first run, (batch, queries, classes)."""
+        share = (softmax(logits) > SURE).mean(axis=(0, 1))
+        if share[-1] < LEAST_WITHOUT_OBJECT:
             raise UnsupportedModelError(
-                f'none of its {logits.shape[1]} queries is "no object", its last class, in its first run'
+                f'{share[-1]:.0%} of its {logits.shape[1]} queries are "no object", its last class, in its first run, '
+                f"where at least {LEAST_WITHOUT_OBJECT:.0%} should be"
+            )
+        if share[:-1].max() > MOST_OF_ONE_CLASS:
+            raise UnsupportedModelError(
+                f"{share.max():.0%} of its queries are of its class {share.argmax()} in its first run, which may be "
+                '"no object" in place of the last one'
             )
 
 
@@ -191,6 +204,7 @@ class RTDETR(DETR):
     Arguments: see `DETR` and `VisionModel`.
     """
 
+    aliases: ClassVar[tuple[str, ...]] = ("rt-detrv2", "d-fine")
     fallback_size: ClassVar[int] = 640
     model_types: ClassVar[frozenset[str]] = frozenset({"rt_detr", "rt_detr_v2", "d_fine"})
     no_object: ClassVar[int] = 0
@@ -205,10 +219,11 @@ class RTDETR(DETR):
         return queries, classes, scores[queries, classes]
 
     def verify_classes(self, logits: npt.NDArray[Any]) -> None:
-        last = (logits.argmax(axis=2) == logits.shape[2] - 1) & (logits[..., -1] > 0)
-        if logits.shape[2] > 1 and last.mean() > MOST_OF_ONE_CLASS:
+        share = (logits > LEAST_OF_ONE_CLASS).mean(axis=(0, 1))
+        if logits.shape[2] > 1 and share.max() > MOST_OF_ONE_CLASS:
             raise UnsupportedModelError(
-                f'{last.mean():.0%} of its queries are of its last class in its first run, which may be "no object"'
+                f"{share.max():.0%} of its queries are of its class {share.argmax()} in its first run, which may be "
+                '"no object"'
             )
 
 
@@ -220,7 +235,132 @@ class RFDETR(RTDETR):
     """
 
     fallback_size: ClassVar[int] = 560
+    other_names = ()
     #: A box may be larger than the image: its size is the exponential of a number.
     quantiles: ClassVar[tuple[float, float]] = (0.25, 0.75)
     model_types: ClassVar[frozenset[str]] = frozenset({"rf_detr", "lw_detr", "deformable_detr", "conditional_detr"})
     normalization: ClassVar[str] = "imagenet"
+
+
+class RFDETRSeg(RFDETR):
+    """RF-DETR with masks: `dets`, `labels` and `masks`, logits [batch, queries, height, width]. The mask of a query is
+    resized bilinearly to the image, and is where its logits are above 0.
+
+    Arguments: see `DETR` and `VisionModel`.
+    """
+
+    task: ClassVar[str] = "segment"
+    fallback_size: ClassVar[int] = 432
+    maps: ClassVar[int] = 1
+    _masks: str
+
+    @classmethod
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer != "yes" or model.model_type is not None:
+            return known
+        if query_outputs({spec.name: spec.shape for spec in model.outputs}) != QUERY_NAMES[-1]:
+            return Recognition.nearly("its outputs are not called 'labels' and 'dets'", known.family)
+        return known
+
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
+        self._masks = next(name for name, shape in shapes.items() if len(shape) == 4)
+        count = super().count_classes(shapes)
+        masks, queries = shapes[self._masks][1], shapes[self._logits][1]
+        if isinstance(masks, int) and isinstance(queries, int) and masks != queries:
+            raise UnsupportedModelError(f"its output {self._masks!r} has {masks} masks for {queries} queries")
+        return count
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        super().verify(outputs)
+        check_floats(self._masks, outputs[self._masks])
+        check_logits(outputs[self._masks])
+
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], queries: npt.NDArray[np.intp], geometry: Geometry
+    ) -> dict[str, Any]:
+        masks = outputs[self._masks]
+        cropped = [_cropped(resize_map(masks[query], geometry) > 0) for query in queries]
+        return {"mask": Masks.concatenate(cropped, geometry.source)}
+
+
+class UltralyticsRTDETR(RTDETR):
+    """RT-DETR by Ultralytics' exporter: output [batch, queries, 4 + classes] of centre and size as fractions of the
+    input, and scores. A query gives a box of its best class. The image is stretched to the input.
+
+    Arguments: see `DETR` and `VisionModel`.
+    """
+
+    conf: Fraction = 0.25
+
+    aliases: ClassVar[tuple[str, ...]] = ()
+    _boxes, _logits = "boxes", "scores"
+
+    @classmethod
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super(DETR, cls).recognises(model)).answer == "no":
+            return known
+        is_open = model.head is not None and not all(isinstance(side, int) for side in model.head.shape[1:])
+        if model.head is None or not (model.has_chosen_rows or is_open) or len(model.outputs) != 1:
+            return Recognition.no("its output is not rows of a box and a score for each class")
+        values, family = model.head.shape[2], "a detector with queries (RT-DETR of Ultralytics)"
+        if is_open or model.task is None or not model.names:
+            return Recognition.nearly("its metadata does not say that its rows are boxes with scores of classes")
+        if isinstance(values, int) and values != 4 + len(model.names):
+            return Recognition.no(f"its rows have {values} values, not 4 of a box and {len(model.names)} scores")
+        return Recognition.yes(family)
+
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
+        rows = outputs[self._output]
+        return super().postprocess({self._boxes: rows[..., :4], self._logits: rows[..., 4:]}, geometries)
+
+    def candidates(
+        self, logits: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+        return np.arange(len(logits)), logits.argmax(axis=1), logits.max(axis=1)
+
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
+        self._output, shape = next((name, shape) for name, shape in shapes.items() if len(shape) == 3)
+        classes = shape[2] - 4 if isinstance(shape[2], int) else None
+        self._wanted(classes)  # refuses a wrong one now
+        return classes
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        rows = outputs[self._output]
+        check_floats(self._output, rows)
+        boxes, scores = rows[..., :4], rows[..., 4:]
+        check_scores(scores)
+        check_exclusive(scores, "scores of classes that are independent of each other")
+        check_fractions(boxes, float(boxes.min(initial=0.0)), float(boxes.max(initial=0.0)))
+        check_centred(boxes)
+
+
+def _cropped(plane: npt.NDArray[np.bool_]) -> Masks:
+    """A mask (height, width) of the image, of which only the part that has pixels is kept."""
+    rows, columns = np.flatnonzero(plane.any(axis=1)), np.flatnonzero(plane.any(axis=0))
+    top, bottom, left, right = (rows[0], rows[-1] + 1, columns[0], columns[-1] + 1) if rows.size else (0, 1, 0, 1)
+    crop = Masks.of(plane[None, top:bottom, left:right])
+    return crop.placed((int(left), int(top)), (plane.shape[1], plane.shape[0]))
+
+
+def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Over the last axis."""
+    exps = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(exps / exps.sum(axis=-1, keepdims=True))
+
+
+def query_outputs(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
+    """The names of the outputs of logits and boxes of a detector with queries, by the names that exporters give them,
+    else by their shapes: two outputs of three dimensions with one number of rows, not above 1000, one of them of four
+    values.
+    """
+    threes = {name: shape for name, shape in shapes.items() if len(shape) == 3}
+    for logits, boxes in QUERY_NAMES:
+        if logits in threes and boxes in threes:
+            return logits, boxes
+    if len(threes) != 2 or len({shape[1] for shape in threes.values()}) != 1:
+        return None
+    fours = [name for name, shape in threes.items() if shape[2] == 4]
+    rows = next(iter(threes.values()))[1]
+    if len(fours) != 1 or (isinstance(rows, int) and rows > MOST_QUERIES):
+        return None
+    return next(name for name in threes if name != fours[0]), fours[0]

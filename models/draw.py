@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Colour: TypeAlias = "tuple[int, int, int]"
 
-__all__ = ["Box", "blank_image", "draw_boxes", "to_pil"]
+__all__ = ["Box", "blank_image", "draw_boxes", "draw_texts", "to_pil"]
 
 #: The opacity of masks, 0 to 255.
 TINT = 115
@@ -40,7 +40,7 @@ COCO_SKELETON = (
 
 
 class MaskOfBox(Protocol):
-    """What is drawn of a mask: see `infersdk.models.Mask`."""
+    """The part of a mask that is drawn: see `infersdk.models.Mask`."""
 
     box: tuple[int, int, int, int]
 
@@ -48,7 +48,7 @@ class MaskOfBox(Protocol):
 
 
 class Box(Protocol):
-    """What is drawn of a box."""
+    """The part of a detection that is drawn."""
 
     @property
     def xyxy(self) -> tuple[float, float, float, float]: ...
@@ -79,7 +79,7 @@ def to_pil(image: HostImage) -> Image.Image:
 
 
 def blank_image(size: tuple[int, int]) -> Image.Image:
-    """Grey, of (width, height): what stands for an image that is not there."""
+    """A grey image of (width, height), in place of a missing one."""
     return Image.new("RGB", size, (96, 96, 96))
 
 
@@ -95,15 +95,14 @@ def draw_boxes(
 
     Args:
         font: a font file or a loaded font; None is one that has the characters of all labels.
-        colour_by: what chooses the colour of a box: `"class"`, `"box"` (each has its own) or the name of a column of
-            whole numbers; None is `"track_id"` where there is such a column, else `"class"`.
+        colour_by: the colours of boxes: by `"class"`, by `"box"`, or by the name of a column of whole
+            numbers; None is `"track_id"` where there is such a column, else `"class"`.
         skeleton: the pairs of keypoints that a line joins, by number from 0; None is COCO's where there are 17 points.
 
     Raises:
         ConfigError: the font cannot be loaded, there is no such column, or a keypoint of the skeleton.
     """
-    unit = max(pil.size) / 640
-    pen = _Pen(pil, max(2, round(2 * unit)), max(11, round(12 * unit)), font)
+    pen = _Pen.of(pil, font)
     colours = [_colour_of(box, number, colour_by) for number, box in enumerate(boxes)]
     for box, own in reversed(list(zip(boxes, colours, strict=True))):  # the best one is drawn last, on top
         if (mask := box.columns.get("mask")) is not None:
@@ -116,6 +115,18 @@ def draw_boxes(
             pen.keypoints(np.asarray(points), own, skeleton)
         track = f"#{box.columns['track_id']} " if _is_tracked(box) else ""
         pen.label(" ".join(f"{track}{box.label} {box.score:.2f}".split()), box.xyxy, own)
+    return pil
+
+
+def draw_texts(pil: Image.Image, texts: Sequence[str], numbers: Sequence[int]) -> Image.Image:
+    """Draws texts into the upper left corner of an RGB image, one below the other, and returns it.
+
+    Args:
+        numbers: of the colours.
+    """
+    pen, top = _Pen.of(pil, None), 0.0
+    for text, number in zip(texts, numbers, strict=True):
+        top = pen.label(text, (0, top), colour(number), above=False)
     return pil
 
 
@@ -161,6 +172,12 @@ class _Pen:
         self._width, self._size = width, size
         self._font = load_font(font, size) if isinstance(font, (str, os.PathLike)) else font
 
+    @classmethod
+    def of(cls, pil: Image.Image, font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None) -> _Pen:
+        """The pen whose sizes fit the image."""
+        unit = max(pil.size) / 640
+        return cls(pil, max(2, round(2 * unit)), max(11, round(12 * unit)), font)
+
     def mask(self, mask: MaskOfBox, colour: Colour) -> None:
         """Tints the pixels of a mask, and draws a line along its border."""
         x, y, width, height = mask.box
@@ -205,12 +222,17 @@ class _Pen:
             disc = (x - radius, y - radius, x + radius, y + radius)
             self._draw.ellipse(disc, fill=colour(number + 1), outline="white")
 
-    def label(self, text: str, xyxy: Sequence[float], background: Colour) -> None:
-        """Text over the top left corner of a box, within the image."""
+    def label(self, text: str, corner: Sequence[float], background: Colour, *, above: bool = True) -> float:
+        """Text above the top left corner of a box, or below where the image ends; within the image.
+
+        Returns:
+            The lower edge of the text.
+        """
         face, width = self._font or font_for(text, self._size), self._width
         left, top, right, bottom = self._draw.textbbox((0, 0), text, font=face)
         high, wide = bottom - top + 2 * width, right - left + 2 * width
-        x = min(max(xyxy[0], 0), max(self._pil.width - wide, 0))
-        y = xyxy[1] - high if xyxy[1] >= high else xyxy[1]
+        x = min(max(corner[0], 0), max(self._pil.width - wide, 0))
+        y = corner[1] - high if above and corner[1] >= high else corner[1]
         self._draw.rectangle((x, y, x + wide, y + high), fill=background)
         self._draw.text((x + width - left, y + width - top), text, fill=ink(background), font=face)
+        return y + high

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from ..image import PixelTransform
-from .classifier import PRESETS
+from .classifier import Preset, preset_pixels
+from .description import ModelDescription, Recognition
 from .output_checks import check_floats
-from .preprocessor import ImageInput, Preprocessor, as_size
+from .preprocessor import ImageInput, Preprocessor
 from .results import Embedding
 from .vision import VisionModel
 
@@ -20,13 +20,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
-    from .description import ModelDescription
 
 __all__ = ["Embedder"]
 
-#: Words for this task in a file's metadata.
-TASKS = frozenset({"embed", "embedding", "reid", "feature-extraction", "image-feature-extraction"})
-#: Vectors have a multiple of so many dimensions, where nothing else tells them from the classes of a classifier.
+#: The dimensions of a vector are a multiple of this; it distinguishes vectors from classes in files that do not say.
 STEP = 64
 
 
@@ -35,63 +32,51 @@ class Embedder(VisionModel[Embedding]):
     with further axes of 1.
 
     Args:
-        preset: how the network wants its pixels: `"imagenet"`, `"unit"` (0 to 1), `"inception"` (-1 to 1, as networks
-            for faces often want them) or `"caffe"`; see `PRESETS`.
-        fit: how an image comes onto the input: `"stretch"`, `"letterbox"`, which keeps its proportions, or `"crop"`:
-            it is scaled to cover the input, and the centre is cropped.
+        preset: the normalisation of pixels (see `PRESETS`): `"imagenet"`, `"unit"` (0 to 1), `"inception"` (-1 to 1,
+            the usual one for faces), `"centred"` (-0.5 to 0.5) or `"caffe"`.
+        fit: how an image is put on the input: `"stretch"`, `"letterbox"`, which keeps its proportions, or `"crop"`,
+            which scales it to cover the input and crops the centre.
         size: the input size, a number or (width, height), for models that leave it open.
 
     `path`, `backend` and the other arguments: see `VisionModel`.
     """
 
-    preset: Literal["imagenet", "caffe", "inception", "unit"] = "imagenet"
+    preset: Preset = "imagenet"
     fit: Literal["stretch", "letterbox", "crop"] = "stretch"
     size: int | tuple[int, int] | None = None
 
     task: ClassVar[str] = "embed"
+    other_tasks = frozenset({"embedding", "reid", "feature-extraction", "image-feature-extraction"})
     fallback_size: ClassVar[int] = 224
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        reason = ImageInput.refuses(model.inputs) if model.task in TASKS else super().refuses(model)
-        if reason is not None:
-            return reason
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
         if len(model.outputs) != 1:
-            return f"it has {len(model.outputs)} outputs, not one of vectors"
+            return Recognition.no(f"it has {len(model.outputs)} outputs, not one of vectors")
         spec = model.outputs[0]
         if len(spec.shape) < 2 or sum(d != 1 for d in spec.shape[1:] if isinstance(d, int)) > 1:
-            return f"its output {spec} is not a vector for each image"
-        return None
+            return Recognition.no(f"its output {spec} is not a vector for each image")
+        if model.task is None and not may_be_vector(model):
+            return Recognition.nearly("its values may be those of classes")
+        return Recognition.yes("a model that gives vectors")
 
-    @classmethod
-    def recognizes(cls, model: ModelDescription) -> bool:
-        return model.task in TASKS or may_be_vector(model)
-
-    # ---- the three statements ----
+    # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        known = PRESETS[self.preset]
-        pixels = PixelTransform.normalize(
-            known["mean"], known["std"], max_value=1 / known["scale"], order=known["input_order"]
-        )
-        settings: dict[str, Any] = {"order": pixels.order, "scale": pixels.scale, "bias": pixels.bias}
-        if input.dtype == "uint8":  # the network normalises by itself
-            settings = {"order": pixels.order, "scale": 1.0}
         make: Callable[..., Preprocessor] = {
             "stretch": Preprocessor.stretch,
             "letterbox": Preprocessor.letterbox,
             "crop": Preprocessor.crop,
         }[self.fit]
-        return make(input, channel_order=self.channel_order, **settings)
+        return make(input, channel_order=self.channel_order, **preset_pixels(input, self.preset))
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Embedding]:
         output = outputs[self.network.output_specs[0].name]
         return Embedding.of_rows(output.reshape(len(output), -1)[: len(geometries)])
 
-    # ---- what follows from the output ----
-
-    def asked_size(self) -> tuple[int, int] | None:
-        return as_size(self.size, "size")
+    # ---- the output ----
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         name, values = next(iter(outputs.items()))

@@ -3,64 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from ..ops import DetectStats
-from .names import find_classes
+from .description import ModelDescription, Recognition
+from .detector import Detector, Fraction, best_boxes
 from .output_checks import TOLERANCE, check_corners, check_floats, check_scores
-from .preprocessor import ImageInput, Preprocessor, as_size
+from .preprocessor import ImageInput, Preprocessor
 from .results import Detections
-from .vision import VisionModel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
-    from .description import ModelDescription
+    from ..ops import DetectStats
 
 __all__ = ["EndToEnd"]
 
 
-class EndToEnd(VisionModel[Detections]):
+class EndToEnd(Detector):
     """A detector that chooses its boxes itself: output [batch, boxes, 6] of left, top, right, bottom in pixels of the
     network's input, score and class.
 
-    Args:
-        conf: the score that a box must exceed, 0 to 1.
-        max_det: the most boxes an image, the best ones; what is left out is counted in `Detections.stats`.
-        classes: the classes that count, by name or number; None: all. Boxes of others take no place in `max_det`.
-        size: the input size, a number or (width, height), for models that leave it open.
-
-    `path`, `backend`, `names` and the other arguments: see `VisionModel`.
+    Arguments: see `Detector` and `VisionModel`.
     """
 
-    conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.25
-    max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
-    classes: int | str | tuple[int | str, ...] | None = None
-    size: int | tuple[int, int] | None = None
+    conf: Fraction = 0.25
 
-    task: ClassVar[str] = "detect"
+    aliases: ClassVar[tuple[str, ...]] = ("yolov10", "yolo26")
+    #: A noun phrase for a file of the family.
+    family: ClassVar[str] = "an end-to-end detector"
     fits_canvas: ClassVar[bool] = True
-    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det", "classes"})
+    _hooks: ClassVar[frozenset[str]] = frozenset({"columns", "count_extra", "extra", "family", "verify_boxes"})
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        if (reason := super().refuses(model)) is not None:
-            return reason
-        if not model.has_chosen_rows or model.head is None:
-            return "its rows are not boxes that are chosen already"
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
+        if model.head is None:
+            return Recognition.no("no output has the three dimensions (batch, boxes, values)")
+        is_open = not all(isinstance(side, int) for side in model.head.shape[1:])
+        if not model.has_chosen_rows and not is_open:
+            return Recognition.no("its rows are not boxes that are chosen already")
         if cls.task != "segment" and model.prototypes is not None:
-            return "it gives mask prototypes as well as boxes"
+            return Recognition.no("it gives mask prototypes as well as boxes")
         if cls.task == "detect" and model.keypoints is not None:
-            return f"its metadata says that its boxes have {model.keypoints[0]} keypoints"
+            return Recognition.no(f"its metadata says that its boxes have {model.keypoints[0]} keypoints")
         columns, extra = model.head.shape[2], cls.count_extra(model)
+        family = f"{cls.family} (its rows are boxes that are chosen already)"
         if isinstance(columns, int) and extra is not None and columns != 6 + extra:
-            return f"its rows have {columns} values, not {cls._values(extra)}"
-        return None
+            return Recognition.no(f"its rows have {columns} values, not {cls._values(extra)}", family)
+        if not model.has_chosen_rows:
+            return Recognition.nearly("its file does not say whether its rows are boxes that are chosen already")
+        return Recognition.yes(family)
 
     @classmethod
     def count_extra(cls, model: ModelDescription) -> int | None:
@@ -83,7 +80,7 @@ class EndToEnd(VisionModel[Detections]):
         boxes: npt.NDArray[Any],
         geometry: Geometry,
     ) -> dict[str, Any]:
-        """What else the outputs of an image say of its boxes: columns of `Detections`.
+        """Further columns of `Detections` from the outputs of an image.
 
         Args:
             outputs: by name, of one image.
@@ -92,7 +89,7 @@ class EndToEnd(VisionModel[Detections]):
         """
         return {}
 
-    # ---- the three statements ----
+    # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         scale = 1.0 if input.dtype == "uint8" else 1 / 255
@@ -105,26 +102,21 @@ class EndToEnd(VisionModel[Detections]):
         ]
 
     def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
-        rows = outputs[self._output].astype(np.float32, copy=False)
-        rows = rows[rows[:, 4] > self.conf]
-        if (classes := find_classes(self.classes, self.class_names, None)) is not None:
-            rows = rows[np.isin(np.rint(rows[:, 5]), classes)]
-        chosen = rows[np.argsort(-rows[:, 4], kind="stable")][: self.max_det]
+        chosen, stats = self._choose(outputs[self._output])
         xyxy = geometry.to_source(chosen[:, :4].reshape(-1, 2)).reshape(-1, 4)
-        stats = DetectStats(len(rows), 0, len(rows), len(rows) - len(chosen))
         result = Detections.of(
             xyxy, chosen[:, 4], np.rint(chosen[:, 5]), names=self.class_names, size=geometry.source, stats=stats
         )
         columns = self.columns(outputs, chosen, result.data, geometry)
         return result.with_columns(**columns) if columns else result
 
-    # ---- what follows from the output ----
+    def _choose(self, output: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], DetectStats]:
+        """The rows of an image that count, best first."""
+        rows = output.astype(np.float32, copy=False)
+        chosen, stats = best_boxes(rows[:, 4], np.rint(rows[:, 5]), self.conf, self._wanted(), self.max_det)
+        return rows[chosen], stats
 
-    def _varied(self) -> None:
-        find_classes(self.classes, self.class_names, None)  # so that a wrong one is refused now
-
-    def asked_size(self) -> tuple[int, int] | None:
-        return as_size(self.size, "size")
+    # ---- the output ----
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         """The rows name their class: how many there are stays open."""
@@ -141,11 +133,15 @@ class EndToEnd(VisionModel[Detections]):
         check_floats(name, output)
         scores, classes = output[..., 4], output[..., 5].astype(np.float64)
         check_scores(scores)
-        check_corners(output[scores > 0][:, :4])
+        self.verify_boxes(output[scores > 0])
         if not (np.abs(classes - np.rint(classes)).max() <= TOLERANCE and classes.min() >= -TOLERANCE):
-            raise UnsupportedModelError("what should be classes are not whole numbers from 0 in its first run")
+            raise UnsupportedModelError("its classes are not whole numbers from 0 in its first run")
         if self.class_names and classes.max() > len(self.class_names) - 1 + TOLERANCE:
             raise UnsupportedModelError(
                 f"it found class {classes.max():.0f} in its first run, and there are {len(self.class_names)} names; "
-                "give those that it was trained on, in order"
+                "give one for each class, in order"
             )
+
+    def verify_boxes(self, rows: npt.NDArray[Any]) -> None:
+        """Checks the rows of the first run that have a score, (N, 6 + extra)."""
+        check_corners(rows[:, :4])

@@ -1,13 +1,17 @@
-"""Calls with one image, or with a list of them."""
+"""Calls with one image or with a list of them, and streams."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from ..errors import ConfigError
 from ..image import HostImage, ImageSource
+from .results.result import Result as ImageResult
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["ImageCalls"]
 
@@ -15,7 +19,9 @@ Result = TypeVar("Result")
 
 
 class ImageCalls(Generic[Result]):
-    """A call with an image returns its result; a call with a list or tuple of images returns a list of results."""
+    """Base of models that take images. A call with an image returns its result; a call with a list or tuple of images
+    returns a list of results. The end of a `with` block closes the model.
+    """
 
     @overload  # a HostImage is a tuple, too
     def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
@@ -41,10 +47,10 @@ class ImageCalls(Generic[Result]):
         """Takes an image (path, bytes, PIL image or uint8 array) or a list of them.
 
         Args:
-            images: what `read_image()` takes; a model on a GPU also takes arrays that lie there.
-            return_exceptions: of a list: return the exception of an image in place of its result, instead of raising
-                it. The images are requests then, as with `map()`.
-            parameters: settings for this call alone, such as `conf=0.5`: those that `per_call` names.
+            images: an image source, see `read_image()`; a model on a GPU also takes arrays on it.
+            return_exceptions: for a list: return the exception of an image in place of its result. The images then
+                become requests, as with `map()`.
+            parameters: settings for this call, such as `conf=0.5`; `per_call` lists their names.
 
         Raises:
             ImageError: an image cannot be read.
@@ -55,25 +61,57 @@ class ImageCalls(Generic[Result]):
         if return_exceptions:
             if not is_list:
                 raise ConfigError("return_exceptions is for a list of images; catch the exception of one image")
-            return self._run_each(images, parameters)  # type: ignore[arg-type]
+            results = list(self.stream(images, return_exceptions=True, **parameters))  # type: ignore[arg-type]
+            return _remembering(images, results)  # type: ignore[arg-type]
         if is_list:
-            return self._run_all(images, parameters)  # type: ignore[arg-type]
-        return self._run_one(images, parameters)  # type: ignore[arg-type]
+            return _remembering(images, self._run_all(images, parameters))  # type: ignore[arg-type]
+        return _remembering([images], [self._run_one(images, parameters)])[0]  # type: ignore[arg-type, list-item]
+
+    def stream(
+        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
+    ) -> Iterator[Result]:
+        """The results of any number of images, in order.
+
+        Args:
+            return_exceptions: return the exception of an image in place of its result. The images then become requests,
+                as with `map()`.
+        """
+        if return_exceptions:
+            return self.map(images, return_exceptions=True, **parameters)
+        return self._stream(images, parameters)
+
+    @abstractmethod
+    def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Result]:
+        """See `stream()`."""
+
+    @abstractmethod
+    def map(
+        self, images: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any
+    ) -> Iterator[Result]:
+        """As `stream()`, through the pipelines. See `Pipeline.map()`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the model. Requests that have not begun to run are cancelled."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:
         """The result of one image."""
         return self._run_all([source], parameters)[0]
 
-    def _run_each(
-        self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]
-    ) -> list[Result | Exception]:
-        """The results of images, or their exceptions, in order."""
-        results = list(self.stream(sources, return_exceptions=True, **parameters))  # type: ignore[attr-defined]
-        for source, result in zip(sources, results, strict=True):
-            if hasattr(result, "_remember_image"):
-                result._remember_image(source)
-        return results
-
-    @abstractmethod
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
-        """The results of images, in order."""
+        """The results of several images, in order."""
+        return list(self.stream(sources, **parameters))
+
+
+def _remembering(sources: Sequence[ImageSource | HostImage], results: list[Result]) -> list[Result]:
+    """The results, each with a reference to its image."""
+    for source, result in zip(sources, results, strict=True):
+        if isinstance(result, ImageResult):
+            result._remember_image(source)
+    return results

@@ -1,6 +1,6 @@
-"""What takes images: wrappers, what is composed of them, and readers of text.
+"""The interface of models that take images: wrappers, compositions and readers of text.
 
-The server, configurations and compositions use these members alone, so each of them takes any of these models.
+The server, configurations and compositions use these members alone, so they take any of these models.
 """
 
 from __future__ import annotations
@@ -13,22 +13,42 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ..device import Device
+    from ..core.device import Device
+    from ..core.options import Progress
     from ..image import HostImage, ImageSource
     from ..infer import Infer
-    from ..options import Progress
     from ..pipeline import Pipeline
     from .execution import Timings
 
-__all__ = ["CancellableRequest", "ImageModel"]
+__all__ = ["CancellableRequest", "ImageModel", "ImageModelDetails"]
 
 Result = TypeVar("Result")
 
 
 class CancellableRequest(Protocol):
-    """A request on its way."""
+    """A request that may be cancelled."""
 
     def cancel(self) -> bool: ...
+
+
+class ImageModelDetails(Protocol):
+    """The details of a model that takes images.
+
+    Attributes:
+        batch_limit: maximum number of images in one run.
+        image_device: the CUDA device where it takes images; None for a model that takes them on the host alone.
+        networks: the networks that it runs.
+        pipelines: those of its requests; the first one takes the images. A pipeline starts when it is first used.
+    """
+
+    @property
+    def batch_limit(self) -> int: ...
+    @property
+    def image_device(self) -> Device | None: ...
+    @property
+    def networks(self) -> tuple[Infer, ...]: ...
+    @property
+    def pipelines(self) -> tuple[Pipeline[Any], ...]: ...
 
 
 class ImageModel(Protocol[Result]):
@@ -39,11 +59,8 @@ class ImageModel(Protocol[Result]):
         class_names: the class names by class_id; `()` if there are none.
         per_call: the settings that one call or request may change.
         channel_order: of NumPy arrays that are given as images.
-        batch_limit: the most images in one run.
-        image_device: the CUDA device where it takes images; None for a model that takes them on the host alone.
         timings: how long the stages of the last call took.
-        networks: the networks that it runs.
-        pipelines: those of its requests; the first one takes the images. A pipeline starts when it is first used.
+        details: for commands, the server and benchmarks.
     """
 
     @property
@@ -55,18 +72,12 @@ class ImageModel(Protocol[Result]):
     @property
     def channel_order(self) -> str: ...
     @property
-    def batch_limit(self) -> int: ...
-    @property
-    def image_device(self) -> Device | None: ...
-    @property
     def timings(self) -> Timings: ...
     @property
-    def networks(self) -> tuple[Infer, ...]: ...
-    @property
-    def pipelines(self) -> tuple[Pipeline[Any], ...]: ...
+    def details(self) -> ImageModelDetails: ...
 
     def result_type(self) -> type[Any]:
-        """What a call returns for an image; `object` where that is not known."""
+        """The type of the result of an image; `object` where it is not known."""
 
     def __call__(self, images: Any, *, return_exceptions: bool = False, **parameters: Any) -> Any:
         """The result of an image, or a list of results for a list of images."""

@@ -5,81 +5,42 @@ from __future__ import annotations
 import builtins
 import importlib
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
-from .._text import logger
-from ..errors import ConfigError, UnsupportedModelError, nearest
+from ..core.addresses import is_address, with_digest
+from ..core.model_source import ModelSource
+from ..core.text import logger
+from ..errors import ConfigError, InferenceError, UnsupportedModelError, nearest
 from ..graph.info import onnx_info
 from ..graph.passes import EndAtHead
 from ..infer import Infer
-from ..model_source import ModelSource
-from ..registry import load as load_network
-from .classifier import Classifier
+from ..loading.registry import load as load_network
 from .declaration import unknown_setting
 from .description import ModelDescription
-from .detr import DETR, RFDETR, RTDETR
-from .embedder import Embedder
-from .end_to_end import EndToEnd
-from .obb import YOLOv8OBB
-from .pose import EndToEndPose, YOLOv8Pose
 from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
-from .segment import EndToEndSeg, YOLOv5Seg, YOLOv8Seg
-from .semantic import SemanticSegmentation, TwinLiteNet
+from .registry import ALIASES, TYPES, looks_like
 from .vision import VisionModel, loading_names
-from .yolo import YOLOX, YOLOv5, YOLOv8
-from .yunet import YuNet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from ..model_source import ModelLike
-    from ..options import Progress
+    from ..core.model_source import ModelLike
+    from ..core.options import Progress
 
-__all__ = ["TYPES", "fitting_types", "load", "named_type", "source_of_wrapper", "type_names", "wrapper_type"]
+__all__ = [
+    "fitting_types",
+    "is_bundle",
+    "load",
+    "named_type",
+    "source_of_wrapper",
+    "type_names",
+    "wrapper_type",
+]
 
 _log = logger("infersdk.models")
-
-#: Every wrapper, by the name that a configuration and the command line use. A new task is one line here.
-TYPES: dict[str, builtins.type[VisionModel[Any]]] = {
-    "yolov5": YOLOv5,
-    "yolov8": YOLOv8,
-    "yolox": YOLOX,
-    "end-to-end": EndToEnd,
-    "yolov5-seg": YOLOv5Seg,
-    "yolov8-seg": YOLOv8Seg,
-    "end-to-end-seg": EndToEndSeg,
-    "yolov8-pose": YOLOv8Pose,
-    "end-to-end-pose": EndToEndPose,
-    "yolov8-obb": YOLOv8OBB,
-    "detr": DETR,
-    "rt-detr": RTDETR,
-    "rf-detr": RFDETR,
-    "yunet": YuNet,
-    "segmentation": SemanticSegmentation,
-    "twinlitenet": TwinLiteNet,
-    "classifier": Classifier,
-    "embedding": Embedder,
-}
-
-#: Other names of the same layouts.
-_SAME = {
-    "yolo11": "yolov8",
-    "yolov11": "yolov8",
-    "yolov7": "yolov5",
-    "yolov10": "end-to-end",
-    "yolo26": "end-to-end",
-    "yolov7-seg": "yolov5-seg",
-    "yolo11-seg": "yolov8-seg",
-    "yolo26-seg": "end-to-end-seg",
-    "rt-detrv2": "rt-detr",
-    "d-fine": "rt-detr",
-    "yolo11-pose": "yolov8-pose",
-    "yolo11-obb": "yolov8-obb",
-    "yolo26-pose": "end-to-end-pose",
-}
 
 
 def load(
@@ -88,25 +49,44 @@ def load(
     *,
     type: str | None = None,
     warm_up: bool | Progress = False,
+    sha256: str | None = None,
+    key: Any = None,
+    trust: str | os.PathLike[str] | None = None,
+    verify: Literal["first", "always", "never"] = "first",
     **settings: Any,
 ) -> VisionModel[Any]:
     """The wrapper that fits a model.
 
     Args:
-        path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already.
-        backend: what runs it; see `infersdk.load()`.
+        path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already; or a bundle, with
+            the wrapper and the settings in it (`infersdk.bundles`).
+        backend: the runtime; see `infersdk.load()`.
         type: a name of `TYPES`, or `"module:Class"` for a wrapper of your own; None decides by the file's metadata and
             shapes.
-        warm_up: whether every batch size and canvas is run on every instance before this returns, so that the first
-            request takes no longer than later ones: `warm_up()` of the wrapper. A function is called with the progress.
-        settings: what the wrapper's constructor takes.
+        warm_up: whether to call `warm_up()` of the wrapper, so that the first request takes no longer than later ones.
+            A function is called with the progress.
+        sha256: of the file at an address, hexadecimal, as `#sha256=` in the address.
+        key, trust: of a bundle: its key, and the public key that must have signed it; see `infersdk.bundles.Bundle`.
+        verify: when the golden samples of a bundle are run: on the first load on a machine (`"first"`), on each
+            (`"always"`), or not at all (`"never"`).
+        settings: those of the wrapper.
 
     Raises:
         ConfigError: an unknown type, or a setting that the wrapper does not have.
-        UnsupportedModelError: no wrapper fits, or several do: the message says what the file looks like.
+        UnsupportedModelError: no wrapper fits, or several do; the message names the likely families.
         BackendError, ModelError: see `infersdk.load()`.
     """
-    model = _load(path, backend, type, settings)
+    path = _local(path, sha256)
+    if is_bundle(path):
+        of_bundle = importlib.import_module(".bundles.loading", __package__.rpartition(".")[0]).load_bundle
+        model: VisionModel[Any] = of_bundle(
+            path, lambda source, kind, own: _load(source, backend, kind, own),
+            type=type, settings=settings, key=key, trust=trust, verify=verify,
+        )  # fmt: skip
+    elif key is not None or trust is not None:
+        raise ConfigError(f"key= and trust= are for a bundle, and {path!r} is none")
+    else:
+        model = _load(path, backend, type, settings)
     if warm_up:
         try:
             model.warm_up(warm_up if callable(warm_up) else None)
@@ -114,6 +94,23 @@ def load(
             model.close()
             raise
     return model
+
+
+def _local(path: ModelLike | Infer, sha256: str | None) -> ModelLike | Infer:
+    """A model; of an address the file that it names."""
+    if is_address(path):
+        return ModelSource.of(with_digest(path, sha256)).path or path
+    if sha256 is not None:
+        raise ConfigError(f"sha256= is for an address, hf://org/name@revision/file.onnx for example, not for {path!r}")
+    return path
+
+
+def is_bundle(path: Any) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether it is the path of a bundle. Loading reports errors of other paths."""
+    if not isinstance(path, (str, os.PathLike)) or isinstance(path, ModelSource) or not os.path.isfile(path):
+        return False
+    kind = ModelSource.of(path).format if os.path.getsize(path) else None
+    return kind is not None and kind.key == "bundle"
 
 
 def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dict[str, Any]) -> VisionModel[Any]:
@@ -147,20 +144,21 @@ def _unknown_setting(path: ModelLike, name: str, known: set[str], backend: str) 
     """The error for a setting that neither a wrapper nor the backend has."""
     source = None if _is_module(path) else ModelSource.of(path)
     if source is not None and source.format is not None and source.format.key == "onnx":
-        return unknown_setting(_type_of_file(source), name, options=loading_names(backend))
+        _, fitting = types_of_file(source)
+        if len(fitting) == 1:
+            return unknown_setting(TYPES[fitting[0]], name, options=loading_names(backend))
     return ConfigError(f"no wrapper has a setting {name!r}{nearest(name, known | loading_names(backend))}")
 
 
 def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None, **settings: Any) -> ModelLike:
-    """A model in the form in which its wrapper loads it, for `infersdk.load()`. It is for tools that hold the network
-    and measure what the wrapper does.
+    """A model as its wrapper loads it, for `infersdk.load()`: for tools that measure the network of a wrapper.
 
     Args:
         path, backend, type, settings: as `load()` takes them; of the settings, `device`, `decode_head` and
             `while_building` count.
 
     Raises:
-        ConfigError: an unknown type; or `decode_head="native"`, and what runs the model decodes it in the network.
+        ConfigError: an unknown type; or `decode_head="native"` where the network has to decode.
         ModelNotFoundError, ModelFormatError, InputError: as `ModelSource.of()`.
     """
     if type is not None and named_type(type).raw_layout is None:
@@ -172,7 +170,7 @@ def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> Mode
     """A model as the wrapper that fits it would load it: without the decoding of its head, where that can be."""
     is_missing = isinstance(path, (str, os.PathLike)) and not os.path.isfile(path) and not isinstance(path, ModelSource)
     if settings.get("decode_head") == "graph" or is_missing or _is_module(path):
-        return path  # loading it says what is wrong with it
+        return path  # loading it raises the error
     source = ModelSource.of(path, {**settings.get("options", {}), **settings}.get("external_data"))
     source = without_decoding(
         source, backend, settings.get("device"), settings.get("while_building"),
@@ -182,31 +180,35 @@ def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> Mode
 
 
 def _is_module(path: Any) -> bool:
-    """Whether it is a model of another framework, in place of a file."""
+    """Whether it is a model object of another framework."""
     return not isinstance(path, (str, os.PathLike, bytes, bytearray, memoryview)) and not hasattr(path, "read")
 
 
-def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
-    """The wrapper that fits an ONNX file, by what it declares; by what its graph computes, where that is not enough."""
+def types_of_file(source: ModelSource) -> tuple[ModelDescription, list[str]]:
+    """The description of an ONNX file, and the names of the wrappers that say yes: by its declarations, or by its graph
+    where these are not enough.
+    """
     info = onnx_info(source)
     model = ModelDescription.of_specs(source.name, info.inputs, info.outputs, info.metadata)
-    if model.has_open_outputs and len(fitting_types(model)) > 1:
+    fitting = fitting_types(model)
+    if model.has_open_outputs and len(fitting) > 1:
         head = head_cut_off(source.with_passes(EndAtHead()))
         if head is not None:
-            return next(kind for kind in TYPES.values() if kind.raw_layout == head.layout)
-    return wrapper_type(model)
+            fitting = [next(name for name, kind in TYPES.items() if kind.raw_layout == head.layout)]
+    return model, fitting
+
+
+def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
+    """The one wrapper that fits an ONNX file."""
+    model, fitting = types_of_file(source)
+    return TYPES[fitting[0]] if len(fitting) == 1 else wrapper_type(model)
 
 
 def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
     """The wrapper that fits a network."""
     kind = wrapper_type(network, settings)
-    if unknown := sorted(set(settings) - _all_settings()):
+    if unknown := sorted(set(settings) - set(kind.Settings.__struct_fields__)):
         raise unknown_setting(kind, unknown[0])
-    if other := sorted(set(settings) - set(kind.Settings.__struct_fields__)):
-        raise UnsupportedModelError(
-            f"{network.model.name} looks like {ModelDescription.of(network).looks_like}, and {kind.__name__} has no "
-            f"setting {other[0]!r}; its settings are {', '.join(kind.Settings.__struct_fields__)}"
-        )
     return kind(network, **settings)
 
 
@@ -214,60 +216,90 @@ _LOADING = {"device", "precision", "max_batch", "while_building"}
 
 
 def fitting_types(model: ModelDescription) -> list[str]:
-    """The names of the wrappers that recognize a model, and do not refuse it."""
-    return [name for name, kind in TYPES.items() if kind.refuses(model) is None and kind.recognizes(model)]
+    """The names of the wrappers that say yes to a model."""
+    return _with_answer(model, "yes")
+
+
+def _with_answer(model: ModelDescription, answer: str) -> list[str]:
+    return [name for name, kind in TYPES.items() if kind.recognises(model).answer == answer]
+
+
+def nearly_fitting(model: ModelDescription) -> dict[str, str]:
+    """The names of the wrappers that say nearly to a model, with their reasons."""
+    return {name: TYPES[name].recognises(model).because for name in _with_answer(model, "nearly")}
 
 
 def wrapper_type(
     network: Infer | ModelDescription, settings: Mapping[str, Any] | None = None
 ) -> builtins.type[VisionModel[Any]]:
-    """The one wrapper of `TYPES` that fits a network.
+    """The one wrapper of `TYPES` that says yes to a network.
 
-    Where several fit by what the file declares, each runs the network once, on noise. Those that refuse its outputs are
-    left out.
+    Where several do, each runs the network once, on noise; those that refuse its outputs are left out. Where none does,
+    those that say nearly are tried in the same way: the message names the ones whose first run passes.
 
     Args:
-        network: a network; or what a file declares, of which nothing is run.
+        network: a network; or the description of a file, which is not run.
         settings: those that the wrapper will have.
 
     Raises:
-        UnsupportedModelError: none fits, or several do. The message names the ones that do.
+        UnsupportedModelError: none fits, or several do.
     """
     model = network if isinstance(network, ModelDescription) else ModelDescription.of(network)
+    infer = network if isinstance(network, Infer) else None
     fitting = fitting_types(model)
-    if len(fitting) > 1 and isinstance(network, Infer) and model.has_open_outputs:
-        model = _run_once(network, model)  # a run shows what the file leaves open
+    if len(fitting) > 1 and infer is not None and model.has_open_outputs:
+        model = _run_once(infer, model)  # a run shows open dimensions
         fitting = fitting_types(model)
     trials: dict[str, _Trial] = {}
-    if len(fitting) > 1 and isinstance(network, Infer):
-        trials = {name: _try(TYPES[name], network, settings or {}) for name in fitting}
+    if len(fitting) > 1 and infer is not None:
+        trials = _tried(fitting, infer, settings)
         fitting = [name for name, trial in trials.items() if trial.refusal is None]
     if len(fitting) == 1:
-        _log.debug("%s looks like %s: wrapper %r", model.name, model.looks_like, fitting[0])
+        _log.debug("%s looks like %s: wrapper %r", model.name, looks_like(model), fitting[0])
         return TYPES[fitting[0]]
     if fitting:
-        readings = " or ".join(
-            f'type="{name}"' + (f" ({trials[name].open})" if name in trials and trials[name].open else "")
-            for name in fitting
-        )
         raise UnsupportedModelError(
             f"{model.name} can be read in more than one way, and nothing in the file says which is right: it looks "
-            f"like {model.looks_like}. Name it: {readings}"
+            f"like {looks_like(model)}. Name it: {_readings(fitting, trials)}"
         )
-    reasons = "".join(f". It is no {name}: {trial.refusal}" for name, trial in trials.items())
-    raise UnsupportedModelError(
-        f"no wrapper is for {model.name}: it looks like {model.looks_like}{reasons}. There are wrappers for "
-        f"{', '.join(TYPES)}; infersdk.load() runs any model, arrays in and arrays out"
+    raise _no_wrapper(model, infer, trials, settings)
+
+
+def _no_wrapper(
+    model: ModelDescription, infer: Infer | None, trials: Mapping[str, _Trial], settings: Mapping[str, Any] | None
+) -> UnsupportedModelError:
+    """The error for a model to which no wrapper says yes, or whose outputs those refuse that do."""
+    text = f"no wrapper is for {model.name}: it looks like {looks_like(model)}"
+    nearly = nearly_fitting(model)
+    if infer is not None:
+        trials = {**trials, **_tried(list(nearly), infer, settings)}
+        nearly = {name: reason for name, reason in nearly.items() if trials[name].refusal is None}
+    text += "".join(f". It is no {name}: {trial.refusal}" for name, trial in trials.items() if trial.refusal)
+    text += "".join(f". It is nearly a {name}, but {reason}" for name, reason in nearly.items())
+    if nearly and infer is not None:
+        text += f"; if that is what it is, give {_readings(list(nearly), trials)}"
+    return UnsupportedModelError(
+        f"{text}. There are wrappers for {', '.join(TYPES)}; infersdk.load() runs any model, arrays in and arrays out"
     )
 
 
+def _readings(names: Sequence[str], trials: Mapping[str, _Trial]) -> str:
+    """The types that a user may name, each with the settings that it needs."""
+    return " or ".join(
+        f'type="{name}"' + (f" ({trials[name].open})" if name in trials and trials[name].open else "")
+        for name in names
+    )  # fmt: skip
+
+
 class _Trial(NamedTuple):
-    """Why a wrapper refuses the outputs of a network; or, where it cannot be tried without settings of its own, which
-    these are.
-    """
+    """Why a wrapper refuses the outputs of a network; or which settings it needs for a trial."""
 
     refusal: str | None = None
     open: str | None = None
+
+
+def _tried(names: Sequence[str], network: Infer, settings: Mapping[str, Any] | None) -> dict[str, _Trial]:
+    return {name: _try(TYPES[name], network, settings or {}) for name in names}
 
 
 def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mapping[str, Any]) -> _Trial:
@@ -279,9 +311,12 @@ def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mappin
         except UnsupportedModelError as error:
             return _Trial(open=error.reason)
         try:
-            model(np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8))
+            width, height = model.input_size
+            model(np.random.default_rng(0).integers(0, 256, (min(height, 480), min(width, 640), 3), np.uint8))
         except UnsupportedModelError as error:
             return _Trial(refusal=error.reason)
+        except InferenceError as error:
+            return _Trial(refusal=f"its first run fails: {error}")
     return _Trial()
 
 
@@ -291,15 +326,15 @@ def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
         image = ImageInput.of(network.input_specs, None, 640)
     except UnsupportedModelError:
         return model
-    outputs = network(np.zeros((image.spec.fixed_batch or 1, *image.image_shape), image.spec.dtype))
-    return model.with_shapes({name: array.shape for name, array in outputs.items()})
+    outputs = network(image.feed(np.zeros((image.spec.fixed_batch or 1, *image.image_shape), image.spec.dtype)))
+    return model.with_shapes({name: array.shape for name, array in outputs.items()}, image.size)
 
 
 def named_type(name: str) -> builtins.type[VisionModel[Any]]:
     """The wrapper of a name in `TYPES`, or of `"module:Class"`."""
     if ":" in name:
         return _imported(name)
-    kind = TYPES.get(_SAME.get(name, name))
+    kind = TYPES.get(ALIASES.get(name, name))
     if kind is None:
         raise ConfigError(
             f"unknown type {name!r}; the types are {', '.join(type_names())}, or module:Class for your own wrapper"
@@ -310,7 +345,7 @@ def named_type(name: str) -> builtins.type[VisionModel[Any]]:
 
 def type_names() -> list[str]:
     """The names that `named_type()` knows."""
-    return [*TYPES, *_SAME]
+    return [*TYPES, *ALIASES]
 
 
 def _imported(name: str) -> builtins.type[VisionModel[Any]]:

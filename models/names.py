@@ -1,27 +1,33 @@
-"""Class names: from a list, from a file, or from what the model says of itself."""
+"""Class names: from a list, a file, a built-in data set, or the metadata of the model."""
 
 from __future__ import annotations
 
-import json
+import ast
 import os
+import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .._files import read_regular
+import msgspec
+
+from ..core.files import read_regular
+from ..data import CLASS_NAMES
 from ..errors import ConfigError, nearest
-from .literals import python_literal
 
-__all__ = ["class_names", "find_classes"]
+__all__ = ["class_names", "find_classes", "python_literal"]
 
 #: The largest file of class names, in bytes.
 MAX_BYTES = 16 << 20
+
+_lock = threading.Lock()
 
 
 def class_names(names: Sequence[str] | str | os.PathLike[str] | None, metadata: Mapping[str, str]) -> tuple[str, ...]:
     """The names by class_id.
 
     Args:
-        names: the names in order; a text file with one a line; or None for the model's own metadata, where Ultralytics'
-            exporters write `names` as a dict of number to name. `()` if there are none.
+        names: the names in order; a text file with one name in each line; or `"coco"` or `"imagenet"`. None takes them
+            from the model's metadata: Ultralytics' exporters write `names` as a dict of number to name.
 
     Raises:
         ConfigError: the file cannot be read, or is no list of names.
@@ -29,20 +35,24 @@ def class_names(names: Sequence[str] | str | os.PathLike[str] | None, metadata: 
     if names is None:
         return _from_metadata(metadata.get("names", ""))
     if isinstance(names, (str, os.PathLike)):
+        path = CLASS_NAMES.get(names, names) if isinstance(names, str) else names
         try:
-            lines = read_regular(names, MAX_BYTES).decode("utf-8").splitlines()
+            lines = read_regular(path, MAX_BYTES).decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot read the class names in {os.fspath(names)!r}: {reason}") from None
+            built_in = f"; built in are {', '.join(CLASS_NAMES)}" if isinstance(error, FileNotFoundError) else ""
+            raise ConfigError(f"cannot read the class names in {os.fspath(names)!r}: {reason}{built_in}") from None
         return tuple(line.strip() for line in lines if line.strip())
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"names is a list of strings or the path of a text file, not {names!r}")
+        raise ConfigError(
+            f"names is a list of strings, the path of a text file, or one of {', '.join(CLASS_NAMES)}, not {names!r}"
+        )
     return tuple(names)
 
 
 def _from_metadata(text: str) -> tuple[str, ...]:
     """`{0: 'person', 1: 'bicycle'}`, `['person', 'bicycle']`, or the same in JSON; `()` for anything else."""
-    for parse in (python_literal, json.loads):
+    for parse in (python_literal, msgspec.json.decode):
         try:
             result = parse(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -92,3 +102,16 @@ def find_classes(
     if not result:
         raise ConfigError("classes is empty; give one or more, or leave it out for all classes")
     return tuple(sorted(result))
+
+
+def python_literal(text: str) -> Any:
+    """The value of a literal: a number, a string, a list, a dict.
+
+    One thread at a time: CPython 3.11 counts how deep a tree is for all threads together, and raises SystemError in one
+    of two that parse (its issue 106905).
+
+    Raises:
+        ValueError, SyntaxError, MemoryError, RecursionError: it is none.
+    """
+    with _lock:
+        return ast.literal_eval(text)

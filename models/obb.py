@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from ..ops import DetectStats, nms_oriented
+from ..ops import DETECTION, DetectStats, nms_oriented
 from ..ops.device_oriented import DeviceOrientedBoxes
+from .description import ModelDescription, Recognition
+from .end_to_end import EndToEnd
 from .oriented import corners
+from .output_checks import check_pixels
 from .results import Detections
 from .yolo import DeviceBoxes, YOLOv8
 
@@ -20,30 +23,41 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
     from ..infer import Infer
-    from .description import ModelDescription
     from .execution import DevicePostprocess, Parameters
 
-__all__ = ["YOLOv8OBB"]
+__all__ = ["EndToEndOBB", "YOLOv8OBB"]
 
 #: Angles of boxes lie in a half turn, -45 to 135 degrees for Ultralytics' networks.
 LARGEST_ANGLE = 3.2
+#: Minimum median of angles that all lie in 0 to 1: that of an untrained network is 0.79, that of scores is lower.
+LEAST_MEDIAN = 0.5
 
 
 class YOLOv8OBB(YOLOv8):
     """YOLOv8-obb and YOLO11-obb: output [batch, 4 + classes + 1, boxes], whose last value is the angle in radians.
 
     The column `oriented` of its `Detections` is float32 (N, 5): x and y of the centre, width and height in pixels of
-    the image, and the angle; `Detections.corners` has the four corners, and `xyxy` what encloses them. NMS goes by the
-    probabilistic IoU of the turned boxes (`infersdk.ops.nms_oriented`), as Ultralytics does it.
+    the image, and the angle. `Detections.corners` has the four corners, and `xyxy` the enclosing boxes. NMS uses the
+    probabilistic IoU of oriented boxes (`infersdk.ops.nms_oriented`), as Ultralytics does.
 
     Arguments: see `YOLO` and `VisionModel`.
     """
 
     task: ClassVar[str] = "obb"
 
+    aliases: ClassVar[tuple[str, ...]] = ("yolo11-obb",)
+    family = "a detector of oriented boxes"
+
     @classmethod
-    def recognizes(cls, model: ModelDescription) -> bool:
-        return model.has_angle
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        known = super().recognises(model)
+        if known.answer == "yes" and model.task is None and (not model.names or model.keypoints is not None):
+            return Recognition.nearly("nothing in the file says that the last value of its boxes is an angle")
+        return known
+
+    @classmethod
+    def count_extra(cls, model: ModelDescription) -> int | None:
+        return 1
 
     @property
     def extra(self) -> int:
@@ -52,11 +66,11 @@ class YOLOv8OBB(YOLOv8):
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)
         angles = outputs[self._output][:, -1]
-        if (np.abs(angles) > LARGEST_ANGLE).any():
-            raise UnsupportedModelError(
-                f"what should be angles in radians reaches from {np.nanmin(angles):.4g} to {np.nanmax(angles):.4g} in "
-                "its first run"
-            )
+        if angles.min() > 0 and angles.max() <= 1 and np.median(angles) < LEAST_MEDIAN:
+            raise UnsupportedModelError("its angles may be scores: in its first run, all lie in 0 to 1, most below 0.5")
+        if angles.any() and (angles == np.rint(angles)).all():
+            raise UnsupportedModelError("its angles are whole numbers in its first run")
+        check_angles(angles)
 
     def suppression(self, candidates: int) -> tuple[float, int]:
         """The decoder keeps all candidates: upright boxes say little about the overlap of turned ones."""
@@ -76,35 +90,86 @@ class YOLOv8OBB(YOLOv8):
                 kept = nms_oriented(boxes, result["score"], classes, iou=self.iou)
                 chosen = kept[: self.max_det]
                 stats = stats._replace(kept=len(kept), dropped_detections=len(kept) - len(chosen))
-                results.append(self.oriented(boxes[chosen], result[chosen], stats, geometry))
+                results.append(oriented_detections(self, boxes[chosen], result[chosen], stats, geometry))
         finally:
             idle.append(decode)
         return results
 
-    def oriented(
-        self, boxes: npt.NDArray[np.float32], found: npt.NDArray[Any], stats: DetectStats, geometry: Geometry
-    ) -> Detections:
-        """The result of an image.
-
-        Args:
-            boxes: (N, 5) on the canvas.
-            found: (N,) with the fields `score` and `class_id`.
-        """
-        turned = to_source(boxes, geometry)
-        points = corners(turned)
-        xyxy = np.concatenate([points.min(axis=1), points.max(axis=1)], axis=1)
-        return Detections.of(
-            xyxy,
-            found["score"],
-            found["class_id"],
-            names=self.class_names,
-            size=geometry.source,
-            stats=stats,
-            oriented=turned,
-        )
-
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
         return _DeviceOriented(self, infer, capacity)
+
+
+class EndToEndOBB(EndToEnd):
+    """A detector of oriented boxes that chooses them itself: YOLO26-obb, and exports with NMS. Output [batch, boxes, 7]
+    of centre, width and height in pixels of the network's input, score, class and the angle in radians. The result is
+    as that of `YOLOv8OBB`.
+
+    Arguments: see `EndToEnd` and `VisionModel`.
+    """
+
+    aliases: ClassVar[tuple[str, ...]] = ("yolo26-obb",)
+    task: ClassVar[str] = "obb"
+    family: ClassVar[str] = "an end-to-end detector of oriented boxes"
+
+    @classmethod
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        known = super().recognises(model)
+        if known.answer == "yes" and model.task is None:
+            return Recognition.nearly("nothing in the file says that the last value of its boxes is an angle")
+        return known
+
+    @classmethod
+    def count_extra(cls, model: ModelDescription) -> int | None:
+        return 1
+
+    @property
+    def extra(self) -> int:
+        return 1
+
+    def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
+        rows, stats = self._choose(outputs[self._output])
+        found = np.zeros(len(rows), DETECTION)
+        found["score"], found["class_id"] = rows[:, 4], np.rint(rows[:, 5])
+        return oriented_detections(self, rows[:, [0, 1, 2, 3, 6]], found, stats, geometry)
+
+    def verify_boxes(self, rows: npt.NDArray[Any]) -> None:
+        if len(rows):
+            check_pixels(rows[:, :4], self.input_size)
+            check_angles(rows[:, 6])
+
+
+def check_angles(angles: npt.NDArray[Any]) -> None:
+    """For angles of the first run."""
+    if (np.abs(angles) > LARGEST_ANGLE).any():
+        raise UnsupportedModelError(
+            f"its angles reach from {np.nanmin(angles):.4g} to {np.nanmax(angles):.4g} radians in its first run"
+        )
+
+
+def oriented_detections(
+    model: YOLOv8OBB | EndToEndOBB,
+    boxes: npt.NDArray[np.float32],
+    found: npt.NDArray[Any],
+    stats: DetectStats,
+    geometry: Geometry,
+) -> Detections:
+    """The result of an image.
+
+    Args:
+        boxes: (N, 5) on the canvas.
+        found: (N,) with the fields `score` and `class_id`.
+    """
+    turned = to_source(boxes, geometry)
+    points = corners(turned)
+    return Detections.of(
+        np.concatenate([points.min(axis=1), points.max(axis=1)], axis=1),
+        found["score"],
+        found["class_id"],
+        names=model.class_names,
+        size=geometry.source,
+        stats=stats,
+        oriented=turned,
+    )
 
 
 class _DeviceOriented(DeviceBoxes[YOLOv8OBB]):
@@ -121,7 +186,7 @@ class _DeviceOriented(DeviceBoxes[YOLOv8OBB]):
         assert stream is not None
         self._forget_variants()
         self._queued_boxes = []
-        for model, rows in self._rows(parameters):
+        for model, rows in self._model._by_settings(parameters):
             decoder, block = self._of(model)
             oriented = self._oriented.get(id(decoder))
             if oriented is None:
@@ -138,7 +203,7 @@ class _DeviceOriented(DeviceBoxes[YOLOv8OBB]):
         for model, oriented, chosen in self._queued_boxes:
             for i in chosen:
                 result, stats = oriented.unpack(i)
-                results[i] = model.oriented(result["xywhr"], result, stats, geometries[i])
+                results[i] = oriented_detections(model, result["xywhr"], result, stats, geometries[i])
         return results
 
     def close(self) -> None:

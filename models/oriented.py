@@ -16,8 +16,8 @@ def corners(oriented: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """The corners of oriented boxes, in order around each.
 
     Args:
-        oriented: `[..., 5]`: the centre's x and y, width and height in pixels, and the angle in radians by which the
-            side of the width is turned from the x axis towards the y axis, which points down.
+        oriented: `[..., 5]`: the centre's x and y, width and height in pixels, and the angle in radians. The angle
+            turns the side of the width from the x axis towards the y axis, which points down.
 
     Returns:
         `[..., 4, 2]` of x and y. For an angle of 0: left top, right top, right bottom, left bottom.

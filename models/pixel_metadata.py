@@ -1,4 +1,4 @@
-"""How a classifier wants its pixels, as far as the model file says: mean, std, scale, colour order, size, filter."""
+"""Preprocessing of a classifier by the metadata of its file: mean, std, scale, colour order, size, filter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from .literals import python_literal
+from .names import python_literal
 
 __all__ = ["pixel_settings"]
 
@@ -18,12 +18,14 @@ _FILTERS = ("bilinear", "bicubic")
 
 
 def pixel_settings(metadata: Mapping[str, str], given: Collection[str] = ()) -> dict[str, Any]:
-    """The settings of `Classifier` that metadata holds, under the names of these settings; {} if there are none.
+    """The settings of `Classifier` in the metadata of a file, by name; {} if there are none.
 
-    Known are `mean`, `std`, `scale`, `input_order` (also `color_order`), `input_size` (channels, height, width, or
-    height, width; also `imgsz`), `crop_pct` and `interpolation`, as timm's configurations have most of them, and
-    `mean_values`, `scale_values` and `reverse_input_channels` of OpenVINO's model_api, also behind `model_info `. Of
-    Ultralytics' exports `author` says that pixels are 0 to 1.
+    Known entries are:
+
+    - `mean`, `std`, `scale`, `input_order` (also `color_order`), `crop_pct` and `interpolation`, as in timm;
+    - `input_size` (also `imgsz`): channels, height and width, or height and width;
+    - `mean_values`, `scale_values` and `reverse_input_channels` of OpenVINO's model_api, also after `model_info `;
+    - `author`: pixels of Ultralytics' exports are 0 to 1.
 
     Args:
         given: the settings that are known already: entries for these are not read.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 
-from .description import ModelDescription
+from ..errors import UnsupportedModelError
+from .description import ModelDescription, Recognition
 from .end_to_end import EndToEnd
-from .keypoints import KeypointShape, to_keypoints
-from .output_checks import check_scores
+from .output_checks import check_scores, lies_in_unit
 from .results import Detections
 from .vision import VisionModel
 from .yolo import DeviceBoxesWithRows, YOLOv8
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EndToEndPose", "YOLOv8Pose"]
 
+#: (points, values a point), values being 2 (x, y) or 3 (x, y, score).
+KeypointShape = tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=2, le=3)]]
+
 
 class _Pose(VisionModel[Detections]):
-    """What pose models have in common.
+    """Base class of pose models.
 
     Args:
         keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's metadata.
@@ -37,10 +41,18 @@ class _Pose(VisionModel[Detections]):
     keypoints: KeypointShape | None = None
 
     task: ClassVar[str] = "pose"
+    _hooks: ClassVar[frozenset[str]] = frozenset({"keypoint_shape"})
 
     @classmethod
-    def recognizes(cls, model: ModelDescription) -> bool:
-        return model.task == "pose" or model.keypoints is not None
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        known = super().recognises(model)
+        if known.answer == "yes" and model.task is None and model.keypoints is None:
+            return Recognition.nearly("its metadata has no kpt_shape")
+        return known
+
+    @classmethod
+    def count_extra(cls, model: ModelDescription) -> int | None:
+        return None if model.keypoints is None else model.keypoints[0] * model.keypoints[1]
 
     @cached_property
     def keypoint_shape(self) -> tuple[int, int]:
@@ -59,12 +71,22 @@ class _Pose(VisionModel[Detections]):
         return points * values
 
     def _verify_points(self, values: npt.NDArray[Any]) -> None:
-        """Looks at the keypoints of the first run, (..., points * values)."""
-        if self.keypoint_shape[1] == 3:
+        """Checks the keypoints of the first run, (..., points * values)."""
+        points, each = self.keypoint_shape
+        if each == 3:
             check_scores(values[..., 2::3], "scores of keypoints")
+        places = values.reshape(*values.shape[:-1], points, each)[..., :2]
+        if places.any() and lies_in_unit(places):
+            raise UnsupportedModelError(
+                "its keypoints lie in 0 to 1 in its first run; they may be fractions or scores, not pixels"
+            )
 
     def _keypoints(self, values: npt.NDArray[np.float32], geometry: Geometry) -> dict[str, Any]:
-        return {"keypoints": to_keypoints(values, *self.keypoint_shape, geometry)}
+        """The column `keypoints`; `values` are (boxes, points * values a point), in pixels of the canvas."""
+        points, each = self.keypoint_shape
+        rows = values.reshape(-1, points, each).copy()
+        rows[..., :2] = geometry.to_source(rows[..., :2].reshape(-1, 2)).reshape(-1, points, 2)
+        return {"keypoints": rows}
 
 
 class YOLOv8Pose(_Pose, YOLOv8):
@@ -78,6 +100,9 @@ class YOLOv8Pose(_Pose, YOLOv8):
 
     Further arguments: see `YOLO` and `VisionModel`.
     """
+
+    aliases: ClassVar[tuple[str, ...]] = ("yolo11-pose",)
+    family = "a pose model"
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)
@@ -102,9 +127,8 @@ class EndToEndPose(_Pose, EndToEnd):
     Further arguments: see `EndToEnd` and `VisionModel`.
     """
 
-    @classmethod
-    def count_extra(cls, model: ModelDescription) -> int | None:
-        return None if model.keypoints is None else model.keypoints[0] * model.keypoints[1]
+    aliases: ClassVar[tuple[str, ...]] = ("yolo26-pose",)
+    family = "an end-to-end pose model"
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)

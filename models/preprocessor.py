@@ -1,4 +1,4 @@
-"""How images become a network's input: where their pixels go, and what happens to each pixel."""
+"""Preprocessing: from images to the input of a network."""
 
 from __future__ import annotations
 
@@ -20,16 +20,28 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ..core.tensor import Tensor
+    from ..core.tensor_spec import TensorSpec
     from ..image import ImageView
     from ..infer import Infer
-    from ..tensor import Tensor
-    from ..tensor_spec import TensorSpec
 
-__all__ = ["ImageInput", "Preprocessor", "as_size", "geometry_of_pixels", "view_of"]
+__all__ = [
+    "SIZE_INPUT",
+    "ImageInput",
+    "Preprocessor",
+    "as_size",
+    "geometry_of_pixels",
+    "image_axes",
+    "image_sides",
+    "view_of",
+]
 
 Size = tuple[int, int]
 
-#: Images that go through together when nothing else limits the batch.
+#: The second input of networks that scale their boxes themselves (D-FINE, RT-DETR): (width, height) of each image. It
+#: is filled with the size of the network's input, so that boxes are pixels of the input.
+SIZE_INPUT = "orig_target_sizes"
+#: Maximum batch size where nothing else limits it.
 DEFAULT_BATCH = 8
 
 
@@ -41,51 +53,55 @@ class ImageInput:
         spec: the input as the model declares it.
         size: (width, height) in pixels.
         layout: `"chw"` or `"hwc"`.
+        channels: 3, or 1 of gray images.
         dtype: `"float32"`, `"float16"` or `"uint8"`.
-        channels: 3.
+        size_spec: the input `SIZE_INPUT`, where there is one.
     """
 
     spec: TensorSpec
     size: Size
     layout: Literal["chw", "hwc"]
+    channels: Literal[1, 3] = 3
+    size_spec: TensorSpec | None = None
 
     @classmethod
     def of(cls, specs: Sequence[TensorSpec], asked: Size | None, fallback: int) -> ImageInput:
-        """The one input of a network, NCHW or NHWC with three channels.
+        """The one input of a network, NCHW or NHWC with three channels or one.
 
         Args:
             specs: the network's inputs.
-            asked: (width, height) that was asked for, for a model that leaves it open.
-            fallback: the side of the square where the model leaves it open and nothing was asked for.
+            asked: the requested (width, height), for a model that leaves it open.
+            fallback: the side of the square input, where the model leaves it open and no size is requested.
 
         Raises:
             UnsupportedModelError: this is no input of images; the message has the reason alone.
-            ConfigError: another size was asked for than the model has.
+            ConfigError: the requested size is not that of the model.
         """
         if (reason := cls.refuses(specs)) is not None:
             raise UnsupportedModelError(reason)
-        spec = specs[0]
-        layout: Literal["chw", "hwc"] = "hwc" if spec.shape[1] != 3 and spec.shape[3] == 3 else "chw"
-        height, width = spec.shape[2:] if layout == "chw" else spec.shape[1:3]
+        spec, size_spec = _images_and_sizes(specs)
+        axes = image_axes(spec.shape)
+        assert axes is not None
+        height, width = image_sides(spec.shape)
         sides = []
         for side, wanted in zip((width, height), asked or (None, None), strict=True):
             if isinstance(side, int) and wanted not in (None, side):
                 raise ConfigError(f"the model's input is {width} x {height}; it cannot be set to {asked}")
             sides.append(side if isinstance(side, int) else wanted or fallback)
-        return cls(spec, (sides[0], sides[1]), layout)
+        return cls(spec, (sides[0], sides[1]), *axes, size_spec)
 
     @staticmethod
     def refuses(specs: Sequence[TensorSpec]) -> str | None:
         """Why inputs are not one input of images; None if they are."""
-        if len(specs) != 1:
+        spec, size_spec = _images_and_sizes(specs)
+        if len(specs) != (1 if size_spec is None else 2):
             return f"it has {len(specs)} inputs, not one for images"
-        spec = specs[0]
         if len(spec.shape) != 4:
             return f"its input {spec} does not have the four dimensions of a batch of images"
         if spec.dtype not in (np.float32, np.float16, np.uint8):
             return f"its input {spec} takes neither float32, float16 nor uint8"
-        if 3 not in (spec.shape[1], spec.shape[3]) and isinstance(spec.shape[1], int):
-            return f"its input {spec} has {spec.shape[1]} channels, not 3"
+        if image_axes(spec.shape) is None:
+            return f"its input {spec} has neither three channels nor one, as its second or its last dimension"
         return None
 
     @property
@@ -100,32 +116,66 @@ class ImageInput:
     def image_shape(self) -> tuple[int, int, int]:
         """The shape of one image in the input, without the batch."""
         width, height = self.size
-        return (3, height, width) if self.layout == "chw" else (height, width, 3)
+        return (self.channels, height, width) if self.layout == "chw" else (height, width, self.channels)
 
     @cached_property
     def image_nbytes(self) -> int:
         """The bytes of one image in the input."""
         return math.prod(self.image_shape) * self.spec.dtype.itemsize
 
+    def transform(self, *, order: Literal["rgb", "bgr", "gray"] = "rgb", **pixels: Any) -> PixelTransform:
+        """The conversion of each pixel, in the layout and type of this input.
+
+        Args:
+            order: of three channels. A single channel is gray: (3735 B + 19235 G + 9798 R + 16384) >> 15 of each pixel
+                before it is resized, the bytes of OpenCV's BGR2GRAY.
+            pixels: `fill`, `scale` and `bias` of `PixelTransform`.
+
+        Raises:
+            UnsupportedModelError: `order` is gray, and the input has three channels; or the input has one, and the
+                numbers of three channels differ. The message has the reason alone.
+        """
+        if self.channels == 1:
+            single = {name: _single(name, value) for name, value in pixels.items()}
+            return PixelTransform("gray", self.layout, self.dtype, **single)
+        if order == "gray":
+            raise UnsupportedModelError(f"its input {self.spec} has three channels, and order='gray' gives one")
+        return PixelTransform(order, self.layout, self.dtype, **pixels)
+
     def batch_limit(self, infer: Infer, asked: int | None = None) -> int:
-        """The most images in one run: what is asked for, what the network was loaded for, or 8; or its fixed batch."""
+        """Maximum number of images in one run: the fixed batch, the requested one, that of the network, or 8."""
         fixed = self.spec.fixed_batch
         return fixed if fixed is not None else asked or infer.max_batch or DEFAULT_BATCH
 
     def tensor(self, infer: Infer, images: int, limit: int) -> Tensor:
-        """The bound input of `infer`, sized for so many images at least, and `limit` at most."""
+        """The bound input of `infer`, resized for `images` rows or more, up to `limit`."""
         tensor: Tensor = infer.inputs[self.spec.name]
-        rows = min(infer.bucket_batch(images), limit) if self.has_free_batch else limit
+        rows = min(infer.scheduling.bucket_batch(images), limit) if self.has_free_batch else limit
+        if self.size_spec is not None:
+            infer.inputs[self.size_spec.name].resize((rows, 2)).numpy(writable=True)[:] = self.size
         return tensor.resize((rows, *self.image_shape))
+
+    def feed(self, images: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+        """The inputs by name for an array of images, as a call of the network takes them."""
+        if self.size_spec is None:
+            return {self.spec.name: images}
+        sizes = np.tile(np.array(self.size, self.size_spec.dtype), (len(images), 1))
+        return {self.spec.name: images, self.size_spec.name: sizes}
+
+
+def _images_and_sizes(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec | None]:
+    """The input of images, and `SIZE_INPUT` where there is one."""
+    sizes = next((spec for spec in specs if spec.name == SIZE_INPUT and len(spec.shape) == 2), None)
+    return next((spec for spec in specs if spec is not sizes), specs[0]), sizes
 
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """What a wrapper says of its preprocessing.
+    """The preprocessing of a wrapper.
 
     Args:
         input: the network's input.
-        transform: what happens to each pixel.
+        transform: the conversion of each pixel.
         geometry: makes the geometry of an image of (width, height); asked once for each size.
         channel_order: of NumPy arrays that are given as images: `"bgr"`, `"rgb"` or `"nv12"`.
         scaled_decode: decode JPEG files at 1/2, 1/4 or 1/8 of their size, where no less is left than the resize needs.
@@ -142,6 +192,11 @@ class Preprocessor:
     _cached: Callable[[Size], Geometry] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.transform.channels != self.input.channels:
+            raise UnsupportedModelError(
+                f"its input {self.input.spec} has {self.input.channels} channels, and its preprocessing gives "
+                f"{self.transform.channels} ({self.transform.order!r}); make it with ImageInput.transform()"
+            )
         # Frames of a video and of cameras repeat their size.
         geometry = self.geometry if self.interpolation == "bilinear" else lambda size: Geometry.stretch(size, size)
         object.__setattr__(self, "_cached", lru_cache(maxsize=64)(geometry))
@@ -151,9 +206,9 @@ class Preprocessor:
         cls, input: ImageInput, *, channel_order: str = "bgr", centred: bool = True, **pixels: Any
     ) -> Preprocessor:
         """The image is scaled to fit, and centred or put in the upper left corner; the rest is filled. `pixels`:
-        settings of `PixelTransform`.
+        those of `ImageInput.transform()`.
         """
-        transform = PixelTransform(layout=input.layout, dtype=input.dtype, **pixels)
+        transform = input.transform(**pixels)
 
         def in_corner(size: Size) -> Geometry:
             scale = min(input.size[0] / size[0], input.size[1] / size[1])
@@ -167,14 +222,14 @@ class Preprocessor:
 
     @classmethod
     def stretch(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
-        """The image is stretched to the input's size. `pixels`: settings of `PixelTransform`."""
-        transform = PixelTransform(layout=input.layout, dtype=input.dtype, **pixels)
+        """The image is stretched to the input's size. `pixels`: those of `ImageInput.transform()`."""
+        transform = input.transform(**pixels)
         return cls(input, transform, lambda size: Geometry.stretch(size, input.size), channel_order)
 
     @classmethod
     def crop(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
-        """The image is scaled to cover the input, and its centre cropped. `pixels`: settings of `PixelTransform`."""
-        transform = PixelTransform(layout=input.layout, dtype=input.dtype, **pixels)
+        """The image is scaled to cover the input, and its centre is cropped. `pixels`: as `ImageInput.transform()`."""
+        transform = input.transform(**pixels)
 
         def covering(size: Size) -> Geometry:
             scale = max(input.size[0] / size[0], input.size[1] / size[1])
@@ -217,7 +272,7 @@ class Preprocessor:
         return self.read(source)
 
     def geometry_of(self, size: Size) -> Geometry:
-        """How an image of (width, height) comes onto the canvas; `HostImage.size` where it was reduced."""
+        """The geometry of an image of (width, height); of a reduced one, by `HostImage.size`."""
         return self._cached(size)
 
     def _resized_size(self, size: Size) -> Size:
@@ -252,6 +307,42 @@ class Preprocessor:
         out = np.empty((len(several), *self.input.image_shape), self.input.spec.dtype)
         self.write(several, out.ctypes.data, out.nbytes, ImageBatch(len(several)))
         return out
+
+
+def image_axes(shape: Sequence[int | str | None]) -> tuple[Literal["chw", "hwc"], Literal[1, 3]] | None:
+    """Where a batch of images has its channels, and how many: `("chw", 3)`. None where neither place has three or one,
+    or both have one. Channels that the model leaves open are three, in front of the sides.
+
+    Args:
+        shape: four dimensions.
+    """
+    _, first, _, last = shape
+    if first == 3:
+        return "chw", 3
+    if last == 3:
+        return "hwc", 3
+    if last == 1 and first != 1:
+        return "hwc", 1
+    if first == 1 and last != 1:
+        return "chw", 1
+    return None if isinstance(first, int) else ("chw", 3)
+
+
+def image_sides(shape: Sequence[int | str | None]) -> Sequence[int | str | None]:
+    """The height and width of a batch of images; the last two dimensions of other inputs."""
+    axes = image_axes(shape)
+    return shape[1:3] if axes is not None and axes[0] == "hwc" else shape[2:]
+
+
+def _single(name: str, value: Any) -> Any:
+    """The number for one channel, of numbers for three that are the same."""
+    numbers = set(value) if isinstance(value, Sequence) else {value}
+    if len(numbers) != 1:
+        raise UnsupportedModelError(
+            f"its input has one channel, and {name} has the numbers of three, {tuple(value)}; give a preset whose "
+            'channels are the same, such as "unit" (0 to 1), or one number for each setting'
+        )
+    return numbers.pop()
 
 
 def view_of(image: HostImage) -> ImageView:

@@ -1,8 +1,8 @@
-"""Detectors whose network ends at the maps of its head: which are loaded so, and what their outputs stand for.
+"""Detectors whose network is loaded without the decoding of its head.
 
-On a processor the decoding in a network moves values that a threshold drops right behind it. Where a graph proves what
-its decoding computes (`infersdk.graph.passes.EndAtHead`), the network is loaded without it, and the native decoder
-starts at the maps. On CUDA devices the decoding is fused, and stays in the network.
+On a processor, the decoding in a network computes values that the threshold drops. Where the graph ends with a known
+decoding (`infersdk.graph.passes.EndAtHead`), the network is loaded without it, and the native decoder starts at the
+maps. On CUDA devices the decoding is fused, and stays in the network.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..device import Device
+from ..core.device import Device
+from ..core.model_source import ModelLike, ModelSource
+from ..core.tensor_spec import TensorSpec
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.domains import foreign_domains
 from ..graph.files import borrowed_model, proto_of
 from ..graph.graph_end import UnprovenError
 from ..graph.passes import EndAtHead, apply_passes
 from ..graph.raw_head import RawHead
-from ..model_source import ModelLike, ModelSource
+from ..loading.registry import backend_class, backends
 from ..ops import GridLevel, RawHeadDecoder
-from ..registry import backend_class, backends
-from ..tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,10 +70,10 @@ def without_decoding(
 
 
 def _reason_against(source: ModelSource, backend: str, device: str | None, while_building: object) -> str | None:
-    """Why a model keeps its decoding, whatever its graph is; None where the graph decides."""
+    """Why a model keeps its decoding for reasons other than its graph; None where the graph decides."""
     if backend not in _BACKENDS:
         return f"backend {backend!r} decodes in the network"
-    kind = Device.parse(device if device is not None else backend_class(backend).default_device).kind
+    kind = Device.parse(device if device is not None else backend_class(backend).declaration.default_device).kind
     if kind != "cpu":
         return f"on device {kind!r} the network decodes"
     if while_building is not None:
@@ -133,9 +133,7 @@ def _head_in(source: ModelSource) -> RawHead:
 
 
 def head_cut_off(model: ModelLike) -> RawHead | None:
-    """The head at which a model ends when it is loaded; None where it keeps its outputs: `without_decoding()` has found
-    a reason, or its graph does not prove what it computes.
-    """
+    """The head at which a model ends when it is loaded; None where it keeps its decoding."""
     if not isinstance(model, ModelSource) or not any(isinstance(one, EndAtHead) for one in model.passes):
         return None
     try:
@@ -150,7 +148,7 @@ def raw_head_of(metadata: Mapping[str, str], outputs: Sequence[TensorSpec]) -> R
     return head if head is not None and list(head.names) == [spec.name for spec in outputs] else None
 
 
-# ---- what the maps stand for ----
+# ---- the maps ----
 
 
 def decoded_shape(head: RawHead, shapes: Mapping[str, Sequence[int | str | None]]) -> Shape:
@@ -176,9 +174,9 @@ class HeadMaps:
     """The maps of a batch, where other networks give an array of decoded boxes.
 
     Attributes:
-        head: what they are maps of.
-        maps: `[batch, channels, height, width]` each, or `[batch, height, width, channels]` where a level says so; a
-            level with weights has its features.
+        head: the head of these maps.
+        maps: `[batch, channels, height, width]` each, or `[batch, height, width, channels]` for levels with channels
+            last; a level with weights has its features.
     """
 
     head: RawHead
@@ -198,7 +196,7 @@ class HeadMaps:
 
     @property
     def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """What a decoder is made for."""
+        """The shape of each map of one image."""
         return tuple(one.shape[1:] for one in self.maps)
 
     @property

@@ -1,4 +1,4 @@
-"""Giving a wrapper's memory back, now or when it has not been used for a while."""
+"""Releasing the memory of a wrapper, now or after some time without use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from .._text import logger
+from ..core.text import logger
 from ..errors import InferenceError
 from ..pipeline.abandoned import prepare_elsewhere, run_elsewhere
 
@@ -21,12 +21,12 @@ _log = logger("infersdk.models")
 
 
 class IdleRelease:
-    """Counts what uses a model, and releases it when nothing does. In its `with` block the model is used.
+    """Counts the uses of a model, and releases it when there are none. In its `with` block the model is used.
 
     Args:
-        release: gives the memory back; called with nothing in use. What it returns is called afterwards, when the model
-            may be used again: ending threads may take a while, and these may be using the model.
-        requests: how many requests are on their way.
+        release: frees the memory; called while the model is not used. The function that it returns is called
+            afterwards, when the model may be used again: it ends threads, which may take a while.
+        requests: the number of requests that have not ended.
         name: of the model, for messages.
     """
 
@@ -50,7 +50,7 @@ class IdleRelease:
             self._last_use = monotonic()
 
     def until_the_end(self, results: Iterator[T]) -> Iterator[T]:
-        """These results; the model is used until they end."""
+        """These results; the model counts as used until they end."""
         prepare_elsewhere()
         self.__enter__()
         try:
@@ -67,14 +67,14 @@ class IdleRelease:
         """Releases the model.
 
         Raises:
-            InferenceError: calls, streams or requests are on their way.
+            InferenceError: calls, streams or requests are running.
         """
         with self._changed:
             uses, requests = self._uses, self._requests()
             if uses or requests:
                 raise InferenceError(
-                    f"{self._name} cannot be released: {uses} calls or streams and {requests} requests are on their "
-                    "way; wait for their results, or use release(after=seconds)"
+                    f"{self._name} cannot be released: {uses} calls or streams and {requests} requests are "
+                    "running; wait for their results, or use release(after=seconds)"
                 )
             finish = self._release()
         finish()
@@ -85,7 +85,7 @@ class IdleRelease:
         return self._after is not None
 
     def after(self, seconds: float) -> None:
-        """Releases the model whenever it has not been used for so many seconds."""
+        """Releases the model after this number of seconds without use, each time."""
         with self._changed:
             self._after, self._last_use = seconds, monotonic()
             self._changed.notify_all()
@@ -114,7 +114,7 @@ class IdleRelease:
         return None
 
     def close(self) -> None:
-        """Releases nothing any more. Waits for a release that is under way."""
+        """Ends the watching, and waits for a release in progress."""
         with self._changed:
             self._after = None
             self._changed.notify_all()

@@ -5,19 +5,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ConfigError
+from .image_calls import ImageCalls
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from ..core.options import Progress
     from ..image import HostImage, ImageSource
     from ..infer import Infer
-    from ..options import Progress
     from ..pipeline import BatchBuffer, Pipeline
-    from ..pipeline.pipeline import Servable
     from ..pipeline.request import Request
+    from .details import ModelDetails
     from .releasing import IdleRelease
 
 __all__ = ["PipelineHolder", "Requests"]
@@ -26,27 +27,27 @@ T = TypeVar("T")
 Result = TypeVar("Result")
 
 
-class Requests(Generic[Result]):
-    """What a wrapper offers beside calls: `submit()`, `map()` and `infer()`, through a pipeline of its own."""
+class Requests(ImageCalls[Result]):
+    """Requests to a model through its own pipeline: `submit()`, `map()` and `infer()`."""
 
     network: Infer
     _pipeline_holder: PipelineHolder
     _idle: IdleRelease
 
     @abstractmethod
-    def batch_buffer(self, capacity: int | None) -> BatchBuffer:
+    def _batch_buffer(self, capacity: int | None) -> BatchBuffer:
         """For a pipeline: a new batch buffer on a clone of the network."""
 
     @property
-    def pipeline(self) -> Pipeline[Result]:
-        """What runs the requests of `submit()`, `map()` and `infer()`; it is made when it is first asked for."""
-        pipeline: Pipeline[Result] = self._pipeline_holder.get(self)
-        return pipeline
+    @abstractmethod
+    def details(self) -> ModelDetails:
+        """Its details, for pipelines, commands, the server and benchmarks."""
 
     @property
-    def pipelines(self) -> tuple[Pipeline[Any], ...]:
-        """The pipeline alone; compositions have several."""
-        return (self.pipeline,)
+    def pipeline(self) -> Pipeline[Result]:
+        """The pipeline of `submit()`, `map()` and `infer()`, made on first access."""
+        pipeline: Pipeline[Result] = self._pipeline_holder.get(self)
+        return pipeline
 
     def configure_pipeline(self, **settings: Any) -> Pipeline[Result]:
         """Makes the pipeline with settings of your own: those of `infersdk.pipeline.PipelineSettings`.
@@ -57,15 +58,6 @@ class Requests(Generic[Result]):
         pipeline: Pipeline[Result] = self._pipeline_holder.make(self, settings)
         return pipeline
 
-    def set_pipeline_defaults(self, settings: Mapping[str, Any]) -> None:
-        """The settings of the pipeline where `configure_pipeline()` says nothing: those of a configuration file."""
-        self._pipeline_holder.settings = settings
-
-    @property
-    def pipeline_settings(self) -> Mapping[str, Any]:
-        """The settings that were given for the pipeline, whether it is there yet or not."""
-        return self._pipeline_holder.settings
-
     def submit(
         self,
         image: ImageSource | HostImage,
@@ -74,7 +66,7 @@ class Requests(Generic[Result]):
         deadline: float | None = None,
         **parameters: Any,
     ) -> Future[Result]:
-        """One image, run together with whatever else is waiting; any number of threads may call. See
+        """One image, batched with other waiting requests; any number of threads may call. See
         `Pipeline.submit()`.
         """
         if self._idle.watches:
@@ -115,7 +107,7 @@ class Requests(Generic[Result]):
     ) -> Iterator[Result]:
         """The results of any number of images, in order; they may be endless. See `Pipeline.map()`."""
         results = self.pipeline.map(images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters)
-        return self.in_use(results)
+        return self._idle.until_the_end(results)
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
@@ -127,10 +119,8 @@ class Requests(Generic[Result]):
         return await self.pipeline.infer(image, deadline=deadline, **parameters)
 
     def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
-        """Makes the pipeline, and runs batches of all sizes on all of its instances, and as calls do: the first request
-        and the first call take no longer than later ones. See `infersdk.pipeline.Pipeline.warm_up()`.
-
-        Requests may come meanwhile; calls may not, since a wrapper serves the calls of one thread at a time.
+        """Runs batches of all sizes, as calls and on all instances of the pipeline. The first request and the first
+        call then take no longer than later ones. See `infersdk.pipeline.Pipeline.warm_up()`.
         """
         with self._idle:
             self._warm_up_calls(progress, example)
@@ -140,16 +130,16 @@ class Requests(Generic[Result]):
         """Runs batches of all sizes as calls do, where calls do not go through the pipeline."""
 
     def release(self, *, after: float | None = None) -> None:
-        """Gives the memory of the model back, and keeps what it is loaded from again in milliseconds on the host.
+        """Frees the memory of the model, and keeps a copy on the host that loads in milliseconds.
 
         The next call or request loads it. The pipeline ends, and the next request makes another one with the same
-        settings; its statistics begin anew. Clones of this wrapper keep their memory: release them as well.
+        settings and new statistics. Clones of this wrapper keep their memory: release them as well.
 
         Args:
-            after: seconds without use after which this happens, each time, from now on; None is now.
+            after: seconds without use after which the model is released, each time from now on; None releases it now.
 
         Raises:
-            InferenceError: it is now, and calls, streams or requests are on their way.
+            InferenceError: `after` is None, and calls, streams or requests are running.
             UnsupportedModelError: the backend cannot do this.
         """
         if after is None:
@@ -158,20 +148,6 @@ class Requests(Generic[Result]):
             raise ConfigError(f"after is a number of seconds above 0, not {after!r}")
         else:
             self._idle.after(after)
-
-    def in_use(self, results: Iterator[T]) -> Iterator[T]:
-        """These results; until they end the model is in use, and is not released."""
-        return self._idle.until_the_end(results)
-
-    @property
-    def concurrency(self) -> int:
-        """For a pipeline: how many batches should be under way side by side."""
-        return self.network.concurrency
-
-    @property
-    def serializes_runs(self) -> bool:
-        """For a pipeline: whether these run one after the other on a device."""
-        return self.network.serializes_runs
 
 
 class PipelineHolder:
@@ -182,14 +158,14 @@ class PipelineHolder:
         self._pipeline: Any = None
         self._lock = Lock()
 
-    def get(self, model: Servable[Any]) -> Any:
+    def get(self, model: Requests[Any]) -> Any:
         if self._pipeline is None:
             with self._lock:
                 if self._pipeline is None:
                     self._pipeline = self._new(model, {})
         return self._pipeline
 
-    def make(self, model: Servable[Any], settings: Mapping[str, Any]) -> Any:
+    def make(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
         with self._lock:
             if self._pipeline is not None:
                 raise ConfigError(
@@ -200,14 +176,14 @@ class PipelineHolder:
             self.settings = {**self.settings, **settings}
             return self._pipeline
 
-    def _new(self, model: Servable[Any], settings: Mapping[str, Any]) -> Any:
+    def _new(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
         from ..pipeline import Pipeline
 
-        return Pipeline(model, **{**self.settings, **settings})
+        return Pipeline(model.details, **{**self.settings, **settings})
 
     @property
     def requests(self) -> int:
-        """How many are on their way."""
+        """The number of requests that have not ended."""
         if self._pipeline is None:
             return 0
         stats = self._pipeline.stats()

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ops import assemble_masks
 from ..ops.device_masks import DeviceMasks
+from .description import ModelDescription, Recognition
 from .end_to_end import EndToEnd
 from .execution import HostOutputs
 from .output_checks import check_floats
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ..core.stream import Stream
+    from ..core.tensor import Tensor
     from ..image import Geometry
     from ..infer import Infer
     from ..ops.device import DeviceDetectionDecoder
-    from ..stream import Stream
-    from ..tensor import Tensor
-    from .description import ModelDescription
     from .execution import DevicePostprocess
 
 __all__ = ["EndToEndSeg", "YOLOv5Seg", "YOLOv8Seg"]
@@ -38,7 +38,7 @@ FIRST_CAPACITY, MOST_BYTES = 1 << 20, 1 << 28
 
 
 class _Segmentation(VisionModel[Detections]):
-    """What models with mask coefficients and prototypes have in common.
+    """Base class of models with mask coefficients and prototypes.
 
     Args:
         mask_threshold: the value that a pixel of a mask exceeds, 0 to 1.
@@ -52,14 +52,16 @@ class _Segmentation(VisionModel[Detections]):
     _prototypes: str
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        if (reason := super().refuses(model)) is not None:
-            return reason
-        return "it gives no mask prototypes" if model.prototypes is None else None
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        known = super().recognises(model)
+        if model.prototypes is None:
+            return known if known.answer == "no" else Recognition.no("it gives no mask prototypes")
+        return known._replace(family="an instance segmentation model (mask coefficients, and prototypes)")
 
     @classmethod
-    def recognizes(cls, model: ModelDescription) -> bool:
-        return True  # by its prototypes; a single coefficient is no angle then
+    def count_extra(cls, model: ModelDescription) -> int | None:
+        count = None if model.prototypes is None else model.prototypes.shape[1]
+        return count if isinstance(count, int) else None
 
     @property
     def extra(self) -> int:
@@ -114,6 +116,8 @@ class YOLOv5Seg(_RawSegmentation, YOLOv5):
     Further arguments: see `YOLO` and `VisionModel`.
     """
 
+    aliases: ClassVar[tuple[str, ...]] = ("yolov7-seg",)
+
 
 class YOLOv8Seg(_RawSegmentation, YOLOv8):
     """YOLOv8-seg and YOLO11-seg: outputs [batch, 4 + classes + coefficients, boxes] and [batch, coefficients, height,
@@ -124,6 +128,8 @@ class YOLOv8Seg(_RawSegmentation, YOLOv8):
 
     Further arguments: see `YOLO` and `VisionModel`.
     """
+
+    aliases: ClassVar[tuple[str, ...]] = ("yolo11-seg",)
 
 
 class EndToEndSeg(_Segmentation, EndToEnd):
@@ -136,12 +142,9 @@ class EndToEndSeg(_Segmentation, EndToEnd):
     Further arguments: see `EndToEnd` and `VisionModel`.
     """
 
-    per_call: ClassVar[frozenset[str]] = EndToEnd.per_call | {"mask_threshold"}
+    aliases: ClassVar[tuple[str, ...]] = ("yolo26-seg",)
 
-    @classmethod
-    def count_extra(cls, model: ModelDescription) -> int | None:
-        count = None if model.prototypes is None else model.prototypes.shape[1]
-        return count if isinstance(count, int) else None
+    per_call: ClassVar[frozenset[str]] = EndToEnd.per_call | {"mask_threshold"}
 
     def columns(
         self,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 from ..errors import UnsupportedModelError
-from ..image import PixelTransform
 from ..ops import NO_CLASS, class_map
 from ..ops.device_class_maps import DeviceClassMaps
-from .classifier import PRESETS
-from .description import ModelDescription
+from .description import ModelDescription, Recognition
 from .output_checks import check_floats, check_logits, check_scores
-from .preprocessor import ImageInput, Preprocessor, as_size
+from .preprocessor import ImageInput, Preprocessor
+from .preset_input import PresetInput
 from .results import ClassMap, ClassMaps
 from .vision import VisionModel
 
@@ -38,9 +37,10 @@ MOST_VARIANTS = 8
 
 
 class _MapModel(VisionModel[Result]):
-    """What models share that give scores for each class at each point."""
+    """Base class of models that give scores for each class at each point."""
 
     task: ClassVar[str] = "semantic"
+    _hooks: ClassVar[frozenset[str]] = frozenset({"gives_logits", "map_layout", "map_threshold", "result"})
 
     #: The names of the outputs whose maps the result has, in order.
     _maps: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class _MapModel(VisionModel[Result]):
 
     @property
     def map_threshold(self) -> float:
-        """What the output of a single class exceeds where the class is."""
+        """The threshold of the output of a single class."""
         return 0.5
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Result]:
@@ -107,19 +107,13 @@ class _DeviceMaps:
             made = self._made[id(model)] = model, maps
         return made[1]
 
-    def _rows(self, parameters: Sequence[Parameters]) -> Iterator[tuple[_MapModel[Any], Sequence[int]]]:
-        """The wrapper with each of the settings that occur, and the rows that have them."""
-        variants = [self._model._with(own) for own in parameters]
-        for model in {id(model): model for model in variants}.values():
-            yield model, [row for row, other in enumerate(variants) if other is model]
-
     def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
         stream = self._infer.stream
         assert stream is not None
         if len(self._made) > MOST_VARIANTS:  # those of requests long done; none of them is in a batch on the stream
             self.close()
         self._queued = []
-        for model, rows in self._rows(parameters):
+        for model, rows in self._model._by_settings(parameters):
             made = self._of(model)
             for name, maps in zip(model._maps, made, strict=True):
                 maps.run(self._infer.outputs[name], geometries, stream=stream)
@@ -140,18 +134,19 @@ class _DeviceMaps:
         self._made.clear()
 
 
-class SemanticSegmentation(_MapModel[ClassMap]):
+class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     """Scores for each class at each point, [batch, classes, height, width] or [batch, height, width, classes], become a
     class for each pixel of the image. The scores are resized bilinearly to the image, then the highest one wins.
 
     A model of a single class gives its probability, or its logit: the class map is 1 above the threshold, else 0.
 
     Args:
-        preset: how the network wants its pixels: `"unit"` (0 to 1), `"imagenet"`, `"inception"` (-1 to 1) or `"caffe"`
-            (see `PRESETS`). Nothing in most files says it; None takes 0 to 1 for models whose metadata has the task
-            "semantic", and refuses others.
-        fit: how an image comes onto the input: `"stretch"`, or `"letterbox"`, which keeps its proportions.
-        scores: of a single class: `"probability"`, or `"logit"`, to which sigmoid is applied.
+        preset: the normalisation of pixels; see `PresetInput`. Nothing in most files says it; None takes 0 to 1
+            for models whose metadata has the task "semantic", and refuses others.
+        fit: how an image is put on the input: `"stretch"`, or `"letterbox"`, which keeps its proportions; None
+            stretches, and letterboxes for the task "semantic".
+        scores: of a single class: `"probability"`, or `"logit"`, to which sigmoid is applied; None is `"probability"`,
+            and `"logit"` for the task "semantic".
         threshold: the probability that a single class exceeds, 0 to 1.
         background: the class that is not drawn; `"auto"` is 0 for one or two classes, and none for more.
         size: the input size, a number or (width, height), for models that leave it open.
@@ -160,65 +155,59 @@ class SemanticSegmentation(_MapModel[ClassMap]):
     the background first.
     """
 
-    preset: Literal["imagenet", "caffe", "inception", "unit"] | None = None
-    fit: Literal["stretch", "letterbox"] = "stretch"
-    scores: Literal["probability", "logit"] = "probability"
+    scores: Literal["probability", "logit"] | None = None
     threshold: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
     background: int | Literal["auto"] | None = "auto"
-    size: int | tuple[int, int] | None = None
 
     per_call: ClassVar[frozenset[str]] = frozenset({"threshold"})
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        if (reason := super().refuses(model)) is not None:
-            return reason
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
         if len(model.outputs) != 1:
-            return f"it has {len(model.outputs)} outputs, not one of scores for each class at each point"
+            return Recognition.no(
+                f"it has {len(model.outputs)} outputs, not one of scores for each class at each point"
+            )
         spec = model.outputs[0]
         if len(spec.shape) != 4:
-            return f"its output {spec} does not have four dimensions"
-        if model.input_size is not None and not _leaves_open(spec.shape):
-            layout = layout_of(spec.shape, model.input_size)
-            if layout is None:
-                return f"its output {spec} has no scores for each class at points of its input"
-        return None
-
-    # ---- the three statements ----
-
-    def preprocessing(self, input: ImageInput) -> Preprocessor:
-        make = Preprocessor.stretch if self.fit == "stretch" else Preprocessor.letterbox
-        if input.dtype == "uint8":  # the network normalises by itself
-            return make(input, channel_order=self.channel_order, order="rgb", scale=1.0)
-        preset = self.preset or ("unit" if ModelDescription.of(self.network).task == self.task else None)
-        if preset is None:
-            raise self._unsupported(
-                'nothing in the file says how it wants its pixels; give preset="unit" for 0 to 1, preset="imagenet", '
-                'preset="inception" for -1 to 1, or preset="caffe"',
-                ModelDescription.of(self.network),
+            return Recognition.no(f"its output {spec} does not have four dimensions")
+        layout = None if model.input_size is None else layout_of(spec.shape, model.input_size)
+        if layout is None and model.input_size is not None and not _leaves_open(spec.shape):
+            return Recognition.no(f"its output {spec} has no scores for each class at points of its input")
+        single = (spec.shape[1] if layout == "chw" else spec.shape[3]) == 1 if layout else 1 in spec.shape[1:]
+        if single and model.task is None and not model.names and not _says_mask(spec.name):
+            return Recognition.nearly(
+                "its output is one map of numbers, and nothing in the file says that it is the probability of a class",
+                "a model that gives one map",
             )
-        known = PRESETS[preset]
-        pixels = PixelTransform.normalize(
-            known["mean"], known["std"], max_value=1 / known["scale"], order=known["input_order"]
-        )
-        return make(
-            input, channel_order=self.channel_order, order=pixels.order, scale=pixels.scale, bias=pixels.bias
-        )  # fmt: skip
+        sides = (spec.shape[3], spec.shape[2]) if layout == "chw" else (spec.shape[2], spec.shape[1])
+        classes = spec.shape[1] if layout == "chw" else spec.shape[3]
+        if classes == 3 and sides == model.input_size and model.task is None and not model.names:
+            return Recognition.nearly(
+                "nothing in the file says that its three maps are classes, and not the channels of an image",
+                "a model that gives an image or maps",
+            )
+        return Recognition.yes("a model that gives maps of classes")
 
     def result(self, maps: Sequence[npt.NDArray[Any]]) -> ClassMap:
         background = self.background
         if background == "auto":
-            background = 0 if (self.class_count or 0) <= 2 else None
+            background = 0 if (self._learned.class_count or 0) <= 2 else None
         return ClassMap(maps[0], self.class_names, background)
 
-    # ---- what follows from the output ----
+    # ---- the output ----
+
+    @property
+    def gives_logits(self) -> bool:
+        """Whether a single class is a logit."""
+        if self.scores is None:
+            return ModelDescription.of(self.network).task == self.task
+        return self.scores == "logit"
 
     @property
     def map_threshold(self) -> float:
-        return math.log(self.threshold / (1 - self.threshold)) if self.scores == "logit" else self.threshold
-
-    def asked_size(self) -> tuple[int, int] | None:
-        return as_size(self.size, "size")
+        return math.log(self.threshold / (1 - self.threshold)) if self.gives_logits else self.threshold
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         name, shape = next(iter(shapes.items()))
@@ -238,7 +227,7 @@ class SemanticSegmentation(_MapModel[ClassMap]):
         super().verify(outputs)
         output = outputs[self._maps[0]]
         classes = output.shape[1] if self.map_layout(self._maps[0]) == "chw" else output.shape[3]
-        if classes == 1 and self.scores == "probability":
+        if classes == 1 and not self.gives_logits:
             check_scores(output, "probabilities", '; for logits, give scores="logit"')
         elif classes == 1:
             check_logits(output)
@@ -263,19 +252,19 @@ class TwinLiteNet(_MapModel[ClassMaps]):
     size: int | tuple[int, int] | None = None
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        if (reason := super().refuses(model)) is not None:
-            return reason
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
         if len(model.outputs) != 2:
-            return f"it has {len(model.outputs)} outputs, not one of the drivable area and one of the lane lines"
+            return Recognition.no(
+                f"it has {len(model.outputs)} outputs, not one of the drivable area and one of the lane lines"
+            )
         for spec in model.outputs:
             if len(spec.shape) != 4 or (isinstance(spec.shape[1], int) and spec.shape[1] != 2):
-                return f"its output {spec} is not of shape (batch, 2, height, width)"
-        return None
-
-    @classmethod
-    def recognizes(cls, model: ModelDescription) -> bool:
-        return all(spec.shape[1] == 2 for spec in model.outputs)
+                return Recognition.no(f"its output {spec} is not of shape (batch, 2, height, width)")
+        if any(spec.shape[1] != 2 for spec in model.outputs):
+            return Recognition.nearly("its file leaves open how many classes its maps have")
+        return Recognition.yes("a TwinLiteNet (two maps of two classes)")
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         scale = 1.0 if input.dtype == "uint8" else 1 / 255
@@ -290,9 +279,6 @@ class TwinLiteNet(_MapModel[ClassMaps]):
             "area": ClassMap(area, ("background", "drivable area"), 0, first_colour=2),
             "lanes": ClassMap(lanes, ("background", "lane line"), 0),
         })  # fmt: skip
-
-    def asked_size(self) -> tuple[int, int] | None:
-        return as_size(self.size, "size")
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         self._maps = self._named_outputs(tuple(shapes))
@@ -315,6 +301,10 @@ class TwinLiteNet(_MapModel[ClassMaps]):
                 f"area={self.area!r} and lanes={self.lanes!r} do not name its two outputs, {first!r} and {second!r}"
             )
         return str(self.area), str(self.lanes)
+
+
+def _says_mask(name: str) -> bool:
+    return any(word in name.lower() for word in ("mask", "seg", "matte"))
 
 
 def _says_lanes(name: str) -> bool:

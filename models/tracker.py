@@ -30,16 +30,14 @@ class Tracker:
             tracked = tracker.update(found)
             tracked.columns["track_id"]
 
-    The state is that of the tracker, and stands outside of batches: streams that share a model have a tracker each, and
-    get the numbers that each of them gets alone. A tracker takes the frames of its stream in order, one thread at a
+    Streams that share a model have a tracker each. A tracker takes the frames of its stream in order, one thread at a
     time.
 
     Args:
         method: `"bytetrack"`, `"sort"` or `"oc-sort"`.
         fps: frames a second.
-        settings: those of the tracker's class in the package `trackers`, such as `lost_track_buffer` (frames at 30 a
-            second that a lost object is looked for), `track_activation_threshold` (the score that begins a track) and
-            `minimum_consecutive_frames`.
+        settings: those of the tracker's class in the package `trackers`. `lost_track_buffer` is how long a lost object
+            is searched for, in frames at 30 a second; `track_activation_threshold` is the minimum score of a new track.
 
     Raises:
         BackendUnavailableError: the package is not installed.

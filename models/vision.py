@@ -1,4 +1,4 @@
-"""What all wrappers share: a model on a backend, images going in, results coming out."""
+"""The base class of all wrappers: a model on a backend, from images to results."""
 
 from __future__ import annotations
 
@@ -6,37 +6,25 @@ import copy
 import os
 import typing
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
 from ..config import convert
-from ..device import Device
-from ..errors import ConfigError, UnsupportedModelError, nearest
+from ..core.model_source import ModelLike, ModelSource
+from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
-from ..model_source import ModelLike, ModelSource
-from ..ops.batch import available_processors
-from ..registry import backend_class, load
-from .calls import Calls
+from ..loading.registry import load, option_names
 from .canvases import Canvases, CanvasPlan, profiles_of_open_size
-from .declaration import UNCHECKED, Declared, argument, unknown_setting
-from .description import ModelDescription
-from .execution import (
-    DevicePostprocess,
-    Executor,
-    ExecutorPool,
-    FollowingBuffer,
-    ModelStages,
-    Parameters,
-    PreprocessPlacement,
-    RunOrder,
-    Timings,
-    make_executor,
-)
+from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
+from .description import ModelDescription, Recognition
+from .details import VisionDetails
+from .execution import DevicePostprocess, Execution, ModelStages, Parameters, PreprocessPlacement, Timings
 from .names import class_names
-from .preprocessor import ImageInput, Preprocessor
+from .preprocessor import ImageInput, Preprocessor, as_size
 from .releasing import IdleRelease
 from .requests import PipelineHolder, Requests
 
@@ -44,8 +32,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
+    from ..core.options import Progress
     from ..graph.info import ModelInfo
-    from ..image import Geometry
+    from ..image import Geometry, HostImage, ImageSource
+    from ..pipeline import BatchBuffer
 
 __all__ = ["VisionModel"]
 
@@ -55,35 +45,36 @@ Result = TypeVar("Result")
 _LOADING = ("device", "precision", "max_batch", "while_building")
 
 
-class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
-    """A model that takes images. A call takes one and gives one result, or a list and gives a list.
+class VisionModel(Requests[Result], Declared, Generic[Result]):
+    """A model that takes images. A call with one image returns one result, a call with a list returns a list.
 
-    A wrapper says three things: its settings (annotated attributes with defaults, see `declaration`), its
-    `preprocessing()`, and its `postprocess()`. All else follows: calls, `stream()`, `submit()`, `map()`, asyncio,
-    configuration files, on every backend, on the processor and on GPUs.
+    A wrapper has three parts: its settings (annotated attributes with defaults, see `declaration`), `preprocessing()`
+    and `postprocess()`. Calls, `stream()`, `submit()`, `map()`, asyncio and configuration files follow from these, on
+    every backend, on the processor and on GPUs.
 
     Args:
         path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already.
-        backend: what runs it; see `infersdk.load()`.
+        backend: the runtime; see `infersdk.load()`.
         device, precision, max_batch, while_building: as `infersdk.load()` takes them.
         options: the backend's own settings, and `external_data`. They may also be given as further keyword arguments.
-        names: class names in order, as a list or the path of a text file; None takes them from the model's metadata.
-        channel_order: of NumPy arrays that are given as images, `"bgr"` (as OpenCV has them), `"rgb"` or `"nv12"`.
-        preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` (they shrink on the
+        names: class names in order: a list, the path of a text file, or `"coco"` or `"imagenet"`. None takes them from
+            the model's metadata.
+        channel_order: of NumPy arrays that are given as images, `"bgr"` (as in OpenCV), `"rgb"` or `"nv12"`.
+        preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` (they are resized on the
             processor's threads first), or `"auto"`, which measures both once for each kind of batch. The tensors are
             the same.
-        decode: where JPEG files are decoded: `"cpu"`, whose pixels are Pillow's bit for bit; `"gpu"`, in batches on the
-            model's CUDA device, whose pixels differ slightly (what it cannot decode is decoded on the processor); or
-            `"auto"`, on the device where the model is on one and nvImageCodec is installed. Each result names its
-            `decoder`, and `decoded` counts them.
-        scaled_decode: whether JPEG files are decoded at 1/2, 1/4 or 1/8 of their size, where that is no less than the
-            network's input needs. It takes less time, and changes the pixels.
-        canvas: `"fixed"` puts each image on the whole input. `"fit"` puts it on the smallest of several canvases on
-            which it has the same size, and so computes less padding; an ONNX model of a fixed size is changed for that.
-        canvas_sizes: (width, height) of the canvases for `"fit"`; None is those of 16:9, 3:2 and 4:3, across and
-            upright. The whole input is always one. `choose_canvases()` finds the best ones for given images.
-        canvas_border: pixels of padding that a canvas has at least where it is shorter than the whole input, in sum;
-            None is what the family needs to keep its accuracy.
+        decode: where JPEG files are decoded. `"cpu"`: on the processor, with Pillow's pixels. `"gpu"`: in batches on
+            the model's CUDA device, with slightly different pixels; files that it cannot decode are decoded on the
+            processor. `"auto"`: on the device, where the model is on one and nvImageCodec is installed. Each result
+            has the name of its `decoder`.
+        scaled_decode: whether JPEG files are decoded at 1/2, 1/4 or 1/8 of their size, where the network's input is no
+            larger. It takes less time, and changes the pixels.
+        canvas: `"fixed"` puts each image on the whole input. `"fit"` puts it on the smallest of several canvases that
+            holds it at the same size, which saves padding; an ONNX model of a fixed size is changed for that.
+        canvas_sizes: (width, height) of the canvases for `"fit"`; None is those of 16:9, 3:2 and 4:3, landscape and
+            portrait. The whole input is always one. `choose_canvases()` finds the best ones for given images.
+        canvas_border: minimum total padding of a canvas that is shorter than the whole input, in pixels; None is the
+            default of the family, which keeps its accuracy.
 
     Attributes:
         network: the `Infer` underneath.
@@ -91,11 +82,10 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         class_names: the class names by class_id; `()` if there are none.
         input_size: (width, height) of the network's input.
         canvas_sizes_used: (width, height) of each canvas, the whole input last; with `canvas="fixed"` that alone.
-        timings: how long the stages of the last call took; zeros before the first.
 
     Raises:
         ConfigError: a setting has a wrong value.
-        UnsupportedModelError: the model is of another family; the message says what it looks like.
+        UnsupportedModelError: the model is of another family; the message names the likely one.
         BackendError, ModelError: see `infersdk.load()`.
     """
 
@@ -115,9 +105,19 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     canvas_sizes: list[tuple[int, int]] | None = None
     canvas_border: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
-    #: What kind of result it gives, in the words of Ultralytics' metadata: "detect", "classify", "segment", "pose", ...
+    _hooks: ClassVar[frozenset[str]] = frozenset(
+        {
+            "Settings", "aliases", "asked_size", "count_classes", "device_postprocess", "fallback_size", "fits_canvas",
+            "other_tasks", "postprocess", "preprocessing", "raw_layout", "recognises", "size_to_build", "usual_border",
+            "verify",
+        }
+    )  # fmt: skip
+
+    #: The task, as in Ultralytics' metadata: "detect", "classify", "segment", "pose", ...
     task: ClassVar[str] = ""
-    #: The side of the input where the model leaves it open and nothing is said.
+    #: Further words for the task in the metadata of files.
+    other_tasks: ClassVar[frozenset[str]] = frozenset()
+    #: The side of an open input without a requested size.
     fallback_size: ClassVar[int] = 640
     #: Whether `postprocess()` takes its sizes from the outputs and `geometry.canvas`, as `canvas="fit"` needs it.
     fits_canvas: ClassVar[bool] = False
@@ -125,7 +125,9 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
     usual_border: ClassVar[int] = 0
     #: The layout of heads whose maps it decodes, where the network does not (`RawHead.layout`).
     raw_layout: ClassVar[str | None] = None
-    #: The settings that one call or request may give otherwise: `detector(image, conf=0.5)`.
+    #: The golden samples of the bundle that it was loaded from.
+    _golden: Any = None
+    #: The settings that one call or request may change: `detector(image, conf=0.5)`.
     per_call: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: ModelLike | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
@@ -149,11 +151,11 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             self.network.close()
             raise
 
-    # ---- what a wrapper says ----
+    # ---- required of a wrapper ----
 
     @abstractmethod
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        """How images become the network's input."""
+        """The preprocessing of images for this input."""
 
     @abstractmethod
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Result]:
@@ -163,36 +165,33 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
 
         Args:
             outputs: by name. The first rows belong to the geometries; rows behind them are padding.
-            geometries: how each image came onto the network's canvas; `geometry.to_source(points)` leads back.
+            geometries: the place of each image on its canvas; `geometry.to_source(points)` maps back.
         """
 
-    # ---- what a wrapper may say ----
+    # ---- optional for a wrapper ----
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        """Why this wrapper cannot be for a model, as far as the file tells; None where it can.
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        """Whether a model is one for this wrapper, by the declarations of its file.
 
-        `models.load()` takes the wrapper that does not refuse. The constructor asks it too.
+        `models.load()` asks all wrappers, and takes the one that says yes. The constructor and the first run refuse a
+        model if the answer is no.
         """
-        if cls.task and model.task not in (None, cls.task):
-            return f"its metadata says that its task is {model.task!r}"
+        if cls.task and model.task is not None and model.task not in (cls.task, *cls.other_tasks):
+            return Recognition.no(f"its metadata says that its task is {model.task!r}")
         if odd := [spec for spec in model.outputs if spec.kind != "tensor"]:
-            return f"its output {odd[0]} is not a tensor of numbers"
+            return Recognition.no(f"its output {odd[0]} is not a tensor of numbers")
         if model.raw_head is not None and (layout := model.raw_head.layout) != cls.raw_layout:
-            return f'its network ends at the maps of a head of {layout}, and does not decode them; use type "{layout}"'
-        return ImageInput.refuses(model.inputs)
-
-    @classmethod
-    def recognizes(cls, model: ModelDescription) -> bool:
-        """Whether a file that this wrapper does not refuse is one for it. `models.load()` asks; a wrapper that is named
-        may know more from its settings.
-        """
-        return True
+            return Recognition.no(
+                f'its network ends at the maps of a head of {layout}, and does not decode them; use type "{layout}"'
+            )
+        reason = ImageInput.refuses(model.inputs)
+        return Recognition.yes() if reason is None else Recognition.no(reason)
 
     @classmethod
     def result_type(cls) -> type[Any]:
-        """What a call returns for an image: `Detections` for a `VisionModel[Detections]`; `object` where the class does
-        not say.
+        """The type of the result of an image: `Detections` for a `VisionModel[Detections]`; `object` where it is not
+        declared.
         """
         for base in cls.__mro__:
             for generic in vars(base).get("__orig_bases__", ()):
@@ -204,7 +203,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         return object
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
-        """How many classes outputs of these shapes tell apart; None where they leave it open or have no classes.
+        """The number of classes by the shapes of the outputs; None where it is open, or there are no classes.
 
         Called with the shapes that the model declares, and with those of its first run.
 
@@ -214,7 +213,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         return None
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Looks at the outputs of the first run.
+        """Checks the outputs of the first run.
 
         Raises:
             UnsupportedModelError: the values are another family's; the message has the reason alone.
@@ -228,17 +227,62 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         return None
 
     def asked_size(self) -> tuple[int, int] | None:
-        """The (width, height) of the input that was asked for, for models that leave it open."""
-        return None
+        """The requested (width, height) of an open input: the setting `size`, where the wrapper has one."""
+        return as_size(getattr(self, "size", None), "size")
 
     def size_to_build(self, model: ModelInfo) -> tuple[int, int] | None:
-        """As `asked_size()`, before the network is loaded: for a backend that builds an engine for ranges of shapes."""
+        """As `asked_size()`, before the network is loaded, for backends that build engines for ranges of shapes."""
         return self.asked_size()
+
+    # ---- calls ----
+
+    @property
+    def timings(self) -> Timings:
+        """How long the stages of the last call took; zeros before the first."""
+        return self._execution.timings
+
+    def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:
+        if parameters:
+            self._check_parameters(parameters)
+        timings = Timings()
+        with self._idle:
+            result = self._execution.call(source, parameters or None, timings)
+            self._execution.timings = timings
+        return result
+
+    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
+        start = perf_counter()
+        results = list(self.stream(sources, **parameters))
+        self._execution.timings = Timings(infer=perf_counter() - start)
+        return results
+
+    def stream(
+        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
+    ) -> Iterator[Result]:
+        """The results of any number of images, in order.
+
+        Files and encoded bytes are decoded on all processors. Images are read ahead: on a processor one for each core,
+        or a batch; on a GPU the batches on the device and one more. With `canvas="fit"`, up to three batches wait for
+        other images of their canvas.
+
+        Args:
+            return_exceptions: return the exception of an image in place of its result. The images then become requests,
+                as with `map()`.
+        """
+        self._check_parameters(parameters)
+        return super().stream(images, return_exceptions=return_exceptions, **parameters)
+
+    def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Result]:
+        with self._idle:
+            yield from self._execution.stream(images, parameters or None)
+
+    def _warm_up_calls(self, progress: Progress | None, example: ImageSource | HostImage | None) -> None:
+        self._execution.warm_up(progress, example)
 
     # ---- for pipelines ----
 
-    def batch_buffer(self, capacity: int | None) -> FollowingBuffer[Result]:
-        """For a pipeline: batches of up to `capacity` images, on a clone of the network.
+    def _batch_buffer(self, capacity: int | None) -> BatchBuffer:
+        """For a pipeline: batches of up to `capacity` images.
 
         Raises:
             ConfigError: the network was loaded for less.
@@ -250,33 +294,14 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
                 f"max_batch={capacity}, but {self.network.model.name} takes batches up to {largest}; "
                 + (f"load it with max_batch={capacity}" if free else "export it with a free batch dimension")
             )
-        network = self.network.clone()
-        try:
-            maker = self._maker(capacity, shares_cpu=True)
-            return FollowingBuffer(network, maker, self._stages.canvases, self._check_parameters)
-        except BaseException:
-            network.close()
-            raise
+        if capacity is None and free and self.network.scheduling.one_core_clones:
+            capacity = 1  # a core takes less time for one image after another: a batch does not fit its caches
+        return self._execution.new_buffer(capacity=capacity, of_pipeline=True)
 
     @property
-    def networks(self) -> tuple[Infer, ...]:
-        """The network alone; compositions have several."""
-        return (self.network,)
-
-    @property
-    def image_device(self) -> Device | None:
-        """The CUDA device where it takes images; None for a model that takes them on the host alone."""
-        return Device.parse(self.network.device) if self.network.stream is not None else None
-
-    @property
-    def decoded(self) -> Mapping[str, int]:
-        """How many images each decoder has decoded for this model and its clones, by its name."""
-        return dict(self._stages.decoded)
-
-    @property
-    def class_count(self) -> int | None:
-        """How many classes the model tells apart; None where it leaves that open and has not run yet."""
-        return self._learned.class_count
+    def details(self) -> VisionDetails:
+        """Its details, for pipelines, commands, the server and benchmarks."""
+        return VisionDetails(self)
 
     # ---- one model, several of them ----
 
@@ -293,17 +318,11 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         return twin
 
     def close(self) -> None:
-        """Frees the model. What was submitted and has not begun to run is cancelled."""
+        """Frees the model. Requests that have not begun to run are cancelled."""
         self._idle.close()
         self._pipeline_holder.close()
-        self._executors.close()
+        self._execution.close()
         self.network.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         width, height = self.input_size
@@ -313,12 +332,12 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             f"{network.device}>"
         )
 
-    # ---- shared machinery ----
+    # ---- internals ----
 
     def _release_now(self) -> Callable[[], None]:
         """Releases all but the pipeline, and returns what closes that."""
         pipeline = self._pipeline_holder.detach()
-        self._executors.release()
+        self._execution.release()
         self.network.release()
         return pipeline.close if pipeline is not None else lambda: None
 
@@ -328,7 +347,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
 
     def _prepare(self) -> None:
-        """Checks that the model is one for this wrapper, and makes what its calls use."""
+        """Checks the model, and makes the parts that calls use."""
         model = ModelDescription.of(self.network)
         self._learned = _Learned()
         self.class_names = class_names(self.settings.names, self.network.metadata)
@@ -336,17 +355,16 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         try:
             asked = self.asked_size() if self._plan is None else self._whole_size()
             self._input = ImageInput.of(self.network.input_specs, asked, self.fallback_size)
+            self.input_size = self._input.size
+            sizes = () if self._plan is None else self._plan.canvases(self.input_size)
+            canvases = Canvases(self._input, self._preprocessor, sizes, self._plan.border if self._plan else 0)
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
-        self.input_size = self._input.size
-        sizes = () if self._plan is None else self._plan.canvases(self.input_size)
-        canvases = Canvases(self._input, self._preprocessor, sizes, self._plan.border if self._plan else 0)
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
             canvases, self._verify, self.postprocess, self._postprocess_rows, self.device_postprocess, self.decode
         )
         self._placement = PreprocessPlacement(self.settings.preprocess)
-        self._order = RunOrder()
         self._variants = _Variants()
         self._pipeline_holder = PipelineHolder({})
         self._start()
@@ -355,7 +373,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         return replace(self.preprocessing(input), scaled_decode=self.settings.scaled_decode)
 
     def _model_to_load(self, model: ModelSource | Infer) -> ModelSource | Infer:
-        """The model in the form that this wrapper loads it in."""
+        """The model as this wrapper loads it."""
         return model
 
     def _canvas_plan(self, path: ModelLike | Infer) -> CanvasPlan | None:
@@ -384,18 +402,11 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         return profiles_of_open_size(source, backend, self.size_to_build, self.fallback_size, self.settings.max_batch)
 
     def _start(self) -> None:
-        self.timings = Timings()
         self._limit = self._input.batch_limit(self.network)
-        self._executors = ExecutorPool(self.network, self._maker(None), _calls_at_a_time(self.network))
+        self._execution: Execution[Result] = Execution(
+            self.network, self._input, self._stages, self._placement, self._check_parameters
+        )
         self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
-
-    def _maker(self, capacity: int | None, *, shares_cpu: bool = False) -> Callable[[Infer], Executor[Result]]:
-        def make(infer: Infer) -> Executor[Result]:
-            limit = self._input.batch_limit(infer, capacity)
-            order = self._order if shares_cpu else None
-            return make_executor(infer, self._stages, limit, self._placement, shares_cpu=shares_cpu, order=order)
-
-        return make
 
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""
@@ -406,8 +417,17 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         """This wrapper with other settings, for postprocessing alone."""
         return self._variants.of(self, parameters) if parameters else self
 
+    def _by_settings(self, parameters: Sequence[Parameters]) -> Iterator[tuple[Self, Sequence[int]]]:
+        """The rows of a batch by their settings, each time with the wrapper that has these settings."""
+        if not any(parameters):
+            yield self, range(len(parameters))
+            return
+        variants = [self._with(own) for own in parameters]
+        for model in {id(model): model for model in variants}.values():
+            yield model, [row for row, other in enumerate(variants) if other is model]
+
     def _varied(self) -> None:
-        """This copy has settings of its own now: what was made from the old ones is made anew."""
+        """Drops everything cached from the previous settings of this copy."""
 
     def _postprocess_rows(
         self,
@@ -425,7 +445,8 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         return results
 
     def _verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        model = ModelDescription.of(self.network).with_shapes({name: array.shape for name, array in outputs.items()})
+        shapes = {name: array.shape for name, array in outputs.items()}
+        model = ModelDescription.of(self.network).with_shapes(shapes, self.input_size)
         self._check(model)
         try:
             self.verify(outputs)
@@ -433,9 +454,9 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
             raise self._unsupported(str(error), model) from None
 
     def _check(self, model: ModelDescription) -> None:
-        """Refuses what is another family's, by the shapes that are known."""
-        if (reason := self.refuses(model)) is not None:
-            raise self._unsupported(reason, model)
+        """Refuses models of other families, by the known shapes."""
+        if (known := self.recognises(model)).answer == "no":
+            raise self._unsupported(known.because, model)
         self._learned.shapes = {spec.name: spec.shape for spec in model.outputs}
         try:
             count = self.count_classes(self._learned.shapes)
@@ -445,8 +466,7 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
         if count is not None and self.class_names and len(self.class_names) != count:
             source = "names has" if self.settings.names is not None else "its metadata has"
             raise self._unsupported(
-                f"it tells {count} classes apart, but {source} {len(self.class_names)} names; give those that it was "
-                "trained on, in order",
+                f"it has {count} classes, but {source} {len(self.class_names)} names; give one for each, in order",
                 model,
             )
 
@@ -455,14 +475,11 @@ class VisionModel(Calls[Result], Requests[Result], Declared, Generic[Result]):
 
 
 def _refusal(name: str, kind: str, why: str, model: ModelDescription) -> UnsupportedModelError:
-    error = UnsupportedModelError(f"{name} is not a model for {kind}: {why}. It looks like {model.looks_like}")
+    from .registry import looks_like  # the wrappers, of which only a refusal needs all
+
+    error = UnsupportedModelError(f"{name} is not a model for {kind}: {why}. It looks like {looks_like(model)}")
     error.reason = why
     return error
-
-
-def _calls_at_a_time(network: Infer) -> int:
-    """As many as a processor has cores; those on a GPU wait for each other."""
-    return available_processors() if Device.parse(network.device).kind == "cpu" else 1
 
 
 def _model_of(path: ModelLike | Infer, options: Mapping[str, Any]) -> ModelSource | Infer:
@@ -475,7 +492,7 @@ def _loading_settings(settings: Any) -> dict[str, Any]:
 
 
 def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend: str | None) -> dict[str, Any]:
-    """Takes the settings of the wrapper out of what is given. The rest is for `load()` with this backend.
+    """Removes the settings of the wrapper from `given`, and returns them. The rest is for `load()` with this backend.
 
     Args:
         backend: None where the network is loaded already.
@@ -493,7 +510,7 @@ def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend:
 
 def loading_names(backend: str) -> set[str]:
     """What `infersdk.load()` takes by name with this backend: its own arguments, and the backend's options."""
-    return {*(load.__kwdefaults__ or ()), *backend_class(backend).Options.__struct_fields__}
+    return {*(load.__kwdefaults__ or ()), *option_names(backend)}
 
 
 def _check_loaded(given: Sequence[str]) -> None:
@@ -503,7 +520,7 @@ def _check_loaded(given: Sequence[str]) -> None:
 
 
 class _Variants:
-    """Copies of a wrapper with the settings of single calls, the last ones that were asked for."""
+    """Copies of a wrapper with the settings of single calls, for the last settings used."""
 
     MOST = 32
 
@@ -520,9 +537,10 @@ class _Variants:
         variant = self._made.get(key)
         if variant is None:
             if unknown := sorted(set(parameters) - model.per_call):
+                known = ", ".join(sorted(model.per_call)) or "none"
                 raise ConfigError(
-                    f"{unknown[0]!r} cannot be given with a call of {type(model).__name__}; "
-                    f"what can: {', '.join(sorted(model.per_call)) or 'nothing'}{nearest(unknown[0], model.per_call)}"
+                    f"{unknown[0]!r} cannot be given with a call of {type(model).__name__}; use {known}"
+                    f"{nearest_setting(unknown[0], model.per_call)}"
                 )
             fields = {name: getattr(model.settings, name) for name in model.Settings.__struct_fields__}
             variant = copy.copy(model)
@@ -536,10 +554,10 @@ class _Variants:
 
 @dataclass
 class _Learned:
-    """What the file says of a model and the first run has shown; its clones and variants share it.
+    """Properties of a model from its file and its first run; its clones and variants share them.
 
     Attributes:
-        class_count: see `VisionModel.class_count`.
+        class_count: see `VisionDetails.class_count`.
         shapes: of the outputs, by name.
     """
 
@@ -548,7 +566,7 @@ class _Learned:
 
 
 def _hashable(name: str, value: Any) -> Any:
-    """Of equal values of one type the same; `True` is not `1`, which another setting would take."""
+    """A key for a value and its type: `True` is not `1`."""
     if isinstance(value, (list, tuple)):
         return tuple(_hashable(name, inner) for inner in value)
     if isinstance(value, (set, frozenset)):

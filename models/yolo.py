@@ -12,35 +12,43 @@ from ..image import Geometry, PixelTransform
 from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
-from .description import GRIDS, ModelDescription, count_cells
+from .description import GRIDS, ModelDescription, Recognition, boxes_per_cell, cells_of, count_cells
+from .detector import Detector, Fraction
 from .execution import OutputRow
-from .names import find_classes
-from .output_checks import check_floats, check_offsets, check_pixels, check_scores
-from .preprocessor import ImageInput, Preprocessor, as_size
+from .output_checks import (
+    check_exclusive,
+    check_floats,
+    check_no_numbers,
+    check_no_objectness,
+    check_objectness,
+    check_offsets,
+    check_pixels,
+    check_scores,
+    check_undecoded,
+)
+from .preprocessor import ImageInput, Preprocessor
 from .raw_head import HeadMaps, check_raw_head, raw_head_of, without_decoding
 from .results import Detections
-from .vision import VisionModel
 from .yolox_release import wants_normalized_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
+    from ..core.model_source import ModelSource
+    from ..core.stream import Stream
+    from ..core.tensor import Tensor
     from ..graph.raw_head import RawHead
-    from ..model_source import ModelSource
     from ..ops import RawHeadDecoder
-    from ..stream import Stream
-    from ..tensor import Tensor
     from .execution import DevicePostprocess, Parameters
 
 __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
 
-Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Shape = tuple[int | str | None, ...]
 
-#: Scores up to this one count for no box, with `conf=0` either. Runtimes compute a sigmoid to about 1e-7, and some give
-#: 0 for logits below -18: the number of boxes would be that of the runtime's rounding.
+#: Minimum of `conf`. Runtimes compute a sigmoid to about 1e-7, and some give 0 for logits below -18: with a lower
+#: threshold, the number of boxes would depend on the runtime.
 LOWEST_CONF = 1e-6
 #: Decoders that a batch on a device keeps: as many as canvases, for two variants of the settings.
 MOST_DECODERS = 16
@@ -48,48 +56,50 @@ MOST_DECODERS = 16
 _READ_DECODED = ("columns", "extra", "extra_values", "postprocess", "verify", "decoder", "suppression")
 
 
-class YOLO(VisionModel[Detections]):
+class YOLO(Detector):
     """A detector with a raw head: images in, `Detections` out.
 
     Args:
-        conf: the score (and objectness) that a box must exceed, 0 to 1; a value below 1e-6 counts as 1e-6, because
-            runtimes round such scores differently.
+        conf: the score (and objectness) that a box must exceed, 0 to 1. Values below 1e-6 count as 1e-6: runtimes round
+            such scores differently.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
-        max_det: the most boxes an image; what is left out is counted in `Detections.stats`.
-        max_candidates: the most boxes, the best ones, that go into NMS; 0 is all.
+        max_candidates: maximum number of boxes, the best ones, for NMS; 0 is all.
         multi_label: a box may count for several classes.
         class_agnostic: boxes of different classes suppress one another.
         classes: the classes that count, by name or number; None: all. Boxes of others take part in nothing, neither in
             NMS nor in `max_det`.
-        size: the input size, a number or (width, height), for models that leave it open.
-        decode_head: what computes boxes and scores from the maps of the head: `"graph"`, the network; `"native"`, the
-            decoder, which computes only what is above `conf`, with the network loaded without that part; `"auto"`, the
-            decoder where an ONNX file runs on a processor and its graph proves what it computes. The results are the
-            same but for rounding.
+        decode_head: where boxes and scores are computed from the maps of the head. `"graph"`: in the network.
+            `"native"`: in the decoder, which computes only boxes above `conf`; the network is loaded without its
+            decoding. `"auto"`: in the decoder where an ONNX file runs on a processor and its decoding is a known one.
+            The results differ by rounding alone.
 
     Attributes:
         decode_head_used: `"graph"` or `"native"`.
 
-    `path`, `backend`, `names` and the other arguments: see `VisionModel`.
+    Further arguments: see `Detector` and `VisionModel`.
     """
 
     conf: Fraction = 0.25
     iou: Fraction = 0.45
-    max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
     max_candidates: Annotated[int, msgspec.Meta(ge=0)] = 30_000
     multi_label: bool = False
     class_agnostic: bool = False
-    classes: int | str | tuple[int | str, ...] | None = None
-    size: int | tuple[int, int] | None = None
     decode_head: Literal["auto", "graph", "native"] = "auto"
 
-    task: ClassVar[str] = "detect"
     fits_canvas: ClassVar[bool] = True
+    _hooks: ClassVar[frozenset[str]] = frozenset(
+        {
+            "anchors", "columns", "count_extra", "decoder", "extra", "extra_values", "family", "head", "leading",
+            "refuses_head", "split", "strides", "suppression", "verify_boxes", "verify_scores",
+        }
+    )  # fmt: skip
     per_call: ClassVar[frozenset[str]] = frozenset(
         {"conf", "iou", "max_det", "max_candidates", "multi_label", "class_agnostic", "classes"}
     )
     #: The layout of the head, as `DetectionDecoder` takes it.
     head: ClassVar[str]
+    #: A noun phrase for a file of the family.
+    family: ClassVar[str] = "a detector"
     #: Whether it overrides `columns()`.
     _has_columns: ClassVar[bool] = False
 
@@ -100,31 +110,66 @@ class YOLO(VisionModel[Detections]):
             cls.raw_layout = None
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        if (reason := super().refuses(model)) is not None:
-            return reason
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
         if model.head is None:
-            return "no output has the three dimensions (batch, boxes, values)"
-        if model.queries is not None or model.has_chosen_rows:
-            return "its boxes are chosen inside the model, and need no NMS; export it without NMS"
+            return Recognition.no("no output has the three dimensions (batch, boxes, values)")
+        if model.has_chosen_rows:
+            return Recognition.no("its boxes are chosen inside the model, and need no NMS; export it without NMS")
         if (several := sum(len(shape) == 3 for shape in model.shapes)) > 1:
-            return f"it has {several} outputs of three dimensions, and its boxes may be in any of them"
+            return Recognition.no(f"it has {several} outputs of three dimensions, and its boxes may be in any of them")
         if cls.task == "detect" and model.keypoints is not None:
-            return f"its metadata says that its boxes have {model.keypoints[0]} keypoints"
+            return Recognition.no(f"its metadata says that its boxes have {model.keypoints[0]} keypoints")
         if cls.task != "segment" and model.prototypes is not None:
-            return "it gives mask prototypes as well as boxes"
-        return cls.refuses_head(model.head.shape, model)
+            return Recognition.no("it gives mask prototypes as well as boxes")
+        if (reason := cls.refuses_head(model.head.shape, model)) is not None:
+            return Recognition.no(reason)
+        return cls._recognises_values(model, *cls.split(model.head.shape))
+
+    @classmethod
+    def _recognises_values(
+        cls, model: ModelDescription, boxes: int | str | None, values: int | str | None
+    ) -> Recognition:
+        """The answer by the values of a box: as many as the names and `count_extra()` need."""
+        extra = cls.count_extra(model)
+        if not isinstance(values, int) or extra is None:
+            return Recognition.yes(f"{cls.family} (its file leaves the values of a box open)")
+        classes, names = values - cls.leading - extra, len(model.names)
+        if classes < 1:
+            return Recognition.no(f"its boxes have {values} values, which leaves no classes")
+        family = f"{cls.family} ({boxes} boxes of {values} values)"
+        if classes == names:
+            return Recognition.yes(family)
+        if not names:
+            size = model.input_size
+            if isinstance(boxes, int) and size is not None and boxes_per_cell(boxes, size) not in cls.anchors:
+                each = " or ".join(map(str, cls.anchors))
+                return Recognition.nearly(f"it has {boxes} boxes, and not {each} for each cell of its grids")
+            return Recognition.yes(family)
+        more = f"a head of {names} classes and {classes - names} more values a box"
+        return Recognition.nearly(
+            f"its boxes have scores of {classes} classes, and its metadata has {names} names",
+            more if classes > names and cls.task == "detect" else "",
+        )
 
     @classmethod
     def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
-        """As `refuses()`, by the shape of the head: (batch, rows, columns)."""
+        """Why a head of (batch, rows, columns) is not one of the family; None if it may be."""
         return None
+
+    @classmethod
+    def count_extra(cls, model: ModelDescription) -> int | None:
+        """How many values a box has behind those of the classes; None where the file does not say."""
+        return 0
 
     @staticmethod
     def split(shape: Shape) -> tuple[int | str | None, int | str | None]:
         """(boxes, values a box) of a head of (batch, rows, columns)."""
         return shape[1], shape[2]
 
+    #: How many boxes a cell of its grids may have.
+    anchors: ClassVar[tuple[int, ...]] = (1,)
     #: Values of a box in front of those of the classes.
     leading: ClassVar[int] = 5
 
@@ -136,7 +181,7 @@ class YOLO(VisionModel[Detections]):
     def columns(
         self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
     ) -> dict[str, Any]:
-        """What else the outputs of an image say of its boxes: columns of `Detections`.
+        """Further columns of `Detections` from the outputs of an image.
 
         Args:
             outputs: by name, of one image.
@@ -156,7 +201,7 @@ class YOLO(VisionModel[Detections]):
         return ()
 
     def suppression(self, candidates: int) -> tuple[float, int]:
-        """The overlap above which the decoder suppresses, and the most boxes that it returns of so many candidates."""
+        """`iou` and `max_det` of the decoder for this number of candidates."""
         return self.iou, self.max_det
 
     # ---- loading ----
@@ -184,7 +229,7 @@ class YOLO(VisionModel[Detections]):
     def __repr__(self) -> str:
         return super().__repr__() if self._raw_head is None else f"{super().__repr__()[:-1]}, native head>"
 
-    # ---- the three statements ----
+    # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         scale = 1.0 if input.dtype == "uint8" else 1 / 255
@@ -203,10 +248,7 @@ class YOLO(VisionModel[Detections]):
             idle.append(decode)
         return results
 
-    # ---- what follows from the head ----
-
-    def asked_size(self) -> tuple[int, int] | None:
-        return as_size(self.size, "size")
+    # ---- the head ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         self._output = next(name for name, shape in shapes.items() if len(shape) == 3)
@@ -220,7 +262,7 @@ class YOLO(VisionModel[Detections]):
                 f"its output {self._output!r} has shape {shape}, which leaves {max(classes, 0)} classes"
             )
         self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder | RawHeadDecoder]] = {}
-        find_classes(self.classes, self.class_names, classes)  # so that a wrong one is refused now
+        self._wanted(classes)  # refuses a wrong one now
         return classes
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -230,19 +272,27 @@ class YOLO(VisionModel[Detections]):
             return  # they are logits; the graph has shown that scores are their sigmoids
         anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
         rows = output if anchor_first else np.swapaxes(output, 1, 2)
-        check_scores(rows[..., 4 : self.leading + (self.class_count or 0)])
+        scores = rows[..., 4 : self.leading + (self._learned.class_count or 0)]
+        check_scores(scores)
+        for values in (scores, rows[..., 4:]):
+            check_exclusive(values, "scores of classes that are independent of each other")
+        check_no_numbers(scores)
+        self.verify_scores(scores)
         self.verify_boxes(rows[..., :4])
 
+    def verify_scores(self, scores: npt.NDArray[Any]) -> None:
+        """Checks the scores of the first run, (batch, boxes, values), objectness first where there is one."""
+
     def verify_boxes(self, boxes: npt.NDArray[Any]) -> None:
-        """Looks at the boxes of the first run, (batch, boxes, 4)."""
+        """Checks the boxes of the first run, (batch, boxes, 4)."""
         check_pixels(boxes, self.input_size)
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
-        # Maps come to the host, whatever gave them: the decoder on the device takes decoded boxes.
+        # Maps are copied to the host: the decoder on the device takes decoded boxes.
         return DeviceBoxes(self, infer, capacity) if self._raw_head is None else None
 
     def _varied(self) -> None:
-        find_classes(self.classes, self.class_names, self.class_count)
+        super()._varied()
         self._idle_decoders = {}
 
     def _head_of(self, outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any] | HeadMaps:
@@ -278,7 +328,7 @@ class YOLO(VisionModel[Detections]):
         )
 
     def _decoding(self, boxes: int, classes: int) -> dict[str, Any]:
-        """The settings of a decoder of so many boxes."""
+        """The settings of a decoder for this number of boxes."""
         iou, max_det = self.suppression(boxes * classes if self.multi_label else boxes)
         return {
             "conf": max(self.conf, LOWEST_CONF),
@@ -287,7 +337,7 @@ class YOLO(VisionModel[Detections]):
             "max_candidates": self.max_candidates,
             "multi_label": self.multi_label,
             "class_agnostic": self.class_agnostic,
-            "classes": find_classes(self.classes, self.class_names, self.class_count),
+            "classes": self._wanted(),
         }
 
 
@@ -315,17 +365,8 @@ class DeviceBoxes(Generic[Model]):
             made = self._made[key] = model, decoder, decoder.block(self._capacity)
         return made[1:]
 
-    def _rows(self, parameters: Sequence[Parameters]) -> Iterator[tuple[Model, Sequence[int]]]:
-        """The wrapper with each of the settings that occur, and the rows that have them."""
-        if not any(parameters):
-            yield self._model, range(len(parameters))
-            return
-        variants = [self._model._with(own) for own in parameters]
-        for model in {id(model): model for model in variants}.values():
-            yield model, [row for row, other in enumerate(variants) if other is model]
-
     def _forget_variants(self) -> None:
-        """Frees what was made for the variants of requests long done. None of them is in a batch on the stream."""
+        """Frees the decoders of earlier requests. None of them is in a batch on the stream."""
         if len(self._made) > MOST_DECODERS:
             self.close()
 
@@ -334,7 +375,7 @@ class DeviceBoxes(Generic[Model]):
         assert stream is not None
         self._forget_variants()
         self._queued = []
-        for model, rows in self._rows(parameters):
+        for model, rows in self._model._by_settings(parameters):
             decoder, block = self._of(model)
             block.resize((len(geometries), decoder.row.itemsize))
             decoder.run(output, geometries, block, stream=stream)
@@ -362,7 +403,7 @@ class DeviceBoxes(Generic[Model]):
         geometries: Sequence[Geometry],
         stream: Stream,
     ) -> None:
-        """Queues what the columns of the results need, behind the decoder's run."""
+        """Queues the work for the columns of the results, after the decoder's run."""
 
     def _columns(
         self, model: Model, decoder: DeviceDetectionDecoder, image: int, boxes: npt.NDArray[Any], geometry: Geometry
@@ -400,8 +441,11 @@ class DeviceBoxesWithRows(DeviceBoxes[Model]):
 class YOLOv5(YOLO):
     """YOLOv5 (also v6.x, v7 exports of the same layout): output [batch, boxes, 5 + classes]."""
 
+    aliases: ClassVar[tuple[str, ...]] = ("yolov7",)
+    family = "a YOLOv5"
     head = "yolov5"
     raw_layout = "yolov5"
+    anchors = (1, 3)
     #: Half a stride, as YOLOv5's own validation adds; without it yolov5n loses 0.009 mAP where images are 4:3.
     usual_border: ClassVar[int] = 16
 
@@ -409,17 +453,24 @@ class YOLOv5(YOLO):
     def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
         return _refuses_channel_first(shape)
 
+    def verify_scores(self, scores: npt.NDArray[Any]) -> None:
+        super().verify_scores(scores)
+        if scores[..., 0].any() and not scores[..., 1:].any():
+            raise UnsupportedModelError("the scores of its classes are all 0 in its first run")
+        check_objectness(scores, needs_object=boxes_per_cell(scores.shape[1], self.input_size) != 1)
+
 
 class YOLOv8(YOLO):
     """YOLOv8 and YOLO11: output [batch, 4 + classes, boxes], without objectness."""
 
+    aliases: ClassVar[tuple[str, ...]] = ("yolo11", "yolov11")
+    family = "a YOLOv8"
     head = "yolov8"
     raw_layout = "yolov8"
     leading: ClassVar[int] = 4
 
-    @classmethod
-    def recognizes(cls, model: ModelDescription) -> bool:
-        return not model.has_angle
+    def verify_scores(self, scores: npt.NDArray[Any]) -> None:
+        check_no_objectness(scores)
 
     @classmethod
     def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
@@ -445,6 +496,7 @@ class YOLOX(YOLO):
 
     legacy: bool | None = None
 
+    family = "a YOLOX"
     head = "yolox"
     fallback_size = 416
 
@@ -464,26 +516,29 @@ class YOLOX(YOLO):
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         legacy = self.legacy if self.legacy is not None else self._recognize_release()
         if legacy:
-            mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-            transform = PixelTransform.normalize(
-                mean, std, order="rgb", layout=input.layout, dtype=input.dtype, fill=114
-            )
+            pixels = PixelTransform.normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+            transform = input.transform(order="rgb", fill=114, scale=pixels.scale, bias=pixels.bias)
         else:
-            transform = PixelTransform(order="bgr", layout=input.layout, dtype=input.dtype, fill=114, scale=1.0)
+            transform = input.transform(order="bgr", fill=114, scale=1.0)
         return Preprocessor(input, transform, lambda size: _top_left(size, input.size), self.channel_order)
 
     def _recognize_release(self) -> bool:
         legacy = wants_normalized_input(self.network.model)
         if legacy is None:
-            raise self._unsupported(
+            raise UnsupportedModelError(
                 "its weights do not tell whether it is of YOLOX's first release, which wants normalised RGB, or of a "
-                "later one; say legacy=True or legacy=False",
-                ModelDescription.of(self.network),
+                "later one; say legacy=True or legacy=False"
             )
         return legacy
 
+    def verify_scores(self, scores: npt.NDArray[Any]) -> None:
+        check_objectness(scores, needs_object=True)
+
     def verify_boxes(self, boxes: npt.NDArray[Any]) -> None:
         check_offsets(boxes)
+        strides = self.strides(boxes.shape[1])
+        if count_cells(self.input_size, strides) == boxes.shape[1]:  # of the whole input
+            check_undecoded(boxes, *cells_of(self.input_size, strides), self.input_size)
 
     def strides(self, anchors: int) -> tuple[int, ...]:
         width, height = self.input_size

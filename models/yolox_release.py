@@ -1,4 +1,4 @@
-"""Which release of YOLOX a model's weights are of, told by its first convolution.
+"""The release of YOLOX that a model's weights are of, by its first convolution.
 
 YOLOX's first release (0.1.0) was trained on pixels normalised by ImageNet's mean and standard deviation, later ones on
 0 to 255. Both have a batch normalisation behind the first convolution, folded into it by the exporter, so that what
@@ -16,12 +16,12 @@ import numpy as np
 from ..graph.files import load_proto, tensor_array
 
 if TYPE_CHECKING:
-    from ..model_source import ModelSource
+    from ..core.model_source import ModelSource
 
 __all__ = ["wants_normalized_input"]
 
-#: The median over the output channels of the norm of a channel's weights: 1.1 in YOLOX-nano of the first release, so
-#: about 0.02 for pixels of 0 to 255. What lies between these two is left open.
+#: Limits of the median over the output channels of the norm of a channel's weights. It is 1.1 in YOLOX-nano of the
+#: first release, so about 0.02 for pixels of 0 to 255.
 NORMALIZED_FROM, RAW_BELOW = 0.25, 0.08
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..ops import DetectStats, nms
+from .description import ModelDescription, Recognition
 from .output_checks import check_offsets, check_scores
-from .preprocessor import ImageInput, Preprocessor, as_size
+from .preprocessor import ImageInput, Preprocessor
 from .results import Detections
 from .vision import VisionModel
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
-    from .description import ModelDescription
 
 __all__ = ["YuNet"]
 
@@ -42,7 +42,7 @@ class YuNet(VisionModel[Detections]):
     Args:
         conf: the score that a face must exceed, 0 to 1.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
-        max_det: the most faces an image, the best ones; what is left out is counted in `Detections.stats`.
+        max_det: maximum number of faces of an image, the best ones; others are counted in `Detections.stats`.
         size: the input size, a number or (width, height), multiples of 32, for models that leave it open.
 
     `path`, `backend`, `names` and the other arguments: see `VisionModel`.
@@ -57,20 +57,24 @@ class YuNet(VisionModel[Detections]):
     per_call: ClassVar[frozenset[str]] = frozenset({"conf", "iou", "max_det"})
 
     @classmethod
-    def refuses(cls, model: ModelDescription) -> str | None:
-        if (reason := super().refuses(model)) is not None:
-            return reason
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
         shapes = {spec.name: spec.shape for spec in model.outputs}
+        several = len(shapes) > len(STRIDES) and all(len(shape) == 3 for shape in shapes.values())
+        family = "a detector with an output for each kind of value and stride" if several else ""
         for stride in STRIDES:
             for kind, values in OUTPUTS.items():
                 shape = shapes.get(f"{kind}_{stride}")
                 if shape is None:
-                    return f"it has no output '{kind}_{stride}'"
+                    return Recognition.no(f"it has no output '{kind}_{stride}'", family)
                 if len(shape) != 3 or (isinstance(shape[2], int) and shape[2] != values):
-                    return f"its output '{kind}_{stride}' has shape {shape}, not (batch, cells, {values})"
-        return None
+                    return Recognition.no(
+                        f"its output '{kind}_{stride}' has shape {shape}, not (batch, cells, {values})", family
+                    )
+        return Recognition.yes("a YuNet")
 
-    # ---- the three statements ----
+    # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         if any(side % STRIDES[-1] for side in input.size):
@@ -115,10 +119,7 @@ class YuNet(VisionModel[Detections]):
             keypoints=geometry.to_source(landmarks.reshape(-1, 2)).reshape(-1, POINTS, 2).astype(np.float32),
         )
 
-    # ---- what follows from the outputs ----
-
-    def asked_size(self) -> tuple[int, int] | None:
-        return as_size(self.size, "size")
+    # ---- the outputs ----
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         return 1

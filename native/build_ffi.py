@@ -7,6 +7,7 @@ It reads the declarations from the headers: everything between their `[cdef]` ma
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from cffi import FFI
@@ -76,7 +77,6 @@ KEEP_GIL = (
     "ifs_memory_fetch",
     "ifs_is_page_locked",
     "ifs_upload_nbytes",
-    "ifs_upload",
     "ifs_cuda_preprocess",
     "ifs_cuda_graph_launch",
     "ifs_event_record",
@@ -108,6 +108,12 @@ def held(declared: str) -> str:
     return "\n".join(lines)
 
 
+def simde() -> list[str]:
+    """The folder of the headers of SIMDe (PyPI `simde-py`), through which aarch64 runs the AVX2 sources."""
+    found = find_spec("simde_py")
+    return [f"{Path(found.origin).parent}/simde"] if found and found.origin else []
+
+
 ffibuilder = FFI()
 _declared = declarations("".join(header.read_text(encoding="utf-8") for header in HEADERS))
 ffibuilder.cdef(_declared)
@@ -118,5 +124,6 @@ ffibuilder.set_source(
     "".join(f'#include "{header.name}"\n' for header in HEADERS)
     + KEEP_GIL_MACROS
     + "".join(f"#define held_{name} {name}\n" for name in KEEP_GIL),
+    include_dirs=simde(),
     py_limited_api=True,
 )

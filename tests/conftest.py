@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -23,8 +24,7 @@ try:
     import infersdk  # noqa: F401
 except ImportError as error:
     pytest.exit(
-        f"infersdk cannot be imported ({error}). Install it first: "
-        'pip install -e ".[cpu,test]" --config-settings editable_mode=strict',
+        f'infersdk cannot be imported ({error}). Install it first: pip install -e ".[cpu,test]"',
         returncode=pytest.ExitCode.USAGE_ERROR,
     )
 
@@ -114,6 +114,16 @@ def no_spinning_threads_in_parallel() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def levels_of_loggers() -> Iterator[None]:
+    """Packages that a test imports may set the level of the root logger; the next test has the level of before."""
+    loggers = [logging.getLogger(name) for name in ("", "infersdk")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """A random generator whose seed a failing test shows (INFERSDK_SEED repeats it)."""
@@ -146,7 +156,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that run for minutes or hours run when they are asked for: -m soak, -m fuzz.
+    """Tests that run for long run when they are asked for: -m slow, -m soak, -m fuzz.
 
     A GPU test that hangs ends soon. A call of CUDA that never returns lets no signal handler run: a worker of xdist
     shows the stacks of its threads and ends, which fails that test alone.
@@ -155,7 +165,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(GPU_TIMEOUT, method=method))
-    for marker in ("soak", "fuzz"):
+    for marker in ("slow", "soak", "fuzz"):
         if marker in config.getoption("-m", ""):
             continue
         left_out = [item for item in items if item.get_closest_marker(marker)]

@@ -140,3 +140,15 @@ def swish_model(path: Path, op: type[CustomOp] = HardSwish, dtype: str = "float3
 def swish(x: Any, alpha: float = 1 / 6, beta: float = 0.5) -> Any:
     """What `swish_model` computes."""
     return np.maximum(np.maximum(x, 0) * np.clip(alpha * np.maximum(x, 0) + beta, 0, 1), 0)
+
+
+def choice_of(then: list[Any]) -> Any:
+    """An If of `c` that gives `y`: what these nodes make, `b`, or the negative of x."""
+    from onnx import helper
+
+    out = [helper.make_tensor_value_info("b", helper.np_dtype_to_tensor_dtype(np.dtype("float32")), None)]
+    branches = {
+        "then_branch": helper.make_graph(then, "then", [], out),
+        "else_branch": helper.make_graph([helper.make_node("Neg", ["x"], ["b"])], "else", [], out),
+    }
+    return helper.make_node("If", ["c"], ["y"], **branches)

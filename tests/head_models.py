@@ -17,6 +17,9 @@ def head_model(
     size: int = 64,
     open_shapes: bool = False,
     names: Sequence[str] = (),
+    input: Sequence[int | str] = (),
+    declared: Sequence[int | str] = (),
+    batch: int | str = "batch",
 ) -> Path:
     """An ONNX file with an input `images` [batch, 3, size, size] and outputs of [batch, *shape].
 
@@ -25,6 +28,8 @@ def head_model(
         metadata: of the file.
         names: of the outputs; `output0`, `output1` and so on where there are none.
         open_shapes: the file declares names in place of the outputs' dimensions.
+        input: the dimensions of an image of the input, in place of (3, size, size).
+        declared: dimensions that the file declares for a single output, in place of its own.
     """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -33,7 +38,7 @@ def head_model(
         helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1, 2, 3], keepdims=1),
         helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
     ]
-    weights, declared = [numpy_helper.from_array(np.float32(0), "zero")], []
+    weights, infos = [numpy_helper.from_array(np.float32(0), "zero")], []
     for i, output in enumerate(outputs):
         name = names[i] if names else f"output{i}"
         shape = np.array([-1, *[1] * output.ndim], np.int64)
@@ -42,7 +47,9 @@ def head_model(
             numpy_helper.from_array(output.astype(np.float32)[None], f"value{i}"),
         ]
         nodes += [helper.make_node("Reshape", ["nothing", f"shape{i}"], [f"flat{i}"])]
-        if open_shapes:  # through a shape that does not follow from the graph, so that a runtime has to believe it
+        if (
+            open_shapes or declared
+        ):  # through a shape that does not follow from the graph, so that a runtime has to believe it
             weights.append(numpy_helper.from_array(np.array([-1, *output.shape], np.int64), f"whole{i}"))
             nodes += [
                 helper.make_node("Add", [f"flat{i}", f"value{i}"], [f"all{i}"]),
@@ -53,10 +60,10 @@ def head_model(
             ]
         else:
             nodes.append(helper.make_node("Add", [f"flat{i}", f"value{i}"], [name]))
-        dimensions = [f"d{i}_{axis}" for axis in range(output.ndim)] if open_shapes else list(output.shape)
-        declared.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *dimensions]))
-    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, size, size])
-    graph = helper.make_graph(nodes, "head", [images], declared, weights)
+        dimensions = [f"d{i}_{axis}" for axis in range(output.ndim)] if open_shapes else declared or output.shape
+        infos.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, *dimensions]))
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, *(input or (3, size, size))])
+    graph = helper.make_graph(nodes, "head", [images], infos, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     if metadata:
         helper.set_model_props(model, dict(metadata))

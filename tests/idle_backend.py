@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from infersdk.infer import BackendInfo, Infer
-from infersdk.options import BackendOptions
-from infersdk.tensor_spec import TensorSpec
+from infersdk.core.options import BackendOptions
+from infersdk.core.tensor_spec import TensorSpec
+from infersdk.infer import BackendInfo, Declaration, Infer
 
 
 class Options(BackendOptions, frozen=True, kw_only=True):
@@ -25,11 +25,7 @@ class IdleInfer(Infer):
     """Input `x` [batch, 3, side, side] float32; output `y` [batch] is the first element of each row."""
 
     backend = "idle"
-    Options = Options
-
-    @classmethod
-    def probe(cls) -> BackendInfo:
-        return BackendInfo("1", ("cpu",))
+    declaration = Declaration(probe=lambda: BackendInfo("1", ("cpu",)), options=Options)
 
     def _load(self) -> None:
         side = self.options.side

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,16 +41,56 @@ def save(
     opset: int = 17,
     ir_version: int = 8,
     metadata: dict[str, str] | None = None,
+    domains: Sequence[str] = (),
 ) -> Path:
-    """Writes a model of these parts; returns the path."""
+    """Writes a model of these parts; returns the path.
+
+    Args:
+        domains: of operators that are not ONNX's.
+    """
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     graph = onnx.helper.make_graph(nodes, path.stem, inputs, outputs, constants)
-    model = onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version, producer_name="tests"
-    )
+    opsets = [onnx.helper.make_opsetid("", opset), *(onnx.helper.make_opsetid(domain, 1) for domain in domains)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="tests")
     onnx.helper.set_model_props(model, metadata or {})
     path.write_bytes(model.SerializeToString())
     return path
+
+
+def numbered(nodes: Sequence[Any]) -> Sequence[Any]:
+    """The nodes, each named by its operator and its place: `Conv_0`."""
+    for index, each in enumerate(nodes):
+        each.name = f"{each.op_type}_{index}"
+    return nodes
+
+
+def operators(path: Path) -> Counter[str]:
+    """How often each operator stands in a file."""
+    return Counter(each.op_type for each in onnx.load(str(path)).graph.node)
+
+
+def run(model: Any, feeds: Any = None, *, optimized: bool | Path = True) -> list[Any]:
+    """What ONNX Runtime makes of a file, its content, or a `Graph`, which is checked first.
+
+    Args:
+        feeds: arrays by name, or the array of the first input.
+        optimized: False: one node after another, as the file has them; a path: the optimised file is written there.
+    """
+    import onnxruntime
+
+    if hasattr(model, "check"):
+        model.check()
+        model = model.bytes()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if isinstance(optimized, Path):
+        options.optimized_model_filepath = str(optimized)
+    elif not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    content = model if isinstance(model, bytes) else str(model)
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    given = feeds if isinstance(feeds, dict) else {session.get_inputs()[0].name: feeds}
+    return list(session.run(None, given))
 
 
 def double(path: Path, shape: Sequence[Dim] = ("batch", 4), dtype: str = "float32", **options: Any) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -152,18 +151,16 @@ def yolov5_model(
     return path
 
 
-def quantised_yolov5(path: Path, *, split: int = 0, exclude: int | None = None, **settings: Any) -> Path:
+def quantised_yolov5(path: Path, *, exclude: int | None = None, **settings: Any) -> Path:
     """The file of `yolov5_model` as the quantiser writes it for ONNX Runtime: the maps have their channels last.
 
     Args:
-        split: of how many bytes on a map is computed in parts.
         exclude: the number of a level that stays in floating point, with its channels first.
         settings: of `yolov5_model`.
     """
     import onnx
 
     from infersdk import quant
-    from infersdk.quant import heads
 
     whole = yolov5_model(path.with_name(f"{path.stem}_fp32.onnx"), pointwise=True, **settings)
     model = onnx.load(str(whole))
@@ -171,8 +168,7 @@ def quantised_yolov5(path: Path, *, split: int = 0, exclude: int | None = None, 
     samples = [{"images": np.random.default_rng(i).random(shape, F)} for i in range(8)]
     last = [node.name for node in model.graph.node if node.op_type == "Conv"][1::2]
     table = quant.calibrate(whole, samples, target="onnxruntime", method="minmax")
-    with mock.patch.object(heads, "_LEAST_BYTES", split):
-        quant.quantize(whole, path, table, target="onnxruntime", exclude=[] if exclude is None else [last[exclude]])
+    quant.quantize(whole, path, table, target="onnxruntime", exclude=[] if exclude is None else [last[exclude]])
     return path
 
 

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-NAMES = {"http": "tritonclient.http", "grpc": "tritonclient.grpc"}
+PROTOCOLS = ("http", "grpc")
+
+
+@contextlib.contextmanager
+def serving(models: Mapping[str, Any], **settings: Any) -> Iterator[Any]:
+    """A server of these models, on free ports and without a log of requests."""
+    from infersdk.serve import Server
+
+    own = {"http_port": 0, "grpc_port": 0, "access_log": False, **settings}
+    with Server({"models": models, "server": own}).start() as running:
+        yield running
+
+
+def triton(protocol: str) -> Any:
+    """The module of tritonclient for a protocol."""
+    return importlib.import_module(f"tritonclient.{protocol}")
+
+
+def client_of(server: Any, protocol: str) -> Any:
+    """A client of a server."""
+    return triton(protocol).InferenceServerClient(f"127.0.0.1:{getattr(server, f'{protocol}_port')}")
 
 
 def inputs_of(
     protocol: str, arrays: Mapping[str, Any], datatypes: Mapping[str, str] | str, **options: Any
 ) -> list[Any]:
     """The inputs of a request of tritonclient."""
-    import importlib
-
-    module = importlib.import_module(NAMES[protocol])
-    inputs = []
+    module, inputs = triton(protocol), []
     for name, array in arrays.items():
         datatype = datatypes if isinstance(datatypes, str) else datatypes[name]
         inputs.append(module.InferInput(name, list(array.shape), datatype))

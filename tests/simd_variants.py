@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from infersdk._lib import check, lib, text
+from infersdk.core._lib import check, lib, text
 
 __all__ = ["VARIANTS", "variant", "variant_name"]
 

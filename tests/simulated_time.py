@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from infersdk.pipeline.admission import Admission
 from infersdk.pipeline.request import Request
-from infersdk.pipeline.scheduler import InstanceGroup, Scheduler
+from infersdk.pipeline.scheduler import Admission, InstanceGroup, Scheduler
 from infersdk.pipeline.stats import Statistics
 
 if TYPE_CHECKING:

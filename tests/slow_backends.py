@@ -7,9 +7,11 @@ import time
 import weakref
 from typing import Any
 
+import msgspec
+
 from infersdk import Infer  # noqa: TC001
 from infersdk.backends.openvino import OpenVinoInfer, Options
-from infersdk.model_source import ModelSource
+from infersdk.core.model_source import ModelSource
 
 #: Those that were loaded.
 made: weakref.WeakSet[Infer] = weakref.WeakSet()
@@ -25,7 +27,7 @@ class SlowOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class SlowOpenVino(OpenVinoInfer):
     backend = "slow"
-    Options = SlowOptions
+    declaration = msgspec.structs.replace(OpenVinoInfer.declaration, options=SlowOptions)
 
     def _load(self) -> None:
         if self.options.gate is not None:
@@ -49,7 +51,7 @@ class BuildingOpenVino(OpenVinoInfer):
     """Builds for 10 ms a step, and tells of it."""
 
     backend = "builder"
-    Options = BuildingOptions
+    declaration = msgspec.structs.replace(OpenVinoInfer.declaration, options=BuildingOptions)
     building = threading.Event()
 
     def _load(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from waiting import until
 
 from infersdk.errors import InputError
 
@@ -115,13 +116,6 @@ class SquaresBuffer:
 
 def begun(model: Squares) -> None:
     assert model.began.acquire(timeout=LONG)
-
-
-def until(what: Callable[[], Any]) -> None:
-    end = time.monotonic() + LONG
-    while not what():
-        assert time.monotonic() < end, "this should have come about"
-        time.sleep(0.001)
 
 
 def consistent(stats: PipelineStats) -> None:

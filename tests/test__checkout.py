@@ -40,16 +40,16 @@ def test_without_an_installed_one_it_says_how_to_install_it() -> None:
 
 
 def test_pytest_as_a_module_tests_the_installed_one() -> None:
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_target.py")
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/core/test_target.py")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_pytest_without_an_installed_one_stops_with_one_message(tmp_path: Path) -> None:
     """A package of that name without a core stands for none at all, since the others are needed to get there."""
-    (tmp_path / "infersdk").mkdir()
-    for name in ("__init__.py", "_lib.py", "errors.py", "_checkout.py"):
+    (tmp_path / "infersdk" / "core").mkdir(parents=True)
+    for name in ("__init__.py", "core/__init__.py", "core/_lib.py", "errors.py", "_checkout.py"):
         (tmp_path / "infersdk" / name).write_bytes((ROOT / "infersdk" / name).read_bytes())
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_target.py", PYTHONPATH=str(tmp_path))
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/core/test_target.py", PYTHONPATH=str(tmp_path))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     output = done.stdout + done.stderr
     assert "infersdk cannot be imported" in output

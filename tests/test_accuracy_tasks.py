@@ -87,7 +87,7 @@ def test_boxes_are_decoded_as_load_does(
     command += ["--candidate", "onnxruntime/fp32=" + str(model), *(["--type", type_name] if type_name else [])]
     assert cli.main([str(one) for one in command]) == 0
     assert "native head" in capsys.readouterr().out
-    assert cli.main([*map(str, command), "--json", "--setting", "decode_head=graph"]) == 0
+    assert cli.main([*map(str, command), "--json", "--decode-head", "graph"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [score["decode_head"] for score in report["scores"]] == ["graph", "graph"]
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from infersdk import errors
-from infersdk._lib import check, lib
+from infersdk.core._lib import check, lib
 
 CLASSES = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
 
@@ -61,16 +61,10 @@ def test_every_status_of_the_core_has_its_error() -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("confidence", "conf"),
-        ("conf_thres", "conf"),
-        ("Conf", "conf"),
-        ("class", "classes"),
-        ("max_detections", "max_det"),
-        ("treads", "threads"),
-        ("frobnicate", None),
-        ("", None),
+        ("confidence", "conf"), ("conf_thres", "conf"), ("Conf", "conf"), ("class", "classes"),
+        ("max_detections", "max_det"), ("treads", "threads"), ("frobnicate", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_the_nearest_name(name: str, near: str | None) -> None:
     known = ["device", "conf", "classes", "max_det", "threads", "canvas_border"]
     assert errors.nearest_name(name, known) == near

@@ -92,84 +92,10 @@ def within(name: str, *parents: str) -> bool:
     return any(name == parent or name.startswith(f"{parent}.") for parent in parents)
 
 
-def test_the_walk_sees_what_there_is() -> None:
-    # A test of the test: known imports of each kind are found, with those of functions apart.
-    assert "infersdk._native" in ours("infersdk._lib")
-    assert "infersdk.errors" in ours("infersdk._lib")
-    assert {"infersdk._lib", "infersdk.device", "infersdk.errors"} <= ours("infersdk.tensor")
-    assert "infersdk.config" in ours("infersdk.registry", lazy=True)
-    assert "infersdk.config" not in ours("infersdk.registry", lazy=False)
-    assert "infersdk.graph.precision" in ours("infersdk.backends.onnxruntime")
-    assert "infersdk.tensor" not in ours("infersdk.backends.onnxruntime")  # for the type checker alone
-    assert len(MODULES) > 20
-
-
-#: What a module of the core may import of ours, from the bottom up. Everything may import errors.
-MAY_KNOW = {
-    "infersdk.errors": set(),
-    "infersdk._checkout": set(),
-    "infersdk._lib": {"_checkout", "_native"},
-    "infersdk._files": set(),
-    "infersdk._text": set(),
-    "infersdk._sizes": set(),
-    "infersdk.precision": set(),
-    "infersdk.device": set(),
-    "infersdk.dlpack": {"_lib"},
-    "infersdk.memory": {"_lib", "device"},
-    "infersdk.memory_limit": {"_lib", "_sizes", "device", "memory", "options", "tensor_spec"},
-    "infersdk.dtypes": {"_lib"},
-    "infersdk.stream": {"_lib", "device", "memory"},
-    "infersdk.formats": set(),
-    "infersdk.model_source": {"_files", "formats"},
-    "infersdk._exchange": {"_lib", "device", "dlpack", "dtypes", "memory"},
-    "infersdk.tensor": {"_exchange", "_lib", "device", "dlpack", "dtypes", "memory"},
-    "infersdk.options": set(),
-    "infersdk.target": {"precision"},
-    "infersdk.tensor_spec": set(),
-    "infersdk.independent_rows": {"tensor"},
-    "infersdk.releasing": {"tensor"},
-    "infersdk.infer": {
-        "_text",
-        "device",
-        "independent_rows",
-        "memory_limit",
-        "model_source",
-        "options",
-        "releasing",
-        "tensor",
-        "tensor_spec",
-        "stream",
-    },
-    "infersdk.config": {"_files"},
-    "infersdk.hot_swap": {"_text", "device", "infer", "memory_limit", "model_source", "options", "stream", "tensor"},
-    "infersdk.registry": {
-        "_text",
-        "config",
-        "custom_ops",
-        "custom_ops.loading",
-        "device",
-        "graph.domains",
-        "graph.quantization",
-        "hot_swap",
-        "infer",
-        "memory_limit",
-        "model_source",
-        "precision",
-        "target",
-    },
-}
-
-
-@pytest.mark.parametrize("name", MAY_KNOW)
-def test_the_core_is_built_from_the_bottom_up(name: str) -> None:
-    allowed = {f"infersdk.{other}" for other in MAY_KNOW[name]} | {"infersdk.errors"}
-    assert ours(name) - {name} <= allowed
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_who_may_know_whom(name: str) -> None:
     known = ours(name)
-    if name != "infersdk._lib":
+    if name != "infersdk.core._lib":
         assert "infersdk._native" not in known, "only _lib touches the native module"
     if not within(name, "infersdk.backends"):
         assert not {n for n in known if within(n, "infersdk.backends")}, "backends are known by strings alone"
@@ -184,6 +110,11 @@ def test_who_may_know_whom(name: str) -> None:
         assert not {n for n in known if within(n, "infersdk.infer", "infersdk.models")}, "operations know no models"
     if not within(name, "infersdk.testing"):
         assert "infersdk.testing" not in known
+    core = ("infersdk.core", "infersdk.errors", "infersdk._native", "infersdk._checkout")
+    if within(name, "infersdk.core", "infersdk.infer"):
+        assert not {n for n in known if not within(n, *core)}, "the core is built on nothing but itself"
+    if within(name, "infersdk.errors", "infersdk._checkout"):
+        assert not known, "all may know these, so that they know nothing"
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -208,8 +139,8 @@ def test_importing_infersdk_imports_no_runtime_and_little_else() -> None:
     loaded = set(json.loads(fresh("import sys, json, infersdk; print(json.dumps(list(sys.modules)))")))
     assert not {name.split(".")[0] for name in loaded} & OPTIONAL
     assert not loaded & {"infersdk.models", "infersdk.backends", "infersdk.ops", "infersdk.cli", "PIL.Image", "rich"}
-    assert not loaded & {"numpy", "msgspec", "infersdk.tensor", "infersdk.infer", "infersdk.registry"}
-    assert {"infersdk._lib", "infersdk.errors"} <= loaded
+    assert not loaded & {"numpy", "msgspec", "infersdk.core.tensor", "infersdk.infer", "infersdk.loading.registry"}
+    assert {"infersdk.core._lib", "infersdk.errors"} <= loaded
 
 
 def test_all_public_names_are_there() -> None:
@@ -286,7 +217,7 @@ print(alone('infersdk'))"""
 def test_backends_without_their_packages_say_so_through_the_registry() -> None:
     code = f"""{BLOCK}
 import json, infersdk
-from infersdk.registry import backend_class, backends
+from infersdk.loading.registry import backend_class, backends
 said = {{}}
 for name in backends():
     try:

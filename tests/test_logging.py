@@ -17,7 +17,7 @@ def test_one_line_for_each_load(backend: str, caplog: pytest.LogCaptureFixture, 
     pytest.importorskip(backend)
     with caplog.at_level(logging.INFO, "infersdk"):
         with load(DETECTOR, backend, precision="fp32") as infer, infer.clone():
-            version = infer.probe().version
+            version = infer.declaration.probe().version
         lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
     assert len(lines) == 1
     assert re.fullmatch(
@@ -52,7 +52,7 @@ def test_decisions(caplog: pytest.LogCaptureFixture) -> None:
     assert f"infersdk.models: {DETECTOR.name} looks like" in text
     assert "wrapper 'yolov5'" in text
     assert "infersdk.pipeline: a pipeline of " in text
-    assert "in batches of 4" in text
+    assert "in batches of 1" in text
 
 
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:

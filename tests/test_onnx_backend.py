@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_models import node, save, value
 
 from infersdk.errors import BackendNotFoundError, ConfigError, InputError, ModelFormatError
 
 onnx = pytest.importorskip("onnx")
-helper = onnx.helper
 
 from onnx.backend.base import Backend  # noqa: E402
 
@@ -25,21 +25,18 @@ def backend(request: pytest.FixtureRequest) -> type[InferBackend]:
     return backend_for(request.param)
 
 
-def model() -> Any:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """`twice` and `sum` of x and a weight, which older models list among the inputs."""
-    weight = onnx.numpy_helper.from_array(np.float32([1, 2, 3]), "w")
-    infos = {
-        name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 3]) for name in ("x", "twice", "sum")
-    }
-    w = helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3])
-    nodes = [helper.make_node("Add", ["x", "x"], ["twice"]), helper.make_node("Add", ["x", "w"], ["sum"])]
-    graph = helper.make_graph(nodes, "g", [w, infos["x"]], [infos["twice"], infos["sum"]], [weight])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path_factory.mktemp("backend") / "m.onnx"
+    inputs, outputs = [value("w", [3]), value("x", ["n", 3])], [value("twice", ["n", 3]), value("sum", ["n", 3])]
+    nodes = [node("Add", "x x", "twice"), node("Add", "x w", "sum")]
+    return onnx.load(save(path, nodes, inputs, outputs, {"w": np.float32([1, 2, 3])}))
 
 
-def test_prepare_and_run(backend: type[InferBackend]) -> None:
+def test_prepare_and_run(backend: type[InferBackend], model: Any) -> None:
     assert issubclass(backend, Backend)
-    rep = backend.prepare(model(), "CPU")
+    rep = backend.prepare(model, "CPU")
     assert rep.input_names == ("x",)
     for rows in (1, 4):
         x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
@@ -49,19 +46,14 @@ def test_prepare_and_run(backend: type[InferBackend]) -> None:
         np.testing.assert_array_equal(outputs.sum, x + np.array([1, 2, 3]))  # type: ignore[attr-defined]
 
 
-def test_run_model(backend: type[InferBackend]) -> None:
-    twice, _ = backend.run_model(model(), [np.ones((2, 3), np.float32)])
-    np.testing.assert_array_equal(twice, np.full((2, 3), 2))
-
-
 def test_devices(backend: type[InferBackend]) -> None:
     assert backend.supports_device("CPU")
     assert not backend.supports_device("FPGA:3")
     assert not backend.supports_device("")
 
 
-def test_errors(backend: type[InferBackend]) -> None:
-    rep = backend.prepare(model())
+def test_errors(backend: type[InferBackend], model: Any) -> None:
+    rep = backend.prepare(model)
     with pytest.raises(InputError):
         rep.run([np.ones((2, 4), np.float32)])
     with pytest.raises(ValueError, match="shorter"):
@@ -70,11 +62,11 @@ def test_errors(backend: type[InferBackend]) -> None:
         backend.prepare(onnx.ModelProto())
 
 
-def test_options_are_handed_on() -> None:
+def test_options_are_handed_on(model: Any) -> None:
     pytest.importorskip("onnxruntime")
-    (twice, _) = backend_for("onnxruntime", threads=1).run_model(model(), [np.ones((2, 3), np.float32)])
+    (twice, _) = backend_for("onnxruntime", threads=1).run_model(model, [np.ones((2, 3), np.float32)])
     assert twice.shape == (2, 3)
     with pytest.raises(ConfigError, match="thread"):
-        backend_for("onnxruntime", thread=1).prepare(model())
+        backend_for("onnxruntime", thread=1).prepare(model)
     with pytest.raises(BackendNotFoundError):
         backend_for("nonesuch")

@@ -58,17 +58,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs("build", "setuptools", "cffi", "pip")
     folder = tmp_path_factory.mktemp("sdist")
     shutil.copytree(ROOT, folder / "tree", ignore=MADE)
-    call(
-        sys.executable,
-        "-P",
-        "-m",
-        "build",
-        "--sdist",
-        "--no-isolation",
-        "-o",
-        str(folder / "dist"),
-        folder=folder / "tree",
-    )
+    build = [sys.executable, "-P", "-m", "build", "--sdist", "--no-isolation", "-o", str(folder / "dist")]
+    call(*build, folder=folder / "tree")
     (found,) = (folder / "dist").iterdir()
     return found
 
@@ -92,13 +83,8 @@ def test_the_sdist_has_all_that_the_build_and_the_tests_need(sdist: Path) -> Non
     assert sdist.name == f"infersdk-{version()}.tar.gz"
     assert sources() - names == set()
     assert {
-        "pyproject.toml",
-        "setup.py",
-        "README.md",
-        "LICENSE",
-        "tests/conftest.py",
-        "tests/native/test_core.c",
-    } <= names
+        "pyproject.toml", "setup.py", "README.md", "LICENSE", "tests/conftest.py", "tests/native/test_core.c",
+    } <= names  # fmt: skip
     assert not {n for n in names if n.endswith((".so", ".o", ".pyc", "zz_pending.c"))}
     assert not {n for n in names if n.split("/")[0] in ("build", "dist")}
 
@@ -250,53 +236,44 @@ def test_the_install_lines_of_the_readme_name_extras_that_there_are() -> None:
     assert {name for line in lines for name in line.split(",")} <= extras
 
 
+def failing_build(folder: Path, **environment: str) -> str:
+    """What a build that fails prints."""
+    needs("build", "setuptools", "cffi")
+    shutil.copytree(ROOT, folder / "tree", ignore=MADE)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation", "-o", str(folder), "."], check=False,
+        capture_output=True, text=True, cwd=folder / "tree", env=os.environ | environment,
+    )  # fmt: skip
+    assert done.returncode != 0
+    return done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
         ({"CC": "/nonexistent/cc"}, "no C compiler ('/nonexistent/cc').*apt install gcc"),
         ({"CC": "no-such-compiler -O2"}, "no C compiler ('no-such-compiler').*dnf install gcc"),
+        ({"INFERSDK_CUDA": "1", "CC": sys.executable, "PATH": "", "CUDA_HOME": ""}, "INFERSDK_CUDA=1, but .* no nvcc"),
+        ({"INFERSDK_CUDA": "yes"}, "INFERSDK_CUDA=yes: it is 1, which builds the CUDA part, or 0"),
     ],
 )
-def test_without_a_compiler_one_line_says_what_to_install(
-    environment: dict[str, str], words: str, tmp_path: Path
-) -> None:
-    needs("build", "setuptools", "cffi")
-    shutil.copytree(ROOT, tmp_path / "tree", ignore=MADE)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation", "-o", str(tmp_path), "."], check=False,
-        capture_output=True, text=True, cwd=tmp_path / "tree", env=os.environ | {"INFERSDK_CUDA": "0"} | environment,
-    )  # fmt: skip
-    assert done.returncode != 0
+def test_one_line_says_what_a_build_misses(environment: dict[str, str], words: str, tmp_path: Path) -> None:
+    printed = failing_build(tmp_path, **({"INFERSDK_CUDA": "0"} | environment))
     pattern = words.replace("(", r"\(").replace(")", r"\)")
-    assert [line for line in (done.stdout + done.stderr).splitlines() if re.match(pattern, line)]
-    assert "Traceback" not in done.stderr
+    assert [line for line in printed.splitlines() if re.match(pattern, line)]
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize("wanted", ["", "1"])
+def test_cuda_is_built_when_it_is_asked_for_alone(wanted: str, tmp_path: Path) -> None:
+    (tmp_path / "nvcc").write_text("#!/bin/sh\necho nvcc was called; exit 1\n")
+    (tmp_path / "nvcc").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    printed = failing_build(tmp_path, INFERSDK_CUDA=wanted, PATH=path, CUDA_HOME="", CUDA_PATH="", CC="false")
+    assert ("nvcc was called" in printed) == (wanted == "1")
 
 
 def test_every_source_file_is_python_3_10() -> None:
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
             ast.parse(path.read_text("utf-8"), str(path), feature_version=(3, 10))
-
-
-def test_every_folder_with_code_is_a_package_that_is_installed() -> None:
-    text = (ROOT / "pyproject.toml").read_text("utf-8")
-    packages = ast.literal_eval("[" + text.partition("\npackages = [")[2].partition("]")[0] + "]")
-    found = {"infersdk.include"}
-    for folder, place in FOLDERS.items():
-        for path in (ROOT / folder).rglob("*.py"):
-            inner = path.parent.relative_to(ROOT / folder).parts
-            found.add(".".join([*place.split("/"), *inner]))
-    assert found == set(packages)
-
-
-def test_every_folder_of_code_is_packaged() -> None:
-    """The list in pyproject.toml is written by hand: a package that is not in it is missing from wheels alone."""
-    tomllib = pytest.importorskip("tomllib")
-    packages = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"])
-    found = set()
-    for top, prefix in (("infersdk", ""), ("backends", "infersdk."), ("models", "infersdk.")):
-        for file in (ROOT / top).rglob("*.py"):
-            if not (file.parent / "__init__.py").exists() and file.name.startswith("hook-"):
-                continue
-            found.add(prefix + ".".join(file.parent.relative_to(ROOT).parts))
-    assert found <= packages, found - packages

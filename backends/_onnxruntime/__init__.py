@@ -1,1 +1,1 @@
-"""What the backend "onnxruntime" is made of: its options, sessions, element types, and CUDA graphs."""
+"""Parts of the backend "onnxruntime": options, execution providers, sessions, memory and profiles."""

@@ -9,26 +9,25 @@ import onnxruntime as ort
 
 __all__ = ["CudaGraphs"]
 
-#: CUDA graphs that a session makes, over all its clones; later shapes and addresses run without.
+#: Maximum number of CUDA graphs of a session and its clones. Later shapes and addresses run without one.
 GRAPHS = 64
 
 
 class CudaGraphs:
-    """The graphs that a session has captured. The runtime knows a graph by a number, which each run has to give.
+    """The graphs that a session has captured. Each run passes the number of its graph to the runtime.
 
-    Without a number all runs replay the first graph, which reads and writes where that run did.
+    Without a number all runs replay the first graph, with its addresses.
     """
 
     def __init__(self) -> None:
-        #: Held through a run, and wherever else something is queued, by one thread at a time: a graph that is captured
-        #: takes in whatever is queued on the session's only stream meanwhile.
+        #: Held while a thread runs the session or queues other work: a capture records all work on the stream.
         self.guard = threading.RLock()
         self._made: dict[tuple[Any, ...], Any] = {}
 
     def options_for(self, memory: tuple[Any, ...]) -> Any:
-        """The options of runs that read and write this memory. An empty tuple is a run without a graph.
+        """The options of runs that read and write this memory; an empty tuple is a run without a graph.
 
-        The runtime frees no graph before the session ends, so their number is limited.
+        Their number is limited, since the runtime frees graphs only with the session.
         """
         result = self._made.get(memory)
         if result is None:

@@ -6,31 +6,31 @@ import re
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..._sizes import size_text
+from ...core.sizes import size_text
 from ...errors import ConfigError, MemoryLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ...memory_limit import MemoryBudget
+    from ...core.memory_limit import MemoryBudget
 
 __all__ = ["Arena"]
 
-#: The part of a limit that is left for tensors and for what a wrapper holds.
+#: One part in this many of a limit is for tensors and for the memory of wrappers.
 _REST = 4
-#: What the runtime says when its arena is full.
+#: The runtime's messages for a full arena.
 _FULL = re.compile(r"BFCArena|Available memory of \d+ is smaller than requested bytes|Failed to allocate memory")
 _REMEDY = "use a smaller max_batch or precision='fp16'"
 
 
 class Arena:
-    """What the sessions of a model allocate from, on the device.
+    """The device memory that the sessions of a model allocate from.
 
     Args:
         budget: of the model.
-        tensors: bytes of all tensors of the instances that run side by side.
-        weights: bytes of the weights, in the file; the session's own are about as many.
-        settings: of the provider, as far as they are given.
+        tensors: bytes of all tensors of the parallel instances.
+        weights: bytes of the weights in the file; a session takes about the same.
+        settings: options of the provider from the user.
 
     Raises:
         ConfigError: `gpu_mem_limit` is not a number.
@@ -55,19 +55,19 @@ class Arena:
 
     @property
     def settings(self) -> dict[str, str]:
-        """For the provider: blocks of the size that is asked for, since the arena's own strategy doubles them."""
+        """Options of the provider: blocks of the requested sizes, since the default strategy doubles them."""
         return {"gpu_mem_limit": str(self.limit), "arena_extend_strategy": "kSameAsRequested"}
 
     def hold(self, session: Any) -> None:
-        """Counts the whole arena as long as the session lives.
+        """Counts the whole arena until the session is freed.
 
         Raises:
-            MemoryLimitError: tensors have taken what it needs.
+            MemoryLimitError: the limit does not leave enough beside the tensors.
         """
         weakref.finalize(session, self._budget.reserve(self.limit).close).atexit = False
 
     def error_of(self, error: BaseException) -> MemoryLimitError | None:
-        """What a failure of the runtime means, if its arena was full."""
+        """The error for a failure of the runtime with a full arena; None for other failures."""
         if _FULL.search(str(error)) is None:
             return None
         return MemoryLimitError(

@@ -1,19 +1,20 @@
-"""What a session executes, from its graph and the file that its profiler writes."""
+"""The layers of a session, from its graph and the file of its profiler."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ...core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role, Span
 from ...errors import ConfigError
-from ...executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role, Span
 from ...graph.files import parse_model
+from .providers import provider_device
 
 if TYPE_CHECKING:
     from ...infer import Infer
@@ -24,23 +25,22 @@ _ENDING = "_kernel_time"
 _PRECISIONS = {
     "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "double": "fp64", "int8": "int8", "uint8": "int8",
 }  # fmt: skip
-_DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
-#: Operators that the runtime adds to bring a tensor into another layout, type or memory.
+#: Operators that the runtime adds to change the layout, type or memory of a tensor.
 _REFORMATS = {"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"}
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
-#: How the runtime decorates the name of a node when it makes another one of it.
+#: The runtime's decorations of names when it replaces a node.
 _DECORATIONS = (
     r"_nchwc$", r"_nhwc$", r"_quant$", r"^fused ", r"_token_\d+$", r"^InsertedPrecisionFreeCast_", r"_cast_fp\d+$",
 )  # fmt: skip
 _NHWC = "com.ms.internal.nhwc"
-#: What the runtime calls the values that are in its blocked layout.
+#: The runtime's names of values in its blocked layout.
 _BLOCKED = re.compile(r"reorder(_token_\d+)?")
 
 
 def profile_session(
     infer: Infer, runs: int, session: Any, executed: bytes | None, folder: TemporaryDirectory[str] | None
 ) -> LayerProfile:
-    """Runs `infer` on what its inputs hold, ends the profile of its session, and reads it.
+    """Runs `infer` with its present inputs, ends the profile of its session, and reads it.
 
     Raises:
         ConfigError: the session does not profile, or has been profiled.
@@ -55,17 +55,16 @@ def profile_session(
     written = Path(session.end_profiling() or "-")
     if not written.is_file():
         raise ConfigError(f"the session of {infer.model.name} has been profiled; load the model again")
-    layers, spans, traced = read_layers(written, executed, runs, infer.device)
+    layers, spans = read_layers(written, executed, runs, infer.device)
     written.unlink()
     on_gpu = infer.device.startswith("cuda")
-    timing = _TIMING["cpu" if not on_gpu else "kernels" if traced else "blocking" if _blocks() else "launches"]
+    timing = _TIMING["cpu" if not on_gpu else "blocking" if _blocks() else "launches"]
     weights = sum(layer.weight_bytes or 0 for layer in layers)
     return LayerProfile(tuple(layers), tuple(walls), timing, tuple(spans), {"weights": weights})
 
 
 _TIMING = {
     "cpu": "ONNX Runtime's profiler takes the time of each node on the thread that runs it.",
-    "kernels": "ONNX Runtime's profiler traces the kernels on the GPU: the times are the GPU's, without launches.",
     "blocking": "CUDA_LAUNCH_BLOCKING=1 is set: the host waits for each kernel, so a node's time is launch and kernel.",
     "launches": "The host does not wait for the GPU: a node's time is that of launching it, not of computing it. "
     "Use --synchronize (CUDA_LAUNCH_BLOCKING=1) for the time that each node takes on the GPU.",
@@ -76,15 +75,13 @@ def _blocks() -> bool:
     return os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 
 
-def read_layers(
-    file: Path, executed: bytes | None, runs: int, device: str
-) -> tuple[list[ExecutedLayer], list[Span], bool]:
-    """The layers, the spans of the last run, and whether times are those of the GPU.
+def read_layers(file: Path, executed: bytes | None, runs: int, device: str) -> tuple[list[ExecutedLayer], list[Span]]:
+    """The layers, and the spans of the last run.
 
     Args:
-        file: what the profiler wrote.
-        executed: the graph that the session executes, as an ONNX file; None where it could not be written.
-        runs: how many of the last runs count.
+        file: the file of the profiler.
+        executed: the graph that the session executes, as an ONNX file; None if it could not be written.
+        runs: the number of runs to read, the last ones.
         device: of the session: `"cuda:0"`.
     """
     events = json.loads(file.read_text(encoding="utf-8", errors="replace"))
@@ -92,7 +89,6 @@ def read_layers(
     begin = whole[0]["ts"]
     nodes = _own_events([e for e in events if e.get("cat") == "Node" and e["name"].endswith(_ENDING)
                          and e["ts"] >= begin])  # fmt: skip
-    on_gpu = _kernel_times(events, begin)
     first: dict[str, Any] = {}
     spent: dict[str, float] = {}
     for event in nodes:
@@ -100,38 +96,24 @@ def read_layers(
         first.setdefault(name, event)
         spent[name] = spent.get(name, 0.0) + event["dur"]
     graph = _Graph(executed)
-    layers = [
-        graph.layer(name, first[name]["args"], (on_gpu.get(name, 0.0) if on_gpu else spent[name]) / runs / 1e6, device)
-        for name in first
-    ]
+    layers = [graph.layer(name, first[name]["args"], spent[name] / runs / 1e6, device) for name in first]
     last = whole[-1]["ts"]
     spans = [
         Span(e["name"].removesuffix(_ENDING), (e["ts"] - last) / 1e6, e["dur"] / 1e6, int(e["tid"]))
         for e in nodes
         if e["ts"] >= last
     ]
-    return layers, spans, bool(on_gpu)
+    return layers, spans
 
 
 def _own_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without those of the graphs inside of If, Loop and Scan, which their nodes' own times contain."""
+    """The events without those inside If, Loop and Scan, which are part of the times of these nodes."""
     outer = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["args"].get("op_name") in _CONTROL_FLOW]
     return [
         e
         for e in events
         if not any(start <= e["ts"] and e["ts"] + e["dur"] <= end and e["dur"] < end - start for start, end in outer)
     ]
-
-
-def _kernel_times(events: Iterable[dict[str, Any]], begin: int) -> dict[str, float]:
-    """Microseconds of the kernels on the GPU by node, where the runtime was built to trace them."""
-    spent: dict[str, float] = {}
-    for event in events:
-        parent = (event.get("args") or {}).get("parent_name", "")
-        if event.get("cat") == "Kernel" and event["ts"] >= begin and parent:
-            name = str(parent).removesuffix(_ENDING)
-            spent[name] = spent.get(name, 0.0) + event["dur"]
-    return spent
 
 
 class _Graph:
@@ -145,9 +127,7 @@ class _Graph:
         self._weights = {v.name or "": v.const_value.nbytes if v.const_value is not None else 0 for v in initializers}
 
     def _weight_bytes(self, node: Any, args: Mapping[str, Any]) -> int:
-        """The bytes of a node's weights. The profiler's own figure leaves quantised ones out; it counts where the graph
-        is not known.
-        """
+        """The bytes of a node's weights: of an unknown graph the profiler's number, without quantised ones."""
         if node is None:
             return int(args.get("parameter_size", 0))
         return sum(self._weights.get(value, 0) for value in dict.fromkeys(self._inputs(node)))
@@ -157,7 +137,7 @@ class _Graph:
         domain = node.domain if node is not None else ""
         types = {side: _types(args.get(f"{side}_type_shape")) for side in ("input", "output")}
         values = {"input": self._inputs(node), "output": [value.name or "" for value in node.outputs] if node else []}
-        where = _DEVICES.get(str(args.get("provider", "")), str(args.get("provider", "")))
+        where = provider_device(str(args.get("provider", "")))
         inputs, outputs = (
             tuple(
                 LayerTensor(value, shape, dtype, _layout(domain, value, shape))
@@ -175,7 +155,7 @@ class _Graph:
         )  # fmt: skip
 
     def _inputs(self, node: Any) -> list[str]:
-        """The inputs that the profiler lists types of: those that are given."""
+        """The inputs that are given, as the profiler lists them."""
         return [value.name or "" for value in node.inputs if value is not None] if node is not None else []
 
 
@@ -186,12 +166,12 @@ def _layout(domain: str, value: str, shape: tuple[int, ...]) -> str:
 
 
 def _types(listed: Any) -> list[tuple[str, tuple[int, ...]]]:
-    """Out of `[{"float": [1, 3, 640, 640]}, ...]`: element type and shape."""
+    """Element types and shapes of `[{"float": [1, 3, 640, 640]}, ...]`."""
     return [(kind, tuple(shape)) for entry in listed or () for kind, shape in entry.items()]
 
 
 def _precision(kind: str, inputs: Sequence[tuple[str, tuple[int, ...]]]) -> str:
-    """What an operator computes in: that of its first input, or int8 for those on quantised numbers."""
+    """The precision of an operator: that of its first input, or int8 for quantised operators."""
     if not inputs:
         return ""
     if "Integer" in kind or kind.startswith(("QLinear", "QGemm", "DynamicQuantize")):
@@ -200,7 +180,7 @@ def _precision(kind: str, inputs: Sequence[tuple[str, tuple[int, ...]]]) -> str:
 
 
 def _kernel(domain: str, kind: str, node: Any) -> str:
-    """The operator with the domain it is of, and what was fused into it."""
+    """The operator with its domain, and the operators fused into it."""
     if node is None:
         return kind
     activation = node.attributes.get_string("activation", "") if "activation" in node.attributes else ""

@@ -1,4 +1,4 @@
-"""Element types: what an input or output of a session is, and values that no tensor holds."""
+"""Element types of inputs and outputs, and values that no tensor holds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from ...core.tensor_spec import TensorSpec
 from ...errors import DTypeError, UnsupportedModelError
-from ...tensor_spec import TensorSpec
 
 __all__ = ["feed", "spec_of"]
 
@@ -18,7 +18,7 @@ _DTYPES = {
     "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
     "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
 }  # fmt: skip
-#: Element types that NumPy does not have: the type of the same size, and the number that ONNX gives them.
+#: Element types that NumPy does not have: the type of the same size, and the number in ONNX.
 _BITS = {
     "bfloat16": ("uint16", 16), "float8e4m3fn": ("uint8", 17), "float8e4m3fnuz": ("uint8", 18),
     "float8e5m2": ("uint8", 19), "float8e5m2fnuz": ("uint8", 20), "float8e8m0": ("uint8", 24),
@@ -29,12 +29,12 @@ def spec_of(node: Any, side: str, model: str) -> TensorSpec:
     """The spec of an input or output of a session.
 
     Raises:
-        UnsupportedModelError: a type that the runtime does not take, or does not return, in Python.
+        UnsupportedModelError: the runtime does not take or return the type in Python.
     """
     element = _element(node.type)
     if element in _DTYPES:
         return TensorSpec(node.name, np.dtype(_DTYPES[element]), tuple(node.shape))
-    # Types of two elements a byte are misread on the way in; bfloat16 and sparse tensors do not come out.
+    # The runtime misreads inputs with two elements per byte, and does not return bfloat16 and sparse tensors.
     inward = side == "input"
     refused = element not in ("", "string", *_BITS) or (element == "bfloat16" and not inward)
     if refused or node.type.startswith("sparse"):
@@ -47,7 +47,7 @@ def spec_of(node: Any, side: str, model: str) -> TensorSpec:
 
 
 def feed(spec: TensorSpec, value: Any) -> Any:
-    """The value as a session takes it: strings as objects, types that NumPy does not have as OrtValues.
+    """The value for a session: strings as objects, types that NumPy does not have as OrtValues.
 
     Raises:
         DTypeError: the value is not of the input's type.

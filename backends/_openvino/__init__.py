@@ -1,1 +1,1 @@
-"""What the backend "openvino" is made of: its options, the runtime's own answers, and a model's inputs and outputs."""
+"""Parts of the backend "openvino": options, queries of the runtime, and the signatures of models."""

@@ -1,7 +1,7 @@
-"""Custom operators on OpenVINO, as nodes of its own.
+"""Custom operators on OpenVINO.
 
-OpenVINO calls an operator in Python under the interpreter's lock. A C kernel runs without the lock, but is called with
-it. A model is read by a core of its own, so that the operators of one model are not those of another.
+OpenVINO calls an operator in Python with the interpreter's lock. A C kernel releases the lock while it runs. Each model
+is read by a separate core, so that models do not share their operators.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 import openvino as ov
 from openvino.frontend.onnx import ConversionExtension
 
+from ...core.device import Device
 from ...custom_ops.failures import kernel_failure, note
 from ...custom_ops.native import Node, native_op
 from ...custom_ops.operator_set import all_nodes
 from ...custom_ops.shapes import Unknowns, evaluate
-from ...device import Device
 from ...errors import CustomKernelError, CustomOpError, InferSDKError, ShapeError
 from ...graph.files import read_model
 from .runtime import new_core
 
 if TYPE_CHECKING:
+    from ...core.model_source import ModelSource
     from ...custom_ops.declaration import CustomOp, Signature
     from ...custom_ops.operator_set import OperatorSet
-    from ...model_source import ModelSource
 
 __all__ = ["core_with", "raise_kernel_failure"]
 
@@ -44,7 +44,7 @@ _STATE = "infersdk"
 
 
 def core_with(ops: OperatorSet) -> Any:
-    """A core that reads ONNX models with these operators, and its caches of them."""
+    """A core that reads ONNX models with these operators, and caches of them."""
     core = new_core()
     for op in ops:
         core.add_extension(ConversionExtension(op.name, op.domain, functools.partial(_converted, op)))
@@ -53,9 +53,9 @@ def core_with(ops: OperatorSet) -> Any:
 
 
 def raise_kernel_failure(error: BaseException, model: ModelSource) -> None:
-    """Raises the failure of a custom operator where OpenVINO's exception speaks of one; otherwise does nothing.
+    """Raises the failure of a custom operator, if OpenVINO's exception reports one.
 
-    OpenVINO calls a node whose result is an output of the model by the name of that output: the failure names the node.
+    OpenVINO calls a node by the name of the model's output that it produces; the raised failure has the node's name.
     """
     failure = kernel_failure(error)
     if failure is None:
@@ -70,7 +70,7 @@ def raise_kernel_failure(error: BaseException, model: ModelSource) -> None:
 
 
 def _converted(op: type[CustomOp], context: Any) -> Any:
-    """The operator in place of a node of an ONNX file."""
+    """The operator for a node of an ONNX file."""
     values = {}
     for attribute in op.attributes:
         if context.has_attribute(attribute.name):
@@ -83,16 +83,16 @@ _classes: dict[type[CustomOp], type[_OpenVinoOp]] = {}
 
 
 def _class_for(op: type[CustomOp]) -> type[_OpenVinoOp]:
-    # The name is the one that OpenVINO keeps in its caches.
+    # OpenVINO writes this name to its caches.
     name = f"{op.domain}.{op.name}".replace(".", "_")
     return _classes.setdefault(op, type(name, (_OpenVinoOp,), {"declared": op}))
 
 
 class _OpenVinoOp(ov.Op):  # type: ignore[misc]
-    """What OpenVINO sees of an operator; a subclass for each.
+    """The base of the classes that OpenVINO has of operators.
 
-    Plugins compute in fewer types than models are written in: that of processors makes float32 of float16 and float64,
-    and int32 of most integers. The kernel gets what the model has; values are converted on the way in and out.
+    Plugins compute in fewer types than models have: the CPU plugin converts float16 and float64 to float32, and most
+    integers to int32. Values are converted, so that the kernel gets the types of the model.
     """
 
     declared: ClassVar[type[CustomOp]]
@@ -101,11 +101,11 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
         self, inputs: Sequence[Any] | None = None, op: CustomOp | None = None, signature: Signature | None = None
     ) -> None:
         super().__init__(self)
-        #: None in one that OpenVINO reads from a cache, until `visit_attributes()` brings its attributes.
+        #: None after reading from a cache, until `visit_attributes()` sets the attributes.
         self._op = op
         #: The types of the model; None until the first inputs are known.
         self._signature = signature
-        self._node: Any = lambda: None  # a weak reference: OpenVINO never lets go of an operator in Python
+        self._node: Any = lambda: None  # a weak reference: OpenVINO never frees an operator in Python
         if inputs is not None:
             self.set_arguments(inputs)
             self.constructor_validate_and_infer_types()
@@ -114,7 +114,7 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
         return type(self)(inputs, self._op, self._signature)
 
     def visit_attributes(self, visitor: Any) -> bool:
-        """OpenVINO reads the attributes, or sets them where it reads a cache: it writes into the dict then.
+        """Gives OpenVINO the attributes. When it reads a cache, it writes them to the dict instead.
 
         They are one text, since OpenVINO does not keep all types of attributes.
         """
@@ -127,7 +127,7 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
         return True
 
     def _state(self) -> str:
-        """What tells one node from another. With its version in it, what OpenVINO caches is made anew for another."""
+        """The version of the operator, and the types and attributes of the node. OpenVINO's caches depend on it."""
         assert self._op is not None
         inputs = self._signature.inputs if self._signature is not None else ()
         return msgspec.json.encode((self.declared.version, inputs, self._op.values())).decode()
@@ -194,7 +194,7 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
 
 @functools.lru_cache(maxsize=512)
 def _make_node(op: CustomOp, signature: Signature, name: str) -> Node:
-    """Nodes with equal attributes are one, whichever model they are of."""
+    """A node; nodes with equal attributes are one, also of different models."""
     return Node(op, native_op(type(op), signature, Device.parse("cpu")), name)
 
 
@@ -208,12 +208,12 @@ def _as(array: Any, dtype: Any) -> Any:
 
 
 def _dimension(dim: Any) -> Any:
-    """A dimension of an output: known, passed on with what OpenVINO knows of it, or unknown."""
+    """A dimension of an output: known, OpenVINO's own, or unknown."""
     return ov.Dimension.dynamic() if dim is None else ov.Dimension(dim) if isinstance(dim, int) else dim
 
 
 def _marked(work: Any) -> Any:
-    """OpenVINO passes on the text of an exception alone: a mark in it leads back to the exception."""
+    """OpenVINO keeps only the text of an exception. A mark in the text identifies the exception."""
     try:
         return work()
     except InferSDKError as error:

@@ -1,17 +1,18 @@
-"""The options of the backend, and the properties of a device's plugin that they become."""
+"""The options of the backend, and the properties that they set on the plugin of a device."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Literal
 
+from ...core.options import BackendOptions, Count
+from ...core.processors import runtime_threads
 from ...errors import ConfigError, nearest
-from ...options import BackendOptions, Count
 from .runtime import known_properties
 
 __all__ = ["Options", "properties_of"]
 
-#: Properties that have an argument of their own in `load()`.
+#: Properties with their own argument of `load()`.
 _ARGUMENTS = {
     "INFERENCE_PRECISION_HINT": "precision=",
     "PERFORMANCE_HINT": "performance_hint=",
@@ -23,26 +24,24 @@ _ARGUMENTS = {
 
 
 class Options(BackendOptions, frozen=True, kw_only=True):
-    """What `load(..., backend="openvino", **options)` takes.
+    """The options of `load(..., backend="openvino", **options)`.
 
     Attributes:
-        performance_hint: one request as fast as possible, or many side by side (for clones in parallel threads);
-            `cumulative_throughput` spreads them over all devices that `device="auto"` finds.
-        streams: requests that run side by side; 0 leaves it to the hint (one for `latency`).
-        threads: processor threads over all streams; 0 is the runtime's choice, about one a core.
-        split_batches: on the processor, with `performance_hint="latency"` and neither `streams` nor `threads`: rows of
-            a batch that do not depend on each other (those of pipelines and model wrappers) run one by one, one on each
-            core, where the first batches show that this takes less time. The model is compiled a second time for that.
-        cache_dir: a folder for compiled models, made if it does not exist: a model loads faster the second time. It
-            keeps one for each model, device and OpenVINO version. None compiles at each load and writes nothing.
+        performance_hint: optimise for one request, or for parallel requests of clones. `cumulative_throughput` uses all
+            devices of `device="auto"`.
+        streams: the number of parallel requests; 0 leaves it to the hint (one for `latency`).
+        threads: processor threads over all streams; 0 is about one for each processor that the process may use. On the
+            processor, with `performance_hint="latency"` and neither `streams` nor `threads`, pipelines and calls with a
+            list of images compile the model a second time, with a stream for each core.
+        cache_dir: a folder for compiled models, created if it does not exist. It keeps one for each model, device and
+            OpenVINO version. None compiles at each load and writes nothing.
         config: further properties of the device's plugin, passed on unchanged.
-        profiling: the plugin measures each layer, for `infersdk.layers`; runs take a little longer.
+        profiling: the plugin measures each layer, for `infersdk.layers`; runs take slightly longer.
     """
 
     performance_hint: Literal["latency", "throughput", "cumulative_throughput"] = "latency"
     streams: Count = 0
     threads: Count = 0
-    split_batches: bool = True
     cache_dir: str | None = None
     config: dict[str, str | int | float | bool] = {}
     profiling: bool = False
@@ -58,14 +57,14 @@ def properties_of(options: Options, target: str) -> dict[str, Any]:
     properties: dict[str, Any] = {"PERFORMANCE_HINT": options.performance_hint.upper()}
     if options.streams:
         properties["NUM_STREAMS"] = options.streams
-    if options.threads:
-        properties["INFERENCE_NUM_THREADS"] = options.threads
+    if threads := runtime_threads(options.threads) if target == "CPU" else options.threads:
+        properties["INFERENCE_NUM_THREADS"] = threads
     if options.cache_dir:
         properties["CACHE_DIR"] = _made_folder(options.cache_dir)
     if options.profiling:
         properties["PERF_COUNT"] = True
     if target == "AUTO":
-        # Without these it starts on the processor, moves elsewhere later, and moves back on trouble, all unseen.
+        # Otherwise it starts on the processor, changes the device later, and changes back after errors, without notice.
         properties |= {"ENABLE_STARTUP_FALLBACK": False, "ENABLE_RUNTIME_FALLBACK": False}
     properties.update(options.config)
     return properties

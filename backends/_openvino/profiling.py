@@ -1,4 +1,4 @@
-"""What a compiled model executes, from its runtime model and its performance counters."""
+"""The layers of a compiled model, from its runtime model and its performance counters."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ...core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor
 from ...errors import ConfigError
-from ...executed_layers import ExecutedLayer, LayerProfile, LayerTensor
 from .runtime import PRECISION_NAMES, execution_devices
 
 if TYPE_CHECKING:
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 __all__ = ["profile_model"]
 
-#: Entries of a runtime model that execute nothing.
+#: Entries of a runtime model without execution.
 _CONSTANT = ("Const", "Constant")
 _PASSIVE = (*_CONSTANT, "Input", "Output", "Parameter", "Result")
-#: Layers that the plugin adds to bring a tensor into another layout or type.
+#: Layers that the plugin adds to change the layout or type of a tensor.
 _REFORMATS = ("Reorder", "reorder")
 _SIZES = {"f32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "i64": 8, "f64": 8, "i16": 2, "u16": 2}
 
 
 def profile_model(infer: Infer, runs: int, compiled: Any, request: Any, runs_before: int) -> LayerProfile:
-    """Runs `infer` on what its inputs hold, and reads the layers of the compiled model.
+    """Runs `infer` with its present inputs, and reads the layers of the compiled model.
 
     Args:
-        runs_before: how often the compiled model has run.
+        runs_before: the number of earlier runs of the compiled model.
 
     Raises:
         ConfigError: the model was loaded without counters; or the plugin has no runtime model.
@@ -82,7 +82,7 @@ def _mean_between(
 
 
 def _constants(entries: Sequence[Any]) -> Mapping[str, int]:
-    """By name, with their sizes: the constants, and what follows from them alone, which is computed once."""
+    """The constants and the entries computed from them alone, by name, with their sizes."""
     result: dict[str, int] = {}
     for entry in entries:
         sources = _sources(entry)
@@ -107,7 +107,7 @@ def _layer(entry: Any, seconds: float | None, device: str, constants: Mapping[st
 
 
 def _read_tensors(entry: Any, constants: Mapping[str, int]) -> list[LayerTensor]:
-    """What an entry reads from others that compute."""
+    """The inputs of an entry that are not constant."""
     result = []
     for port in entry.inputs():
         output = port.get_source_output()
@@ -117,7 +117,7 @@ def _read_tensors(entry: Any, constants: Mapping[str, int]) -> list[LayerTensor]
 
 
 def _outputs(entry: Any) -> tuple[LayerTensor, ...]:
-    """The results of an entry. They have no names of their own: those after the first get a number."""
+    """The results of an entry. Those after the first get a number, since they have no names."""
     name = entry.get_friendly_name()
     layouts, types = _text(entry, "outputLayouts").split(","), _text(entry, "outputPrecisions").split(",")
     many = len(types) == entry.get_output_size()

@@ -1,4 +1,4 @@
-"""What OpenVINO says about itself, about a model that was read, and about one that was compiled."""
+"""Queries of OpenVINO: its devices and properties, models that were read, and compiled models."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import openvino as ov
 from openvino.frontend import FrontEndManager
 
-from ...device import Device
+from ...core.device import Device
 from ...errors import ModelFormatError, text_of
 from ...graph.files import load_proto, require_onnx
 from .signal_stack import kept_signal_stack
 
 if TYPE_CHECKING:
-    from ...model_source import ModelSource
+    from ...core.model_source import ModelSource
 
 __all__ = [
     "FAILURES", "PRECISION_NAMES",
@@ -31,13 +31,13 @@ PRECISION_NAMES = {
     "f32": "fp32", "fp32": "fp32", "f16": "fp16", "fp16": "fp16", "bf16": "bf16", "f64": "fp32", "fp64": "fp32",
     "i8": "int8", "u8": "int8", "int8": "int8", "uint8": "int8",
 }  # fmt: skip
-#: The layers that carry the work; they decide the precision of a model.
+#: Layers with most of the computation; they decide the precision of a model.
 _HEAVY = ("convolution", "deconvolution", "fullyconnected", "matmul", "gemm", "fully_connected", "lstm", "gru", "rnn")
-#: The layers that only move data.
+#: Layers that only move data.
 _MOVES = ("input", "output", "const", "reorder", "convert", "reshape", "result", "parameter", "constant", "convertlike")
 
 
-#: What a call of the runtime raises: an error, or one of decoding where its message is not UTF-8.
+#: The exceptions of the runtime: an error, or a decoding error where its message is not UTF-8.
 FAILURES = (RuntimeError, UnicodeDecodeError)
 
 
@@ -46,14 +46,14 @@ FAILURES = (RuntimeError, UnicodeDecodeError)
 
 @functools.cache
 def core() -> Any:
-    """The one core of the process: it holds the plugins, and any thread may use it."""
+    """The core of the process, with the plugins. Any thread may use it."""
     return new_core()
 
 
 def new_core() -> Any:
-    """A core of one's own. Its plugin for processors is loaded here, so that the thread keeps its stack for signals.
+    """A separate core. Its CPU plugin is loaded here, so that the thread keeps its stack for signals.
 
-    It reads files into memory: weights that are mapped would change, or end the process, with their file.
+    It reads files into memory: mapped weights would change with their file, or crash the process.
     """
     made = ov.Core()
     made.set_property({"ENABLE_MMAP": False})
@@ -62,7 +62,7 @@ def new_core() -> Any:
     return made
 
 
-#: OpenVINO's names of the readers of formats.
+#: OpenVINO's readers by format.
 _READERS = {
     "onnx": "onnx", "openvino": "ir", "tensorflow-graph": "tf", "tensorflow-saved-model": "tf", "tflite": "tflite",
     "paddle": "paddle",
@@ -71,7 +71,7 @@ _READERS = {
 
 @functools.cache
 def readers(format_key: str | None) -> tuple[Any, ...]:
-    """The readers of the files of a format; those of ONNX and IR where it is not known."""
+    """The readers of a format; those of ONNX and IR for an unknown one."""
     manager = FrontEndManager()
     names = (_READERS[format_key],) if format_key in _READERS else ("onnx", "ir")
     return tuple(manager.load_by_framework(name) for name in names)
@@ -89,7 +89,7 @@ def our_name(device: str) -> str:
 
 
 def execution_devices(compiled: Any) -> list[str]:
-    """The devices that a model was compiled for, by our names."""
+    """The devices of a compiled model, by our names."""
     # AUTO puts a device in parentheses while it is not the final one.
     return [our_name(name.strip("()")) for name in compiled.get_property("EXECUTION_DEVICES")]
 
@@ -107,14 +107,14 @@ def known_properties(target: str) -> set[str]:
 
 
 def capabilities(compiled: Any) -> list[str]:
-    """The precisions of the devices that a model was compiled for."""
+    """The precisions of the devices of a compiled model."""
     devices = [device.strip("()") for device in compiled.get_property("EXECUTION_DEVICES")]
     return list(dict.fromkeys(name for device in devices for name in offered(device)))
 
 
 @functools.cache
 def offered(target: str) -> tuple[str, ...]:
-    """The precisions of a device; for AUTO those of the device that it would take first."""
+    """The precisions of a device; for AUTO those of its first choice."""
     if target == "AUTO":
         target = max(core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
     result = (PRECISION_NAMES.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
@@ -134,17 +134,17 @@ def compiles(model: Any, target: str, properties: dict[str, Any], *, without: di
 
 
 def port_name(port: Any) -> str:
-    """An input's or output's name; a model without tensor names has those of its nodes."""
+    """The name of an input or output; that of its node in a model without tensor names."""
     names = port.get_names()
     own = str(port.get_node().get_friendly_name()).partition("/sink_port_")[0]
     return own if own in names or not names else str(min(names))
 
 
 def metadata_of(model: Any, source: ModelSource) -> dict[str, str]:
-    """What the file says about itself: an ONNX file's metadata, or the `rt_info` of an IR.
+    """The metadata of an ONNX file, or the `rt_info` of an IR.
 
-    Nested keys are joined by a slash, except below `framework` and `model_info`, where exporters put theirs. Bytes that
-    are not UTF-8 are replaced; the runtime's interface raises for them.
+    Nested keys are joined by a slash, except below `framework` and `model_info`, which exporters write. Bytes that are
+    not UTF-8 are replaced.
     """
     result: dict[str, str] = {}
 
@@ -170,10 +170,7 @@ def metadata_of(model: Any, source: ModelSource) -> dict[str, str]:
 
 
 def written_precision(model: Any) -> str | None:
-    """The precision that a model is written in; None if it has no floating point.
-
-    Weights that are stored in a narrower type and widened before use do not count.
-    """
+    """The precision of a model as written; None without floating point. Compressed weights do not count."""
     elements: Counter[str] = Counter()
     for node in model.get_ops():
         kind = node.get_type_name()
@@ -196,8 +193,8 @@ def executed_precisions(compiled: Any) -> Counter[str]:
     light: Counter[str] = Counter()
     for layer in layers:
         kind = _text_of(layer, "layerType")
-        # The kernel's name ends in what it computes in (`brgconv_avx512_amx_bf16`). The layer's own precision comes
-        # second: it is that of the weights, which may be stored in a narrower type than they are used in.
+        # The name of a kernel ends with its precision (`brgconv_avx512_amx_bf16`). The precision of the layer is that
+        # of its weights, which may be stored in a narrower type.
         kernel = _text_of(layer, "primitiveType").rpartition("_")[2]
         runs = PRECISION_NAMES.get(kernel) or PRECISION_NAMES.get(_text_of(layer, "runtimePrecision"))
         if runs is None or kind in _MOVES:

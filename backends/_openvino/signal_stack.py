@@ -1,9 +1,8 @@
-"""Keeps the alternate stack for signals of a thread where OpenVINO's plugin for processors replaces it.
+"""Keeps the alternate signal stack of a thread when OpenVINO's CPU plugin replaces it.
 
-When it is loaded the plugin gives the calling thread a stack on which signals find room for the registers of AMX, and
-unmaps that stack when it is freed. Another thread may do that, or another core may have replaced the stack since: then
-the thread is left with one that is gone, and the next signal that Python handles there, Ctrl-C for instance, ends the
-process without a word. Handlers of Python, and of its faulthandler, do not need that stack.
+On loading, the plugin gives the calling thread a signal stack with room for the registers of AMX. It unmaps that stack
+when it is freed, in any thread. The next signal that Python handles in the first thread, Ctrl-C for instance, then ends
+the process without a message. Python's handlers and its faulthandler do not need that stack.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class _Stack(ctypes.Structure):
 
 @contextlib.contextmanager
 def kept_signal_stack() -> Iterator[None]:
-    """Gives this thread the stack back that it had before, if the system accepts its size still."""
+    """Restores the stack of this thread, if the system still accepts its size."""
     if not sys.platform.startswith("linux"):
         yield
         return

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import openvino as ov
 
+from ...core.tensor_spec import TensorSpec
 from ...errors import UnsupportedModelError
-from ...tensor_spec import TensorSpec
 from .runtime import port_name
 
 __all__ = ["Signature"]
 
-#: Our name of an element type by OpenVINO's, for what NumPy can hold.
+#: Element types of NumPy by OpenVINO's names.
 _DTYPES = {
     "f32": "float32", "f16": "float16", "f64": "float64", "boolean": "bool",
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
 }  # fmt: skip
 
-#: What a dimension of an output is: a size, or that of an axis of an input, or None where only a run shows it.
+#: A dimension of an output: a size, an axis of an input with the same size, or None if only a run determines it.
 _Dimension = int | tuple[str, int] | None
 
 
 class Signature:
-    """What a model declares about its inputs and outputs.
+    """The inputs and outputs that a model declares.
 
     Attributes:
         inputs, outputs: their specs, in order.
@@ -59,17 +59,17 @@ class Signature:
         }
 
     def settle(self, compiled: Any) -> None:
-        """Takes over the sizes of outputs that the graph leaves open and the compiled model knows."""
+        """Takes the sizes of outputs from the compiled model, where the graph leaves them open."""
         outputs = []
         for spec, port in zip(self.outputs, compiled.outputs, strict=True):
             if spec.is_dynamic and port.partial_shape.is_static:
                 self._output_dims[spec.name] = tuple(port.shape)
-                spec = dataclasses.replace(spec, shape=tuple(port.shape))  # noqa: PLW2901
+                spec = msgspec.structs.replace(spec, shape=tuple(port.shape))  # noqa: PLW2901
             outputs.append(spec)
         self.outputs = tuple(outputs)
 
     def output_shapes(self, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...] | None]:
-        """The shape of each output for inputs of these shapes; None where only a run shows it."""
+        """The shape of each output for these shapes of inputs; None if only a run determines it."""
         shapes: dict[str, tuple[int, ...] | None] = {}
         for name, declared in self._output_dims.items():
             dims = [inputs[d[0]][d[1]] if isinstance(d, tuple) else d for d in declared]
@@ -77,10 +77,10 @@ class Signature:
         return shapes
 
     def inputs_passed_on(self, compiled: Any) -> dict[str, str]:
-        """For each output that is nothing but an input the name of that: once compiled, both have the same names.
+        """The outputs that are inputs, with the names of these: both have the same names in the compiled model.
 
-        Given a tensor for such an output, the processor's plugin leaves it as it is, or even writes its content over
-        the input (seen in OpenVINO 2026.4). So it gets none, and the backend copies the input.
+        The CPU plugin of OpenVINO 2026.4 does not write a tensor that is set for such an output, or overwrites the
+        input with it. So the backend sets none, and copies the input.
         """
         return {
             output.name: source.name
@@ -91,8 +91,8 @@ class Signature:
 
     def _spec(self, port: Any, side: str) -> TensorSpec:
         name, kind = port_name(port), port.element_type.get_type_name()
-        # bfloat16 goes in by its bits; it would come out marked as float16. Strings come out damaged once their number
-        # changes, and are freed twice (seen in OpenVINO 2026.4).
+        # bfloat16 inputs are given as bits; outputs would be marked as float16. OpenVINO 2026.4 damages strings in
+        # outputs when their number changes, and frees them twice.
         is_called = kind == "bf16" and side == "input"
         if kind not in _DTYPES and not is_called:
             raise UnsupportedModelError(

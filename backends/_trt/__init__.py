@@ -1,1 +1,1 @@
-"""What the backends "tensorrt" and "tensorrt-rtx" are made of."""
+"""Parts of the backends "tensorrt" and "tensorrt-rtx": building, engines, contexts, plugins and profiles."""

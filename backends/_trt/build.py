@@ -6,14 +6,18 @@ import contextlib
 import platform
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._sizes import parse_size
-from ...cache import Cache, key_of
-from ...device import Device
+from ...core.cache import Cache, key_of
+from ...core.device import Device
+from ...core.files import file_digest
+from ...core.model_source import ModelLike, ModelSource
+from ...core.precision import describe_layers, keeps_precision
+from ...core.sizes import parse_size
+from ...core.tensor_spec import TensorSpec
 from ...errors import (
     BackendError,
     ConfigError,
@@ -22,17 +26,13 @@ from ...errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ...graph.digest import file_digest, model_digest
+from ...graph.digest import model_digest
 from ...graph.files import model_bytes, parse_model, read_model
 from ...graph.info import onnx_info
 from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
 from ...graph.precision import main_precision
-from ...model_source import ModelLike, ModelSource
-from ...precision import describe_layers, keeps_precision
-from ...tensor_spec import TensorSpec
 from .details import EngineDetails, TensorDetails
 from .layers import int8_convolutions, network_layers
-from .plugins import mark_nodes, register_operators
 from .profiles import Profile, make_profiles, ranges_of
 from .progress import make_monitor, run_cancellable
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build_engine", "engine_key", "load_plugins"]
 
-#: Goes into each key: raise it when the code here would build another engine from the same inputs.
+#: Part of each key: raise it when this code builds another engine from the same inputs.
 _SCHEMA = 3
 
 
@@ -61,10 +61,10 @@ def engine_key(
     device: CudaDevice | None,
     custom_ops: OperatorSet | None = None,
 ) -> tuple[str, str]:
-    """The key of the engine that `build_engine` would make of the same arguments, and the digest of the model.
+    """The key of the engine that `build_engine` makes of the same arguments, and the digest of the model.
 
     Raises:
-        ConfigError: an option that is not what it should be.
+        ConfigError: an option has a wrong value.
         ModelError: the model cannot be read.
     """
     digest = model_digest(onnx)
@@ -88,7 +88,7 @@ def engine_key(
         "profiling": options.profiling,
         "custom_ops": custom_ops.versions() if custom_ops is not None else [],
         "capabilities": sorted(capabilities) or (device.capability if device else None),
-        # An engine of the full TensorRT holds kernels that were chosen by timing them on this very GPU.
+        # The full TensorRT chooses kernels by their times on this GPU.
         "gpu": device.name if device and not flavour.capability_targeting else None,
     }
     parts["passes"] = pass_keys([*ModelSource.of(onnx).passes, *_passes(flavour, precision, options)])
@@ -111,23 +111,25 @@ def build_engine(
     """Builds an engine; Ctrl-C stops the build and is raised again.
 
     Args:
-        digest: the model's, for the manifest.
-        capabilities: compute capabilities to build for (TensorRT-RTX); none are those it builds for by itself.
-        device: the GPU to build on, where one is needed.
-        timings: where the timing cache is kept, for a flavour that has one.
+        digest: of the model, for the manifest.
+        capabilities: compute capabilities to build for (TensorRT-RTX); none are the runtime's default.
+        device: the GPU to build on, if the runtime needs one.
+        timings: the cache for times of kernels, for a flavour that measures them.
         custom_ops: the custom operators of the model, which become plugins.
 
     Raises:
-        ModelFormatError, UnsupportedModelError: the model is broken, or more than the runtime can do; the message
-            names the node and the operator.
-        PrecisionUnavailableError, ConfigError: what was asked for does not fit the model.
+        ModelFormatError, UnsupportedModelError: the model is damaged or not supported; the message names the node and
+            the operator.
+        PrecisionUnavailableError, ConfigError: the arguments do not fit the model.
     """
     trt, started, model = flavour.trt, time.monotonic(), ModelSource.of(onnx)
     info = onnx_info(model)
-    targets = _targets(flavour, capabilities)
+    targets, native = _targets(flavour, capabilities), None if flavour.capability_targeting else device
     source = _source(model, info.precision, precision, flavour, options)
     load_plugins(flavour, options.plugins)
     if custom_ops is not None:
+        from .plugins import register_operators
+
         register_operators(flavour, custom_ops, Device("cuda", device.index if device is not None else 0))
         source = _with_plugins(model, source, custom_ops)
     cancelled = threading.Event()
@@ -141,17 +143,21 @@ def build_engine(
         ):
             try:
                 builder: tensorrt.Builder = trt.Builder(flavour.logger)
-            except TypeError:  # how the bindings say that they got none
+            except TypeError:  # the bindings got no builder
                 raise BackendError(f"{flavour.title} {flavour.version} cannot start: {last(complaints)}") from None
-            # Where weak typing is gone the flag may be gone too: all networks are strongly typed then.
+            # Versions without weak typing may not have the flag: all their networks are strongly typed.
             strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
             network = builder.create_network(0 if strongly is None else 1 << int(strongly))
             parser: tensorrt.OnnxParser = trt.OnnxParser(network, flavour.logger)
             parsed = parser.parse_from_file(str(model)) if source is None else parser.parse(source, str(model))
             if not parsed:
                 raise _parser_error(flavour, model, parser)
-            if not flavour.int8_convolutions:
-                _check_convolutions(flavour, model, int8_convolutions(trt, network))
+            if not flavour.int8_convolutions and (quantised := int8_convolutions(trt, network)):
+                raise UnsupportedModelError(  # the build would fail with an error that names no layer
+                    f"{flavour.title} {flavour.version} has no INT8 convolutions, and {model.name} has "
+                    f"{len(quantised)}, {quantised[0]!r} the first; load the model that it was quantised from with "
+                    "precision='fp16', or run it on backend 'tensorrt'"
+                )
             layers = network_layers(trt, network)
             real = main_precision(layers)
             if precision is not None and not keeps_precision(precision, real, layers):
@@ -172,18 +178,18 @@ def build_engine(
                 if config.add_optimization_profile(ranges) < 0:
                     raise ConfigError(f"{flavour.title} refuses the profile {profile}: {last(complaints)}")
             config.progress_monitor = monitor
-            kept = _timing_cache(flavour, config, timings, device)
-            blob = builder.build_serialized_network(network, config)
-            if blob is None:
-                if cancelled.is_set():
-                    return None
-                raise UnsupportedModelError(
-                    f"{flavour.title} cannot build an engine of {model.name}: {last(complaints)}"
-                )
-            _keep_timings(config, kept, timings, flavour, device)
+            with _timings(flavour, config, timings, device):
+                blob = builder.build_serialized_network(network, config)
+                if blob is None:
+                    if cancelled.is_set():
+                        return None
+                    raise UnsupportedModelError(
+                        f"{flavour.title} cannot build an engine of {model.name}: {last(complaints)}"
+                    )
             details = EngineDetails(
                 version=flavour.version,
-                capabilities=sorted(capabilities) if targets else _native(flavour, device),
+                # Without targets, those of the device; empty is the runtime's default.
+                capabilities=sorted(capabilities) if targets or not native else [native.capability],
                 gpu=device.name if device else None,
                 precision=real,
                 layers=dict(layers),
@@ -219,7 +225,7 @@ def _passes(flavour: Flavour, precision: str | None, options: Options) -> list[P
 
 
 def _source(model: ModelSource, written: str, wanted: str | None, flavour: Flavour, options: Options) -> bytes | None:
-    """What to parse; None is the file itself. The network is built in the types of the graph."""
+    """The bytes to parse; None is the file. The network has the types of the graph."""
     if options.fp16_keep and (wanted != "fp16" or written != "fp32"):
         raise ConfigError(
             f"fp16_keep is for precision='fp16' of an fp32 model, not for {wanted!r}, and {model.name} is {written}"
@@ -233,18 +239,10 @@ def _source(model: ModelSource, written: str, wanted: str | None, flavour: Flavo
     return prepared_model(model, _passes(flavour, wanted, options)) or model.content
 
 
-def _check_convolutions(flavour: Flavour, model: ModelSource, wanted: Sequence[str]) -> None:
-    """Raises UnsupportedModelError for convolutions in INT8: the build would fail with an error that names no layer."""
-    if wanted:
-        raise UnsupportedModelError(
-            f"{flavour.title} {flavour.version} has no INT8 convolutions, and {model.name} asks for {len(wanted)}, "
-            f"{wanted[0]!r} the first; load the model that it was quantised from with precision='fp16', or run it on "
-            "backend 'tensorrt'"
-        )
-
-
 def _with_plugins(model: ModelSource, source: bytes | None, ops: OperatorSet) -> bytes:
     graph = read_model(model) if source is None else parse_model(source)
+    from .plugins import mark_nodes
+
     mark_nodes(graph, ops, model.name)
     return model_bytes(graph)
 
@@ -252,7 +250,7 @@ def _with_plugins(model: ModelSource, source: bytes | None, ops: OperatorSet) ->
 def _described(
     network: tensorrt.INetworkDefinition, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], flavour: Flavour
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """The inputs and outputs as the network has them, with the names that the ONNX file gives free dimensions."""
+    """The inputs and outputs of the network, with the names of free dimensions from the ONNX file."""
     sources = [network.get_input(i) for i in range(network.num_inputs)]
     results = [network.get_output(i) for i in range(network.num_outputs)]
     for tensor in sources:
@@ -269,7 +267,7 @@ def _described(
 def _outputs_nbytes(
     network: tensorrt.INetworkDefinition, outputs: Sequence[TensorSpec], profiles: Sequence[Profile]
 ) -> int:
-    """The bytes of the outputs of the largest batch. The network knows sizes that the file may only name."""
+    """The bytes of the outputs of the largest batch. The network has sizes that the file may only name."""
     batch = max((shapes[2][0] for profile in profiles for shapes in profile.values() if shapes[2]), default=1)
     total = 0
     for i, spec in enumerate(outputs):
@@ -293,7 +291,7 @@ def shape_tensor(name: str) -> str:
 def spec_of(
     flavour: Flavour, name: str, dtype: tensorrt.DataType, shape: Sequence[int], known: TensorSpec | None
 ) -> TensorSpec:
-    """A tensor of a network or an engine, with the names of free dimensions from what is `known` of it.
+    """A tensor of a network or an engine, with the names of free dimensions from `known`.
 
     Raises:
         UnsupportedModelError: a type that no array has.
@@ -308,20 +306,20 @@ def spec_of(
         ) from None
     dims: list[int | str | None] = [d if d >= 0 else None for d in shape]
     if known is not None and len(known.shape) == len(shape):
-        # A profile of one size alone makes a dimension look fixed that is free in the model.
+        # A free dimension of the model looks fixed with a profile of one size.
         dims = [d if isinstance(n, int) else n for d, n in zip(dims, known.shape, strict=True)]
     return TensorSpec(name, kind, tuple(dims))
 
 
 def _parser_error(flavour: Flavour, model: ModelSource, parser: tensorrt.OnnxParser) -> Exception:
-    """The first thing that the parser could not take, by node and operator."""
+    """The first error of the parser, with the node and its operator."""
     errors = [parser.get_error(i) for i in range(parser.num_errors)]
     if any(error.code() == flavour.trt.ErrorCode.MODEL_DESERIALIZE_FAILED for error in errors):
         return ModelFormatError(f"{str(model)!r} is not an ONNX model, or is corrupt: {errors[0].desc()}")
     reasons = []
     for error in sorted(errors, key=lambda error: error.node() < 0):
         why = " ".join(error.desc().split())
-        if why in ("false", ""):  # a check that has no words for what it found
+        if why in ("false", ""):  # a check without a message
             why = f"the operator is not supported as it is used here ({error.code().name})"
         where = f"node {error.node_name() or error.node()!r} ({error.node_operator()}): " if error.node() >= 0 else ""
         reasons.append(where + why)
@@ -356,18 +354,20 @@ def _tf32(options: Options, precision: str | None) -> bool:
 
 
 def _recorded_options(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
-    """The options for the manifest, those that were set."""
-    plain, reasons = type(options)(), {"precision": precision, "max_batch": max_batch}
-    names = (
-        "exact_batches", "workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag", "fp16_keep",
-        "profiling",
-    )  # fmt: skip
-    reasons |= {name: getattr(options, name) for name in names if getattr(options, name) != getattr(plain, name)}
-    return {name: value for name, value in reasons.items() if value is not None}
+    """The options of the build that differ from their defaults, for the manifest."""
+    plain, given = type(options)(), {"precision": precision, "max_batch": max_batch}
+    given |= {name: getattr(options, name) for name in _RECORDED if getattr(options, name) != getattr(plain, name)}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+_RECORDED = (
+    "exact_batches", "workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag", "fp16_keep",
+    "profiling",
+)  # fmt: skip
 
 
 def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:
-    """The runtime's names of compute capabilities."""
+    """The runtime's values of compute capabilities."""
     if not capabilities:
         return []
     if not flavour.capability_targeting:
@@ -397,11 +397,6 @@ def _set_targets(trt: Any, config: Any, targets: Sequence[Any]) -> None:  # Tens
                 raise ConfigError(f"the runtime refuses to build for {target}")
 
 
-def _native(flavour: Flavour, device: CudaDevice | None) -> list[str]:
-    """What an engine runs on that was built for nothing in particular; empty is for what the runtime says it does."""
-    return [] if flavour.capability_targeting or device is None else [device.capability]
-
-
 # ---- plugins and timings ----
 
 
@@ -409,7 +404,7 @@ def load_plugins(flavour: Flavour, paths: Sequence[str]) -> None:
     """Loads libraries of plugins, each once in a process.
 
     Raises:
-        ConfigError: there is no such library, or it cannot be loaded.
+        ConfigError: a library does not exist or cannot be loaded.
     """
     trt = flavour.trt
     trt.init_libnvinfer_plugins(flavour.logger, "")
@@ -435,39 +430,26 @@ def _plugin_digest(path: str) -> str:
         raise ConfigError(f"plugins: {path!r} cannot be read: {error.strerror}") from None
 
 
-def _timing_key(flavour: Flavour, device: CudaDevice) -> str:
-    return key_of(
+@contextlib.contextmanager
+def _timings(
+    flavour: Flavour, config: tensorrt.IBuilderConfig, cache: Cache | None, device: CudaDevice | None
+) -> Iterator[None]:
+    """Gives a build the kernel times of earlier builds on this GPU, and keeps those of a build that succeeds."""
+    if not flavour.timing_cache or cache is None or device is None:
+        yield
+        return
+    key = key_of(
         {"timings": _SCHEMA, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
          "capability": device.capability}
     )  # fmt: skip
-
-
-def _timing_cache(
-    flavour: Flavour, config: tensorrt.IBuilderConfig, timings: Cache | None, device: CudaDevice | None
-) -> tensorrt.ITimingCache | None:
-    """Gives the build the figures of earlier ones on this GPU; they make the next build quicker."""
-    if not flavour.timing_cache or timings is None or device is None:
-        return None
-    result = timings.get(_timing_key(flavour, device))
-    cache = config.create_timing_cache(result[0] if result else b"")
-    if cache is None or not config.set_timing_cache(cache, False):
-        cache = config.create_timing_cache(b"")
-        config.set_timing_cache(cache, False)
-    return cache
-
-
-def _keep_timings(
-    config: tensorrt.IBuilderConfig,
-    kept: tensorrt.ITimingCache | None,
-    timings: Cache | None,
-    flavour: Flavour,
-    device: CudaDevice | None,
-) -> None:
-    if kept is None or timings is None or device is None:
-        return
+    result = cache.get(key)
+    times = config.create_timing_cache(result[0] if result else b"")
+    if times is None or not config.set_timing_cache(times, False):
+        config.set_timing_cache(config.create_timing_cache(b""), False)
+    yield
     data = bytes(config.get_timing_cache().serialize())
-    with contextlib.suppress(OutputError):  # it saves time, no more
-        timings.put(_timing_key(flavour, device), data, kind="timings", backend=flavour.backend, label=device.name)
+    with contextlib.suppress(OutputError):  # only later builds take longer
+        cache.put(key, data, kind="timings", backend=flavour.backend, label=device.name)
 
 
 def last(complaints: Sequence[str], nothing: str = "it does not say why") -> str:
@@ -475,6 +457,6 @@ def last(complaints: Sequence[str], nothing: str = "it does not say why") -> str
 
 
 def named_targets(value: str | Sequence[str] | Mapping[str, Any]) -> tuple[str, ...]:
-    """Compute capabilities out of `"8.6,8.9"` or a sequence of such."""
+    """The compute capabilities of `"8.6,8.9"` or of a sequence."""
     parts = value.split(",") if isinstance(value, str) else list(value)
     return tuple(sorted({str(part).strip() for part in parts if str(part).strip()}))

@@ -1,8 +1,8 @@
-"""What TensorRT-RTX compiles when it runs: kept for the process, and in the cache for the next.
+"""Kernels that TensorRT-RTX compiles when it runs: kept for the process, and in the cache for later processes.
 
-A runtime cache holds the kernels of an engine. All that load the same engine in a process share one, for two reasons: a
-second load then compiles nothing, and the runtime never gives back what it takes to read, compile or write such a cache
-(0.16 MiB to read or write that of a small network, 2 to 3 MiB to compile it, seen with 1.6.1). So each is done once.
+A runtime cache has the kernels of an engine. All loads of an engine in a process share one, so that the second load
+compiles nothing. TensorRT-RTX 1.6.1 also leaks memory for each cache: 0.16 MiB for reading or writing that of a small
+network, and 2 to 3 MiB for compiling.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from ...errors import OutputError
 
 if TYPE_CHECKING:
-    from ...cache import Cache
+    from ...core.cache import Cache
     from .._cuda import CudaDevice
 
 __all__ = ["Compiled", "compiled_for"]
 
-#: Engines whose kernels a process holds, the least recently loaded given up first.
+#: Maximum number of engines whose kernels a process keeps. The least recently loaded one is dropped first.
 KEPT = 32
 
 
@@ -30,8 +30,8 @@ class Compiled:
     """The kernels of one engine on one device.
 
     Attributes:
-        raw: the runtime's own cache, for the configuration of a context.
-        nbytes: the size of what is stored of it.
+        raw: the runtime's cache, for the configuration of a context.
+        nbytes: the size of the stored kernels.
     """
 
     def __init__(self, raw: Any, key: str, cache: Cache | None, device: CudaDevice, backend: str, label: str) -> None:
@@ -43,18 +43,18 @@ class Compiled:
             self.nbytes = len(result[0])
 
     def keep_first(self) -> None:
-        """Stores the kernels of a first run; nothing if there are some in store already."""
+        """Stores the kernels of a first run, if none are stored."""
         if not self.nbytes:
             self.keep()
 
     def keep(self) -> None:
-        """Stores all there are, if they are more than is stored."""
+        """Stores all kernels, if there are more than stored ones."""
         if self._cache is None:
             return
-        with self._guard, self._device, contextlib.suppress(OutputError):  # it saves time, no more
+        with self._guard, self._device, contextlib.suppress(OutputError):  # only later loads take longer
             blob = self.raw.serialize()
             data = bytes(blob) if blob is not None else b""
-            if len(data) > self.nbytes:  # the runtime writes the same kernels in another order each time
+            if len(data) > self.nbytes:  # the order of the same kernels varies
                 self._cache.put(self._key, data, kind="compiled", backend=self._backend, label=self._label)
                 self.nbytes = len(data)
 
@@ -66,7 +66,7 @@ _guard = threading.Lock()
 def compiled_for(
     make: Callable[[], Any], key: str, cache: Cache | None, device: CudaDevice, backend: str, label: str
 ) -> Compiled:
-    """The kernels of the engine that `key` stands for; `make` gives an empty cache of the runtime's."""
+    """The kernels of the engine with this key. `make` returns an empty cache of the runtime."""
     entry = (key, str(device), None if cache is None else str(cache.folder))
     with _guard:
         result = _held.get(entry)
@@ -79,9 +79,9 @@ def compiled_for(
     return result
 
 
-# Kernels may be compiled beside later runs, and for shapes that come later: what there is at the end is stored too.
+# Kernels are also compiled during later runs and for later shapes: these are stored at the end of the process.
 @atexit.register
 def _keep_all() -> None:
     for compiled in list(_held.values()):
-        with contextlib.suppress(Exception):  # the process is going, and so may be the driver
+        with contextlib.suppress(Exception):  # the driver may have ended
             compiled.keep()

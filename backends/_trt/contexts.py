@@ -1,42 +1,25 @@
-"""Execution contexts of an engine, and the device memory that they run in."""
+"""Execution contexts of an engine, and their device memory."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from ...core.stream import Event, Stream
+from ...core.tensor import Tensor
 from ...errors import InferenceError
-from ...stream import Event, Stream
-from ...tensor import Tensor
 
 if TYPE_CHECKING:
     import tensorrt
 
-    from .._cuda import CudaDevice
     from .options import Options
 
-__all__ = ["Context", "ContextSet"]
-
-
-class Contexts(Protocol):
-    """An engine, as far as a set needs it."""
-
-    name: str
-
-    @property
-    def device(self) -> CudaDevice: ...
-
-    @property
-    def scratch_nbytes(self) -> int: ...
-
-    @property
-    def auxiliary_streams(self) -> int: ...
-
-    def context(self, options: Options) -> tensorrt.IExecutionContext: ...
+__all__ = ["Context", "ContextSet", "OutputAllocator", "make_allocator"]
 
 
 class Context:
-    """An execution context, and the state that was set on it: instances that share it set it again before they run."""
+    """An execution context with its state. Instances that share it set the state again before they run."""
 
     __slots__ = ("_addresses", "_allocators", "_ran", "_shapes", "profile", "raw")
 
@@ -72,7 +55,7 @@ class Context:
                 self._allocators[name] = allocator
 
     def has_run(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether it has run with these shapes: all kernels that they need are compiled."""
+        """Whether it has run with these shapes, and so has compiled their kernels."""
         return tuple(shapes.items()) in self._ran
 
     def note_run(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -83,32 +66,32 @@ class Context:
 class ContextSet:
     """Contexts of an engine, one for each profile, that run one at a time in one block of device memory.
 
-    Instances may share a set. A run on another stream than the last one waits for that one on the device, between
-    `begin()` and `end()`. The guard of the engine is held for every call.
+    Instances may share a set. Between `begin()` and `end()`, a run waits on the device for the last run, if that is on
+    another stream. The guard of the engine is held for every call.
 
     Args:
-        engine: the engine.
+        engine: an `Engine`.
         options: of its instances.
 
     Attributes:
         users: the number of instances that use the set.
     """
 
-    def __init__(self, engine: Contexts, options: Options) -> None:
+    def __init__(self, engine: Any, options: Options) -> None:
         self.users = 1
         self._engine, self._options = engine, options
         device = str(engine.device)
         self._contexts: dict[int, Context] = {}
         self._failed: list[Context] = []
         self._scratch = Tensor((engine.scratch_nbytes,), "uint8", device) if engine.scratch_nbytes else None
-        # The runtime's own auxiliary streams are blocking ones. While a run is captured, work of any thread on CUDA's
-        # legacy default stream fails then, and ends the capture inside the runtime, which crashes.
+        # The runtime's own auxiliary streams block: during a capture, work of any thread on CUDA's legacy default
+        # stream would fail, end the capture, and crash the runtime.
         self._auxiliary = [Stream(device) for _ in range(engine.auxiliary_streams)]
         self._run_end = Event(device)
         self._last: Stream | None = None  # the stream of the last run
 
     def get(self, profile: int, stream: Stream) -> Context:
-        """The context of a profile: a context that changes its profile would cost more than a small run."""
+        """The context of a profile. Changing the profile of a context takes longer than a small run."""
         result = self._contexts.get(profile)
         if result is None:
             raw = self._engine.context(self._options)
@@ -123,9 +106,9 @@ class ContextSet:
         return result
 
     def replace(self, context: Context) -> None:
-        """Takes a context out of use whose state is unknown after an error; `get()` makes another one.
+        """Removes a context whose state is unknown after an error; `get()` creates another one.
 
-        It is kept: graphs that were captured before may use its memory.
+        It is not freed, since earlier graphs may use its memory.
         """
         del self._contexts[context.profile]
         self._failed.append(context)
@@ -149,3 +132,36 @@ class ContextSet:
         for auxiliary in self._auxiliary:
             auxiliary.close()
         self._run_end.close()
+
+
+class OutputAllocator:
+    """Enlarges the tensor of an output for a run, where the shape depends on the data."""
+
+    tensor: Tensor
+    shape: tuple[int, ...] | None
+    error: Exception | None
+
+
+def make_allocator(trt: Any) -> Any:
+    """An `OutputAllocator` for the runtime."""
+
+    class Allocator(trt.IOutputAllocator, OutputAllocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)
+            self.shape, self.error = None, None
+
+        def reallocate_output_async(self, name: str, memory: Any, size: int, alignment: int, stream: Any) -> int:
+            try:
+                self.tensor.resize((max(1, math.ceil(size / self.tensor.dtype.itemsize)),))
+                return self.tensor.device_ptr(read=False, write=True)
+            except Exception as error:  # it must not go through the runtime
+                self.error = error
+                return 0
+
+        def reallocate_output(self, name: str, memory: Any, size: int, alignment: int) -> int:
+            return self.reallocate_output_async(name, memory, size, alignment, None)
+
+        def notify_shape(self, name: str, shape: Any) -> None:
+            self.shape = tuple(shape)
+
+    return Allocator()

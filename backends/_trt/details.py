@@ -1,4 +1,4 @@
-"""What the manifest of an engine says."""
+"""The manifest of an engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...tensor_spec import TensorSpec
+from ...core.tensor_spec import TensorSpec
 from .profiles import Profile
 
 __all__ = ["EngineDetails", "TensorDetails"]
@@ -34,18 +34,18 @@ class EngineDetails(msgspec.Struct, kw_only=True):
 
     Attributes:
         version: of the runtime that built it.
-        capabilities: the compute capabilities that it was built for; none is for those that the runtime says.
-        gpu: the GPU that it was built on, if on one.
-        precision: the arithmetic of most of the layers, as the runtime parsed them.
-        layers: how many layers that carry the work have which.
+        capabilities: its compute capabilities; none is the runtime's default.
+        gpu: the GPU that it was built on, if any.
+        precision: the precision of most layers, as the runtime parsed them.
+        layers: the number of layers with most of the computation, by precision.
         profiles: the shapes that it takes.
-        metadata: what the ONNX file said of itself.
-        model, model_sha256: that file.
-        options: how it was built.
-        custom_ops: the operators that it has as plugins, `domain::name@version`.
-        weights_nbytes, workspace_nbytes: the device memory that it takes, once for its weights and once for each
-            context that runs; None where the builder did not say.
-        outputs_nbytes: bytes of the outputs of the largest batch; free sizes other than the batch count as 1.
+        metadata: of the ONNX file.
+        model, model_sha256: the ONNX file.
+        options: of the build.
+        custom_ops: the operators that are plugins, `domain::name@version`.
+        weights_nbytes, workspace_nbytes: the device memory of its weights, and of each context that runs; None if the
+            builder did not report it.
+        outputs_nbytes: bytes of the outputs of the largest batch; other free sizes count as 1.
     """
 
     version: str
@@ -67,6 +67,6 @@ class EngineDetails(msgspec.Struct, kw_only=True):
     outputs_nbytes: int | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As it will be read back from a manifest."""
+        """As read back from a manifest."""
         result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return result

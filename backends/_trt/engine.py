@@ -1,4 +1,4 @@
-"""Engines: as files, checked before they are read, and as what runs."""
+"""Engines: files, which are checked before reading, and deserialised engines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...cache import Cache, Manifest, key_of, read_manifest, write_blob
+from ...core.cache import Cache, Manifest, key_of, read_manifest, write_blob
+from ...core.model_source import ModelLike, ModelSource
 from ...errors import EngineError, UnsupportedModelError
-from ...model_source import ModelLike, ModelSource
 from .build import last, shape_tensor, spec_of
 from .compiled import Compiled, compiled_for
 from .contexts import ContextSet
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "Engine", "manifest_path", "read_engine", "write_engine"]
 
-#: The instances of an engine share sets of contexts. The runs of different sets overlap, and each set takes the device
-#: memory of a run. There are three sets, or two where three would take more than this many bytes.
+#: The instances of an engine share sets of contexts. Runs of different sets overlap, and each set has the device memory
+#: of a run. There are three sets, or two if three take more than this many bytes.
 CONTEXT_SETS_NBYTES = 1 << 30
 
-#: What the files of engines are called.
+#: Suffixes of engine files.
 SUFFIXES = (".engine", ".plan", ".trtmodel")
 
 
@@ -43,7 +43,7 @@ SUFFIXES = (".engine", ".plan", ".trtmodel")
 
 
 def manifest_path(engine: Path) -> Path:
-    """The path of an engine file's manifest: in the same folder."""
+    """The path of the manifest of an engine file, in the same folder."""
     return engine.with_name(engine.name + ".json")
 
 
@@ -51,7 +51,7 @@ def write_engine(path: Path, data: bytes, details: EngineDetails, backend: str) 
     """Writes an engine file and its manifest.
 
     Raises:
-        OutputError: it cannot be written; what was there before is untouched.
+        OutputError: it cannot be written; earlier files are unchanged.
     """
     now = datetime.datetime.now(datetime.timezone.utc)
     manifest = Manifest(
@@ -63,11 +63,11 @@ def write_engine(path: Path, data: bytes, details: EngineDetails, backend: str) 
 
 
 def read_engine(engine: ModelLike, flavour: Flavour, device: CudaDevice | None) -> tuple[bytes, EngineDetails | None]:
-    """An engine, and what its manifest says, if there is one next to its file. Everything that can be checked without
-    the runtime is checked first.
+    """An engine and its manifest, if there is one beside its file. Both are checked as far as possible without the
+    runtime.
 
     Args:
-        device: the GPU that it should run on; None leaves that out.
+        device: the GPU for it; None is not checked.
 
     Raises:
         EngineError: it is damaged, no engine, or for another runtime, version or GPU.
@@ -84,8 +84,8 @@ def read_engine(engine: ModelLike, flavour: Flavour, device: CudaDevice | None) 
             details = None
         if manifest is None or details is None:
             raise EngineError(
-                f"{str(beside)!r} should be the manifest of {source.name}, but cannot be understood; build the engine "
-                "anew, or remove that file to go without its checks"
+                f"{str(beside)!r} should be the manifest of {source.name}, but cannot be read; build the engine "
+                "again, or remove that file to load without its checks"
             )
         if not manifest.matches(data):
             raise EngineError(
@@ -94,7 +94,7 @@ def read_engine(engine: ModelLike, flavour: Flavour, device: CudaDevice | None) 
             )
         if manifest.backend != flavour.backend:
             raise EngineError(
-                f"{str(source)!r} is an engine of backend {manifest.backend!r}, and {flavour.backend!r} was asked for"
+                f"{str(source)!r} is an engine of backend {manifest.backend!r}, not of {flavour.backend!r}"
             )
         check_details(str(source), details, flavour, device)
     check_header(str(source), data, flavour)
@@ -123,15 +123,15 @@ def check_operators(what: str, details: EngineDetails | None, ops: OperatorSet |
         there = ", ".join(declared) or "none"
         raise EngineError(
             f"{what!r} was built with operator {missing[0]}, and declared are: {there}; load it with custom_ops=[...] "
-            "of that version, or build it anew"
+            "of that version, or build it again"
         )
 
 
 def check_header(what: str, data: bytes, flavour: Flavour) -> None:
-    """Raises EngineError if the first bytes tell that this is no whole engine of this runtime.
+    """Raises EngineError if the header is not that of a whole engine of TensorRT-RTX.
 
-    The header of TensorRT-RTX 1.6, as its engines show it: the magic "vtrt", at 16 the size of the file in 8 bytes, at
-    24 the version in 4. That of the full TensorRT is left to the runtime.
+    The header of TensorRT-RTX 1.6: the magic "vtrt", at 16 the size of the file in 8 bytes, at 24 the version in 4. The
+    runtime checks the header of the full TensorRT.
     """
     if flavour.backend != "tensorrt-rtx":
         return
@@ -142,7 +142,7 @@ def check_header(what: str, data: bytes, flavour: Flavour) -> None:
     if version != flavour.version:
         raise EngineError(
             f"{what!r} was built by {flavour.title} {version}, and this is {flavour.version}, which does not read it; "
-            "build it anew from its ONNX file"
+            "build it again from its ONNX file"
         )
     if size != len(data):
         raise EngineError(f"{what!r} is damaged: it should have {size:,} bytes and has {len(data):,}; copy it again")
@@ -151,10 +151,10 @@ def check_header(what: str, data: bytes, flavour: Flavour) -> None:
 def _again(flavour: Flavour, details: EngineDetails) -> str:
     model = Path(details.model)
     where = str(model) if model.exists() else model.name
-    return f"build it anew: infersdk build {where} --backend {flavour.backend}"
+    return f"build it again: infersdk build {where} --backend {flavour.backend}"
 
 
-# ---- at work ----
+# ---- running ----
 
 
 class Engine:
@@ -163,10 +163,10 @@ class Engine:
     Args:
         what: the file, for messages.
         device: current in the calling thread.
-        cache: where what the runtime compiles is kept (TensorRT-RTX); None keeps nothing.
-        memory: what its weights count against, as long as it lives.
-        compiled: the kernels of the engine that `data` was serialised from again. Such bytes are others than those that
-            the engine was first read from, so nothing would be found under their digest.
+        cache: for compiled kernels (TensorRT-RTX); None keeps nothing.
+        memory: its weights count against this budget until it is freed.
+        compiled: the kernels of the engine that `data` was serialised from. An engine that is serialised again has
+            another digest.
 
     Raises:
         EngineError: the runtime does not take it.
@@ -186,10 +186,10 @@ class Engine:
         self.memory = memory
         self._reserved = memory.budget.reserve(memory.weights) if memory is not None else None
         self.flavour, self.name, self.device = flavour, what, device
-        #: Held while contexts are created, set or run. TensorRT-RTX 1.6.1 compiles inside a run, and crashes where two
-        #: threads do so for one engine.
+        #: Held while contexts are created, set or run. TensorRT-RTX 1.6.1 compiles within runs, and crashes if two
+        #: threads do that for one engine.
         self.guard = threading.Lock()
-        self._sets: list[ContextSet] = []  # those that instances share
+        self._sets: list[ContextSet] = []  # shared by instances
         with flavour.complaints() as complaints:
             self._runtime: tensorrt.Runtime = trt.Runtime(flavour.logger)
             doubts = ""
@@ -201,14 +201,14 @@ class Engine:
                         f"{what!r} does not run on {device} ({device.name}, compute capability {device.capability}) "
                         f"with {flavour.title} {flavour.version}: {_reasons(trt, why)}"
                     )
-                    # It knows the capabilities of RTX GPUs alone, and others run too: there deserialising decides.
+                    # It accepts the capabilities of RTX GPUs alone, but other GPUs run engines, too.
                     if int(why) != int(trt.EngineInvalidityDiagnostics.UNSUPPORTED_CC):
                         raise EngineError(doubts)
             self._engine = self._runtime.deserialize_cuda_engine(data)
         if self._engine is None:
             raise EngineError(
                 doubts
-                or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it anew "
+                or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it again "
                 "from its ONNX file"
             )
         self.compiled = compiled
@@ -222,22 +222,22 @@ class Engine:
             self.compiled = compiled_for(make, key, cache, device, flavour.backend, Path(what).name)
 
     def serialized(self) -> bytes:
-        """The engine as bytes on the host, which another one can be made from."""
+        """The engine as bytes on the host."""
         return bytes(self._engine.serialize())
 
     @property
     def scratch_nbytes(self) -> int:
-        """The device memory that a context needs while it runs, whatever the shapes."""
+        """The device memory of a running context, for any shapes."""
         return int(self._engine.device_memory_size_v2)
 
     @property
     def auxiliary_streams(self) -> int:
-        """The streams that a run uses beside the one that it is queued on."""
+        """The number of additional streams of a run."""
         return int(self._engine.num_aux_streams)
 
     @property
     def next_scratch_nbytes(self) -> int:
-        """The device memory that another instance takes to run in."""
+        """The device memory of another instance."""
         return self.scratch_nbytes if len(self._sets) < self._most_sets else 0
 
     @property
@@ -245,7 +245,7 @@ class Engine:
         return 3 if 3 * self.scratch_nbytes <= CONTEXT_SETS_NBYTES else 2
 
     def join(self, options: Options) -> ContextSet:
-        """The contexts of another instance: the set with the fewest users, once there are enough."""
+        """The contexts for another instance: a new set, or that with the fewest users if there are enough."""
         with self.guard:
             if len(self._sets) < self._most_sets:
                 self._sets.append(ContextSet(self, options))
@@ -255,7 +255,7 @@ class Engine:
             return result
 
     def leave(self, contexts: ContextSet) -> None:
-        """Ends the use of a set by an instance. The last one frees it."""
+        """Ends the use of a set by an instance. The last user frees it."""
         with self.guard:
             contexts.users -= 1
             if not contexts.users:
@@ -263,16 +263,16 @@ class Engine:
                 contexts.close()
 
     def context(self, options: Options) -> tensorrt.IExecutionContext:
-        """A new execution context, without the device memory that it runs in. One thread at a time uses it."""
+        """A new execution context without device memory, for one thread at a time."""
         trt = self.flavour.trt
         lent = trt.ExecutionContextAllocationStrategy.USER_MANAGED
         context: tensorrt.IExecutionContext | None
         with self.flavour.complaints() as complaints:
             if self.compiled is not None:
-                config: Any = self._engine.create_runtime_config()  # TensorRT-RTX's has more
+                config: Any = self._engine.create_runtime_config()  # with methods of TensorRT-RTX
                 config.set_execution_context_allocation_strategy(lent)
                 config.set_runtime_cache(self.compiled.raw)
-                # A graph keeps the kernels that it was captured with: better not those that will be replaced.
+                # A graph keeps its kernels, so they must be the final ones.
                 specialization = options.kernel_specialization or ("eager" if options.cuda_graph else None)
                 if specialization is not None:
                     config.dynamic_shapes_kernel_specialization_strategy = getattr(
@@ -286,7 +286,7 @@ class Engine:
         return context
 
     def describe(self, details: EngineDetails | None) -> tuple[list[TensorDetails], list[TensorDetails]]:
-        """Inputs and outputs, in the order of the model, with the names that `details` has for free dimensions.
+        """Inputs and outputs in the order of the model, with the names of free dimensions from `details`.
 
         Raises:
             UnsupportedModelError: an input on the host, or of a type that no array has.
@@ -307,7 +307,7 @@ class Engine:
         return sides[trt.TensorIOMode.INPUT], sides[trt.TensorIOMode.OUTPUT]
 
     def profiles(self, names: list[str]) -> list[Profile]:
-        """The shapes that the inputs `names` may have, one profile after another."""
+        """The shapes of the inputs `names`, by profile."""
         return [
             {name: _three(self._engine.get_tensor_profile_shape(name, index)) for name in names}
             for index in range(self._engine.num_optimization_profiles)
@@ -320,7 +320,7 @@ def _three(shapes: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ..
 
 
 def _reasons(trt: Any, bits: int) -> str:
-    """What `get_engine_validity` says, in words."""
+    """The reasons of `get_engine_validity`."""
     names = [
         name.replace("_", " ").lower()
         for name, value in trt.EngineInvalidityDiagnostics.__members__.items()

@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT-RTX: one API, and the little in which they differ."""
+"""TensorRT and TensorRT-RTX: one API, and the differences between them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from ..._text import logger
+from ...core.text import logger
 
 __all__ = ["FLAVOURS", "Flavour"]
 
+T = TypeVar("T")
+
 _log = logger("infersdk.tensorrt")
-_log.addHandler(logging.NullHandler())  # errors of the runtime are raised; without a handler they would be printed too
+_log.addHandler(logging.NullHandler())  # without a handler Python prints errors, which are raised, too
 
 
 @dataclass(frozen=True)
@@ -26,16 +29,16 @@ class Flavour:
 
     Attributes:
         backend: the name of the backend.
-        title: what it is called in messages.
-        modules: the names that its package may be imported by.
-        oldest: the first major version that has the API used here.
-        capability_targeting: builds for named compute capabilities, on any machine. Otherwise it builds for the GPU
-            that is there, and only for that.
-        checks_engines: can tell from an engine's header whether it will run here.
-        runtime_cache: compiles kernels when it runs, and can keep them.
-        timing_cache: measures kernels when it builds, and can keep the figures.
-        builds_quickly: in seconds, since it compiles only when it runs: more profiles cost little.
-        int8_convolutions: has kernels for them.
+        title: the name in messages.
+        modules: the names of its module.
+        oldest: the first major version with the API used here.
+        capability_targeting: builds for named compute capabilities, on any machine. Otherwise it builds for the present
+            GPU only.
+        checks_engines: checks the header of an engine for this machine.
+        runtime_cache: compiles kernels when it runs, and has a cache of them.
+        timing_cache: measures kernels when it builds, and has a cache of the times.
+        builds_quickly: builds in seconds, since it compiles when it runs; more profiles cost little.
+        int8_convolutions: has INT8 convolutions.
     """
 
     backend: str
@@ -51,7 +54,7 @@ class Flavour:
 
     @functools.cached_property
     def trt(self) -> Any:
-        """The vendor's module. What it raises on import is for the registry to tell the user."""
+        """The vendor's module. The registry reports the exceptions of the import."""
         return _import(self)
 
     @property
@@ -60,49 +63,36 @@ class Flavour:
 
     @functools.cached_property
     def logger(self) -> Any:
-        """The one logger of the process: the runtime keeps the first that it is given."""
+        """The logger of the process: the runtime keeps the first one."""
         return _make_logger(self.trt)
 
-    @contextlib.contextmanager
-    def complaints(self) -> Iterator[list[str]]:
-        """What the runtime complains of in this scope."""
-        lines: list[str] = []
-        with self.logger.guard:
-            self.logger.listeners.append(lines)
-        try:
-            yield lines
-        finally:
-            with self.logger.guard:
-                self.logger.listeners = [other for other in self.logger.listeners if other is not lines]
+    def complaints(self) -> AbstractContextManager[list[str]]:
+        """The errors that the runtime reports in this scope."""
+        return self._heard("listeners", [])
 
-    @contextlib.contextmanager
-    def layer_listings(self) -> Iterator[list[str]]:
+    def layer_listings(self) -> AbstractContextManager[list[str]]:
         """The listings of layers that builds print in this scope, in the inspector's format of one line a layer.
 
-        A build prints one where its configuration has `ProfilingVerbosity.DETAILED`.
+        A build prints one if its configuration has `ProfilingVerbosity.DETAILED`.
         """
-        listings: list[str] = []
-        with self.logger.guard:
-            self.logger.listings.append(listings)
-        try:
-            yield listings
-        finally:
-            with self.logger.guard:
-                self.logger.listings = [other for other in self.logger.listings if other is not listings]
+        return self._heard("listings", [])
+
+    def memory_report(self) -> AbstractContextManager[dict[str, int]]:
+        """The device memory of engines built in this scope, in bytes: the maximum under the names "Weights" and
+        "Activation".
+        """
+        return self._heard("reports", {})
 
     @contextlib.contextmanager
-    def memory_report(self) -> Iterator[dict[str, int]]:
-        """The device memory that engines built in this scope take, in bytes: the most that a build reports under the
-        names "Weights" and "Activation".
-        """
-        report: dict[str, int] = {}
+    def _heard(self, kind: str, collected: T) -> Iterator[T]:
+        """Lets the logger fill `collected` in this scope."""
         with self.logger.guard:
-            self.logger.reports.append(report)
+            getattr(self.logger, kind).append(collected)
         try:
-            yield report
+            yield collected
         finally:
             with self.logger.guard:
-                self.logger.reports = [other for other in self.logger.reports if other is not report]
+                setattr(self.logger, kind, [other for other in getattr(self.logger, kind) if other is not collected])
 
 
 FLAVOURS = {
@@ -122,9 +112,9 @@ FLAVOURS = {
 }  # fmt: skip
 
 
-#: How a build begins its listing of layers.
+#: The start of the listing of layers of a build.
 _LISTING = "Layers:"
-#: How a build says what memory its engine takes.
+#: The message of a build about the memory of its engine.
 _MEMORY = re.compile(r"Total (Weights|Activation) Memory: (\d+) bytes")
 
 
@@ -182,3 +172,15 @@ def _make_logger(trt: Any) -> Any:
             _log.log(level, "%s", message)
 
     return Logger()
+
+
+#: The first version of TensorRT-RTX that parses plugin nodes.
+_RTX = (1, 7)
+
+
+def takes_plugins(flavour: Flavour) -> bool:
+    """Whether the runtime parses custom nodes into plugins."""
+    if not hasattr(flavour.trt, "IPluginV3"):
+        return False
+    major, minor = (int(part) for part in flavour.version.split(".")[:2])
+    return not flavour.capability_targeting or (major, minor) >= _RTX

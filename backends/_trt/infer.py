@@ -3,84 +3,84 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from ..._text import logger
-from ...cache import Cache
+from ...core.cache import Cache
+from ...core.formats import FORMATS
+from ...core.precision import keeps_precision
+from ...core.releasing import SharedRuntime
+from ...core.stream import CudaGraph, Stream
+from ...core.tensor import Tensor
+from ...core.text import logger
 from ...errors import (
     ConfigError,
     CudaError,
     DeviceUnavailableError,
     EngineError,
     InferenceError,
+    MemoryLimitError,
     NativeError,
     OutputError,
     PrecisionUnavailableError,
     ShapeError,
+    UnsupportedModelError,
 )
-from ...formats import FORMATS
-from ...infer import BackendInfo, Infer
-from ...precision import keeps_precision
-from ...releasing import SharedRuntime
-from ...stream import CudaGraph, Stream
-from ...tensor import Tensor
+from ...infer import BackendInfo, Declaration, Infer, Scheduling
 from .._batch_buckets import next_size
 from .._cuda import cuda_device, device_count
 from .build import build_engine, engine_key, last, load_plugins
+from .contexts import ContextSet, OutputAllocator, make_allocator
 from .details import EngineDetails
-from .engine import SUFFIXES, check_details, check_header, check_operators, read_engine
-from .flavour import FLAVOURS, Flavour
-from .limited import LimitedEngine
+from .engine import SUFFIXES, Engine, check_details, check_header, check_operators, read_engine
+from .flavour import FLAVOURS, Flavour, takes_plugins
+from .memory import EngineMemory
 from .options import Options
-from .plugins import register_operators, takes_plugins
 from .profiles import fits
 from .profiling import ProfiledRuns
-from .queued import QueuedRuns
-from .releasing import ReleasableEngine
 
 if TYPE_CHECKING:
-    import tensorrt
+    from collections.abc import Callable
 
-    from ...device import Device
-    from .contexts import ContextSet
+    import tensorrt
 
 __all__ = ["TensorRtInfer", "TensorRtRtxInfer"]
 
 _log = logger("infersdk.tensorrt")
 
-#: CUDA graphs that an Infer keeps: one for each batch size and set of addresses.
+#: Maximum number of CUDA graphs of an Infer, one for each batch size and set of addresses.
 GRAPHS = 16
-#: Captures that fail one after another before that is an error.
+#: Captures that fail in a row before that is an error.
 CAPTURES = 8
 
 _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
-#: Options that have no effect on an engine that is built already.
+#: Options without effect on a built engine.
 _BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
 
 
-class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer):
-    """An ONNX model, or an engine, on TensorRT. Clones share one engine; each has a context and a stream of its own."""
+def _declared(flavour: Flavour) -> Declaration:
+    return Declaration(
+        probe=lambda: BackendInfo(flavour.version, tuple(f"cuda:{i}" for i in range(device_count()))),
+        options=Options,
+        formats=("onnx", "tensorrt", "tensorrt-rtx"),
+        default_device="cuda:0",
+        default_max_batch=1,
+        runs_custom_ops=lambda device: takes_plugins(flavour),
+    )
 
-    default_device = "cuda:0"
-    default_max_batch = 1
-    Options = Options
-    formats = ("onnx", "tensorrt", "tensorrt-rtx")
+
+class _TensorRt(ProfiledRuns, Infer):
+    """An ONNX model or an engine on TensorRT. Clones share one engine; each has its own context and stream."""
+
     flavour: ClassVar[Flavour]
-
-    @classmethod
-    def probe(cls) -> BackendInfo:
-        return BackendInfo(cls.flavour.version, tuple(f"cuda:{i}" for i in range(device_count())))
-
-    @classmethod
-    def runs_custom_ops(cls, device: Device) -> bool:
-        return takes_plugins(cls.flavour)
+    _engine: Engine
+    _memory: EngineMemory | None = None  # with a memory_limit
 
     # ---- loading ----
 
@@ -90,6 +90,8 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
             raise ConfigError("kernel_specialization is an option of backend 'tensorrt-rtx' alone")
         load_plugins(self.flavour, self.options.plugins)
         if self.custom_ops is not None:
+            from .plugins import register_operators
+
             register_operators(self.flavour, self.custom_ops, self._device)
         cache = self._open_cache()
         with self._cuda:
@@ -102,7 +104,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
             self.output_specs = tuple(tensor.spec for tensor in outputs)
             self.metadata = MappingProxyType(dict(details.metadata) if details else {})
             self._profiles = self._engine.profiles([spec.name for spec in self.input_specs])
-            # Fused layers hide their types from the engine inspector, so without a manifest nothing true can be said.
+            # The engine inspector does not show the types of fused layers: without a manifest they are unknown.
             self._precision = details.precision if details else "unknown"
             self._layers = MappingProxyType(dict(details.layers) if details else {})
             self._check_precision()
@@ -120,7 +122,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
     def _open_cache(self) -> Cache | None:
         folder = self.options.cache_dir
         if folder is None and self.model.origin is None:
-            return None  # what is made from a model that is given in memory stays there
+            return None  # nothing of a model in memory is written to a disk
         if not self.options.cache:
             if folder is not None:
                 raise ConfigError(f"cache_dir={folder!r} names a folder for engines, and cache=False keeps none")
@@ -140,6 +142,41 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         self._engine = self._engine_of(data, details, cache)
         self._origin = "prebuilt"
         return details
+
+    def _load_onnx(self, cache: Cache | None) -> EngineDetails:
+        try:
+            return self._load_built(cache, self.options)
+        except MemoryLimitError as error:
+            left = 0 if self._memory is None else self._memory.workspace_left
+            if self.options.workspace is not None or left <= 0:
+                raise
+            _log.info("%s; it is built again with a workspace of at most %d bytes", error, left)
+            try:
+                return self._load_built(cache, msgspec.structs.replace(self.options, workspace=left))
+            except UnsupportedModelError:  # no kernels take less
+                raise error from None
+
+    def _engine_of(self, data: bytes, details: EngineDetails | None, cache: Cache | None) -> Engine:
+        """The engine, if it fits the `memory_limit` by its manifest and by its own numbers."""
+        budget = self.memory_budget
+        self._memory = memory = None if budget is None else EngineMemory.of(budget, data, details)
+        if memory is not None:
+            memory.check()
+        engine = Engine(self.flavour, data, str(self.model), self._cuda, cache, memory)
+        if memory is not None and engine.scratch_nbytes != memory.workspace:
+            memory.workspace = engine.scratch_nbytes
+            try:
+                memory.check(loaded=True)
+            except MemoryLimitError:
+                del engine  # the error keeps this frame
+                raise
+        return engine
+
+    def _instance_needs(self) -> dict[str, int]:
+        tensors = super()._instance_needs()
+        if self._memory is not None and self._memory.tensors:
+            tensors = {"inputs and outputs": self._memory.tensors}
+        return {"workspace": self._engine.next_scratch_nbytes, **tensors}
 
     def _load_built(self, cache: Cache | None, options: Any) -> EngineDetails:
         """The engine from the cache, or a new one."""
@@ -162,18 +199,18 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
             self._engine = self._engine_of(data, details, None)
             return details
         about: dict[str, Any] = {"kind": "engine", "backend": self.flavour.backend, "label": self.model.name}
-        data, raw, there = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
+        data, raw, there = cache.get_or_make(key, make, **about, waiting=self._report_waiting)
         self._origin = "cached" if there else "built"
         try:
             details = self._take(data, raw, cache)
         except (EngineError, msgspec.ValidationError):
             if not there:
                 raise
-            # It is whole, but the runtime does not take it any more: for example after a change of the driver.
-            _log.info("%s: its engine in the cache is not taken any more, and is built again", self.model.name)
+            # For example after a change of the driver.
+            _log.info("%s: the runtime refuses the engine in the cache; it is built again", self.model.name)
             cache.remove(key)
             self._origin = "built"
-            data, raw, _ = cache.get_or_make(key, make, **about, waiting=self._tell_waiting)
+            data, raw, _ = cache.get_or_make(key, make, **about, waiting=self._report_waiting)
             details = self._take(data, raw, cache)
         return details
 
@@ -184,7 +221,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         self._engine = self._engine_of(data, details, cache)
         return details
 
-    def _tell_waiting(self) -> None:
+    def _report_waiting(self) -> None:
         if self.options.progress is not None:
             self.options.progress("Waiting for another process that builds this engine", 0.0)
 
@@ -199,7 +236,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
             )
 
     def _check_batch(self) -> None:
-        """The largest batch is what the engine was built for."""
+        """Sets `max_batch` to the largest batch of the engine."""
         sizes = [
             max(profile[spec.name][2][0] for profile in self._profiles)
             for spec in self.input_specs
@@ -216,19 +253,28 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         self.max_batch = self.max_batch or largest
 
     def _start(self) -> None:
-        """A stream of this Infer's own, and contexts that it may share with its clones."""
+        """Creates the stream of this Infer, and joins contexts that clones may share."""
         self.stream: Stream = Stream(self._device)
         self._own_stream = True
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
-        self._grown: dict[str, _Allocator] = {}  # for outputs whose shapes depend on the data
+        self._grown: dict[str, OutputAllocator] = {}  # for outputs whose shapes depend on the data
         self._graphs: OrderedDict[tuple[Any, ...], CudaGraph] = OrderedDict()
         self._captures, self._failed_captures = self.options.cuda_graph, 0
-        self.warm_up_runs = 2 if self._captures else 1  # the first one compiles, the second one is captured
+        self.scheduling = self._scheduling()
         self._first = True
         self._use_contexts(self._engine.join(self.options))
 
+    def _scheduling(self) -> Scheduling:
+        """Each size compiles kernels (TensorRT-RTX) and captures graphs, which takes seconds. So there are few sizes:
+        1, 2, 3, 4, 6, 8, 12, 16, 24... and the largest.
+        """
+        runs = 2 if self._captures else 1  # the second one is captured
+        if self.max_batch is None or not (self.flavour.runtime_cache or self._captures):
+            return Scheduling.on_stream(warm_up_runs=runs)
+        return Scheduling.on_stream(warm_up_runs=runs, bucket_batch=partial(next_size, largest=self.max_batch))
+
     def _use_contexts(self, contexts: ContextSet) -> None:
-        """Runs on the contexts of a set from now on. The first one is created at once."""
+        """Runs on the contexts of a set from now on, and creates the first one."""
         try:
             with self._engine.guard:
                 self._context = contexts.get(0, self.stream)
@@ -260,7 +306,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         self._copied = any(tensor is not stage for _, tensor, stage, _ in self._results)
 
     def _profile_of(self, shapes: dict[str, tuple[int, ...]]) -> int:
-        """The first profile that takes the shapes: those for one batch size alone come before the one for all."""
+        """The first profile that takes the shapes. Those for one batch size come before the one for all."""
         if not self._profiles:
             return 0
         for index, profile in enumerate(self._profiles):
@@ -278,7 +324,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         )
 
     def _stage(self, name: str, tensor: Tensor) -> Tensor:
-        """The address that the engine uses for `tensor`: its own, or that of a copy if it lives on the host alone."""
+        """The tensor that the engine uses for `tensor`: itself, or a copy on the device if it is on the host."""
         if tensor.device == self._device:
             return tensor
         stage = self._stages.get(name)
@@ -291,7 +337,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
             raise InferenceError(f"output {name!r} has a shape that depends on the data: bind no host tensor to it")
         allocator = self._grown.get(name)
         if allocator is None:
-            allocator = self._grown[name] = _allocator(self.flavour.trt)
+            allocator = self._grown[name] = make_allocator(self.flavour.trt)
         allocator.tensor = tensor
 
     def _enqueue(self) -> None:
@@ -319,25 +365,24 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
                 self._engine.compiled.keep_first()
 
     def _update_addresses(self) -> None:
-        """Copies the inputs to where they are read, and notes all addresses."""
+        """Copies inputs on the host to the device, and updates all addresses."""
         self._addresses: dict[str, int] = {}
         for name, tensor, stage in self._sources:
             if stage is not tensor:
                 stage.copy_from(tensor)
             self._addresses[name] = stage.device_ptr(stream=self.stream)
         for name, tensor, stage, shape in self._results:
-            if tensor.shape != shape:  # its user resized it
+            if tensor.shape != shape:  # the user resized it
                 tensor.resize(shape)
             self._addresses[name] = stage.device_ptr(read=False, write=True, stream=self.stream)
 
     def _graph_key(self) -> tuple[Any, ...]:
-        """The shapes and addresses that a graph is captured with."""
+        """The shapes and addresses of a graph."""
         return (self._context.profile, *self._shapes.items(), *self._addresses.items())
 
     def _launch(self) -> None:
-        """Queues a run as a CUDA graph.
-
-        The first run of a context with these shapes compiles kernels and runs as it is; a later one is captured.
+        """Queues a run as a CUDA graph. The first run of a context with these shapes compiles kernels; a later one is
+        captured.
         """
         key = self._graph_key()
         graph = self._graphs.get(key)
@@ -355,10 +400,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         graph.launch(self.stream)
 
     def _capture(self) -> CudaGraph | None:
-        """Captures a run; None if that failed, and a later run may succeed.
-
-        Another thread that waits for the whole device meanwhile (`cudaDeviceSynchronize`) ends a capture.
-        """
+        """Captures a run; None if that failed. A `cudaDeviceSynchronize` of another thread ends a capture."""
         try:
             graph = CudaGraph(self.stream, self._queue)
         except (NativeError, InferenceError) as error:
@@ -376,9 +418,9 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         return graph
 
     def _can_capture(self) -> bool:
-        """A run that allocates memory cannot be captured; TensorRT-RTX tells whether it does, others just fail."""
-        tell = getattr(self._context.raw, "is_stream_capturable", None)
-        return tell is None or bool(tell(self.stream.handle))
+        """Whether a run does not allocate memory, as far as the runtime reports it: TensorRT-RTX does."""
+        capturable = getattr(self._context.raw, "is_stream_capturable", None)
+        return capturable is None or bool(capturable(self.stream.handle))
 
     def _queue(self) -> None:
         """Queues a run. The guard of the engine is held."""
@@ -389,7 +431,7 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         self._context.note_run(self._shapes)
 
     def _set_context(self) -> None:
-        """Prepares the context for a run: another instance may have used it, or replaced it."""
+        """Prepares the context for a run, since another instance may have used or replaced it."""
         self._context = self._contexts.get(self._context.profile, self.stream)
         self._context.set_shapes(self._shapes)
         self._context.set_addresses(self._addresses)
@@ -411,22 +453,50 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
         )
 
     def _adopt_grown(self) -> None:
-        """The memory is there, and the shape is known now."""
+        """Sets the shapes of the outputs that the run has allocated."""
         for name, allocator in self._grown.items():
             if allocator.error is not None:
                 raise self._failure()
             if allocator.shape is not None:
                 self._outputs[name].resize(allocator.shape)
 
-    # ---- the rest ----
+    # ---- as one of several engines of a model that is cut ----
 
-    def bucket_batch(self, n: int) -> int:
-        """Kernels are compiled (TensorRT-RTX) and graphs captured for each size anew, which takes seconds: so there are
-        only 1, 2, 3, 4, 6, 8, 12, 16, 24... and the largest.
+    def use_stream(self, stream: Stream) -> None:
+        """Runs on the caller's `stream` from now on, and on contexts that no clone shares, so that the graph of the
+        caller does not wait for other runs.
         """
-        if not (self.flavour.runtime_cache or self._captures) or n >= (self.max_batch or n):
-            return n
-        return next_size(n, self.max_batch or n)
+        self.stream.synchronize()
+        self._engine.leave(self._contexts)
+        if self._own_stream:
+            self.stream.close()
+        self.stream, self._own_stream = stream, False
+        self._use_contexts(ContextSet(self._engine, self.options))
+        self._bound = None
+
+    def place_run(self) -> tuple[Any, ...] | None:
+        """Binds and updates the inputs for `queue_run()`. Returns the key of a graph of the run; None if it cannot be
+        captured.
+        """
+        if self._bound != self._generations():
+            self._rebind()
+        self._update_addresses()
+        with self._cuda:
+            self._set_context()
+            capturable = not (self._first or self._grown or self._copied) and self._can_capture()
+        return self._graph_key() if capturable else None
+
+    def queue_run(self) -> None:
+        """Queues a run that was placed; during a capture, within `capture_guard`."""
+        with self._cuda:
+            self._queue()
+
+    @property
+    def capture_guard(self) -> contextlib.AbstractContextManager[Any]:
+        """Held during a capture: creating contexts and compiling in other threads may end a capture."""
+        return self._engine.guard
+
+    # ---- the rest ----
 
     @property
     def precision(self) -> str:
@@ -434,19 +504,41 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
 
     @property
     def layer_precisions(self) -> Mapping[str, int]:
-        """As the runtime parsed them when the engine was built, out of its manifest."""
+        """From the manifest: as the runtime parsed them on building the engine."""
         return self._layers
 
     def _clone(self, twin: _TensorRt) -> None:
         with self._cuda:
             twin._start()
 
+    def _release(self) -> None:
+        self._shared.keep(self._loader)
+        self._free()
+
+    def _loader(self) -> Callable[[], Engine]:
+        """A function that reads the engine again."""
+        flavour, name, device, cache = self.flavour, str(self.model), self._cuda, self._kernels
+        memory, compiled = self._engine.memory, self._engine.compiled
+        with device:
+            data = self._engine.serialized()
+
+        def read() -> Engine:
+            with device:
+                return Engine(flavour, data, name, device, cache, memory, compiled)
+
+        return read
+
+    def _restore(self) -> None:
+        self._engine = self._shared.get()
+        with self._cuda:
+            self._start()
+
     def _close(self) -> None:
         self._free()
 
     def _free(self) -> None:
-        """Frees the context, and lets go of the engine."""
-        with contextlib.suppress(CudaError), self._cuda:  # a failed device must not keep the rest from being freed
+        """Frees the context and the reference to the engine."""
+        with contextlib.suppress(CudaError), self._cuda:  # free the rest on a failed device, too
             self.stream.synchronize()
         self._grown.clear()
         self._graphs.clear()
@@ -458,42 +550,12 @@ class _TensorRt(ReleasableEngine, QueuedRuns, ProfiledRuns, LimitedEngine, Infer
             stage.close()
 
 
-class _Allocator:
-    """Gives an output the memory that it turns out to need: that of its tensor, made larger."""
-
-    tensor: Tensor
-    shape: tuple[int, ...] | None
-    error: Exception | None
-
-
-def _allocator(trt: Any) -> Any:
-    class Allocator(trt.IOutputAllocator, _Allocator):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.IOutputAllocator.__init__(self)
-            self.shape, self.error = None, None
-
-        def reallocate_output_async(self, name: str, memory: Any, size: int, alignment: int, stream: Any) -> int:
-            try:
-                self.tensor.resize((max(1, math.ceil(size / self.tensor.dtype.itemsize)),))
-                return self.tensor.device_ptr(read=False, write=True)
-            except Exception as error:  # it must not go through the runtime
-                self.error = error
-                return 0
-
-        def reallocate_output(self, name: str, memory: Any, size: int, alignment: int) -> int:
-            return self.reallocate_output_async(name, memory, size, alignment, None)
-
-        def notify_shape(self, name: str, shape: Any) -> None:
-            self.shape = tuple(shape)
-
-    return Allocator()
-
-
 class TensorRtInfer(_TensorRt):
     """TensorRT 10 and later."""
 
     backend = "tensorrt"
     flavour = FLAVOURS["tensorrt"]
+    declaration = _declared(flavour)
 
 
 class TensorRtRtxInfer(_TensorRt):
@@ -501,3 +563,4 @@ class TensorRtRtxInfer(_TensorRt):
 
     backend = "tensorrt-rtx"
     flavour = FLAVOURS["tensorrt-rtx"]
+    declaration = _declared(flavour)

@@ -1,4 +1,4 @@
-"""The arithmetic of a network's layers, as the runtime has parsed them: in a strongly typed network it is what runs."""
+"""The precisions of a network's layers as parsed; a strongly typed network runs in these."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 __all__ = ["int8_convolutions", "network_layers"]
 
-#: The layers that carry the work.
+#: Layers with most of the computation.
 _HEAVY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM", "RECURRENCE", "ATTENTION_INPUT", "RNN_V2")
-#: What a value may pass through between its DEQUANTIZE layer and the one that takes it.
+#: Layers between a DEQUANTIZE layer and the layer that uses its result.
 _MOVES = ("SHUFFLE", "IDENTITY", "SQUEEZE", "UNSQUEEZE")
 _NAMES = {"FLOAT": "fp32", "HALF": "fp16", "BF16": "bf16"}
 
 
 def network_layers(trt: Any, network: tensorrt.INetworkDefinition) -> Counter[str]:
-    """How many layers that carry the work compute in each precision; without any, all that compute in floating point.
+    """The number of layers with most of the computation by precision; without these, all floating-point layers.
 
-    A layer is `"int8"` where both of its factors come out of DEQUANTIZE layers: that is how INT8 is asked for.
+    A layer is `"int8"` if both of its factors are results of DEQUANTIZE layers.
     """
     heavy: Counter[str] = Counter()
     light: Counter[str] = Counter()
@@ -34,13 +34,13 @@ def network_layers(trt: Any, network: tensorrt.INetworkDefinition) -> Counter[st
 
 
 def int8_convolutions(trt: Any, network: tensorrt.INetworkDefinition) -> list[str]:
-    """The names of the convolutions that the network asks for in INT8."""
+    """The names of the convolutions in INT8."""
     wanted = ("CONVOLUTION", "DECONVOLUTION")
     return [name for name, kind, precision in _layers(trt, network) if kind in wanted and precision == "int8"]
 
 
 def _layers(trt: Any, network: tensorrt.INetworkDefinition) -> Iterator[tuple[str, str, str]]:
-    """The name, the kind and the precision of each layer; the precision is empty where it is not known."""
+    """The name, the kind and the precision of each layer; an unknown precision is empty."""
     kinds = {int(value): name for name, value in trt.LayerType.__members__.items()}
     types = {int(value): _NAMES.get(name, "") for name, value in trt.DataType.__members__.items()}
     makers: dict[str, Any] = {}

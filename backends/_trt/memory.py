@@ -1,4 +1,4 @@
-"""What an engine takes of its device, known before it is there."""
+"""The device memory of an engine, known before it is loaded."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ...memory_limit import tensor_nbytes
+from ...core.memory_limit import tensor_nbytes
 
 if TYPE_CHECKING:
-    from ...memory_limit import MemoryBudget
+    from ...core.memory_limit import MemoryBudget
     from .details import EngineDetails
 
 __all__ = ["EngineMemory"]
 
-#: What makes it smaller.
 _REMEDY = "use a smaller max_batch, precision='fp16' with half_io=True, or fewer exact_batches"
 
 
@@ -23,10 +22,10 @@ class EngineMemory:
     """The memory of an engine and of the first instance that runs it.
 
     Attributes:
-        budget: what it counts against.
-        weights: bytes of the weights. Where the builder did not say, those of the whole engine, which holds them.
-        workspace: bytes that a context runs in; None where they are not known yet.
-        tensors: bytes of the inputs and outputs, as far as they are known.
+        budget: the limit.
+        weights: bytes of the weights, or of the whole engine if the builder did not report them.
+        workspace: bytes of a running context; None if unknown.
+        tensors: bytes of the inputs and outputs; 0 if unknown.
     """
 
     budget: MemoryBudget
@@ -36,7 +35,7 @@ class EngineMemory:
 
     @classmethod
     def of(cls, budget: MemoryBudget, data: bytes, details: EngineDetails | None) -> EngineMemory:
-        """By what the manifest of a serialised engine says, if it has one."""
+        """The memory according to the manifest of a serialised engine, if it has one."""
         if details is None:
             return cls(budget, len(data), None, 0)
         weights = len(data) if details.weights_nbytes is None else details.weights_nbytes
@@ -48,13 +47,13 @@ class EngineMemory:
         return self.budget.limit - self.budget.used - self.weights - self.tensors
 
     def check(self, *, loaded: bool = False) -> None:
-        """Raises MemoryLimitError where it does not fit. `loaded`: the weights are there, and counted."""
+        """Raises MemoryLimitError if it does not fit. `loaded`: the weights are already counted."""
         needs = {"weights": 0 if loaded else self.weights, "workspace": self.workspace or 0}
         self.budget.require({**needs, "inputs and outputs": self.tensors}, _REMEDY)
 
 
 def _tensors_nbytes(details: EngineDetails) -> int:
-    """The bytes of inputs and outputs at the largest shapes that the profiles allow."""
+    """The bytes of inputs and outputs at the largest shapes of the profiles."""
     largest = [profile[name][2] for profile in details.profiles for name in profile]
     batch = max((shape[0] for shape in largest if shape), default=None)
     total = 0

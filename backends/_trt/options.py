@@ -1,4 +1,4 @@
-"""The options of both flavours."""
+"""The options of both backends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ...options import BackendOptions, Progress
+from ...core.options import BackendOptions, Progress
 
 __all__ = ["Options", "Range"]
 
@@ -14,7 +14,7 @@ Dim = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shapes of an input that an engine is built for: the smallest, the one it is tuned for, the largest."""
+    """The shapes of an input: the smallest, the one that the engine is tuned for, the largest."""
 
     min: list[Dim]
     opt: list[Dim]
@@ -22,41 +22,38 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(BackendOptions, frozen=True, kw_only=True):
-    """What `load(..., backend="tensorrt", **options)` takes; "tensorrt-rtx" takes the same.
+    """The options of `load(..., backend="tensorrt", **options)`, also of "tensorrt-rtx".
 
     Attributes:
-        profiles: for an input by its name, `{"min": [...], "opt": [...], "max": [...]}`, or a list of these: the engine
-            is tuned for each of them, as for the sizes of images that come. An input whose batch alone is free needs
-            none: it is built for 1 to `max_batch`, and tuned for `max_batch`.
-        exact_batches: batch sizes that the engine is tuned for one by one, beside the range: a batch of just that size
-            runs faster, and each costs a part of the time to build and of the engine's size. None is 1 and `max_batch`
-            with TensorRT-RTX, which builds in seconds, and none with TensorRT.
-        workspace: the most scratch memory that a kernel may ask for, as `"2GB"`; None is no limit.
-        tf32: whether FP32 layers may round their factors to TF32 on tensor cores. None is yes, as the runtime has it,
-            unless precision="fp32" was asked for.
-        half_io: with precision="fp16", inputs and outputs are float16 too, instead of what they are in the model: half
-            the bytes, and no conversion at either end. The wrappers take either.
+        profiles: by the name of an input, `{"min": [...], "opt": [...], "max": [...]}`, or a list of these. The engine
+            is tuned for each. An input with a free batch alone needs none: it is built for 1 to `max_batch`, and tuned
+            for `max_batch`.
+        exact_batches: batch sizes that the engine is also tuned for. Such a batch runs faster; each adds to the time to
+            build and to the size of the engine. None is 1 and `max_batch` with TensorRT-RTX, and none with TensorRT.
+        workspace: the maximum scratch memory of a kernel, as `"2GB"`; None is no limit.
+        tf32: whether FP32 layers may round their factors to TF32 on tensor cores. None is True, except with
+            precision="fp32".
+        half_io: with precision="fp16", inputs and outputs are float16, too: half the bytes and no conversion. The
+            wrappers take either.
         fp16_keep: with precision="fp16": names of nodes of the model that stay FP32
-            (`infersdk.graph.fp16_parity.find_fp16_loss` finds which should).
-        optimization_level: 0 (quick to build) to 5 (quick to run); None is the runtime's own.
-        plugins: libraries of plugins to load before the model is parsed, or the engine read.
-        memory_limit: the most memory of the device that the model and its clones hold together, as `"2GB"`: the
-            engine's weights, the workspace and the tensors of each instance, and what a wrapper holds there. An engine
-            that needs more is built again with a smaller workspace; if that does not fit either, loading raises
-            MemoryLimitError before anything is allocated.
+            (`infersdk.graph.fp16_parity.find_fp16_loss` finds them).
+        optimization_level: 0 (quick to build) to 5 (quick to run); None is the runtime's default.
+        plugins: libraries of plugins to load before the model or engine is read.
+        memory_limit: the maximum device memory of the model and its clones together, as `"2GB"`: the weights, the
+            workspace and the tensors of each instance, and the memory of wrappers. An engine that needs more is built
+            again with a smaller workspace. If it still does not fit, MemoryLimitError is raised before any allocation.
         cache: whether built engines are kept for the next load.
-        cache_dir: the folder where they are kept; None is the user's cache folder. It has to be one that can be
-            written.
-        cache_tag: goes into the key of the cache, for what the key cannot see, as plugins written in Python.
-        progress: called as `progress(phase, fraction)` while an engine is built, on another thread; fraction goes from
+        cache_dir: their folder; None is the user's cache folder. It must be writable.
+        cache_tag: part of the key in the cache, for changes that the key does not contain, as of plugins in Python.
+        progress: called as `progress(phase, fraction)` on another thread while an engine is built, with a fraction from
             0 to 1. An exception that it raises ends the build.
-        kernel_specialization: TensorRT-RTX only: kernels for the shapes that come are compiled beside the first runs
-            (`"lazy"`), before them (`"eager"`), or not at all (`"none"`). None is the runtime's own, or with
-            `cuda_graph` `"eager"`.
+        kernel_specialization: TensorRT-RTX only: kernels for the shapes of inputs are compiled during the first runs
+            (`"lazy"`), before them (`"eager"`), or not at all (`"none"`). None is the runtime's default, or `"eager"`
+            with `cuda_graph`.
         cuda_graph: runs are captured and replayed as CUDA graphs, one for each batch size and set of addresses, which
-            takes load off the host. The first run of a batch size compiles its kernels, the second one is captured.
-        profiling: the engine holds what `infersdk.layers` shows: the layers with the nodes they came from, formats and
-            kernels. An engine that is loaded from a file has what it was built with.
+            relieves the host. The first run of a batch size compiles its kernels; the second one is captured.
+        profiling: the engine has the data of `infersdk.layers`: layers with their nodes, formats and kernels. An engine
+            from a file has the data it was built with.
     """
 
     profiles: dict[str, Range | list[Range]] = {}

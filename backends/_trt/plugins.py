@@ -1,4 +1,4 @@
-"""Custom operators on TensorRT: plugins of the third version, and creators that make them of a node's attributes.
+"""Custom operators on TensorRT: plugins of the third version, and creators that make them from attributes of nodes.
 
 TensorRT-RTX 1.6 parses no plugin nodes; there a model is cut at its custom operators instead.
 """
@@ -20,30 +20,18 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import tensorrt
 
-    from ...custom_ops.attributes import Attribute
+    from ...core.device import Device
     from ...custom_ops.declaration import CustomOp, Signature
     from ...custom_ops.operator_set import OperatorSet
-    from ...device import Device
     from .flavour import Flavour
 
-__all__ = ["mark_nodes", "register_operators", "takes_plugins"]
-
-#: The first version of TensorRT-RTX that parses plugin nodes.
-_RTX = (1, 7)
-
-
-def takes_plugins(flavour: Flavour) -> bool:
-    """Whether the runtime parses custom nodes into plugins."""
-    if not hasattr(flavour.trt, "IPluginV3"):
-        return False
-    major, minor = (int(part) for part in flavour.version.split(".")[:2])
-    return not flavour.capability_targeting or (major, minor) >= _RTX
+__all__ = ["mark_nodes", "register_operators"]
 
 
 def register_operators(flavour: Flavour, ops: OperatorSet, device: Device) -> None:
-    """Makes the operators known to the runtime of this process, which needs them to build engines and to read them.
+    """Registers the operators with the runtime, for building and reading engines.
 
-    A class that is declared anew replaces the earlier one of its domain, name and version.
+    A class replaces an earlier one with the same domain, name and version.
 
     Raises:
         CustomOpError: the runtime refuses one.
@@ -67,30 +55,23 @@ _creators: dict[tuple[str, str, str, int], tuple[type[CustomOp], Any]] = {}
 
 
 def mark_nodes(model: ir.Model, ops: OperatorSet, what: str) -> None:
-    """Says at each custom node which plugin it is: the parser knows no domains. Defaults are written out."""
+    """Adds the plugin and the default values to each custom node, since the parser does not read domains."""
     import onnx_ir as ir
 
     for node in custom_nodes(model, ops, what):
         for attribute in node.op.attributes:
-            node.raw.attributes[attribute.name] = _ir_attribute(attribute, getattr(node.op, attribute.name))
+            value, kind = getattr(node.op, attribute.name), ir.AttributeType[attribute.onnx_kind]
+            value = int(value) if isinstance(value, bool) else value
+            node.raw.attributes[attribute.name] = ir.Attr(attribute.name, kind, value)
         node.raw.attributes["plugin_version"] = ir.AttrString("plugin_version", str(node.op.version))
         node.raw.attributes["plugin_namespace"] = ir.AttrString("plugin_namespace", node.op.domain)
-
-
-def _ir_attribute(attribute: Attribute, value: Any) -> ir.Attr:
-    import onnx_ir as ir
-
-    kind: Any = {"INT": ir.AttrInt64, "FLOAT": ir.AttrFloat32, "STRING": ir.AttrString, "INTS": ir.AttrInt64s,
-            "FLOATS": ir.AttrFloat32s}[attribute.onnx_kind]  # fmt: skip
-    made: ir.Attr = kind(attribute.name, int(value) if isinstance(value, bool) else value)
-    return made
 
 
 # ---- attributes as fields ----
 
 
 def _fields(trt: Any, op: type[CustomOp], values: dict[str, Any] | None) -> Any:
-    """The attributes as TensorRT has them; without values, their names and types alone."""
+    """The attributes as TensorRT's fields; without values, the names and types."""
     kinds = {
         "INT": (np.int64, trt.PluginFieldType.INT64), "INTS": (np.int64, trt.PluginFieldType.INT64),
         "FLOAT": (np.float32, trt.PluginFieldType.FLOAT32), "FLOATS": (np.float32, trt.PluginFieldType.FLOAT32),
@@ -176,7 +157,7 @@ def _plugin_class(trt: Any) -> type[Any]:
             return self.clone()
 
         def get_fields_to_serialize(self) -> Any:
-            self._kept = _fields(trt, type(self.op), self.op.values())  # TensorRT reads it after this returns
+            self._kept = _fields(trt, type(self.op), self.op.values())  # TensorRT reads it later
             return self._kept
 
         def get_output_data_types(self, given: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Optimisation profiles: the range of shapes that an engine is built for."""
+"""Optimisation profiles: the ranges of shapes of an engine."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from ...errors import ConfigError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    from ...tensor_spec import TensorSpec
+    from ...core.tensor_spec import TensorSpec
     from .options import Range
 
 __all__ = ["Profile", "fits", "make_profile", "make_profiles", "ranges_of"]
 
-#: For each input by its name: the smallest shape, the one to tune for, the largest.
+#: By the name of an input: the smallest shape, the one to tune for, the largest.
 Profile = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 
 
 def ranges_of(given: Range | Sequence[Range]) -> Sequence[Range]:
-    """What an input has in the option `profiles`, as a list."""
+    """The ranges of an input in the option `profiles`, as a list."""
     return given if isinstance(given, Sequence) else [given]
 
 
@@ -28,16 +28,16 @@ def make_profiles(
     given: Mapping[str, Range | Sequence[Range]],
     batches: Sequence[int] | None,
 ) -> list[Profile]:
-    """The profiles to build, the ones to be tried first before the others.
+    """The profiles to build, in the order in which they are tried.
 
     Args:
-        given: ranges by the name of an input, from the user; where an input has a list of them, each is built for.
-        batches: sizes that get a profile for themselves alone, which the runtime can tune further than one for a range.
-            None is the smallest and the largest, if the batch is all that is free and nothing is `given`.
+        given: ranges by the name of an input, from the user, or lists of ranges.
+        batches: sizes with their own profiles, which the runtime tunes better than a range. None is the smallest and
+            the largest, if only the batch is free and nothing is `given`.
 
     Raises:
-        ConfigError, UnsupportedModelError: as `make_profile()`; or a size of `batches` lies outside the range; or
-            inputs have lists of several lengths.
+        ConfigError, UnsupportedModelError: as `make_profile()`; or a size of `batches` is outside the range; or lists
+            of inputs differ in length.
     """
     several = {name: ranges for name, ranges in given.items() if isinstance(ranges, Sequence)}
     single = {name: ranges for name, ranges in given.items() if not isinstance(ranges, Sequence)}
@@ -80,7 +80,7 @@ def _profiles_of(
 
 
 def make_profile(specs: Sequence[TensorSpec], max_batch: int | None, given: Mapping[str, Range]) -> Profile:
-    """The profile for a model with the inputs `specs`; empty if all their dimensions are fixed.
+    """The profile of a model with the inputs `specs`; empty if all their dimensions are fixed.
 
     Args:
         max_batch: the largest batch, for inputs that leave it free; None is 1.
@@ -88,7 +88,7 @@ def make_profile(specs: Sequence[TensorSpec], max_batch: int | None, given: Mapp
 
     Raises:
         ConfigError: a range has another form or does not fit its input, or is for an unknown input.
-        UnsupportedModelError: dimensions other than the batch are free, and no range was given for them.
+        UnsupportedModelError: dimensions other than the batch are free and have no range.
     """
     names = [spec.name for spec in specs]
     for name in given:
@@ -139,7 +139,7 @@ def _checked(
 
 
 def fits(profile: Profile, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether the inputs may have those shapes."""
+    """Whether the profile takes these shapes of inputs."""
     return all(
         name not in profile
         or all(low <= d <= high for low, d, high in zip(profile[name][0], shape, profile[name][2], strict=True))

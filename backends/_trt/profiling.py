@@ -1,4 +1,4 @@
-"""What an engine executes, from the inspector's listing of its layers and the profiler of a context.
+"""The layers of an engine, from the inspector's listing and the profiler of a context.
 
 The listing has a line for each layer: `Name: conv1, LayerType: correlation, Inputs: [ { Name: x, Dimensions: [1,3,4,4],
 Datatype: Float, Format: (NHWC) Channel major format }], ..., Metadata: [ONNX Layer: conv1][ONNX Layer: relu1]`. A build
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from ...core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role
 from ...errors import UnsupportedModelError
-from ...executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role
 from ...graph.info import onnx_info
 from .build import build_engine
 from .options import Range
 
 if TYPE_CHECKING:
-    from ...model_source import ModelSource
-    from ...tensor_spec import TensorSpec
+    from ...core.model_source import ModelSource
+    from ...core.tensor_spec import TensorSpec
     from .flavour import Flavour
 
 __all__ = ["ProfiledRuns", "listed_layers"]
@@ -36,10 +36,10 @@ _PRECISIONS = {
 }  # fmt: skip
 _SIZES = {"fp32": 4, "fp16": 2, "bf16": 2, "int32": 4, "int64": 8}
 _SYNCHRONISE = ("signal", "wait")
-#: Kinds of layers, and kernels by their names, that only move data, where no node of the model asked for it.
+#: Kinds of layers and names of kernels that only move data, without a node of the model.
 _MOVE = re.compile(r"__myl_(Move|Tran|Cast|Resh|Copy)+_|Reformat", re.IGNORECASE)
 _NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=\s*(?:[\[\x1e]|$))")
-#: What follows a node's name in the name of a layer.
+#: Suffixes of layers after the name of a node.
 _NUMBER = re.compile(r"(_U\d+)?_myl\d+_\d+$| \[profile \d+\]$")
 
 
@@ -52,7 +52,7 @@ def listed_layers(listing: str, device: str = "") -> list[ExecutedLayer]:
     An engine that was built without `ProfilingVerbosity.DETAILED` lists names alone.
 
     Args:
-        device: where they run; empty for an engine that was only built.
+        device: of the engine; empty for an engine that was only built.
     """
     result = []
     for line in listing.split("\n"):
@@ -89,7 +89,7 @@ def _precision(tensors: Sequence[LayerTensor]) -> str:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """`Key: value` pairs with commas between them; those within brackets belong to the value."""
+    """`Key: value` pairs separated by commas. Pairs within brackets are part of a value."""
     result, depth, start = {}, 0, 0
     for index, letter in enumerate(text):
         depth += (letter in "[{") - (letter in "]}")
@@ -103,7 +103,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _tensors(text: str) -> tuple[LayerTensor, ...]:
-    """Out of `[ { Name: x, ... }, { ... }]`."""
+    """The tensors of `[ { Name: x, ... }, { ... }]`."""
     result, depth, start = [], 0, 0
     for index, letter in enumerate(text):
         if letter == "{":
@@ -132,7 +132,7 @@ def _nbytes(tensor: LayerTensor) -> int:
 
 
 def _counted_weights(entry: Mapping[str, str]) -> int:
-    """Of `Weights: {"Type": "Half", "Count": 9408}`, as the full TensorRT lists kernels and biases."""
+    """The bytes of `Weights: {"Type": "Half", "Count": 9408}`, as the full TensorRT lists kernels and biases."""
     total = 0
     for key in ("Weights", "Bias"):
         match = re.search(r"Type\W+(\w+)\W+Count\W+(\d+)", entry.get(key, ""))
@@ -141,13 +141,12 @@ def _counted_weights(entry: Mapping[str, str]) -> int:
     return total
 
 
-# ---- what an Infer offers ----
+# ---- the methods of an Infer ----
 
 
 class ProfiledRuns:
-    """What the Infer on TensorRT offers for `infersdk.layers`."""
+    """The methods of the Infer on TensorRT for `infersdk.layers`."""
 
-    # Those of the Infer.
     flavour: ClassVar[Flavour]
     device: Any
     forward: Callable[[], Any]
@@ -156,10 +155,10 @@ class ProfiledRuns:
     _engine: Any
 
     def profile_layers(self, runs: int) -> LayerProfile:
-        """See `infersdk.executed_layers.ReportsLayers`. CUDA graphs are off meanwhile: they hide the layers."""
+        """See `infersdk.core.executed_layers.ReportsLayers`. It runs without CUDA graphs, which hide the layers."""
         captures, self._captures = self._captures, False
         try:
-            self.forward()  # its context has the shapes of the inputs now, and its kernels are compiled
+            self.forward()  # sets the shapes of the context, and compiles kernels
             return _profile(self, runs)
         finally:
             self._captures = captures
@@ -168,13 +167,13 @@ class ProfiledRuns:
     def built_layers(
         cls, model: ModelSource, *, compute_capability: str, precision: str | None, max_batch: int | None, options: Any
     ) -> LayerProfile:
-        """See `infersdk.executed_layers.ListsBuiltLayers`.
+        """See `infersdk.core.executed_layers.ListsBuiltLayers`.
 
         Raises:
-            ConfigError: this flavour builds for the GPU that is there alone.
+            ConfigError: this runtime builds only for the present GPU.
             ModelError, PrecisionUnavailableError: as `build_engine`.
         """
-        # One profile of one shape: else there are several listings, and they leave sizes open.
+        # One profile of one shape: otherwise there are several listings with open sizes.
         profiles = _of_one_batch(onnx_info(model).inputs, max_batch or 1) | options.profiles
         options = msgspec.structs.replace(options, profiling=True, exact_batches=[], profiles=profiles)
         with cls.flavour.layer_listings() as listings:
@@ -193,7 +192,7 @@ class ProfiledRuns:
 
 
 def _of_one_batch(inputs: Sequence[TensorSpec], batch: int) -> dict[str, Range]:
-    """A profile for that batch alone, of each input whose only free axis is the batch."""
+    """A profile of this batch size for each input with a free batch alone."""
     result = {}
     for spec in inputs:
         sizes = [batch, *(d for d in spec.shape[1:] if isinstance(d, int))]
@@ -206,7 +205,7 @@ def _of_one_batch(inputs: Sequence[TensorSpec], batch: int) -> dict[str, Range]:
 
 
 def _profile(infer: ProfiledRuns, runs: int) -> LayerProfile:
-    """Runs `infer` with a profiler on its execution context, whose inputs have their shapes."""
+    """Runs `infer` with a profiler on its execution context, after the shapes were set."""
     trt, raw = infer.flavour.trt, infer._context.raw
     inspector = raw.engine.create_engine_inspector()
     inspector.execution_context = raw
@@ -229,15 +228,15 @@ def _profile(infer: ProfiledRuns, runs: int) -> LayerProfile:
 
 
 _TIMING = (
-    "TensorRT's profiler takes the time of each layer on the GPU, between events in its stream: no launch is in it. "
-    "Layers do not overlap, as they may without the profiler."
+    "TensorRT's profiler measures each layer on the GPU between events in its stream, without launches. Layers do not "
+    "overlap, as they may without the profiler."
 )
 
 
 def _timed(
     layers: Sequence[ExecutedLayer], milliseconds: Mapping[str, float], runs: int, device: str
 ) -> list[ExecutedLayer]:
-    """The layers with their times; what the profiler names and the listing does not comes last."""
+    """The layers with their times. Layers of the profiler that are not in the listing come last."""
     known = {layer.name for layer in layers}
     result = [
         dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Watching a build, and stopping it."""
+"""Progress and cancellation of a build."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from ...options import Progress
+    from ...core.options import Progress
 
 __all__ = ["make_monitor", "run_cancellable"]
 
@@ -18,8 +18,7 @@ class _Phase:
     def __init__(self, name: str, parent: _Phase | None, steps: int) -> None:
         self.name, self.parent, self.steps = name, parent, max(1, steps)
         self.done = 0
-        self.start = 0.0  # of the whole build, when this phase began, and what part of it this phase is
-        self.share = 1.0
+        self.start, self.share = 0.0, 1.0  # the parts of the build before this phase, and of this phase
         if parent is not None:
             self.start = parent.start + parent.share * min(parent.done, parent.steps - 1) / parent.steps
             self.share = parent.share / parent.steps
@@ -28,8 +27,8 @@ class _Phase:
 def make_monitor(trt: Any, progress: Progress | None, cancelled: threading.Event) -> Any:
     """An IProgressMonitor that reports to `progress`, and stops the build when `cancelled` is set.
 
-    The runtime nests phases, each of so many steps; a phase is taken to fill the step of its parent in which it began.
-    Whatever `progress` raises is kept in `.error` and sets `cancelled`: it must not go through the runtime.
+    The runtime nests phases of several steps; a phase counts as the step of its parent in which it starts. An exception
+    of `progress` is kept in `.error` and sets `cancelled`, since it must not pass through the runtime.
     """
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
@@ -44,21 +43,21 @@ def make_monitor(trt: Any, progress: Progress | None, cancelled: threading.Event
             with self._guard:
                 above = self._phases.get(parent) if parent is not None else None
                 phase = self._phases[name] = _Phase(name, above, steps)
-                self._tell(name, phase.start)
+                self._report(name, phase.start)
 
         def step_complete(self, name: str, step: int) -> bool:
             with self._guard:
                 if phase := self._phases.get(name):
                     phase.done = min(step + 1, phase.steps)
-                    self._tell(name, phase.start + phase.share * phase.done / phase.steps)
+                    self._report(name, phase.start + phase.share * phase.done / phase.steps)
             return not cancelled.is_set()
 
         def phase_finish(self, name: str) -> None:
             with self._guard:
                 if phase := self._phases.pop(name, None):
-                    self._tell(name, phase.start + phase.share)
+                    self._report(name, phase.start + phase.share)
 
-        def _tell(self, name: str, fraction: float) -> None:
+        def _report(self, name: str, fraction: float) -> None:
             if progress is None or cancelled.is_set():
                 return
             self._reported = max(self._reported, min(fraction, 1.0))
@@ -72,13 +71,13 @@ def make_monitor(trt: Any, progress: Progress | None, cancelled: threading.Event
 
 
 def run_cancellable(work: Callable[[], T], cancelled: threading.Event) -> T:
-    """Runs `work` in a thread, so that Ctrl-C, which Python raises in the main thread alone, can set `cancelled`.
+    """Runs `work` in a thread, so that Ctrl-C in the main thread can set `cancelled`.
 
-    Whatever interrupts the wait is raised again when the work has stopped. A second interrupt does not wait.
+    An interrupt is raised again after the work has stopped. A second interrupt does not wait.
     """
     result: list[T] = []
     errors: list[BaseException] = []
-    done = threading.Event()  # an interrupted Thread.join() takes the thread for ended (Python before 3.13)
+    done = threading.Event()  # before Python 3.13, an interrupted Thread.join() marks the thread as ended
 
     def run() -> None:
         try:

@@ -7,7 +7,6 @@ there is to run on, loading, binding, running, sharing, and letting go.
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,9 @@ import msgspec
 import ncnn
 import numpy as np
 
+from infersdk.core.options import BackendOptions, Count
+from infersdk.core.processors import available_processors
+from infersdk.core.tensor_spec import TensorSpec
 from infersdk.errors import (
     DeviceUnavailableError,
     InferenceError,
@@ -24,9 +26,7 @@ from infersdk.errors import (
     ShapeError,
     UnsupportedModelError,
 )
-from infersdk.infer import BackendInfo, Infer
-from infersdk.options import BackendOptions, Count
-from infersdk.tensor_spec import TensorSpec
+from infersdk.infer import BackendInfo, Declaration, Infer
 
 Size = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -35,7 +35,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     """What `load(..., backend="ncnn", **options)` takes.
 
     Attributes:
-        threads: threads for one run; 0 is one a core.
+        threads: threads for one run; 0 is one for each processor that this process may use.
         shapes: the shape of one row of each input, `{"in0": [3, 224, 224]}`, where the .param file does not tell it.
     """
 
@@ -47,11 +47,7 @@ class NcnnInfer(Infer):
     """A model on ncnn. ncnn takes one image at a time, so a batch is run row by row. Clones share one network."""
 
     backend = "ncnn"  # the name of the entry point in pyproject.toml
-    Options = Options
-
-    @classmethod
-    def probe(cls) -> BackendInfo:
-        return BackendInfo(ncnn.__version__, ("cpu",))
+    declaration = Declaration(probe=lambda: BackendInfo(ncnn.__version__, ("cpu",)), options=Options)
 
     # Strict: what was asked for, or an error that says why not and what to do.
     def _load(self) -> None:
@@ -72,7 +68,7 @@ class NcnnInfer(Infer):
     def _open(self, param: Path) -> None:
         shapes = input_shapes(param) | {name: tuple(shape) for name, shape in self.options.shapes.items()}
         self._net = net = ncnn.Net()
-        net.opt.num_threads = self.options.threads or os.cpu_count() or 1
+        net.opt.num_threads = self.options.threads or available_processors()
         # Left alone, ncnn stores and computes in FP16 where the processor can.
         net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
         if net.load_param(str(param)) != 0:

@@ -1,4 +1,4 @@
-"""For PyInstaller, which finds this by the entry point `pyinstaller40`: what a frozen application needs of infersdk."""
+"""For PyInstaller, which finds this by the entry point `pyinstaller40`: the hook for frozen applications."""
 
 from __future__ import annotations
 

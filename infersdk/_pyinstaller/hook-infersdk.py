@@ -1,7 +1,7 @@
 """Modules that are imported by name, data files, and metadata, for PyInstaller.
 
-The runtimes that are installed go with the application, since the backends import them; what an application does not
-use it leaves out: `--exclude-module openvino`.
+The application includes the installed runtimes, because the backends import them. Exclude unused ones with
+`--exclude-module openvino`.
 """
 
 from PyInstaller.utils.hooks import collect_data_files, collect_submodules, copy_metadata

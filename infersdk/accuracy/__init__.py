@@ -14,15 +14,16 @@ Detection is measured as COCO does: mAP over IoU 0.5 to 0.95 and all classes; so
 similarity (OKS). Class maps are measured by the mean IoU of the classes, classification by top-1.
 """
 
-from .agreement import Agreement, agreement, can_compare, score_shift
+from .agreement import Agreement, agreement, score_shift
 from .classification import LabelledImage, read_labels, top_figures
 from .detection import CocoTruth, coco_figures, read_coco
 from .gate import Contender, GateReport, Score, Task, gate
 from .segmentation import MappedImage, iou_figures, read_label_maps
-from .tasks import ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask, coco_task
+from .tasks import TASKS, ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask, coco_task, labelled_task
 
 __all__ = [
-    "Agreement", "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage", "MappedImage",
-    "PoseTask", "Score", "SegmentTask", "SemanticTask", "Task", "agreement", "can_compare", "coco_figures",
-    "coco_task", "gate", "iou_figures", "read_coco", "read_label_maps", "read_labels", "score_shift", "top_figures",
+    "TASKS", "Agreement", "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage",
+    "MappedImage", "PoseTask", "Score", "SegmentTask", "SemanticTask", "Task", "agreement", "coco_figures",
+    "coco_task", "gate", "iou_figures", "labelled_task", "read_coco", "read_label_maps", "read_labels", "score_shift",
+    "top_figures",
 ]  # fmt: skip

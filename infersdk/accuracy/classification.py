@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._files import image_files
+from ..core.files import image_files
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["LabelledImage", "read_labels", "top_figures"]
 
 @dataclass(frozen=True)
 class LabelledImage:
-    """An image and what it shows: the number of a class, or its name."""
+    """An image and its class, by number or name."""
 
     file: Path
     label: int | str
@@ -110,8 +110,8 @@ def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]
     wanted: list[int] | None = None
     results = model.stream(image.file for image in images)
     for index, result in enumerate(results):
-        if wanted is None:  # how many classes there are may be known after the first run alone
-            wanted = _class_ids(images, model.class_names, model.class_count)
+        if wanted is None:  # the number of classes may be unknown before the first run
+            wanted = _class_ids(images, model.class_names, model.details.class_count)
         first += int(result.class_ids[0]) == wanted[index]
         five += wanted[index] in result.class_ids[:5].tolist()
     return {"top1": first / len(images), "top5": five / len(images)}

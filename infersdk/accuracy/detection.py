@@ -43,7 +43,7 @@ class CocoTruth:
         """The category of each class of a model; classes that the annotations do not know are left out.
 
         By name where the model has names and every category is among them. Else by order, which takes as many classes
-        as categories, and none whose name stands in both at different places.
+        as categories, and no name at different positions.
 
         Args:
             names: of the model's classes; may be empty.
@@ -134,7 +134,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An annotation with what the evaluators need and some tools leave out."""
+    """An annotation with all fields that the evaluators need."""
     left, top, width, height = (float(side) for side in entry["bbox"])
     more = {key: entry[key] for key in ("segmentation", "keypoints", "num_keypoints") if key in entry}
     return {
@@ -152,8 +152,7 @@ def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-#: What is evaluated, by the evaluators' word for it: the prefix of its figures, what an annotation has for it, and the
-#: column that results have for it.
+#: For each kind of evaluation: the prefix of its figures, the field of annotations, and the column of results.
 _EVALUATED = {
     "bbox": ("", "bbox", None),
     "segm": ("mask_", "segmentation", "mask"),
@@ -165,28 +164,27 @@ def coco_figures(model: Any, truth: CocoTruth, kinds: Sequence[str] = ("bbox",))
     """`{"mAP": over IoU 0.5:0.95, "mAP50": at 0.5}` of a detector (`infersdk.models`), each 0 to 1.
 
     Args:
-        kinds: what is compared: `"bbox"`; `"segm"` for masks, whose figures are `mask_mAP` and `mask_mAP50`;
-            `"keypoints"` for `OKS_mAP` and `OKS_mAP50`, by COCO's similarity of keypoints, which has a tolerance for
-            each of COCO's 17 points; of another number of points n, each has 1/n.
+        kinds: `"bbox"`, `"segm"` for masks (`mask_mAP`, `mask_mAP50`), or `"keypoints"` (`OKS_mAP`, `OKS_mAP50`).
+            COCO's keypoint similarity has a tolerance for each of its 17 points. For n other points it is 1/n.
 
     Raises:
-        ConfigError: its classes do not fit the annotations, or these do not have what is compared.
-        UnsupportedModelError: its results do not have what is compared.
+        ConfigError: its classes do not fit the annotations, or these lack the compared field.
+        UnsupportedModelError: its results lack the compared column.
         BackendUnavailableError: neither pycocotools nor faster-coco-eval is installed.
     """
     coco, evaluator = coco_evaluator()
     check_annotated(truth, kinds)
     images = list(truth.files)
     categories: dict[int, int] | None = None
-    if model.class_count is not None:  # else it is known after the first run
-        categories = truth.category_ids(model.class_names, model.class_count)
+    if model.details.class_count is not None:  # else it is known after the first run
+        categories = truth.category_ids(model.class_names, model.details.class_count)
     result = dict(zip(images, model.stream(truth.files.values()), strict=True))
     if categories is None:
-        categories = truth.category_ids(model.class_names, model.class_count)
+        categories = truth.category_ids(model.class_names, model.details.class_count)
     rows: list[dict[str, Any]] = []
     columns = {column for kind in kinds if (column := _EVALUATED[kind][2]) is not None}
     for image, boxes in result.items():
-        if missing := columns - boxes.columns.keys():  # the evaluators would make masks of the boxes
+        if missing := columns - boxes.columns.keys():  # the evaluators would use the boxes as masks
             raise UnsupportedModelError(
                 f"{model.network.model.name} gives no {min(missing)} for its boxes; measure boxes (--task detect)"
             )
@@ -195,7 +193,7 @@ def coco_figures(model: Any, truth: CocoTruth, kinds: Sequence[str] = ("bbox",))
     figures: dict[str, float] = {}
     for kind in kinds:
         prefix = _EVALUATED[kind][0]
-        stats = _evaluate(coco, evaluator, truth, rows, kind) if rows else (0.0, 0.0)  # they do not take no rows
+        stats = _evaluate(coco, evaluator, truth, rows, kind) if rows else (0.0, 0.0)  # they refuse an empty list
         figures |= {f"{prefix}mAP": float(stats[0]), f"{prefix}mAP50": float(stats[1])}
     return figures
 
@@ -219,12 +217,12 @@ def _evaluate(
 
 
 def has_annotations(truth: CocoTruth, kinds: Sequence[str]) -> bool:
-    """Whether the annotations have what is compared; `kinds` as `coco_figures` takes them."""
+    """Whether the annotations have the fields for `kinds`; see `coco_figures`."""
     return all(any(entry.get(_EVALUATED[kind][1]) for entry in truth.data["annotations"]) for kind in kinds)
 
 
 def check_annotated(truth: CocoTruth, kinds: Sequence[str]) -> None:
-    """Raises ConfigError where the annotations do not have what is compared."""
+    """Raises ConfigError if the annotations lack a field for `kinds`."""
     for kind in kinds:
         if not has_annotations(truth, [kind]):
             raise ConfigError(
@@ -234,7 +232,7 @@ def check_annotated(truth: CocoTruth, kinds: Sequence[str]) -> None:
 
 
 def coco_evaluator() -> tuple[Callable[[], Any], Callable[..., Any]]:
-    """The classes COCO and COCOeval of what is installed."""
+    """The classes COCO and COCOeval of pycocotools or faster-coco-eval."""
     try:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval

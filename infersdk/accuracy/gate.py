@@ -1,4 +1,4 @@
-"""The gate: contenders measured by a task, and held against the first."""
+"""The gate: measures contenders by a task, and compares each with the first."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..core.target import Target
 from ..errors import ConfigError, UnsupportedModelError
-from ..target import Target
 from .agreement import score_shift
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["Contender", "GateReport", "Score", "Task", "gate"]
 
 
 class Task(Protocol):
-    """What a gate measures by."""
+    """The measure of a gate."""
 
     @property
     def metric(self) -> str:
@@ -26,7 +26,7 @@ class Task(Protocol):
 
     @property
     def images(self) -> int:
-        """How many there are."""
+        """The number of images."""
 
     def measure(self, contender: Contender) -> Score:
         """The figures of one contender."""
@@ -34,7 +34,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Contender:
-    """A model file, and what runs it: `"backend"`, `"backend@device"`, `"backend/precision"`, or both."""
+    """A model file and its target: `"backend"`, `"backend@device"`, `"backend/precision"`, or both."""
 
     model: str | os.PathLike[str]
     side: str = "onnxruntime"
@@ -54,11 +54,11 @@ class Contender:
 
 @dataclass(frozen=True)
 class Score:
-    """What came out for one contender.
+    """The figures of one contender.
 
     Attributes:
-        label, model: who it is.
-        backend, device, precision: where and in what it ran, read back.
+        label, model: the contender.
+        backend, device, precision: as reported by the runtime.
         layers: how many of its layers ran in each precision, where the backend can tell.
         figures: the metric and what goes with it, 0 to 1.
         seconds: for all images, with reading them.
@@ -81,7 +81,7 @@ class Score:
 
 @dataclass(frozen=True)
 class GateReport:
-    """What `gate()` found. The first of `scores` is the reference."""
+    """The result of `gate()`. The first of `scores` is the reference."""
 
     metric: str
     images: int
@@ -98,7 +98,7 @@ class GateReport:
         return self.reference.figures[self.metric] - score.figures[self.metric]
 
     def within(self, score: Score) -> bool:
-        # The figures are sums of floats: what is allowed exactly shall not fail by their rounding.
+        # The tolerance covers rounding errors of exact limits.
         shift, limit = self.score_shift(score), self.max_score_shift
         shifts = limit is not None and shift is not None and abs(shift) > limit + 1e-9
         return self.drop(score) <= self.max_drop + 1e-9 and not shifts
@@ -123,14 +123,14 @@ def gate(
     max_score_shift: float | None = None,
     progress: Callable[[Contender], None] | None = None,
 ) -> GateReport:
-    """Measures each contender, and holds it against the first.
+    """Measures each contender, and compares it with the first.
 
     Args:
         contenders: two or more, the reference first. Each is loaded, measured and freed before the next.
-        task: what to measure by: `DetectTask`, `ClassifyTask` or another of `infersdk.accuracy`.
+        task: the measure: `DetectTask`, `ClassifyTask` or another of `infersdk.accuracy`.
         max_drop: how much less than the reference's its metric may be: 0.01 is one point of mAP, or one image of 100.
-        max_score_shift: by how much the scores of what the reference finds may change on average, 0.02 say: users see
-            a score of 0.85 become 0.45, which mAP hardly does. None is no limit.
+        max_score_shift: maximum mean change of the scores of the reference's results, such as 0.02; mAP hardly reflects
+            such changes. None is no limit.
         progress: called before each is measured.
 
     Raises:

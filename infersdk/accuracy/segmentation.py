@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._files import image_files
-from .._pillow import open_image
+from ..core.files import image_files
 from ..errors import ConfigError
+from ..image.pillow import open_image
 
 if TYPE_CHECKING:
     import os
@@ -83,9 +83,9 @@ def read_label_maps(folder: str | os.PathLike[str], labels: str | os.PathLike[st
 def iou_figures(model: Any, images: Sequence[MappedImage]) -> dict[str, float]:
     """`{"mIoU": ..., "pixels": ...}` of a model of class maps (`infersdk.models`), each 0 to 1.
 
-    `mIoU` is the mean over the classes that occur in the label maps or the results of their intersection over union,
-    counted over all images; `pixels` is the share of pixels whose class is right. Pixels labelled 255 do not count. A
-    model of several maps has these figures for each of them as well, `area_mIoU` and so on; `mIoU` is their mean.
+    `mIoU` is the mean intersection over union of the classes in the label maps or the results, over all images.
+    `pixels` is the share of correct pixels. Pixels labelled 255 do not count. For a model of several maps, `mIoU` is
+    the mean of the maps, and each map has its own figure, such as `area_mIoU`.
 
     Raises:
         ConfigError: the label maps do not fit the results: other names, another size, or a class that the model does
@@ -93,7 +93,7 @@ def iou_figures(model: Any, images: Sequence[MappedImage]) -> dict[str, float]:
     """
     counts: dict[str, npt.NDArray[np.int64]] = {}
     for image, result in zip(images, model.stream(image.file for image in images), strict=True):
-        maps = dict(result) if isinstance(result, Mapping) else {"": result}
+        maps = result.maps
         if set(maps) != set(image.maps):
             raise ConfigError(
                 f"the model gives {_named(maps)}, and the label maps are {_named(image.maps)}; use a folder of label "
@@ -106,7 +106,7 @@ def iou_figures(model: Any, images: Sequence[MappedImage]) -> dict[str, float]:
                     f"the label map {str(image.maps[name])!r} has {truth.shape[1]} x {truth.shape[0]} pixels, and its "
                     f"image {found.size[0]} x {found.size[1]}"
                 )
-            _check_classes(truth, found.names or range(model.class_count or IGNORED), image.maps[name])
+            _check_classes(truth, found.names or range(model.details.class_count or IGNORED), image.maps[name])
             counted = truth != IGNORED
             pairs = truth[counted].astype(np.int64) * 256 + found.class_ids[counted]
             counts.setdefault(name, np.zeros(256 * 256, np.int64))
@@ -133,7 +133,7 @@ def _figures(matrix: npt.NDArray[np.int64]) -> dict[str, float]:
     """From the pixels of each class (rows) that have each result (columns)."""
     right, labelled, result = np.diag(matrix), matrix.sum(1), matrix.sum(0)
     union = labelled + result - right
-    union[IGNORED] = 0  # what the network has not seen is no class; it counts as wrong for the one that is there
+    union[IGNORED] = 0  # unclassified pixels are wrong for their true class
     total = int(matrix.sum())
     return {
         "mIoU": float(np.mean(right[union > 0] / union[union > 0])) if total else 0.0,

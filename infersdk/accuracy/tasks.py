@@ -1,14 +1,15 @@
-"""What a gate measures by: boxes, masks, keypoints, class maps or classes of labelled images."""
+"""The tasks of a gate: boxes, masks, keypoints, class maps or classes of labelled images."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UnsupportedModelError
-from ..registry import load as load_network
+from ..loading.registry import load as load_network
 from .classification import read_labels, top_figures
 from .detection import check_annotated, coco_evaluator, coco_figures, has_annotations, read_coco
 from .gate import Contender, Score
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 
     from ..infer import Infer
 
-__all__ = ["ClassifyTask", "DetectTask", "PoseTask", "SegmentTask", "SemanticTask", "coco_task"]
+__all__ = [
+    "TASKS",
+    "ClassifyTask",
+    "DetectTask",
+    "PoseTask",
+    "SegmentTask",
+    "SemanticTask",
+    "coco_task",
+    "labelled_task",
+]
 
 
 class DetectTask:
@@ -29,7 +39,7 @@ class DetectTask:
         annotations, folder: as `read_coco` takes them.
         type: the wrapper, a name of `models.TYPES`; None decides by the file.
         names: the class names, or the path of a file of them; None takes the model's own.
-        max_batch: images that go through together at most.
+        max_batch: maximum batch size.
         settings: further settings of the wrapper: `conf`, `iou`, `legacy` of a YOLOX, and so on. Of those in
             `defaults` that are not given, a wrapper gets the ones that it has.
 
@@ -38,11 +48,15 @@ class DetectTask:
             cut the recall that mAP counts.
 
     Raises:
-        ConfigError: as `read_coco`; the annotations do not have what is compared.
+        ConfigError: as `read_coco`, or the annotations lack the compared field.
     """
 
+    name: ClassVar[str] = "detect"
     metric: str = "mAP"
-    #: What is compared, as `coco_figures` takes it.
+    #: The options of `infersdk compare --task` for this task, and descriptions of the required ones.
+    options: ClassVar[frozenset[str]] = frozenset(("annotations", "max_score_shift"))
+    needs: ClassVar[Mapping[str, str]] = {"annotations": "a file in COCO's format"}
+    #: The `kinds` of `coco_figures`.
     kinds: ClassVar[tuple[str, ...]] = ("bbox",)
     defaults: ClassVar[Mapping[str, Any]] = {"conf": 0.001, "iou": 0.6, "max_det": 300, "multi_label": True}
 
@@ -58,7 +72,7 @@ class DetectTask:
     ) -> None:
         self.truth = read_coco(annotations, folder)
         check_annotated(self.truth, self.kinds)
-        coco_evaluator()  # better now than after the images
+        coco_evaluator()  # raises before the images are run
         self._type, self._names, self._max_batch, self._settings = type, names, max_batch, settings
 
     @property
@@ -72,10 +86,8 @@ class DetectTask:
         source = source_of_wrapper(contender.model, **contender.arguments(), type=self._type, **own)
         infer = load_network(source, **contender.arguments(), max_batch=self._max_batch)
         with self._wrapper(infer) as model:
-            # Masks of many boxes would take too much memory.
-            boxes_alone = self.kinds == ("bbox",)
             figures = functools.partial(coco_figures, truth=self.truth, kinds=self.kinds)
-            return _score(contender, model, figures, keep_results=boxes_alone)
+            return _score(contender, model, figures, keep_results="max_score_shift" in self.options)
 
     def figures(self, infer: Infer) -> dict[str, float]:
         """The figures of a network that is loaded already; a clone of it is run."""
@@ -84,12 +96,13 @@ class DetectTask:
 
     def _wrapper(self, infer: Infer) -> Any:
         from ..models import Detections, ModelDescription, load, named_type, wrapper_type
+        from ..models.registry import looks_like
 
         try:
             kind = wrapper_type(infer) if self._type is None else named_type(self._type)
             if not issubclass(kind.result_type(), Detections):
                 raise UnsupportedModelError(
-                    f"{infer.model.name} looks like {ModelDescription.of(infer).looks_like}; {kind.__name__} gives no "
+                    f"{infer.model.name} looks like {looks_like(ModelDescription.of(infer))}; {kind.__name__} gives no "
                     "boxes to compare with the annotations"
                 )
             defaults = {name: v for name, v in self.defaults.items() if name in kind.Settings.__struct_fields__}
@@ -102,7 +115,9 @@ class DetectTask:
 class SegmentTask(DetectTask):
     """Masks by COCO annotations: mAP over the IoU of masks, and of boxes. See `DetectTask`."""
 
+    name = "segment"
     metric = "mask_mAP"
+    options = DetectTask.options - {"max_score_shift"}  # the results would take too much memory
     kinds = ("segm", "bbox")
     defaults: ClassVar[Mapping[str, Any]] = {**DetectTask.defaults, "iou": 0.7}
 
@@ -110,7 +125,9 @@ class SegmentTask(DetectTask):
 class PoseTask(DetectTask):
     """Keypoints by COCO annotations: mAP over their similarity (OKS), and over the IoU of boxes. See `DetectTask`."""
 
+    name = "pose"
     metric = "OKS_mAP"
+    options = DetectTask.options - {"max_score_shift"}
     kinds = ("keypoints", "bbox")
     defaults: ClassVar[Mapping[str, Any]] = {**DetectTask.defaults, "iou": 0.7}
 
@@ -118,16 +135,44 @@ class PoseTask(DetectTask):
 def coco_task(
     task: str, annotations: str | os.PathLike[str], folder: str | os.PathLike[str], **settings: Any
 ) -> DetectTask:
-    """What a wrapper is measured by, as far as the annotations have it: masks, keypoints, or boxes.
+    """The task for a wrapper that the annotations support: masks, keypoints, or boxes.
 
     Args:
-        task: the wrapper's: `"segment"`, `"pose"`, ...
+        task: the task of the wrapper: `"segment"`, `"pose"`, ...
         annotations, folder, settings: see `DetectTask`.
     """
-    kind: type[DetectTask] = {"segment": SegmentTask, "pose": PoseTask}.get(task, DetectTask)
-    if kind is not DetectTask and not has_annotations(read_coco(annotations, folder), kind.kinds):
+    kind = next((one for one in (SegmentTask, PoseTask) if one.name == task), DetectTask)
+    if not has_annotations(read_coco(annotations, folder), kind.kinds):
         kind = DetectTask
     return kind(annotations, folder, **settings)
+
+
+def labelled_task(
+    folder: str | os.PathLike[str],
+    *,
+    annotations: str | os.PathLike[str] | None = None,
+    labels: str | os.PathLike[str] | None = None,
+    task: str = "",
+    **settings: Any,
+) -> DetectTask | SemanticTask | ClassifyTask:
+    """The task for the available labels of images.
+
+    Args:
+        folder: the images.
+        annotations: a file in COCO's format.
+        labels: without `annotations`: a folder of label maps, or a file of classes; `"folder"` uses the labels given by
+            the names of folders and files.
+        task: the task of the wrapper, as in `coco_task()`.
+        settings: settings of the wrapper, as in the tasks.
+
+    Raises:
+        ConfigError: the labels cannot be read.
+    """
+    if annotations is not None:
+        return coco_task(task, annotations, folder, **settings)
+    if labels not in (None, "folder") and Path(labels).is_dir():
+        return SemanticTask(folder, labels, **settings)
+    return ClassifyTask(folder, labels=None if labels == "folder" else labels, **settings)
 
 
 class SemanticTask:
@@ -142,7 +187,10 @@ class SemanticTask:
         ConfigError: as `read_label_maps`.
     """
 
+    name: ClassVar[str] = "semantic"
     metric = "mIoU"
+    options: ClassVar[frozenset[str]] = frozenset(("labels",))
+    needs: ClassVar[Mapping[str, str]] = {"labels": "the folder of the label maps"}
 
     def __init__(
         self,
@@ -171,11 +219,12 @@ class SemanticTask:
             return iou_figures(model, self.mapped)
 
     def _wrapper(self, infer: Infer) -> Any:
-        from ..models import ClassMap, ClassMaps, load
+        from ..models import load
+        from ..models.results.class_maps import MapResult
 
         try:
             model = load(infer, type=self._type, **self._settings)
-            if not issubclass(model.result_type(), (ClassMap, ClassMaps)):
+            if not issubclass(model.result_type(), MapResult):
                 raise UnsupportedModelError(
                     f"{infer.model.name} is a model for {type(model).__name__}, which gives no class maps to compare "
                     "with the label maps"
@@ -197,7 +246,10 @@ class ClassifyTask:
         ConfigError: as `read_labels`.
     """
 
+    name: ClassVar[str] = "classify"
     metric = "top1"
+    options: ClassVar[frozenset[str]] = frozenset(("labels", "max_score_shift"))
+    needs: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -229,8 +281,14 @@ class ClassifyTask:
         return load_wrapper(model, **{"type": "classifier", "top_k": 5, **self._settings}, **load)
 
 
+#: By name.
+TASKS: dict[str, type[DetectTask | SemanticTask | ClassifyTask]] = {
+    kind.name: kind for kind in (DetectTask, SegmentTask, PoseTask, SemanticTask, ClassifyTask)
+}
+
+
 class _Recorded:
-    """A wrapper that keeps the results that it gives."""
+    """A wrapper that records its results."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

@@ -1,22 +1,22 @@
-"""What `infersdk tune` tries: combinations of the settings that there are, the most promising first."""
+"""The candidates of `infersdk tune`: combinations of settings, the most promising first."""
 
 from __future__ import annotations
 
 import itertools
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..core.processors import available_processors
+from ..core.target import Target
 from ..errors import BackendError
-from ..ops.batch import available_processors
-from ..registry import backend_class
-from ..target import Target
+from ..loading.registry import backend_class
 from .plan import Combination
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
+    from ..core.options import BackendOptions
     from ..infer import Infer
-    from ..options import BackendOptions
 
 __all__ = ["candidates"]
 
@@ -36,7 +36,7 @@ def candidates(
 
     Args:
         targets: backends, as `Target.parse()` reads them; a precision in a target is the only one that is tried there.
-        precisions: None is each model's own. Trying shows which of them a backend has.
+        precisions: None is each model's own. Unsupported ones fail during the search.
         batches: None is 1 for latency, and 1 to 32 for throughput.
         threads: on a processor; None is the backend's choice, all cores, and half of them.
     """
@@ -48,7 +48,7 @@ def candidates(
     ranked: list[tuple[int, bool, int, Combination]] = []
     for target, kind, on_processor in resolved:
         for precision in (target.precision,) if target.precision else precisions:
-            choices = _options(kind.Options, thread_counts, objective, precision, on_processor=on_processor)
+            choices = _options(kind.declaration.options, thread_counts, objective, precision, on_processor=on_processor)
             for (options, distance), batch, model in itertools.product(choices, sizes, models):
                 what = Combination(
                     model=str(model), target=Target(target.backend, target.device, precision), batch=batch,
@@ -70,7 +70,7 @@ def _resolve(target: Target) -> tuple[Target, type[Infer], bool]:
         kind = backend_class(target.backend)
     except BackendError as error:
         raise type(error)(f"{error}; leave it out, or install it") from None
-    return target, kind, (target.device or kind.default_device).startswith("cpu")
+    return target, kind, (target.device or kind.declaration.default_device).startswith("cpu")
 
 
 def _options(

@@ -1,8 +1,7 @@
-"""The cold start: from the start of a process to its first result, as an application would have it.
+"""The cold start: the time from the start of a process to its first result.
 
-The process does what an application does and no more: it imports infersdk, loads the model with its wrapper and calls
-it once. Files are in the system's page cache after the first time; what the backend keeps of a model may be there or
-not.
+Like an application, the process imports infersdk, loads the model with its wrapper and calls it once. Files are in the
+page cache after the first start; the cache of the backend may be filled or empty.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if order["type"] == "arrays":
     times.append(time.monotonic())
     model = infersdk.load(order["model"], **order["arguments"], **order["options"])
     times.append(time.monotonic())
-    from infersdk.samples import random_inputs
+    from infersdk.loading.samples import random_inputs
     shapes = {name: tuple(sizes) for name, sizes in order["shapes"].items()} or None
     model(random_inputs(model.input_specs, batch=order["batch"], shapes=shapes))
 else:
@@ -47,12 +46,12 @@ print(json.dumps(times), flush=True)
 
 
 class StartError(Exception):
-    """The process did not get to its first result; the text is the reason."""
+    """The process gave no result; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class StartedProcess:
-    """One cold start: seconds in all, and by stage."""
+    """One cold start: total seconds, and seconds by stage."""
 
     seconds: float
     stages: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a session has measured of one combination, and the row of the report that it becomes."""
+"""The measurements of one combination, and its row of the report."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["CombinationRun"]
 
 
 class CombinationRun:
-    """A combination, its process, and what was measured so far.
+    """A combination with its process and measurements.
 
     Attributes:
-        loaded, prepared: the answers to `load` and `prepare`.
-        measurements: by scenario, the answer of each round.
-        starts: cold starts; `uncached` is the one with nothing kept, of a backend that keeps something.
+        loaded, prepared: the responses to `load` and `prepare`.
+        measurements: by scenario, the response of each round.
+        starts: cold starts; `uncached` is the one without the cache of the backend.
         complete: whether all rounds were run.
     """
 
@@ -133,8 +133,8 @@ class CombinationRun:
         names = list(rounds[0]["stages"]) if rounds else []
         medians = {n: 1e3 * median_of_rounds([r["stages"][n] for r in rounds]).value for n in names}
         if "whole" in medians:  # on a device with a stream
-            # The scenario `engine` runs on what lies on the device. The rest is reading, copies, preprocessing and
-            # postprocessing, wherever they are done, less what of them runs at the same time as the engine.
+            # The scenario `engine` runs on inputs on the device. The rest is reading, copies, preprocessing and
+            # postprocessing, as far as they do not overlap with the engine.
             engine = row.scenarios["engine"].latency_ms["p50"] if "engine" in row.scenarios else None
             if engine is None:
                 return {"whole": medians["whole"]}

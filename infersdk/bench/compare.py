@@ -1,4 +1,4 @@
-"""Two reports compared: what has moved beyond the noise."""
+"""Compares two reports: changes beyond the noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Comparison", "compare_reports"]
 
-#: The least change that counts, however sure it is: less is not worth acting on.
+#: The minimum relevant change.
 THRESHOLD = 0.03
 
 
@@ -26,9 +26,9 @@ class Change:
         row: the name of the combination.
         figure: what changed: `"single_stream p50 ms"`, `"offline images/s"`, `"mAP"`, ...
         old, new: its values; None where it has none.
-        ratio: new over old, with its 95 % interval; None where that makes no sense.
-        verdict: `"same"`, `"faster"`, `"slower"`, `"better"`, `"worse"`, `"more"`, `"less"`, `"unsure"` (too few rounds
-            to tell), `"runs now"`, `"fails now"`, `"new"` or `"gone"`.
+        ratio: new over old, with its 95 % interval; None for figures without rounds.
+        verdict: `"same"`, `"faster"`, `"slower"`, `"better"`, `"worse"`, `"more"`, `"less"`, `"unsure"` (too few
+            rounds), `"runs now"`, `"fails now"`, `"new"` or `"gone"`.
     """
 
     row: str
@@ -52,17 +52,16 @@ class Comparison:
 
     @property
     def slower(self) -> tuple[Change, ...]:
-        """What is slower than before beyond the noise, or no longer runs."""
+        """Changes to slower speed beyond the noise, and combinations that no longer run."""
         return tuple(change for change in self.changes if change.verdict in ("slower", "fails now"))
 
 
 def compare_reports(old: Report, new: Report, *, threshold: float = THRESHOLD) -> Comparison:
     """Compares each combination of `new` with the one of that name in `old`.
 
-    A speed has moved when 1 is outside of the 95 % interval of the ratio of the two medians, from resampling the rounds
-    of both, and the ratio is `threshold` away from 1 at least. Fewer than three rounds in either are too few to judge.
-    The interval knows the noise within a run: runs on a machine that is now warmer, or busy with something else, are
-    further apart.
+    A speed has changed if the 95 % interval of the ratio of the medians excludes 1, and the ratio differs from 1 by at
+    least `threshold`. The interval comes from resampling the rounds of both reports; each needs three or more rounds.
+    It covers only the noise within a report, not differences such as the temperature of the machine.
     """
     before = {row.name: row for row in old.rows}
     after = {row.name: row for row in new.rows}
@@ -98,7 +97,7 @@ def _row(name: str, old: Row | None, new: Row, threshold: float) -> list[Change]
     if old.accuracy and new.accuracy and old.accuracy.metric == new.accuracy.metric:
         one, two = old.accuracy.value, new.accuracy.value
         if one is not None and two is not None:
-            # Nothing in it is random: it is the same, or it is not. A thousandth of a point is rounding.
+            # Accuracy is not random. Smaller differences are rounding errors.
             verdict = "same" if abs(two - one) < 1e-5 else "better" if two > one else "worse"
             result.append(Change(name, new.accuracy.metric, one, two, None, verdict))
     if old.cold_start and new.cold_start:

@@ -1,7 +1,7 @@
-"""Energy: what a GPU's driver counts (NVML), or the processor itself (RAPL, through Linux' powercap).
+"""Energy counters of GPUs (NVML) and processors (RAPL, through Linux' powercap).
 
-Both count all that the chip used, idle power and other processes included, and only that chip: for a model on a GPU the
-processor's share is not in it. On a machine that does other things as well they say little.
+They count the whole chip, including idle power and other processes, and only that chip: the figure of a model on a GPU
+excludes the processor. The figures are meaningful only on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class EnergyMeter(ABC):
 class Watch:
     """The mean power while it is open.
 
-    Counters move in steps, NVML's a few times a second and not evenly. So the energy is taken from one step to a later
-    one, over the time between these two, instead of from readings at the ends of the measurement.
+    Counters change in irregular steps, those of NVML a few times a second. The power is therefore measured between the
+    first and the last step, and not between the ends of the measurement.
     """
 
-    #: Seconds between two looks at the counter.
+    #: Seconds between readings of the counter.
     INTERVAL = 0.01
 
     def __init__(self, meter: EnergyMeter) -> None:
@@ -69,7 +69,7 @@ class Watch:
 
     @property
     def watts(self) -> float | None:
-        """None when it is unknown; `source` says why."""
+        """None if unknown; `source` has the reason."""
         if self._error is not None or len(self._steps) < 2:
             return None
         (start, first), (end, last) = self._steps[0], self._steps[-1]
@@ -77,7 +77,7 @@ class Watch:
 
     @property
     def source(self) -> str:
-        """The counter, or what went wrong."""
+        """The counter, or the reason of a failure."""
         if self._error is not None:
             return f"{NOT_MEASURABLE}: {self._meter.source} says {self._error}"
         return self._meter.source if len(self._steps) > 1 else f"{self._meter.source} did not move twice in a round"

@@ -1,4 +1,4 @@
-"""The machine of a measurement, and what else it did meanwhile."""
+"""The machine of a measurement, and its other load."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from .. import __version__
-from .._lib import lib, text
-from ..ops.batch import available_processors
+from ..core._lib import lib, text
+from ..core.processors import available_processors
 
 __all__ = ["Contention", "Load", "describe_machine", "peak_resident_bytes", "resident_bytes", "total_contention"]
 
@@ -22,7 +22,7 @@ __all__ = ["Contention", "Load", "describe_machine", "peak_resident_bytes", "res
 _PACKAGES = (
     "numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tensorrt-rtx-cu13-libs", "onnx", "pillow",
 )  # fmt: skip
-#: From these shares on a measurement counts as disturbed.
+#: Shares above which a measurement is disturbed.
 OTHERS, STEAL = 0.05, 0.01
 
 
@@ -33,7 +33,9 @@ def describe_machine() -> dict[str, Any]:
         "cores": available_processors(),
         "memory_bytes": _memory(),
         "gpus": _gpus(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "system": " ".join(
+            filter(None, (platform.system(), platform.release(), platform.machine(), *platform.libc_ver()))
+        ),
         "python": platform.python_version(),
         "infersdk": __version__,
         "simd": text(lib.ifs_simd_name(lib.ifs_simd())),
@@ -58,13 +60,13 @@ def _memory() -> int | None:
 
 
 def available_bytes() -> int | None:
-    """Memory that new processes can have before others are pushed out of it."""
+    """Memory available to new processes without swapping."""
     return _kilobytes("/proc/meminfo", "MemAvailable")
 
 
 def _gpus() -> list[str]:
+    from ..core.stream import device_count, device_info
     from ..errors import InferSDKError
-    from ..stream import device_count, device_info
 
     try:
         return [device_info(f"cuda:{i}")["name"] for i in range(device_count())]
@@ -95,20 +97,20 @@ def _kilobytes(path: str, key: str) -> int | None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM now."""
+    """The resident memory of this process."""
     return _kilobytes("/proc/self/status", "VmRSS") or 0
 
 
 def peak_resident_bytes() -> int:
-    """The most memory of this process that ever was in RAM."""
+    """The peak resident memory of this process."""
     return _kilobytes("/proc/self/status", "VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-# ---- what else the machine did ----
+# ---- other load ----
 
 
 class Contention(msgspec.Struct, frozen=True, kw_only=True):
-    """What disturbed a measurement. None where the system does not say.
+    """Other load during a measurement. Fields are None if the system does not report them.
 
     Attributes:
         seconds: of the measurement.
@@ -147,7 +149,7 @@ class Load:
         busy, total, steal, own = grown("busy"), grown("total"), grown("steal"), grown("own")
         others = stolen = None
         if busy is not None and total and own is not None:
-            # The kernel counts in ticks of 10 ms: short measurements come out a little below nothing.
+            # The kernel counts in ticks of 10 ms, so the difference of short measurements may be negative.
             others, stolen = max(busy - own, 0.0) / total, (steal or 0.0) / total
         delay = grown("delay")
         waited = delay / seconds if delay is not None and seconds else None
@@ -193,7 +195,7 @@ def _counters() -> dict[str, float]:
         result["busy"] = user + nice + system + irq + softirq
         result["steal"] = steal
         result["total"] = result["busy"] + idle + iowait + steal
-        # Processes that were started and have ended are ours, too.
+        # Finished child processes count as own time.
         own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         result["own"] = sum(used.ru_utime + used.ru_stime for used in own)
     delays = [_read(str(file)).split() for file in _threads()]

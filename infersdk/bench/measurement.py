@@ -1,4 +1,4 @@
-"""What one scenario gave in one round."""
+"""The measurement of one scenario in one round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Measurement"]
 
 @dataclass
 class Measurement:
-    """What one scenario gave in one round.
+    """The measurement of one scenario in one round.
 
     Attributes:
         images: images (rows) that were run in `seconds`.

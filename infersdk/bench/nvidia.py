@@ -1,4 +1,4 @@
-"""An NVIDIA GPU as its driver's management library (NVML) sees it: its energy, its memory, and our share of that.
+"""NVIDIA GPUs through the management library of the driver (NVML): energy and memory.
 
 NVML numbers all GPUs of the machine by their slot; CUDA numbers those that it may see, the fastest first. The address
 on the PCI bus is the same for both, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER say. A part of a GPU (MIG) has
@@ -13,8 +13,8 @@ import functools
 import os
 from typing import Any
 
+from ..core.stream import DeviceInfo, device_info
 from ..errors import InferSDKError
-from ..stream import DeviceInfo, device_info
 
 __all__ = ["DeviceMemory", "cuda_index", "free_share", "nvml_handle", "process_bytes", "start_cuda", "used_bytes"]
 
@@ -84,7 +84,7 @@ def used_bytes(index: int) -> int | None:
 
 def start_cuda(index: int) -> None:
     """Makes CUDA's context on a device, if there is one: it takes tenths of a second, whatever is loaded afterwards."""
-    _info(index)  # if there is none, loading says what is wrong
+    _info(index)  # without a device, loading reports the reason
 
 
 def free_share(index: int) -> float:
@@ -101,38 +101,37 @@ def _info(index: int) -> DeviceInfo | None:
 
 
 class DeviceMemory:
-    """Device memory of this process, as seen at the ends of its steps.
+    """Device memory of this process at the ends of its steps.
 
-    Where the driver does not report it by process, it is how much more of the GPU was in use at the end of a step than
-    at its beginning, summed over our own steps, since in between other processes come and go.
+    If the driver does not report memory by process, the growth of the used memory of the GPU is summed over the steps.
 
     Attributes:
-        peak: the most so far, in bytes; None before the first step has ended, or where it is unknown.
-        source: how it is known.
+        peak: maximum so far in bytes; None before the end of the first step, or if unknown.
+        source: the method of measurement.
     """
 
     def __init__(self, index: int) -> None:
         self._index = index
         self._held = 0
         self._before: int | None = None
-        # Without NVML only CUDA can be asked, and to ask it makes a context, which is then not in the figure.
+        # Without NVML, CUDA reports the memory. This creates a context, which the figure excludes.
         self._by_nvml = used_bytes(index) is not None
         self.peak: int | None = None
         self.source = ""
 
     def begin(self) -> None:
-        """A step begins."""
+        """Starts a step."""
         self._before = self._used()
 
     def end(self) -> None:
-        """A step has ended, with all its work on the device."""
+        """Ends a step, after all of its work on the device."""
         after = self._used()
         if self._before is not None and after is not None:
             self._held += after - self._before
         mine = process_bytes(self._index)
         if mine is not None:
             if not self.source.startswith("NVML: this process"):
-                self.peak = None  # the estimates before do not count any more
+                self.peak = None  # replaces the earlier estimates
             self.source = "NVML: this process, at the ends of steps"
         elif after is None or self.source.startswith("NVML: this process"):
             return

@@ -25,7 +25,7 @@ def html_report(report: Report, remarks: Sequence[str] = ()) -> str:
     """The page.
 
     Args:
-        remarks: what a reader should know, a line each (`Report.remarks()`).
+        remarks: notes for readers, a line each (`Report.remarks()`).
 
     Raises:
         BackendUnavailableError: Jinja2 or vl-convert is not installed.
@@ -59,11 +59,11 @@ def _facts(report: Report) -> list[str]:
     return [fact for fact in facts if fact]
 
 
-# ---- what things are called ----
+# ---- labels ----
 
 
 def _series(row: Row) -> str:
-    """What shares a colour: file, backend and precision, as read back from the runtime."""
+    """The key of a colour: file, backend and precision, as reported by the runtime."""
     ran = row.ran or {}
     text = f"{ran.get('backend')} {ran.get('precision')}"
     if ran.get("device") not in (None, "cpu"):
@@ -120,7 +120,7 @@ def _tiles(measured: Numbered) -> list[dict[str, Any]]:
         return row.energy.images_per_joule.value if row.energy and row.energy.images_per_joule else None
 
     def accuracy(row: Row) -> float | None:
-        # Agreement is no accuracy: the reference always agrees best, with itself.
+        # Agreement is not accuracy: the reference always agrees with itself.
         return row.accuracy.value if row.accuracy and row.accuracy.metric != "agreement" else None
 
     wanted: list[tuple[str, Callable[[Row], float | None], Callable[[float], str], str]] = [
@@ -148,7 +148,7 @@ def _tiles(measured: Numbered) -> list[dict[str, Any]]:
 # ---- plots ----
 
 
-#: By scenario: how its mark looks, and what it is called.
+#: The mark and the name of each scenario.
 _MARKS = {
     "single_stream": ({"hollow": True, "shape": "circle"}, "one call after another"),
     "multi_stream": ({"hollow": True, "shape": "circle"}, "one call after another"),
@@ -187,7 +187,7 @@ def _throughput_latency(measured: Numbered, series: dict[str, int]) -> dict[str,
 
 
 def _figures(result: ScenarioResult) -> str:
-    """What is said of a mark."""
+    """The text of a mark."""
     p50 = result.latency_ms["p50"]
     assert p50 is not None
     lines = [
@@ -288,14 +288,18 @@ def _table(report: Report, series: dict[str, int]) -> dict[str, Any]:
             what = row.combination
             label = f"{Path(what.model).stem} · {what.target}, batch {what.batch}"
             rows.append({"number": i, "label": label, "cells": None})
-    return {"heads": _HEADS, "rows": rows}
+    measured = [row["cells"] for row in rows if row["cells"] is not None]
+    kept = [i for i in range(len(_HEADS) - 2) if any(cells[i] != _NONE for cells in measured)]
+    for cells in measured:
+        cells[:] = [cells[i] for i in kept]
+    return {"heads": [*_HEADS[:2], *(_HEADS[i + 2] for i in kept)], "rows": rows}
 
 
 _KEPT = {True: "", False: "not kept", None: "too few"}
 
 
 def _cells(row: Row) -> list[tuple[str, str]]:
-    """The text of each cell, and what is under it in small."""
+    """The text of each cell, and its small text."""
     stream, offline, engine = row.stream, row.scenarios.get("offline"), row.scenarios.get("engine")
     found = [_value(stream.latency_ms.get(q) if stream else None) for q in ("p50", "p90", "p99")]
     found += [_value(result.throughput if result else None) for result in (stream, offline, engine)]

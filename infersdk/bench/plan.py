@@ -1,4 +1,4 @@
-"""What is measured: combinations, in which scenarios, and how long and how often."""
+"""The combinations to measure, and the settings of a measurement."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from ..core.precision import check_precision
+from ..core.stream import device_count
+from ..core.target import Target
 from ..errors import BackendError, ConfigError
-from ..precision import check_precision
-from ..registry import backend_class, backends
-from ..stream import device_count
-from ..target import Target
+from ..loading.registry import backend_class, backends
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +23,7 @@ Above0 = Annotated[float, msgspec.Meta(gt=0)]
 From0 = Annotated[int, msgspec.Meta(ge=0)]
 From1 = Annotated[int, msgspec.Meta(ge=1)]
 
-#: How a combination is run, in the order of a round. The last four are the scenarios of MLPerf Inference (Reddi et al.,
+#: The scenarios in the order of a round. The last four are the scenarios of MLPerf Inference (Reddi et al.,
 #: *MLPerf inference benchmark*, 2020).
 Scenario = Literal["engine", "engine_parallel", "single_stream", "multi_stream", "offline", "server"]
 SCENARIOS: tuple[Scenario, ...] = (
@@ -50,14 +50,14 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def name(self) -> str:
-        """All of it in a line. Two reports compare rows of the same name, wherever the files lie."""
+        """The combination in one line, without the folder of the file. Reports compare rows of the same name."""
         settings = {**({"threads": self.threads} if self.threads else {}), **self.options}
         text = "".join(f" {key}={value}" for key, value in sorted(settings.items()))
         return f"{Path(self.model).name} {self.target} batch {self.batch}{text}"
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How it is measured.
+    """The settings of a measurement.
 
     Attributes:
         type: the wrapper, a name of `models.TYPES`; `"arrays"` measures the network alone; None takes the wrapper that
@@ -65,20 +65,20 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         wrapper: settings of the wrapper, by name: `{"names": "coco.txt", "legacy": True}`.
         scenarios: those that are run; None is all that the combination can run, `"server"` only with a
             `latency_bound_ms`.
-        latency_bound_ms: for the scenario `"server"`: 99 % of the requests have to end within so many milliseconds.
+        latency_bound_ms: for `"server"`: the latency in milliseconds that 99 % of the requests must keep.
         time: seconds for each scenario of a combination, over all rounds.
         rounds: how often all combinations are measured, in an order that changes.
-        warmup: seconds that a warm-up takes at most, if it does not get steady.
-        starts: how often the cold start is measured, one in each round at most; 0 leaves it out.
+        warmup: maximum seconds of a warm-up that does not get steady.
+        starts: number of measured cold starts, limited to one for each round; 0 disables them.
         data: a folder of images or arrays; None is the packaged image, or random arrays.
         annotations: boxes in COCO's format for the images of `data`: accuracy is mAP.
-        labels: a file of labels for the images of `data`, or `"folder"` for the labels that the folder itself gives:
-            accuracy is top-1; or a folder of label maps, `NAME.png` for each image: accuracy is the mean IoU.
+        labels: a file of labels for the images of `data`, or `"folder"` for labels by folder or file name: accuracy is
+            top-1. Or a folder of label maps, `NAME.png` for each image: accuracy is the mean IoU.
         shapes: by input name, for inputs with other free axes than the batch.
         seed: of random inputs, of arrivals, and of the order in a round.
         from_files: images are read from their files each time, instead of once before.
         timeout: seconds that one step of one combination (loading, a round) may take.
-        max_samples: images or arrays of `data` that are run for speed and for agreement.
+        max_samples: maximum number of images or arrays of `data` for speed and agreement.
     """
 
     type: str | None = None
@@ -97,11 +97,6 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     from_files: bool = False
     timeout: Above0 = 900.0
     max_samples: From1 = 16
-
-    @property
-    def has_label_maps(self) -> bool:
-        """Whether `labels` are label maps."""
-        return self.labels not in (None, "folder") and Path(str(self.labels)).is_dir()
 
 
 def combine(
@@ -151,10 +146,10 @@ def usable_backends() -> list[str]:
     for name in sorted(backends(), key=lambda name: (name != "onnxruntime", name)):
         try:
             kind = backend_class(name)
-            result += targets_of(name, kind.probe().devices, kind.default_device, gpu=gpu)
+            result += targets_of(name, kind.declaration.probe().devices, kind.declaration.default_device, gpu=gpu)
         except BackendError:
             continue
-        except Exception:  # a vendor's runtime may fail in any way
+        except Exception:  # a runtime may raise any exception
             continue
     return result or ["onnxruntime"]
 

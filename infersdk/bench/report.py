@@ -48,7 +48,7 @@ class RefusedRate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a combination reached in one scenario; see `infersdk.bench.scenarios`.
+    """The result of a combination in one scenario; see `infersdk.bench.scenarios`.
 
     Attributes:
         throughput: images (rows) a second.
@@ -84,8 +84,8 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         import_seconds: of the runtime, and on a GPU the start of CUDA.
-        cold_seconds: with nothing kept of an earlier load; for TensorRT this builds the engine.
-        cached_seconds: with what the backend kept; None for one that keeps nothing.
+        cold_seconds: without the cache of the backend; TensorRT builds its engine.
+        cached_seconds: with the cache of the backend; None for one without a cache.
         cold_first_run_seconds, cached_first_run_seconds: of the first run after each, with the copies in and out:
             TensorRT-RTX compiles its kernels there, and keeps them too. None where it is unknown.
     """
@@ -101,9 +101,9 @@ class ColdStart(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the start of a process to its first result, as an application has them; files are in the page cache.
 
     Attributes:
-        seconds: of all of it. With what the backend kept of an earlier load, if it keeps anything.
+        seconds: total, with the cache of the backend.
         stages: seconds by stage, medians: `"interpreter"`, `"import"`, `"load"`, `"first result"`.
-        uncached_seconds: once with nothing kept, of a backend that keeps something: TensorRT builds its engine then.
+        uncached_seconds: once without the cache of the backend; TensorRT builds its engine.
     """
 
     seconds: Estimate
@@ -115,8 +115,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """How good the results are.
 
     Attributes:
-        metric: `"mAP"` (COCO, IoU 0.5 to 0.95), `"top1"`, or without labelled images `"agreement"`: the least cosine
-            similarity of an output with that of `reference`.
+        metric: `"mAP"` (COCO, IoU 0.5 to 0.95), `"top1"`, or without labelled images `"agreement"`: the minimum
+            cosine similarity of an output with that of `reference`.
         value: of the metric, 0 to 1; None where it could not be measured, for the reason in `note`.
         figures: further figures that belong to it.
         images: how many images or samples were used.
@@ -132,10 +132,15 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes. `host_peak_bytes` is of the whole process, Python and the runtime included; `host_model_bytes` how much of
-    that came after the import of the runtime (and the start of CUDA). `device_peak_bytes` is the most of a GPU's memory
-    that the process held at the end of a step: loading, warming up, a round; `device_source` says how that is known.
-    What is taken and given back within a step, as in building an engine, is not in it. None on a processor."""
+    """Memory in bytes.
+
+    Attributes:
+        host_peak_bytes: peak of the whole process, including Python and the runtime.
+        host_model_bytes: growth since the import of the runtime and the start of CUDA.
+        device_peak_bytes: peak of the GPU memory at the ends of steps (loading, warm-up, a round), without memory freed
+            within a step; None on a processor.
+        device_source: the method of its measurement.
+    """
 
     host_peak_bytes: int
     host_model_bytes: int
@@ -152,10 +157,10 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One combination, and what came of it.
+    """One combination and its results.
 
     Attributes:
-        status: `"ok"`; `"failed"`, for the `reason`; `"partial"`: interrupted, with fewer rounds than were asked for.
+        status: `"ok"`; `"failed"`, for the `reason`; `"partial"`: interrupted, with fewer rounds than requested.
         ran: backend, version, device, precision and layers, read back from the runtime, and the wrapper: its `kind`,
             and what decodes its boxes (`decode_head`).
         stages_ms: milliseconds by stage of one call (`"single_stream"` or `"multi_stream"`): the medians.
@@ -224,7 +229,7 @@ class Report(msgspec.Struct, kw_only=True):
         return out.getvalue()
 
     def remarks(self) -> list[str]:
-        """What a reader of the figures should know, a line each."""
+        """Notes for readers of the figures, a line each."""
         found: list[str] = []
         measured = [row for row in self.rows if row.status != "failed"]
         if self.interrupted:

@@ -1,8 +1,7 @@
-"""Measures combinations, each in a process of its own, round by round.
+"""Measures combinations in rounds, each combination in its own process.
 
-All processes of a group are loaded and warm, and wait. In each round every combination is measured once, in an order
-that is drawn anew: what else the machine does falls on all of them alike. A group is as many combinations as fit the
-memory; usually that is all.
+All processes of a group stay loaded and warm. Each round measures every combination once, in a new random order, so
+that other load on the machine affects all of them equally. A group has as many combinations as fit into memory.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from typing import Any
 
 import msgspec
 
+from ..core.model_source import ModelSource
+from ..core.target import Target
 from ..errors import ConfigError, InferSDKError
-from ..model_source import ModelSource
-from ..target import Target
 from .cold_start import StartError, cold_start
 from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
@@ -30,12 +29,11 @@ from .worker_process import StepError, TimeUpError, WorkerProcess
 
 __all__ = ["Progress", "bench", "expected_seconds"]
 
-#: Called with the stage, how much of everything is done (0 to 1), and the combination.
+#: Called with the stage, the completed share (0 to 1) and the combination.
 Progress = Callable[[str, float, str], None]
-#: Seconds that starting a process, loading and a first run take, and what is measured once at the end, about: for the
-#: estimate of the time alone.
+#: Estimated seconds to start a process with a first run, and to measure accuracy and memory at the end.
 STARTING, FINISHING = 2.5, 2.0
-#: A group is closed when less than this share of the memory that was there is left, or of a GPU's memory.
+#: A group is complete when less than this share of the initial memory, or of a GPU's memory, is available.
 RESERVE = 0.25
 
 
@@ -49,31 +47,30 @@ def bench(
     budget: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Measures each combination. One that cannot run is a row with its reason.
+    """Measures each combination. A combination that cannot run becomes a row with the reason.
 
     Args:
         combinations: see `combine()`.
-        accuracy: whether to measure that, too.
-        loading: whether to measure loading and the cold start: twice where the backend keeps something of a load, with
-            nothing kept and then with it. Otherwise models are loaded once, as an application would, with the cache
-            that it would use.
-        alive: so many processes at a time at most; None is as many as the memory holds.
-        budget: seconds after which the measuring ends. The rows have what was measured until then.
-        progress: called with what is being done.
+        accuracy: whether to measure accuracy.
+        loading: whether to measure loading and the cold start; for backends with a cache without and with it.
+            Otherwise models are loaded once, with the cache that an application would use.
+        alive: maximum number of processes at a time; None is as many as fit into memory.
+        budget: seconds after which measuring ends. The rows have the results until then.
+        progress: called before each step.
 
     Returns:
-        The report. Ctrl-C (KeyboardInterrupt) ends the measuring; the report then says `interrupted` and has what was
-        measured until then.
+        The report. Ctrl-C (KeyboardInterrupt) ends measuring; the report is then `interrupted`, with the results until
+        then.
 
     Raises:
         ConfigError, ModelNotFoundError: a model file or the data does not exist, or settings contradict each other.
     """
     settings = settings or BenchSettings()
-    _check(combinations, settings)
+    metric = _check(combinations, settings)
     started = perf_counter()
     with tempfile.TemporaryDirectory(prefix="infersdk-bench-") as folder:
         end_time = None if budget is None else monotonic() + budget
-        session = _Session(combinations, settings, Path(folder), accuracy, loading, end_time, progress)
+        session = _Session(combinations, settings, Path(folder), accuracy, loading, end_time, progress, metric)
         interrupted = False
         try:
             with contextlib.suppress(TimeUpError):
@@ -92,7 +89,7 @@ def bench(
 def expected_seconds(
     combinations: Sequence[Combination], settings: BenchSettings, *, accuracy: bool = True, loading: bool = True
 ) -> float:
-    """About how long `bench()` will take: the rounds are known, loading and warming up are not."""
+    """An estimate of the duration of `bench()`; the times of loading and warm-up are assumed."""
     each = _starting(settings, loading) + settings.rounds * _round(settings) + (FINISHING if accuracy else 0.0)
     each += min(settings.starts, settings.rounds) * STARTING if loading else 0.0
     return len(combinations) * each
@@ -107,8 +104,8 @@ def _round(settings: BenchSettings) -> float:
     return count * settings.time / settings.rounds
 
 
-def _check(combinations: Sequence[Combination], settings: BenchSettings) -> None:
-    """What is wrong with all of it, rather than with one combination."""
+def _check(combinations: Sequence[Combination], settings: BenchSettings) -> str | None:
+    """Checks what all combinations share; returns the metric of labelled images, or None without labels."""
     if not combinations:
         raise ConfigError("there is nothing to measure")
     for combination in combinations:
@@ -119,25 +116,17 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> None
         raise ConfigError("annotations and labels are of images: give their folder as data")
     if settings.annotations and settings.labels:
         raise ConfigError("give annotations (boxes, masks, keypoints) or labels (classes, class maps), not both")
-    if settings.annotations is not None:
-        from ..accuracy import read_coco
-        from ..accuracy.detection import coco_evaluator
+    if settings.annotations is not None or settings.labels is not None:
+        from ..accuracy import labelled_task
 
-        read_coco(settings.annotations, str(settings.data))
-        coco_evaluator()
-    elif settings.labels is not None:
-        from ..accuracy import read_label_maps, read_labels
-
-        if settings.has_label_maps:
-            read_label_maps(str(settings.data), settings.labels)
-        else:
-            read_labels(str(settings.data), None if settings.labels == "folder" else settings.labels)
-    elif settings.data is not None:
+        return labelled_task(str(settings.data), annotations=settings.annotations, labels=settings.labels).metric
+    if settings.data is not None:
         data = Path(settings.data)
         if not data.exists():
             raise ConfigError(f"no data at {str(data)!r}")
         if data.is_dir() and not any(file.is_file() for file in data.rglob("*")):
             raise ConfigError(f"the folder {str(data)!r} is empty: it has neither images nor arrays")
+    return None
 
 
 class _Session:
@@ -145,9 +134,9 @@ class _Session:
 
     def __init__(
         self, combinations: Sequence[Combination], settings: BenchSettings, folder: Path, accuracy: bool, loading: bool,
-        end_time: float | None, progress: Progress | None,
+        end_time: float | None, progress: Progress | None, metric: str | None,
     ) -> None:  # fmt: skip
-        self._end_time = end_time
+        self._end_time, self._metric = end_time, metric
         self.runs = [CombinationRun(combination, settings) for combination in combinations]
         self._settings, self._folder = settings, folder
         self._wants_accuracy, self._wants_loading = accuracy, loading
@@ -155,7 +144,7 @@ class _Session:
         self._plain = msgspec.to_builtins(settings)
         self._infos = {model: _info(model) for model in dict.fromkeys(c.model for c in combinations)}
         self.models = [_described(model, info) for model, info in self._infos.items()]
-        self._references: dict[str, Path | str] = {}  # by model: its outputs, or why there are none
+        self._references: dict[str, Path | str] = {}  # by model: its outputs, or the reason for their absence
         self._measured: dict[str, Accuracy] = {}  # by model and target: the same for every batch
         self._reference_process: WorkerProcess | None = None
         self._expected = expected_seconds(combinations, settings, accuracy=accuracy, loading=loading)
@@ -182,7 +171,7 @@ class _Session:
     # ---- starting ----
 
     def _start(self, waiting: list[CombinationRun], alive: int) -> list[CombinationRun]:
-        """The next group: started, loaded and warm."""
+        """Starts, loads and warms up the next group."""
         group: list[CombinationRun] = []
         at_first = available_bytes()
         for run in waiting:
@@ -224,12 +213,10 @@ class _Session:
             )  # fmt: skip
         run.prepared = run.process.ask("prepare")
         if not run.prepared["scenarios"]:
-            raise StepError(
-                "; ".join(run.prepared["notes"]) or "it can run in none of the scenarios that were asked for"
-            )
+            raise StepError("; ".join(run.prepared["notes"]) or "it can run in none of the requested scenarios")
 
     def _cold_start(self, run: CombinationRun, number: int) -> None:
-        """One cold start in each of the first rounds; before the first one with nothing kept, where something is."""
+        """Measures one cold start in each of the first rounds; in the first also one without the cache."""
         if not self._wants_loading or number > self._settings.starts:
             return
         settings = self._settings
@@ -276,7 +263,7 @@ class _Session:
         for run in group:
             run.complete = not run.failed
 
-    # ---- what is measured once ----
+    # ---- accuracy and memory ----
 
     def _finish(self, run: CombinationRun) -> None:
         if run.process is None:
@@ -297,26 +284,24 @@ class _Session:
         if key in self._measured:
             return self._measured[key]
         assert run.process is not None
-        labelled = self._settings.annotations is not None or self._settings.labels is not None
-        metric = "agreement"
-        if labelled:
-            of_labels = "mIoU" if self._settings.has_label_maps else "top1"
-            metric = "mAP" if self._settings.annotations is not None else of_labels
         try:
-            if labelled:
+            if self._metric is not None:
                 answer = run.process.ask("accuracy")
             else:
                 label, outputs = self._reference(what.model)
                 answer = run.process.ask("agreement", path=str(outputs), reference=label)
             result = msgspec.convert(answer, Accuracy)
         except StepError as error:
-            result = Accuracy(metric=metric, value=None, note=str(error))
+            result = Accuracy(metric=self._metric or "agreement", value=None, note=str(error))
         self._measured[key] = result
         return result
 
     def _reference(self, model: str) -> tuple[str, Path]:
-        """The outputs that a model's are compared with, and their name: those of the first of the models with the same
-        inputs and outputs and as many parameters, as an INT8 file has them, in FP32 on ONNX Runtime."""
+        """The name and the file of the reference outputs of a model.
+
+        They are those of the first model with the same inputs, outputs and number of parameters, such as the FP32 file
+        of an INT8 file, in FP32 on ONNX Runtime.
+        """
         info = self._infos[model]
         first = next((other for other in self._infos if _alike(self._infos[other], info)), model)
         label = f"{Path(first).name} on onnxruntime/fp32"
@@ -334,7 +319,7 @@ class _Session:
         what = Combination(model=model, target=Target("onnxruntime", "cpu", "fp32"), batch=batch)
         path = self._folder / f"reference{len(self._references)}.npz"
         self._reference_process = process = WorkerProcess(self._folder, self._settings.timeout, self._end_time)
-        # As short as can be: it is not measured.
+        # The shortest settings, because it is not measured.
         quick = self._plain | {"time": 1e-3, "rounds": 1, "warmup": 1e-3, "scenarios": ["engine"]}
         try:
             process.ask("load", combination=msgspec.to_builtins(what), settings=quick)
@@ -349,7 +334,7 @@ class _Session:
 
 
 def _info(model: str) -> Any:
-    """What an ONNX file contains; None for other kinds, and for damaged ones, whose rows say so."""
+    """The contents of an ONNX file; None for other formats and damaged files, whose rows have the reason."""
     from ..graph import onnx_info
 
     try:
@@ -366,7 +351,7 @@ def _described(model: str, info: Any) -> dict[str, Any]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two files can be the same network: quantising adds scales and zero points, a few in a hundred."""
+    """Whether two files may be the same network; quantisation adds a few per cent of parameters."""
     if one is None or other is None:
         return one is other
     ends = [[(spec.name, spec.shape) for spec in (*info.inputs, *info.outputs)] for info in (one, other)]

@@ -43,7 +43,7 @@ class Scenarios:
     """The scenarios of one combination.
 
     Attributes:
-        notes: why a scenario that was asked for is not run, a line each.
+        notes: the reasons of requested scenarios that are not run, a line each.
     """
 
     def __init__(self, workload: Workload, settings: BenchSettings) -> None:
@@ -54,12 +54,12 @@ class Scenarios:
         self.notes: list[str] = []
 
     def names(self) -> list[Scenario]:
-        """Those that this combination can run in, of those that were asked for; `notes` says why one is missing."""
+        """The requested scenarios that this combination can run; `notes` has the reasons of missing ones."""
         wanted = self._settings.scenarios
         result = [name for name in SCENARIOS if wanted is None or name in wanted]
         one = self._workload.batch == 1
         leave_out: set[Scenario] = {"multi_stream" if one else "single_stream"}
-        if self._workload.infer.concurrency == 1:
+        if self._workload.infer.scheduling.concurrency == 1:
             leave_out.add("engine_parallel")
         if self._settings.latency_bound_ms is None:
             leave_out.add("server")
@@ -85,7 +85,7 @@ class Scenarios:
         return runs[scenario](seconds)
 
     def warm_up(self, scenario: Scenario, window: float, limit: float) -> tuple[float, bool]:
-        """Runs until it is steady, `limit` seconds at most: (seconds, whether it got steady).
+        """Runs until the times are steady, at most `limit` seconds; returns the seconds and whether they are steady.
 
         A window is `window` seconds long and has five runs at least; its figure is the median run, or where several
         run at a time the seconds for each image.
@@ -108,8 +108,8 @@ class Scenarios:
         return perf_counter() - start, False
 
     def settle(self, scenario: Scenario) -> None:
-        """On a device, calls that are not counted: some runtimes plan anew when the shapes differ from the run before,
-        which was another scenario's, and that takes as long as hundreds of runs.
+        """Runs uncounted calls on a device: after another scenario, some runtimes plan again for other shapes, which
+        takes as long as hundreds of runs.
         """
         if self._workload.infer.stream is None:
             return
@@ -137,7 +137,7 @@ class Scenarios:
     def _engine_parallel(self, seconds: float) -> Measurement:
         """Each run on a clone with the same input."""
         infer, batch = self._workload.infer, self._workload.batch
-        while len(self._clones) < infer.concurrency:
+        while len(self._clones) < infer.scheduling.concurrency:
             self._clones.append(clone := infer.clone())
             for name, tensor in infer.inputs.items():
                 np.copyto(clone.inputs[name].resize(tensor.shape).numpy(writable=True), tensor.numpy())
@@ -164,7 +164,7 @@ class Scenarios:
         if failed:
             raise failed[0]
         latencies = [latency for each in result for latency in each]
-        # Each thread at its own rate: at the end some have stopped while others are still at their last run.
+        # The rates of the threads are added, because they end at different times.
         rate = sum(len(each) * batch / sum(each) for each in result)
         return Measurement(round(rate * elapsed), elapsed, latencies)
 
@@ -221,7 +221,7 @@ class Scenarios:
             raise failed[0]
         with lock:
             times = sorted(entry for entry in ended if entry[0] <= stopped)
-        # Results come a batch at a time: from the end of one to the end of a later one.
+        # Results arrive in batches, so that the time between two ends of batches counts.
         counted = (len(times) - fill) // batch * batch
         first, last = times[len(times) - 1 - counted], times[-1]
         latencies = [latency for _, latency in times[-counted:]]

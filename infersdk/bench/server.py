@@ -1,8 +1,8 @@
 """MLPerf's server scenario: requests arrive at random, and 99 % of them have to end within a bound.
 
-Arrivals are a Poisson process: they do not wait for results, as users do not. A request's latency counts from the
-moment at which it was due, also where the pipeline had no slot for it yet, so that an overload is not hidden by the
-requests that it kept from being sent. The figure is the highest rate whose requests keep the bound.
+Arrivals are a Poisson process and do not wait for results. The latency of a request starts at its scheduled time, even
+if the pipeline had no free slot then, so that an overload is visible. The figure is the highest rate that keeps the
+bound.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["Server", "keeps_bound"]
 
 #: The share of the requests that may be late.
 LATE = 0.01
-#: A rate is judged with so many requests, or so many late ones.
+#: Minimum requests, or late requests, to judge a rate.
 REQUESTS, LATE_ONES = 100, 3
-#: Requests of a trial while the rate is searched, and how often the range of rates is halved.
+#: Minimum requests of a trial in the search, and the number of trials.
 TRIAL, HALVINGS = 50, 6
 #: A rate that was refused during the rounds is lowered by this factor.
 LOWER = 0.9
@@ -46,13 +46,13 @@ class Server:
     """Requests at random to a pipeline.
 
     Args:
-        pipeline, items: what serves, and what the requests carry, one after another.
-        bound: seconds that 99 % of the requests may take at most.
+        pipeline, items: the pipeline, and the items of the requests in order.
+        bound: the latency in seconds that 99 % of the requests must keep.
         seed: of the arrivals.
         clock, sleep: the time, for tests.
 
     Attributes:
-        rate: requests a second. It is lowered when it turns out that they do not keep the bound.
+        rate: requests a second.
         keeps_bound: whether a rate was found.
     """
 
@@ -104,7 +104,7 @@ class Server:
         return self.keeps_bound
 
     def run(self, seconds: float) -> Measurement:
-        """Requests for so many seconds at the present rate. What they show may lower it for the next time."""
+        """Sends requests for `seconds` at the current rate; lowers the rate if they do not keep the bound."""
         result = self._arrive(self.rate, seconds)
         assert result.late is not None
         self._requests += len(result.latencies)

@@ -1,9 +1,8 @@
-"""The best settings for a model on this machine, within a time budget: successive halving over what there is to set.
+"""The best settings for a model on this machine, within a time budget, by successive halving.
 
-First all candidates are tried for a short while. The better half goes on with twice the time, and so forth, until a
-few are left; those are measured as `bench()` does, in rounds (Jamieson and Talwalkar, *Non-stochastic best arm
-identification and hyperparameter optimization*, 2016). A candidate that loses too much accuracy is dropped when it
-would go on: no time is spent on the accuracy of candidates that are too slow anyway.
+All candidates are tried for a short time. The better half continues with twice the time, until a few are left. These
+are measured in rounds as in `bench()`. See Jamieson and Talwalkar, *Non-stochastic best arm identification*, 2016. The
+accuracy is measured only for candidates that would continue; those that lose too much are dropped.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from ..core.target import Target
 from ..errors import ConfigError
-from ..target import Target
 from .plan import BenchSettings, Combination, Scenario
 from .run import Progress, bench
 
@@ -85,10 +84,10 @@ def tune(
         search: see `candidates()`. The first model of it is the reference for accuracy.
         settings: data, truth and wrapper; the search sets scenarios, times and rounds itself.
         objective: `"latency"`: the median of one call after another; `"throughput"`: images a second, offline.
-        max_drop: how much less accurate than the first model on ONNX Runtime in FP32 it may be: mAP or top-1 where
-            the data has labels, else 1 less the cosine similarity of the outputs.
-        budget: seconds for all of it. What is under way when they are over is ended. The first candidate that can run
-            is tried as long as it takes.
+        max_drop: maximum loss of accuracy against the first model on ONNX Runtime in FP32: of mAP or top-1 with
+            labels, otherwise 1 minus the cosine similarity of the outputs.
+        budget: seconds for the whole search. A running measurement is then ended, except for the first candidate that
+            can run.
 
     Raises:
         ConfigError: no candidate can run, or all of them lose too much accuracy.
@@ -120,7 +119,7 @@ class _Search:
         self._rows: dict[str, Row] = {}
         self._interrupted = False
         self._late = False  # the time of the last measuring was up before its end
-        self._starting = 0.0  # seconds that a candidate takes beside what is measured, at most so far
+        self._starting = 0.0  # maximum seconds of a candidate besides its scenarios
         self._reports: list[Report] = []
 
     def _spent(self) -> float:
@@ -206,7 +205,7 @@ class _Search:
                 self._rows[what.name] = row
                 alive.append(what)
             elif not report.interrupted:
-                self._failed[what.name] = row.reason or "it cannot be run so"
+                self._failed[what.name] = row.reason or "it cannot run with these settings"
                 if row.reason.startswith(("precision", "backend", "device")):
                     self._failed[target] = row.reason
         self._failed = {name: reason for name, reason in self._failed.items() if "\0" not in name}
@@ -254,7 +253,7 @@ class _Search:
         return row.latency if self._objective == "latency" else row.best_throughput
 
     def _speed(self, row: Row) -> float:
-        """What the search makes as large as possible: images a second, or 1 over the latency in ms."""
+        """The maximised figure: images a second, or 1 / latency in ms."""
         figure = self._figure(row)
         if figure is None:
             return 0.0

@@ -17,7 +17,7 @@ __all__ = ["tuned_toml"]
 def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[str]) -> str:
     """The configuration of the winner, for `infersdk.load()` and, with a wrapper, `infersdk.models.create()`.
 
-    Paths in it are relative to the folder of `output`, as those who read it take them.
+    Paths are relative to the folder of `output`.
     """
     row = found.best
     what, ran = row.combination, row.ran or {}
@@ -50,7 +50,7 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
 
 
 def _toml(name: str, table: dict[str, Any]) -> str:
-    """A table of plain values and of tables of plain values, which is all that is written here."""
+    """Encodes a table of plain values, and of tables of plain values."""
     # JSON's strings, numbers, bools and arrays of them are TOML's, too.
     lines = [f"[models.{name}]"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]

@@ -1,7 +1,7 @@
-"""The process of one combination: it loads, warms up and measures when it is asked to, and waits in between.
+"""The process of one combination: it loads, warms up and measures on request.
 
-Each line of JSON on its standard input asks for a step, and is answered by a line on its standard output; whatever a
-runtime prints goes to standard error. `worker_process.py` is the other end.
+Each line of JSON on standard input requests a step, and the response is a line on standard output. The output of
+runtimes goes to standard error. `worker_process.py` is the other end.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["main"]
 
 #: The scenario whose energy is counted is the first of these that is run.
 ENERGY_SCENARIOS: tuple[Scenario, ...] = ("offline", "single_stream", "multi_stream", "engine")
-#: Settings of a detector that accuracy is not measured by: mAP needs the boxes of low scores too.
+#: Wrapper settings that do not apply to accuracy, because mAP needs boxes of low scores.
 _THRESHOLDS = ("conf", "iou", "max_det", "multi_label")
 
 
 class Worker:
-    """The steps: a method each, by name, whose result is the answer."""
+    """The steps, one method each; the return value is the response."""
 
     def __init__(self) -> None:
-        # Of a type that is imported only when the model is loaded: the import of the runtime is timed before.
+        # `Scenarios` is imported after the timed import of the runtime.
         self._scenarios: Any = None
         self._kind = ""
         self._bare = 0
@@ -44,9 +44,9 @@ class Worker:
         self._watched: Scenario | None = None  # the scenario whose energy is counted
 
     def load(self, combination: dict[str, Any], settings: dict[str, Any], cache: str | None = None) -> dict[str, Any]:
-        """Loads the model. `cache` is a folder for what the backend keeps of it, if it does."""
+        """Loads the model. `cache` is the cache folder for backends that have one."""
         from ..config import convert
-        from ..registry import backend_class, load
+        from ..loading.registry import backend_class, load
         from .machine import resident_bytes
 
         self._combination = what = convert(combination, Combination, "combination")
@@ -55,11 +55,11 @@ class Worker:
         kind = backend_class(what.target.backend)
         imported = perf_counter() - start
         options, notes, keeps = self._options(kind, cache)
-        index = cuda_index(what.target.device or str(kind.default_device))
+        index = cuda_index(what.target.device or str(kind.declaration.default_device))
         if index is not None:
-            # CUDA starts here, so that loading is timed for the model alone.
+            # CUDA starts here, so that the load time is that of the model alone.
             start = perf_counter()
-            with contextlib.suppress(OSError):  # loading says what is wrong
+            with contextlib.suppress(OSError):  # loading reports the reason
                 pci_address(index)
             imported += perf_counter() - start
             self._device_memory = DeviceMemory(index)
@@ -82,26 +82,26 @@ class Worker:
         return {
             "import_seconds": imported, "seconds": seconds, "keeps": keeps, "backend": infer.backend,
             "device": infer.device, "precision": infer.precision, "layers": dict(infer.layer_precisions),
-            "concurrency": infer.concurrency, "notes": notes, "version": kind.probe().version,
+            "concurrency": infer.scheduling.concurrency, "notes": notes, "version": kind.declaration.probe().version,
             "arguments": arguments, "options": options,
         }  # fmt: skip
 
     def _options(self, kind: Any, cache: str | None) -> tuple[dict[str, Any], list[str], bool]:
         what, options, notes = self._combination, dict(self._combination.options), []
         if what.threads:
-            if kind.Options.has("threads"):
+            if kind.declaration.options.has("threads"):
                 options["threads"] = what.threads
             else:
                 notes.append(f"{what.target.backend} has no setting for threads")
-        keeps = kind.Options.has("cache_dir")
+        keeps = kind.declaration.options.has("cache_dir")
         if cache is not None and keeps:
             options.setdefault("cache_dir", cache)
         # An option may turn the cache off: cache=False, or no folder.
         return options, notes, keeps and bool(options.get("cache_dir", True)) and bool(options.get("cache", True))
 
     def first_run(self) -> dict[str, Any]:
-        """Seconds of the first run, in which some runtimes compile; None where no inputs can be made up for it."""
-        from ..samples import random_inputs
+        """The duration of the first run, in which some runtimes compile; None without possible inputs."""
+        from ..loading.samples import random_inputs
         from .workload import check_batch
 
         settings, infer, batch = self._settings, self._infer, self._combination.batch
@@ -113,11 +113,11 @@ class Worker:
                 start = perf_counter()
                 infer(feeds)
                 return {"seconds": perf_counter() - start}
-        except InferSDKError:  # `prepare` says what is wrong
+        except InferSDKError:  # `prepare` reports the reason
             return {"seconds": None}
 
     def prepare(self) -> dict[str, Any]:
-        """Makes ready what is run, and warms each scenario up."""
+        """Creates the workload, and warms up each scenario."""
         from .scenarios import Scenarios
         from .workload import ARRAYS, Workload, image_files
 
@@ -128,7 +128,7 @@ class Worker:
             self._scenarios = scenarios = Scenarios(work, settings)
             names, warm = scenarios.names(), {}
             window, left = min(0.1, settings.time / settings.rounds), settings.warmup
-            for index, name in enumerate(names):  # the time that one has not needed is the others'
+            for index, name in enumerate(names):  # unused time goes to the following scenarios
                 seconds, steady = scenarios.warm_up(name, window, max(left / (len(names) - index), window))
                 left -= seconds
                 warm[name] = {"seconds": seconds, "steady": steady}
@@ -166,7 +166,7 @@ class Worker:
         }  # fmt: skip
 
     def memory(self) -> dict[str, Any]:
-        """The most memory that this process has held so far."""
+        """The peak memory of this process."""
         from .machine import peak_resident_bytes
 
         peak, device = peak_resident_bytes(), self._device_memory
@@ -178,7 +178,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _step(self) -> Iterator[None]:
-        """Something that takes device memory: what it holds at the end is measured."""
+        """A step; the device memory in use at its end is recorded."""
         if self._device_memory is not None:
             self._device_memory.begin()
         yield
@@ -186,31 +186,24 @@ class Worker:
             self._device_memory.end()
 
     def accuracy(self) -> dict[str, Any]:
-        """mAP, of masks or keypoints where the model gives them, mean IoU, or top-1 on the data."""
-        from ..accuracy import ClassifyTask, SemanticTask, coco_task
-        from ..models import named_type
+        """The figures of the labelled images."""
+        from ..accuracy import labelled_task
 
         settings = self._settings
         if settings.data is None:
             raise ConfigError("accuracy needs the images: data")
         own = {key: value for key, value in settings.wrapper.items() if key not in _THRESHOLDS}
-        kind = None if self._kind == "arrays" else self._kind
-        task: Any
-        if settings.annotations is not None:
-            of_wrapper = "" if kind is None else named_type(kind).task
-            task = coco_task(of_wrapper, settings.annotations, settings.data, type=kind, **own)
-        elif settings.labels is not None and settings.has_label_maps:
-            task = SemanticTask(settings.data, settings.labels, type=kind, **own)
-        else:
-            labels = settings.labels if settings.labels != "folder" else None
-            task = ClassifyTask(settings.data, labels=labels, type=kind, **own)
         wrapper = self._work.model
+        task = labelled_task(
+            settings.data, annotations=settings.annotations, labels=settings.labels,
+            task="" if wrapper is None else wrapper.task, type=None if wrapper is None else self._kind, **own,
+        )  # fmt: skip
         figures = task.figures(self._infer if wrapper is None else wrapper.network)
         return {"metric": task.metric, "value": figures[task.metric], "figures": figures,
                 "images": task.images, "reference": None}  # fmt: skip
 
     def outputs(self, path: str) -> dict[str, Any]:
-        """Writes the outputs for the samples to a file, which the others are compared with."""
+        """Writes the outputs for the samples to a file, as a reference."""
         import numpy as np
 
         result = self._run_samples()
@@ -218,10 +211,10 @@ class Worker:
         return {"samples": len(result)}
 
     def agreement(self, path: str, reference: str) -> dict[str, Any]:
-        """How far the outputs are from those in the file."""
+        """The difference between the outputs and those of the reference file."""
         import numpy as np
 
-        from ..compare import difference
+        from ..accuracy.compare import difference
 
         worst, argmax = 0.0, []
         furthest = 0.0
@@ -257,7 +250,7 @@ class Worker:
 
 
 def reason(error: BaseException) -> str:
-    """What a row says of a combination that could not run."""
+    """The reason of a failed row."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, InferSDKError):
         return text
@@ -271,7 +264,7 @@ def _answer(worker: Worker, line: str) -> dict[str, Any]:
         return {"ok": True, **call(**order)}
     except MemoryError as error:
         return {"ok": False, "kind": "memory", "reason": reason(error)}
-    except Exception as error:  # a vendor's runtime may fail in any way: it is the row's reason
+    except Exception as error:  # a runtime may raise any exception
         if not isinstance(error, InferSDKError):
             traceback.print_exc()
         kind = (
@@ -283,7 +276,7 @@ def _answer(worker: Worker, line: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serves until its input ends."""
+    """Runs steps until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     worker = Worker()

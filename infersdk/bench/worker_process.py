@@ -1,4 +1,4 @@
-"""The other end of `worker.py`: a process that is asked for one step after another."""
+"""The client of `worker.py`: starts a worker process and requests its steps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["StepError", "TimeUpError", "WorkerProcess"]
 
-#: A worker imports what this process imports, also in a folder that has another `infersdk` in it.
+#: A worker uses the `sys.path` of this process, even if the current folder has another `infersdk`.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from infersdk.bench.worker import main; main()"
 
 
 class StepError(Exception):
-    """A step of a combination failed, so the combination cannot go on; the text is the reason."""
+    """A step of a combination failed; the message is the reason."""
 
     def __init__(self, reason: str, kind: str = "error") -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class TimeUpError(Exception):
 
 
 class WorkerProcess:
-    """A worker. It has a process group of its own: Ctrl-C reaches only us.
+    """A worker process in a separate process group, which does not receive Ctrl-C.
 
     Args:
         folder: for temporary files. It is removed when the worker has ended.
@@ -49,12 +49,12 @@ class WorkerProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._errors, start_new_session=True,
-            env={**os.environ, "TMPDIR": str(folder)},  # what a process that is killed leaves goes with the folder
+            env={**os.environ, "TMPDIR": str(folder)},  # removed with the folder, also after a kill
         )  # fmt: skip
         self._rest = b""
 
     def ask(self, do: str, **order: Any) -> dict[str, Any]:
-        """Has a step done, and returns its answer.
+        """Requests a step, and returns its response.
 
         Raises:
             StepError: the step failed, the process died, or it took too long.
@@ -98,7 +98,7 @@ class WorkerProcess:
         return StepError(f"its process {how}" + (f": {said[-1][:300]}" if said else ""))
 
     def leave(self, patience: float = 30.0) -> None:
-        """Lets it end by itself: at its end a runtime may write what it keeps for the next load."""
+        """Lets the process exit normally, because a runtime may write its cache at exit."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""What a combination runs: a loaded model, its inputs, and one call of it."""
+"""The workload of a combination: a loaded model, its inputs, and a call."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from .. import _files
+from ..core import files as _files
 from ..errors import ConfigError, UnsupportedModelError
+from ..loading.samples import random_inputs, read_samples
 from ..models import ImageInput, ModelDescription, VisionModel, fitting_types, wrapper_type
 from ..models import load as load_wrapper
 from ..models.loading import source_of_wrapper
 from ..models.raw_head import head_cut_off
 from ..pipeline import Pipeline
-from ..samples import random_inputs, read_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from ..core.model_source import ModelLike
     from ..infer import Infer
-    from ..model_source import ModelLike
     from .plan import BenchSettings, Combination
 
 __all__ = ["Workload", "check_batch", "image_files", "kind_of", "samples_of"]
 
-#: What stands for a wrapper where a model is run on arrays.
+#: The kind of a model without a wrapper.
 ARRAYS = "arrays"
 
 
@@ -37,9 +37,9 @@ class Workload:
     """A loaded model with its inputs.
 
     Args:
-        infer: the network; it is closed with this.
-        combination, settings: what is run.
-        load: loads the network of another form of the model, with all that `infer` was loaded with.
+        infer: the network; `close()` closes it.
+        combination, settings: the combination and the settings of the measurement.
+        load: loads another form of the model, with the arguments of `infer`.
 
     Attributes:
         kind: the wrapper's name, or `"arrays"`.
@@ -75,12 +75,12 @@ class Workload:
             self.items = self._rows()
 
     def _network_of_wrapper(self, combination: Combination, load: Callable[[ModelLike], Infer]) -> Infer:
-        """What the wrapper runs: see `model`."""
+        """The network of the wrapper; see `model`."""
         settings, target = self._settings, combination.target
         asked = settings.wrapper.get("decode_head", "auto")
         alone = settings.scenarios is not None and set(settings.scenarios) <= {"engine", "engine_parallel"}
         if self.kind == ARRAYS or (alone and asked != "native" and not (settings.annotations or settings.labels)):
-            return self.infer  # results are not asked for
+            return self.infer  # results are not needed
         source = source_of_wrapper(
             combination.model, target.backend, type=self.kind, device=target.device, decode_head=asked
         )
@@ -88,7 +88,7 @@ class Workload:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the figures has to know, a line each."""
+        """Notes for readers of the figures, a line each."""
         if self.model is None or self.model.network is self.infer:
             return []
         return [
@@ -102,7 +102,7 @@ class Workload:
         if model.has_open_outputs and ImageInput.refuses(infer.input_specs) is None:
             image = ImageInput.of(infer.input_specs, None, 640)
             outputs = infer(np.zeros((self.batch, *image.image_shape), image.spec.dtype))
-            model = model.with_shapes({name: np.shape(array) for name, array in outputs.items()})
+            model = model.with_shapes({name: np.shape(array) for name, array in outputs.items()}, image.size)
         return kind_of(model, self._settings.wrapper)
 
     def _images(self) -> list[Any]:
@@ -112,7 +112,7 @@ class Workload:
         return list(map(str, files)) if self._settings.from_files else [read_image(file) for file in files]
 
     def _arrays(self) -> dict[str, Any]:
-        """What the data has, as many samples as the batch takes; else random arrays."""
+        """Samples of the data for a whole batch, or random arrays."""
         specs, settings, batch = self.infer.input_specs, self._settings, self.batch
         shapes = {name: (batch, *sizes[1:]) for name, sizes in settings.shapes.items()} or None
         if settings.data is None:
@@ -129,7 +129,7 @@ class Workload:
         from ..image import read_image
 
         images = [read_image(item) for _, item in zip(range(self.batch), itertools.cycle(self.items), strict=False)]
-        for name, array in next(iter(model.network_inputs(images, batch=self.batch))).items():
+        for name, array in next(iter(model.details.network_inputs(images, batch=self.batch))).items():
             self.infer.inputs[name].resize(array.shape).numpy(writable=True)[:] = array
         self.infer.forward()
 
@@ -147,12 +147,12 @@ class Workload:
         return self._call_model(self.model) if self.model is not None else self._call_arrays()
 
     def _call_model(self, model: VisionModel[Any]) -> dict[str, float]:
-        model([next(self._next) for _ in range(self.batch)])
+        images = [next(self._next) for _ in range(self.batch)]
+        model(images[0] if self.batch == 1 else images)
         spent = model.timings
-        if self.infer.stream is not None:
-            # The stages are queued on the device one after another, and only the last is waited for. The row subtracts
-            # what the scenario "engine" takes.
-            return {"whole": spent.infer}
+        if self.infer.stream is not None or self.batch > 1:
+            # Stages overlap, or are queued on the device. The row subtracts the time of the scenario "engine".
+            return {"whole": spent.total}
         read = {"read": spent.read} if self._settings.from_files else {}
         after = {"copy": 0.0, "engine": spent.infer, "postprocess": spent.postprocess}
         return {**read, "preprocess": spent.preprocess, **after}
@@ -199,15 +199,16 @@ def check_batch(infer: Infer, batch: int) -> None:
 
 
 def kind_of(model: ModelDescription, wrapper: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """The name of the wrapper that fits a model; `"arrays"` where none does, and for maps of classes where neither the
-    file nor the settings of the `wrapper` say how they want their pixels.
+    """The name of the wrapper that fits a model, or `"arrays"` if none fits.
+
+    It is `"arrays"` too for class maps if neither the file nor the settings of the `wrapper` define the pixel format.
 
     Raises:
         UnsupportedModelError: several fit, and the file does not say which is right.
     """
     fitting = fitting_types(model)
     if len(fitting) > 1:
-        wrapper_type(model)  # says what to do
+        wrapper_type(model)  # raises
     if fitting == ["segmentation"] and model.task is None and "preset" not in wrapper:
         return ARRAYS
     return fitting[0] if fitting else ARRAYS
@@ -239,15 +240,17 @@ def image_files(settings: BenchSettings) -> list[Path]:
 
 
 def samples_of(infer: Infer, kind: str, settings: BenchSettings) -> Iterator[Mapping[str, Any]]:
-    """Inputs on which outputs are compared, the same for each combination of a model: images for a model of images,
-    as its wrapper prepares them; else what lies in the data; else random arrays."""
+    """Inputs for comparing outputs, the same for each combination of a model.
+
+    They are the preprocessed images of a wrapper, samples of the data, or random arrays.
+    """
     # The wrapper prepares images alone: what decodes boxes does not matter.
     own = {name: value for name, value in settings.wrapper.items() if name != "decode_head"}
     alone = msgspec.structs.replace(settings, wrapper=own)
     model = make_wrapper(infer.clone(), kind, alone) if kind != ARRAYS else None
     if model is not None:
         try:
-            yield from model.network_inputs(image_files(settings), batch=1)
+            yield from model.details.network_inputs(image_files(settings), batch=1)
         finally:
             model.close()
     elif settings.data is not None:

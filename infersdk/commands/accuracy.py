@@ -7,33 +7,27 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
-from .common import add_wrapper_arguments, console, given_settings, print_json, wrapper_arguments
+from ..errors import ConfigError, nearest
+from .common import console, given_settings, print_json
+from .wrapper_options import add_wrapper_options, wrapper_settings
 
 if TYPE_CHECKING:
-    from ..accuracy import Contender, GateReport, Task
+    from ..accuracy import Contender, GateReport
 
 __all__ = ["add_task_arguments", "check_task_arguments", "contenders", "run_gate"]
 
-#: Which options belong to which task, by the name of their attribute.
-_COCO = {"annotations", "type", "setting", "conf", "iou", "names", "max_drop"}
-_OWN = {
-    "detect": _COCO | {"max_score_shift"},
-    "segment": _COCO,
-    "pose": _COCO,
-    "semantic": {"labels", "type", "setting", "names", "max_drop"},
-    "classify": {"labels", "type", "setting", "preset", "resize", "names", "max_drop", "max_score_shift"},
-}
+#: Options of every task.
+_COMMON = frozenset(("type", "max_drop"))
 
 
 def add_task_arguments(parser: argparse.ArgumentParser) -> None:
-    """--task and all that goes with it."""
+    """Adds --task and its options."""
     group = parser.add_argument_group(
         "accuracy", "measures each on the labelled images of --data, in place of comparing outputs"
     )
     group.add_argument(
         "--task",
-        choices=tuple(_OWN),
+        metavar="NAME",
         help="COCO's mAP of boxes (detect), masks (segment) or keypoints (pose); semantic: mean IoU; classify: top-1",
     )
     group.add_argument(
@@ -54,41 +48,42 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         "classify: an image and its label a line; without it by a folder for each class, or by the number that "
         "each file's name begins with",
     )
-    add_wrapper_arguments(group)
-    group.add_argument("--conf", type=float, help="score that a box must exceed (default: 0.001)")
-    group.add_argument(
-        "--iou", type=float, help="overlap above which NMS drops (default: 0.6; for masks and keypoints 0.7)"
+    group = parser.add_argument_group(
+        "the wrapper, with --task", "Of detectors conf is 0.001 here, and iou 0.6, with masks and keypoints 0.7."
     )
-    group.add_argument(
-        "--preset", choices=("imagenet", "caffe", "inception", "unit"), help="classify: how pixels are normalised"
-    )
-    group.add_argument("--resize", type=int, help="classify: the shorter side before the centre crop")
+    add_wrapper_options(parser, group)
 
 
 def check_task_arguments(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError for options that have nothing to do with what was asked for."""
+    """Raises ConfigError for options that do not apply to the task, and for missing ones."""
+    from ..accuracy import TASKS
+
     task = arguments.task
-    for name in sorted(set().union(*_OWN.values()) - _OWN.get(task, set())):
+    if task not in {None, *TASKS}:
+        raise ConfigError(f"--task {task} is unknown; use one of {', '.join(TASKS)}{nearest(task, TASKS)}")
+    options = {name: kind.options | _COMMON for name, kind in TASKS.items()}
+    for name in sorted(frozenset().union(*options.values()) - options.get(task, frozenset())):
         if getattr(arguments, name) not in (None, []):
-            kinds = [kind for kind, own in _OWN.items() if name in own]
+            kinds = [kind for kind, own in options.items() if name in own]
             listed = " or ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
             raise ConfigError(f"--{name.replace('_', '-')} is for --task {listed}")
+    if task is None and (settings := wrapper_settings(arguments)):
+        raise ConfigError(f"--{min(settings).replace('_', '-')} is a setting of a wrapper, for --task")
     if task is not None:
         for name in ("layers", "shape"):
             if getattr(arguments, name):
                 raise ConfigError(f"--{name} is for comparing outputs, without --task")
         if arguments.data is None:
             raise ConfigError(f"--task {task} needs the labelled images: --data FOLDER")
-        if "annotations" in _OWN[task] and arguments.annotations is None:
-            raise ConfigError(f"--task {task} needs --annotations, a file in COCO's format")
-        if task == "semantic" and arguments.labels is None:
-            raise ConfigError("--task semantic needs --labels, the folder of the label maps")
+        for name, text in TASKS[task].needs.items():
+            if getattr(arguments, name) is None:
+                raise ConfigError(f"--task {task} needs --{name}, {text}")
 
 
 def contenders(arguments: argparse.Namespace) -> list[Contender]:
     """The model on each backend, the reference first, then each candidate: on its own backend, or on each."""
     from ..accuracy import Contender
-    from ..registry import backends
+    from ..loading.registry import backends
 
     given = [*arguments.candidates, *arguments.candidate]
     sides = [name for name in (arguments.backends or "").split(",") if name]
@@ -97,7 +92,7 @@ def contenders(arguments: argparse.Namespace) -> list[Contender]:
     result = [Contender(str(arguments.model), side) for side in sides]
     for entry in given:
         side, sign, path = entry.partition("=")
-        # A path may have an = in it: what stands before must be a backend.
+        # A path may contain =, so the text before it must be a backend.
         if sign and side.split("@")[0].split("/")[0] in backends():
             result.append(Contender(path, side))
         else:
@@ -106,27 +101,19 @@ def contenders(arguments: argparse.Namespace) -> list[Contender]:
 
 
 def run_gate(arguments: argparse.Namespace) -> int:
-    """Measures; prints a table or JSON; 1 where one drops by too much."""
-    from ..accuracy import ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask, gate
+    """Measures and prints a table or JSON; returns 1 if a contender drops too much."""
+    from ..accuracy import TASKS, gate
 
-    sides = contenders(arguments)
+    sides, kind = contenders(arguments), TASKS[arguments.task]
     if len(sides) == 1:
-        flag = "--annotations" if "annotations" in _OWN[arguments.task] else "--labels"
+        flag = next(iter(kind.needs), "labels")
         raise ConfigError(
             f"there is nothing to compare {sides[0].label} with; give a CANDIDATE or another one of --backends. For "
-            f"the accuracy of one model: infersdk bench {arguments.model} --data {arguments.data} {flag} FILE"
+            f"the accuracy of one model: infersdk bench {arguments.model} --data {arguments.data} --{flag} FILE"
         )
-    coco = {"detect": DetectTask, "segment": SegmentTask, "pose": PoseTask}.get(arguments.task)
-    names = {"classify": ("preset", "resize"), "semantic": ()}.get(arguments.task, ("conf", "iou"))
-    settings = given_settings(arguments, names)
-    settings |= {"max_batch": arguments.batch, **wrapper_arguments(arguments)}
-    task: Task
-    if coco is not None:
-        task = coco(arguments.annotations, arguments.data, **settings)
-    elif arguments.task == "semantic":
-        task = SemanticTask(arguments.data, arguments.labels, **settings)
-    else:
-        task = ClassifyTask(arguments.data, labels=arguments.labels, **settings)
+    settings = given_settings(arguments, (kind.options | {"type"}) - {"max_score_shift"})
+    settings |= {"max_batch": arguments.batch, **wrapper_settings(arguments)}
+    task = kind(folder=arguments.data, **settings)
     with console(stderr=True).status("") as status:
         report = gate(
             sides,

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError
 from .common import (
     add_json_argument,
-    add_wrapper_arguments,
     backend_options,
     console,
-    given_settings,
     plain,
     print_json,
-    wrapper_arguments,
 )
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
+from .wrapper_options import add_wrapper_options, wrapper_settings
 
 if TYPE_CHECKING:
     import argparse
@@ -93,16 +91,16 @@ def register(subparsers: Any) -> None:
     )
     group.add_argument("--csv", type=Path, metavar="FILE", help="a line for each combination")
     group.add_argument("--html", type=Path, metavar="FILE", help="a report with plots, in one file")
+    group.add_argument("--compare", type=Path, nargs=2, metavar=("OLD.json", "NEW.json"), help="compare two reports")
     group.add_argument(
-        "--compare", type=Path, nargs=2, metavar=("OLD.json", "NEW.json"), help="what moved between two reports"
+        "--min-change", type=float, metavar="X", help="with --compare: the minimum change (default: 0.03)"
     )
-    group.add_argument("--threshold", type=float, metavar="X", help="with --compare: the least change (default: 0.03)")
     add_json_argument(parser)
     parser.set_defaults(func=run)
 
 
 def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is run, and by what accuracy is measured."""
+    """Adds the options for the data, the labels and the wrapper."""
     group = parser.add_argument_group("model and data")
     group.add_argument("--data", metavar="FOLDER", help="images or arrays (default: the packaged image, or random)")
     group.add_argument("--annotations", metavar="JSON", help="boxes of the images in COCO's format: accuracy is mAP")
@@ -127,29 +125,23 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, metavar="N", help="of random inputs, arrivals and the order in a round"
     )
     group = parser.add_argument_group("the wrapper (--type arrays: the network alone)")
-    add_wrapper_arguments(group)
-    group.add_argument("--preset", choices=("imagenet", "caffe", "inception", "unit"), help="how pixels are normalised")
-    group.add_argument("--resize", type=int, metavar="N", help="of a classifier: the shorter side before the crop")
+    add_wrapper_options(parser, group, other_types=["arrays"])
 
 
 def measuring_settings(arguments: argparse.Namespace, **more: Any) -> BenchSettings:
-    """The settings that `add_measuring_arguments` took."""
+    """The settings from the options of `add_measuring_arguments`."""
     from ..bench import BenchSettings
     from ..config import convert
     from .compare import shape_of
 
-    wrapper = wrapper_arguments(arguments)
-    wrapper |= given_settings(arguments, ("preset", "resize"))
     given = {name: getattr(arguments, name) for name in ("data", "annotations", "labels", "from_files", "seed")}
-    given |= {"type": wrapper.pop("type", None), "wrapper": wrapper}
-    if "names" in wrapper:
-        wrapper["names"] = str(wrapper["names"])
+    given |= {"type": arguments.type, "wrapper": wrapper_settings(arguments)}
     given["shapes"] = {name: list(sizes) for name, sizes in map(shape_of, arguments.shape)}
     return convert({**given, **more}, BenchSettings, "infersdk bench")
 
 
 def numbers(text: str, what: str) -> list[int]:
-    """The numbers of a flag such as `--batch 1,8,32`."""
+    """Parses a flag such as `--batch 1,8,32`."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -161,8 +153,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _compare(arguments)
     if not arguments.models:
         raise ConfigError("no model to measure: infersdk bench model.onnx")
-    if arguments.threshold is not None:
-        raise ConfigError("--threshold goes with --compare")
+    if arguments.min_change is not None:
+        raise ConfigError("--min-change goes with --compare")
     if arguments.html is not None:
         from ..pages import require_packages
 
@@ -194,8 +186,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(report: Report, arguments: argparse.Namespace) -> None:
-    """To the files that were asked for, and to stdout."""
-    from .._files import atomic_write
+    """Writes the requested files, and prints the report."""
+    from ..core.files import atomic_write
 
     written = []
     if arguments.output is not None:
@@ -225,9 +217,9 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     if arguments.models:
         raise ConfigError("--compare takes two reports and measures nothing; leave the models out")
-    threshold = THRESHOLD if arguments.threshold is None else arguments.threshold
+    threshold = THRESHOLD if arguments.min_change is None else arguments.min_change
     if not 0 <= threshold < 1:
-        raise ConfigError(f"--threshold is a number from 0 to 1, such as 0.03, not {threshold:g}")
+        raise ConfigError(f"--min-change is a number from 0 to 1, such as 0.03, not {threshold:g}")
     old, new = (read_report(path) for path in arguments.compare)
     result = compare_reports(old, new, threshold=threshold)
     if arguments.json:

@@ -1,4 +1,4 @@
-"""The tables of `infersdk bench`: a report, and what moved between two."""
+"""The tables of `infersdk bench`: a report, and the changes between two reports."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ def show(report: Report) -> None:
         else:
             table.add_row(label, "[red]fails[/red]")
     out.print(table)
+    machine = report.machine
+    out.print(f"{machine['system']}, {machine['processor']}, {machine['cores']} cores", soft_wrap=True, markup=False)
     reasons: dict[str, list[str]] = {}
     for row in report.rows:
         if row.status != "ok":
@@ -59,7 +61,7 @@ def show(report: Report) -> None:
 
 
 def _optional_columns(report: Report) -> dict[str, Callable[[Row], str]]:
-    """The columns that not every report has, each with what a row says in it."""
+    """The optional columns of this report, each with a function for its cells."""
     columns: dict[str, tuple[Callable[[Row], bool], Callable[[Row], str]]] = {
         "server\nrequests/s": (lambda row: "server" in row.scenarios, _server),
         "start s": (

@@ -34,7 +34,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("model", help="the ONNX file")
     parser.add_argument("-o", "--output", help="the engine file; by default the model's name with .engine")
     parser.add_argument(
-        "--backend", choices=_BACKENDS, help="what builds and will run it (default: the one that is installed)"
+        "--backend", choices=_BACKENDS, help="the runtime that builds and runs it (default: the installed one)"
     )
     parser.add_argument(
         "--compute-capability",
@@ -52,7 +52,7 @@ def register(subparsers: Any) -> None:
         metavar="NAME=MIN:OPT:MAX",
         help="the shapes of an input, as images=1x3x320x320:1x3x640x640:4x3x640x640; may be repeated",
     )
-    parser.add_argument("--workspace", metavar="2GB", help="the most scratch memory that a kernel may ask for")
+    parser.add_argument("--workspace", metavar="2GB", help="maximum scratch memory of a kernel")
     parser.add_argument("--optimization-level", type=int, choices=range(6), help="0 builds quickly, 5 runs quickly")
     parser.add_argument("--plugin", action="append", default=[], metavar="LIBRARY", help="plugins to load first")
     fp16 = parser.add_argument_group("with --precision fp16")
@@ -73,7 +73,7 @@ def register(subparsers: Any) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    build = importlib.import_module("infersdk.backends.tensorrt").build  # the core knows backends as strings alone
+    build = importlib.import_module("infersdk.backends.tensorrt").build  # backends are imported by name only
     if arguments.max_batch is not None and arguments.max_batch < 1:
         raise ConfigError(f"--max-batch is a whole number from 1, not {arguments.max_batch}")
     output = arguments.output or str(Path(arguments.model).with_suffix(".engine"))
@@ -123,7 +123,7 @@ def _installed() -> str:
     Raises:
         BackendUnavailableError: neither is.
     """
-    from ..registry import backend_class, install_hint
+    from ..loading.registry import backend_class, install_hint
 
     for name in _BACKENDS:
         with contextlib.suppress(BackendUnavailableError):
@@ -134,7 +134,7 @@ def _installed() -> str:
 
 
 def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, Sequence[int]]]) -> ParityReport | None:
-    """Which nodes have to stay FP32, by the samples of --data; None where none are given."""
+    """The nodes that must stay FP32 according to the samples of --data; None without samples."""
     given = [name for name in ("data", "samples", "fp16_tolerance", "fp16_keep") if getattr(arguments, name)]
     if given and arguments.precision != "fp16":
         raise ConfigError(f"--{given[0].replace('_', '-')} is for --precision fp16")
@@ -144,7 +144,7 @@ def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, S
         return None
     from ..graph import onnx_info
     from ..graph.fp16_parity import find_fp16_loss
-    from ..samples import read_samples
+    from ..loading.samples import read_samples
 
     count = 16 if arguments.samples is None else arguments.samples
     if count < 1:
@@ -157,7 +157,7 @@ def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, S
 
 
 def _show_parity(parity: ParityReport) -> None:
-    """What stays FP32 and why, and what it is worth."""
+    """Prints the nodes that stay FP32 with the reasons, and the error of the outputs."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -184,7 +184,7 @@ def _show_parity(parity: ParityReport) -> None:
 
 
 def _profile(text: str) -> tuple[str, dict[str, list[int]]]:
-    """`images=1x3x320x320:1x3x640x640:4x3x640x640` as a name and its range; one shape stands for all three."""
+    """`images=1x3x320x320:1x3x640x640:4x3x640x640` as a name and its range; one shape is used for all three."""
     name, _, ranges = text.rpartition("=")
     try:
         shapes = [[int(d) for d in shape.split("x")] for shape in ranges.split(":")]

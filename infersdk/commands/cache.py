@@ -31,7 +31,7 @@ def register(subparsers: Any) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from ..cache import Cache
+    from ..core.cache import Cache
 
     cache = Cache()
     entries = cache.entries()
@@ -71,7 +71,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _clear(arguments: argparse.Namespace) -> int:
-    from ..cache import Cache
+    from ..core.cache import Cache
 
     cache = Cache()
     count, nbytes = cache.clear(arguments.backend)
@@ -86,7 +86,7 @@ def _clear(arguments: argparse.Namespace) -> int:
 
 
 def _path(arguments: argparse.Namespace) -> int:
-    from ..cache import default_folder
+    from ..core.cache import default_folder
 
     print(default_folder())
     return 0

@@ -1,4 +1,4 @@
-"""What several subcommands share: the arguments that choose a backend, tables, JSON, and saving images."""
+"""Shared parts of the subcommands: backend options, tables and JSON."""
 
 from __future__ import annotations
 
@@ -7,28 +7,24 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .. import _text
-from .._files import atomic_path
-from .._text import printable
+from ..core import text as _text
+from ..core.text import printable
 from ..errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from PIL import Image
     from rich.console import Console
 
     from ..custom_ops import CustomOp
     from ..models import Timings
 
 __all__ = [
+    "STAGES",
     "add_backend_arguments",
     "add_custom_ops_argument",
     "add_json_argument",
-    "add_source_arguments",
-    "add_wrapper_arguments",
     "backend_arguments",
     "backend_options",
     "console",
@@ -38,35 +34,18 @@ __all__ = [
     "key_values",
     "plain",
     "print_json",
-    "require_model",
-    "save_image",
     "stage_line",
     "stages",
-    "wrapper_arguments",
 ]
-
-
-def add_source_arguments(parser: argparse.ArgumentParser, what: str) -> None:
-    """SOURCE ..., --recursive."""
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help=what)
-    parser.add_argument("--recursive", action="store_true", help="search folders with all folders below them")
-
-
-def require_model(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError without --model."""
-    if arguments.model is None:
-        raise ConfigError(
-            f"no model to run: infersdk {arguments.command} ... --model model.onnx; infersdk demo needs none"
-        )
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     """--backend, --device, --precision, --max-batch, --option."""
     group = parser.add_argument_group("backend")
-    group.add_argument("--backend", default="onnxruntime", help="what runs the model (default: %(default)s)")
+    group.add_argument("--backend", help="the runtime, or auto for the fastest here (default: onnxruntime)")
     group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
     group.add_argument("--precision", help="fp32, fp16, bf16 or int8 (default: as the model was written)")
-    group.add_argument("--max-batch", type=int, metavar="N", help="images that go through together at most")
+    group.add_argument("--max-batch", type=int, metavar="N", help="maximum batch size")
     group.add_argument(
         "--option",
         action="append",
@@ -77,13 +56,13 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `add_backend_arguments` took, as keyword arguments of `load()` and the wrappers."""
+    """The options of `add_backend_arguments` as keyword arguments of `load()` and the wrappers."""
     return {
-        "backend": arguments.backend,
+        "backend": arguments.backend or "onnxruntime",
         "device": arguments.device,
         "precision": arguments.precision,
         "max_batch": arguments.max_batch,
-        **backend_options(arguments.option, arguments.backend),
+        **backend_options(arguments.option, arguments.backend or "onnxruntime"),
     }
 
 
@@ -100,9 +79,9 @@ def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[
         if key in _ARGUMENTS:
             raise ConfigError(f"--option {key}: {_ARGUMENTS[key]}")
     if options and backend is not None:
-        from ..registry import backend_class
+        from ..loading.registry import option_names
 
-        known = backend_class(backend).Options.__struct_fields__
+        known = option_names(backend)
         for key in options:
             if key not in known:
                 raise ConfigError(
@@ -112,7 +91,7 @@ def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[
     return options
 
 
-#: What `load()` takes beside the options of a backend, and how the command line says it.
+#: Arguments of `load()` that are not options of a backend, with their options on the command line.
 _ARGUMENTS = {
     "path": "the model is an argument of its own",
     "backend": "use --backend",
@@ -124,7 +103,7 @@ _ARGUMENTS = {
 
 
 def key_values(flag: str, entries: Iterable[str]) -> dict[str, Any]:
-    """The KEY=VALUE of each entry of a flag; values as JSON where they are that, else as text.
+    """Parses KEY=VALUE entries; values are JSON, or else text.
 
     Raises:
         ConfigError: an entry has another form, a number has more than 64 bits, or a value is nested too deeply.
@@ -148,7 +127,7 @@ def key_values(flag: str, entries: Iterable[str]) -> dict[str, Any]:
 
 
 def _integers(value: Any) -> Iterator[int]:
-    """Those in a value of JSON."""
+    """All integers of a JSON value."""
     if isinstance(value, int):
         yield value
     elif isinstance(value, (list, dict)):
@@ -156,36 +135,13 @@ def _integers(value: Any) -> Iterator[int]:
             yield from _integers(inner)
 
 
-def add_wrapper_arguments(parser: argparse._ActionsContainer) -> None:
-    """--type, --names, --setting: which wrapper reads the model, and how."""
-    parser.add_argument("--type", metavar="NAME", help="the wrapper, yolov5 for instance (default: by the file)")
-    parser.add_argument("--names", type=Path, help="a text file with a class name a line (default: the model's own)")
-    parser.add_argument(
-        "--setting",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="one of the wrapper's own settings, legacy=true for a YOLOX of the first release; repeatable",
-    )
-
-
-def wrapper_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `add_wrapper_arguments` took, as keyword arguments of `models.load()`."""
-    settings = key_values("--setting", arguments.setting)
-    for key in settings:
-        if key in vars(arguments) or key in _ARGUMENTS:
-            raise ConfigError(f"--setting {key}: {_ARGUMENTS.get(key) or 'use --' + key.replace('_', '-')}")
-    given = {"type": arguments.type, "names": arguments.names, **settings}
-    return {key: value for key, value in given.items() if value is not None}
-
-
 def given_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """The values of those options that the command line gives, by name."""
+    """The options given on the command line, by name."""
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def add_custom_ops_argument(parser: argparse._ActionsContainer) -> None:
-    """--custom-ops: operators of one's own, for models that use them."""
+    """Adds --custom-ops."""
     parser.add_argument(
         "--custom-ops", action="append", default=[], metavar="MODULE:CLASS",
         help="an operator that the model uses and no installed package declares; repeatable",
@@ -214,23 +170,23 @@ def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
     return result
 
 
-def add_json_argument(parser: argparse.ArgumentParser) -> None:
+def add_json_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for machines instead of tables")
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on stdout."""
+    """Prints one JSON document to stdout."""
     sys.stdout.write(json_text(data, indent=2) + "\n")
 
 
 def json_text(data: Any, indent: int | None = None) -> str:
-    """For stdout: letters as they are where its encoding has them all, else by their numbers."""
+    """JSON for stdout, with non-ASCII characters escaped unless stdout is UTF-8."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     return printable(_text.json_text(data, indent=indent, ensure_ascii=encoding != "utf8"), lines=True)
 
 
 def plain(value: Any) -> Any:
-    """As JSON takes it: infinities and NaN, which it has not, as text."""
+    """Replaces infinities and NaN by text for JSON."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -242,7 +198,7 @@ def console(*, stderr: bool = False, width: int = 1000) -> Console:
     """A rich console that escapes control characters; progress goes to stderr, so that stdout stays clean for results.
 
     Args:
-        width: of a file or pipe, which has no edge at which to break lines and cut tables off.
+        width: the width for a file or pipe; large, so that lines are not broken.
     """
     from rich.console import Console
     from rich.segment import Segment
@@ -253,11 +209,11 @@ def console(*, stderr: bool = False, width: int = 1000) -> Console:
             raise  # noqa: PLE0704 - called where the BrokenPipeError is handled
 
         def render_str(self, text: str, **options: Any) -> Any:
-            """A str, such as a cell, before its width is measured."""
+            """Escapes a str before its width is measured."""
             return super().render_str(printable(text, lines=True), **options)
 
         def render(self, renderable: Any, options: Any = None) -> Iterator[Any]:
-            """Whatever else is printed, such as a `Text`."""
+            """Escapes any other renderable, such as a `Text`."""
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(printable(segment.text, lines=True), segment.style)
 
@@ -267,22 +223,14 @@ def console(*, stderr: bool = False, width: int = 1000) -> Console:
     return made
 
 
+#: The stages of a call.
+STAGES = ("read", "preprocess", "infer", "postprocess", "total")
+
+
 def stages(timings: Timings) -> dict[str, float]:
     """Milliseconds by stage."""
-    names = ("read", "preprocess", "infer", "postprocess", "total")
-    return {name: round(getattr(timings, name) * 1e3, 3) for name in names}
+    return {name: round(getattr(timings, name) * 1e3, 3) for name in STAGES}
 
 
-def stage_line(timings: Timings) -> str:
-    return ", ".join(f"{name} {value:.2f} ms" for name, value in stages(timings).items())
-
-
-def save_image(image: Image.Image, path: str | os.PathLike[str]) -> Path:
-    """Writes an image in the format of its suffix; nothing half-written is left behind.
-
-    Raises:
-        OutputError: it cannot be written there.
-    """
-    with atomic_path(path) as sibling:
-        image.save(sibling)
-    return Path(path)
+def stage_line(milliseconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f} ms" for name, value in milliseconds.items())

@@ -1,4 +1,4 @@
-"""`infersdk compare`: do two backends give the same results, and if not, from which layer on? Is one as good?"""
+"""`infersdk compare`: compares the outputs or the accuracy of backends, precisions and files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .common import add_json_argument, console, plain, print_json
 
 if TYPE_CHECKING:
     from ..accuracy import Contender
-    from ..compare import CompareReport, Difference, Loader, SideReport
+    from ..accuracy.compare import CompareReport, Difference, Loader, SideReport
 
 
 def register(subparsers: Any) -> None:
@@ -54,15 +54,15 @@ def register(subparsers: Any) -> None:
     limits.add_argument("--atol", type=float, default=1e-3, help="(default: %(default)s)")
     limits.add_argument("--rtol", type=float, default=1e-3, help="(default: %(default)s)")
     limits.add_argument("--cosine", type=float, default=1e-4, help="1 - cosine of each output (default: %(default)s)")
-    parser.add_argument("--layers", action="store_true", help="find the first layer where the results part")
+    parser.add_argument("--layers", action="store_true", help="find the first layer whose results differ")
     add_task_arguments(parser)
     add_json_argument(parser)
     parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..compare import Tolerance, compare
-    from ..samples import random_inputs, read_samples
+    from ..accuracy.compare import Tolerance, compare
+    from ..loading.samples import random_inputs, read_samples
 
     check_task_arguments(arguments)
     batch, seed, data = arguments.batch, arguments.seed, arguments.data
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sides(arguments: argparse.Namespace) -> list[str] | dict[str, str | Loader]:
-    """The model on each backend; with candidates, those as well, on the same backends."""
+    """The model and the candidates on each backend."""
     result = contenders(arguments)
     model = str(arguments.model)
     if all(contender.model == model for contender in result):
@@ -109,7 +109,7 @@ def _sides(arguments: argparse.Namespace) -> list[str] | dict[str, str | Loader]
 
 
 def _loader(contender: Contender) -> Loader:
-    from ..registry import load
+    from ..loading.registry import load
 
     return lambda file: load(contender.model, **contender.arguments())
 
@@ -124,7 +124,7 @@ def shape_of(entry: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _plain(report: CompareReport) -> dict[str, Any]:
-    """As JSON takes it, with what is worked out from it."""
+    """The report for JSON, with its derived values."""
     data: dict[str, Any] = plain(dataclasses.asdict(report))
     for entry, side in zip(data["sides"], report.sides, strict=True):
         entry |= {"agrees": side.agrees}
@@ -168,7 +168,7 @@ def _cells(found: Difference) -> tuple[str, ...]:
 def _layers(side: SideReport) -> str:
     from rich.markup import escape
 
-    unseen = f" ({side.unseen} values could not be looked at)" if side.unseen else ""
+    unseen = f" ({side.unseen} values could not be compared)" if side.unseen else ""
     first = side.first_layer
     if first is None:
         return (
@@ -178,6 +178,6 @@ def _layers(side: SideReport) -> str:
     result = first.difference
     what = result.note or f"max abs {result.max_abs:.3g}, {result.outside:,} of {result.elements:,} elements outside"
     return (
-        f"{escape(side.name)} parts at layer {len(side.layers)}: {first.operator} {escape(repr(first.node))}, "
+        f"{escape(side.name)} differs from layer {len(side.layers)}: {first.operator} {escape(repr(first.node))}, "
         f"value {escape(repr(result.name))}: {what}{unseen}"
     )

@@ -53,7 +53,7 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def import_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `add_import_arguments` took, as keyword arguments of `infersdk.importers.convert()`."""
+    """The options of `add_import_arguments` as keyword arguments of `infersdk.importers.convert()`."""
     return {
         "shapes": tuple(arguments.shape),
         "inputs": tuple(arguments.inputs.split(",")) if arguments.inputs else (),
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(conversion: Conversion, written: Path) -> None:
-    from ..formats import FORMATS
+    from ..core.formats import FORMATS
     from ..graph import Graph
 
     out = console()

@@ -1,4 +1,4 @@
-"""`infersdk demo`: the main job on a fresh machine, with no other file."""
+"""`infersdk demo`: detection with packaged models, without other files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from .common import (
     backend_arguments,
     console,
     print_json,
-    save_image,
     stage_line,
     stages,
 )
-from .detect import print_detections
 
 
 def register(subparsers: Any) -> None:
@@ -47,13 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     chosen = backend_arguments(arguments)
     image = read_image(IMAGE)
-    # A digit is one digit: no second box of another class over it.
+    # Suppresses boxes of other classes over the same digit.
     with YOLOv5(DETECTOR, conf=0.5, class_agnostic=True, **chosen) as detector:
         detector(image)  # the first run warms up
         result = detector(IMAGE)
         timings = detector.timings
         target = f"{detector.network.backend} on {detector.network.device}, {detector.network.precision}"
-    save_image(result.draw(image), arguments.output)
+    result.save(arguments.output, image)
     crops = [_crop(image.pixels, box.xyxy) for box in result]
     with Classifier(CLASSIFIER, channel_order="rgb", top_k=1, **CLASSIFIER_SETTINGS, **chosen) as classifier:
         second_reading = [best[0] for best in classifier(crops)] if crops else []
@@ -71,17 +69,18 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
         return 0
-    print_detections(result, f"{len(result)} digits found by {target}")
     agree = sum(box.label == best.label for box, best in zip(result, second_reading, strict=True))
     out = console()
+    out.print(f"{len(result)} digits found by {target}", markup=False)
+    out.print(result.summary(), markup=False)
     out.print(f"the classifier reads {agree} of {len(result)} crops alike")
-    out.print(f"[dim]{stage_line(timings)}[/dim]")
+    out.print(f"[dim]{stage_line(stages(timings))}[/dim]")
     out.print(f"annotated image: {arguments.output}", markup=False, soft_wrap=True)
     return 0
 
 
 def _crop(pixels: np.ndarray[Any, Any], xyxy: tuple[float, float, float, float]) -> np.ndarray[Any, Any]:
-    """A square around the box, a tenth wider on each side; what lies outside the image repeats its border."""
+    """A square around the box, a tenth wider on each side; the border of the image is repeated outside of it."""
     left, top, right, bottom = xyxy
     side = max(int(np.ceil(1.2 * max(right - left, bottom - top))), 1)
     x, y = int((left + right - side) / 2), int((top + bottom - side) / 2)

@@ -1,16 +1,17 @@
-"""`infersdk doctor`: what works on this machine, and how to install the rest."""
+"""`infersdk doctor`: checks the backends of this machine."""
 
 from __future__ import annotations
 
 import argparse
 import platform
+from importlib.metadata import packages_distributions
 from typing import Any
 
 from .. import __version__
-from .._lib import lib, text
+from ..core._lib import lib, text
+from ..core.tensor import Tensor
 from ..errors import BackendError, DeviceUnavailableError
-from ..registry import backend_class, backends, install_hint
-from ..tensor import Tensor
+from ..loading.registry import backend_class, backends, install_hint
 from .common import add_json_argument, console, print_json
 
 
@@ -36,11 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
         return _selftest(arguments)
     names = [arguments.backend] if arguments.backend else backends()
     result = {name: examine(name) for name in names}
-    core = examine_core()
+    core, problems = examine_core(), examine_packages()
     if arguments.json:
-        print_json({"infersdk": __version__, "python": platform.python_version(), "core": core, "backends": result})
+        print_json({
+            "infersdk": __version__, "python": platform.python_version(), "core": core, "backends": result,
+            "problems": problems,
+        })  # fmt: skip
     else:
-        _print(core, result)
+        _print(core, result, problems)
     return 3 if arguments.backend and not result[arguments.backend]["works"] else 0
 
 
@@ -70,13 +74,26 @@ def examine_core() -> dict[str, Any]:
     return core
 
 
+def examine_packages() -> list[str]:
+    """Problems of the installed packages, with the remedy: several distributions of ONNX Runtime share files, so that
+    installing or removing one damages the others.
+    """
+    several = sorted(set(packages_distributions().get("onnxruntime", ())))
+    if len(several) < 2:
+        return []
+    return [
+        f"{' and '.join(several)} overwrite one another's files; keep one: pip uninstall -y {' '.join(several)}, and "
+        f"then pip install {several[-1]}, or the one that has your provider"
+    ]
+
+
 def examine(name: str) -> dict[str, Any]:
-    """Version and devices of a backend, or why it does not work and the command that installs what it needs."""
+    """Version and devices of a backend, or the reason of its failure and the install command."""
     try:
-        info = backend_class(name).probe()
+        info = backend_class(name).declaration.probe()
     except BackendError as error:
         return {"works": False, "why": str(error), "install": install_hint(name) if name in backends() else None}
-    except Exception as error:  # a vendor's runtime may fail in any way
+    except Exception as error:  # a runtime may raise any exception
         return {"works": False, "why": f"{type(error).__name__}: {error}", "install": install_hint(name)}
     if not info.devices:
         why = f"version {info.version} is installed, and finds no device here"
@@ -84,12 +101,12 @@ def examine(name: str) -> dict[str, Any]:
     return {"works": True, "version": info.version, "devices": list(info.devices)}
 
 
-def _print(core: dict[str, Any], found: dict[str, dict[str, Any]]) -> None:
+def _print(core: dict[str, Any], found: dict[str, dict[str, Any]], problems: list[str]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     out = console()
-    cuda = "with its CUDA half" if core["cuda"] else "CPU-only (built without nvcc)"
+    cuda = "with its CUDA half" if core["cuda"] else "CPU-only (built without INFERSDK_CUDA=1)"
     out.print(f"infersdk {__version__}, Python {platform.python_version()}, native core {cuda}, SIMD {core['simd']}")
     out.print("GPU: ready" if core["gpu"] else f"GPU: {escape(core['why'])}")
     table = Table("backend", "works", "version", "devices, or what to do")
@@ -99,3 +116,5 @@ def _print(core: dict[str, Any], found: dict[str, dict[str, Any]]) -> None:
         else:
             table.add_row(name, "[red]no[/red]", state.get("version", ""), escape(state["why"]))
     out.print(table)
+    for problem in problems:
+        out.print(f"[red]problem:[/red] {escape(problem)}")

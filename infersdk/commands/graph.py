@@ -1,4 +1,4 @@
-"""`infersdk graph`: what is in an ONNX model, and edits of it, each checked before it is written."""
+"""`infersdk graph`: shows, lints and edits ONNX models; each edit is checked before it is written."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "graph",
         help="look into an ONNX model, lint it, and change it",
-        description="Shows what is in an ONNX model, tells what keeps it from running everywhere, and changes it: the "
-        "batch, the size of its input, pre- and postprocessing, parts and wholes.",
+        description="Shows the nodes of an ONNX model, finds obstacles to running it on all backends, and changes it: "
+        "batch, input size, preprocessing, postprocessing, parts.",
     )
     commands = parser.add_subparsers(dest="edit", metavar="COMMAND", required=True)
     for add in (_add_show, _add_lint, _add_trial, _add_passes, _add_parts):
@@ -43,13 +43,13 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
-# ---- looking ----
+# ---- show ----
 
 
 def _add_show(commands: Any) -> None:
     parser = _command(commands, "show", "list the nodes of a model, or its weights", _show)
     parser.add_argument("--operator", action="append", metavar="TYPE", help="only nodes of this type; repeatable")
-    parser.add_argument("--name", metavar="PATTERN", help="only of names that fit, '/model.24/*' say")
+    parser.add_argument("--name", metavar="PATTERN", help="only names that match, such as '/model.24/*'")
     parser.add_argument("--weights", action="store_true", help="weights and constants instead of nodes")
     parser.add_argument("--limit", type=int, default=200, metavar="N", help="rows at most (default: %(default)s)")
     add_json_argument(parser)
@@ -120,8 +120,8 @@ def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _add_lint(commands: Any) -> None:
-    parser = _command(commands, "lint", "tell what keeps a model from running everywhere, and mend it", _lint)
-    parser.add_argument("--fix", action="store_true", help="apply the edits that mend it, and write --output")
+    parser = _command(commands, "lint", "find obstacles to running a model on all backends, and fix them", _lint)
+    parser.add_argument("--fix", action="store_true", help="apply the fixes, and write --output")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --fix: the ONNX file to write")
     parser.add_argument("--trial", action="store_true", help="load it on the installed runtimes as well")
     add_custom_ops_argument(parser)
@@ -173,7 +173,7 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 
 def _print_findings(title: str, findings: Sequence[dict[str, str]]) -> None:
-    """Each rule once, with why it matters, and the places under it."""
+    """Prints each rule with its reason and its findings."""
     from rich.markup import escape
 
     out = console()
@@ -240,7 +240,7 @@ def _add_passes(commands: Any) -> None:
     parser.add_argument("--pad", type=float, default=114.0, help="the border's value (default: %(default)s)")
     parser = _add_pass(commands, "add-nms", "put decoding and NMS into a detector: boxes come out", _add_nms)
     parser.add_argument("--head", required=True, choices=("yolov5", "yolov8", "yolox"))
-    parser.add_argument("--conf", type=float, default=0.25, help="the least score (default: %(default)s)")
+    parser.add_argument("--conf", type=float, default=0.25, help="the minimum score (default: %(default)s)")
     parser.add_argument("--iou", type=float, default=0.45, help="overlap of boxes that are one (default: %(default)s)")
     parser.add_argument(
         "--nms", choices=("onnx", "infersdk"), default="onnx",
@@ -260,7 +260,7 @@ def _add_passes(commands: Any) -> None:
     parser.add_argument("--half-io", action="store_true", help="inputs and outputs in float16 too")
     parser = _add_pass(commands, "opset", "write a model in another version of the standard", _opset)
     parser.add_argument("version", type=int)
-    _add_pass(commands, "clean-up", "fold constants and take out what does nothing", _clean_up)
+    _add_pass(commands, "clean-up", "fold constants and remove unused nodes", _clean_up)
 
 
 def _add_pass(commands: Any, name: str, text: str, make: Callable[[argparse.Namespace], Pass]) -> Any:
@@ -276,7 +276,7 @@ def _apply(arguments: argparse.Namespace) -> int:
     graph = open_graph(arguments.model)
     nodes = len(graph.nodes())
     if not graph.apply(arguments.make(arguments)):
-        console().print("it is so already: the file is written as it was")
+        console().print("nothing to change: the file is written unchanged")
     return _write(graph, arguments, f"{nodes} nodes")
 
 
@@ -352,7 +352,7 @@ def _clean_up(arguments: argparse.Namespace) -> Pass:
     return CleanUp()
 
 
-# ---- parts and wholes ----
+# ---- parts ----
 
 
 def _add_parts(commands: Any) -> None:
@@ -367,7 +367,7 @@ def _add_parts(commands: Any) -> None:
     parser = _command(commands, "join", "put one model behind another", _join)
     parser.add_argument("other", type=Path)
     parser.add_argument(
-        "--connect", action="append", metavar="OUTPUT=INPUT", help="what goes where (default: in order); repeatable"
+        "--connect", action="append", metavar="OUTPUT=INPUT", help="connected values (default: in order); repeatable"
     )
     _add_output(parser)
     parser = _command(commands, "rename", "give nodes and values other names", _rename)
@@ -393,7 +393,7 @@ def _split(arguments: argparse.Namespace) -> int:
     if not at:
         raise ConfigError(f"{arguments.model} has no layers with weights to cut behind; give --at NAME,NAME")
     if set(at) == set(outputs):
-        raise ConfigError(f"nothing comes behind {', '.join(at)}; say by --at where to cut")
+        raise ConfigError(f"nothing comes behind {', '.join(at)}; give --at NAME,NAME")
     for part, path in ((graph.extract(inputs, at), arguments.head), (graph.extract(at, outputs), arguments.tail)):
         part.check()
         part.save(path)

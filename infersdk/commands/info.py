@@ -1,27 +1,32 @@
-"""`infersdk info`: what a model file says of itself."""
+"""`infersdk info`: describes a model file."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, ModelFormatError
-from ..model_source import ModelSource
-from ..registry import named_model
+from ..core.formats import FORMATS, FileFormat
+from ..core.model_source import ModelSource
+from ..errors import BackendUnavailableError, ConfigError, ModelFormatError
+from ..loading.registry import backend_class, backends, named_model
 from .common import add_json_argument, console, print_json
+from .unpack import add_secrets
+
+if TYPE_CHECKING:
+    from ..models.description import ModelDescription
 
 
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "info",
         help="inputs, outputs, precision and metadata of a model",
-        description="Shows what a model file says of itself, without running it: an ONNX model, an OpenVINO IR, or a "
-        "TensorRT engine with its manifest. A model of another framework is converted to ONNX first, as detect does "
-        "it. Of other files it says what they are, and what helps.",
+        description="Shows the inputs, outputs and metadata of a model file, and the wrapper that models.load() takes, "
+        "without running it. It reads ONNX models, TensorRT engines with their manifest, and the formats of the "
+        "installed backends. Models of other frameworks are converted to ONNX first, as in load().",
     )
     parser.add_argument("model", type=Path)
+    add_secrets(parser)
     add_json_argument(parser)
     parser.set_defaults(func=run)
 
@@ -31,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.table import Table
 
     source = ModelSource.of(named_model(arguments.model))
-    result = _described(source)
+    result = _bundle(arguments) if source.format is FORMATS["bundle"] else _described(source)
     result["pixels"] = _pixels(result["metadata"])
     if arguments.json:
         print_json({"model": str(arguments.model), **result})
@@ -48,8 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _texts(name: str, value: Any) -> list[str]:
     """The rows of an entry."""
-    if name == "metadata" or value in (None, {}, []):
+    if name in ("metadata", "types") or value in (None, {}, []):
         return []
+    if name == "nearly":
+        return [f"{kind}, but {reason}" for kind, reason in value.items()]
     if name in ("inputs", "outputs"):
         return [f"{one['name']}: {one['dtype']} {_shape(one['shape'])}" for one in value]
     if name == "pixels":
@@ -70,33 +77,89 @@ def _short(value: Any) -> str:
 
 
 def _described(source: ModelSource) -> dict[str, Any]:
-    """What a file says, by the names of the rows.
+    """The description of a file, by the names of the rows.
 
     Raises:
-        ModelFormatError: it is of another format; the message says which, and what helps.
-        BackendUnavailableError: what reads or converts it is not installed.
+        ModelFormatError: the format is not supported.
+        BackendUnavailableError: the reader or converter of the format is not installed.
         UnsupportedModelError: it cannot be converted.
     """
-    readers: dict[str, Callable[[ModelSource], dict[str, Any]]] = {
-        "onnx": _onnx, "openvino": _loaded("openvino"), "ort": _loaded("onnxruntime"), "tensorrt": _engine,
-        "tensorrt-rtx": _engine,
-    }  # fmt: skip
-    if (kind := source.format) is None:
-        return _onnx(source)  # which says what is wrong with it
+    kind = source.format
+    if kind is None or kind.key == "onnx":
+        return {"format": FORMATS["onnx"].title, **_onnx(source)}  # raises for an unknown format
+    if kind.key in ("tensorrt", "tensorrt-rtx"):
+        return {"format": kind.title, **_engine(source)}
+    reader = _reader_of(kind)
     if kind.importer:
         from ..importers.loading import converted_source
 
-        return {"format": f"{kind.title}, converted to ONNX", **_onnx(converted_source(source, {}))}
-    if kind.key not in readers:
+        try:
+            return {"format": f"{kind.title}, converted to ONNX", **_onnx(converted_source(source, {}))}
+        except BackendUnavailableError:  # no converter
+            if reader is None:
+                raise
+    if reader is None:
         raise ModelFormatError(f"{str(source)!r} is {kind.title}; {kind.help_for(str(source))}")
-    return {"format": kind.title, **readers[kind.key](source)}
+    return {"format": f"{kind.title}, read by backend {reader!r}", **_loaded(source, reader)}
+
+
+def _bundle(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The manifest of a bundle, and its model. The model of an encrypted one only where there is a key."""
+    from ..bundles import Bundle
+
+    bundle = Bundle(arguments.model, key=arguments.key, trust=arguments.trust)
+    manifest = bundle.manifest
+    result = {
+        "format": FORMATS["bundle"].title,
+        "name": f"{manifest.name} {manifest.version}".strip(),
+        "licence": manifest.licence,
+        "origin": manifest.origin,
+        "wrapper": manifest.type,
+        "settings": manifest.settings,
+        "forms": [form.precision for form in manifest.forms],
+        "signed_by": manifest.signer or "not signed",
+        "encrypted": "yes" if manifest.encryption is not None else "no",
+        "created_by": manifest.created_by,
+        "metadata": {},
+    }
+    if manifest.encryption is None or arguments.key is not None:
+        result = {**_onnx(bundle.source()), **result}
+    return result
+
+
+def _reader_of(kind: FileFormat) -> str | None:
+    """The first installed backend that reads a format directly."""
+    for name in backends():
+        try:
+            if kind.key in (backend_class(name).declaration.formats or ()):
+                return name
+        except BackendUnavailableError:
+            continue
+    return None
+
+
+def _wrapper(model: ModelDescription, fitting: list[str]) -> dict[str, Any]:
+    """The wrapper that `models.load()` chooses for a model."""
+    from ..models.loading import nearly_fitting
+    from ..models.registry import TYPES, looks_like
+
+    if len(fitting) == 1:
+        said = f"{fitting[0]} (infersdk.models.{TYPES[fitting[0]].__name__})"
+    elif fitting:
+        said = f"{' or '.join(fitting)}: models.load() runs the model to decide, and asks for type= where it cannot"
+    else:
+        said = f"none: it looks like {looks_like(model)}"
+    nearly = {} if fitting else nearly_fitting(model)
+    return {"wrapper": said, "types": fitting, "nearly": nearly}
 
 
 def _onnx(source: ModelSource) -> dict[str, Any]:
     from ..graph import onnx_info
+    from ..models.loading import types_of_file
 
     info = onnx_info(source)
     return {
+        **_wrapper(*types_of_file(source)),
         "inputs": [_spec(spec) for spec in info.inputs],
         "outputs": [_spec(spec) for spec in info.outputs],
         "opset": info.opset,
@@ -109,32 +172,33 @@ def _onnx(source: ModelSource) -> dict[str, Any]:
     }
 
 
-def _loaded(backend: str) -> Callable[[ModelSource], dict[str, Any]]:
-    """Reads the formats of one backend, by loading them."""
+def _loaded(source: ModelSource, backend: str) -> dict[str, Any]:
+    """The description by a backend that loads the file."""
+    from ..loading.registry import load
+    from ..models.description import ModelDescription
+    from ..models.loading import fitting_types
 
-    def read(source: ModelSource) -> dict[str, Any]:
-        from ..registry import load
-
-        with load(source, backend) as infer:
-            return {
-                "inputs": [_spec(spec) for spec in infer.input_specs],
-                "outputs": [_spec(spec) for spec in infer.output_specs],
-                "precision": f"{infer.precision} on {infer.device}",
-                "metadata": dict(infer.metadata),
-            }
-
-    return read
+    with load(source, backend) as infer:
+        model = ModelDescription.of(infer)
+        return {
+            **_wrapper(model, fitting_types(model)),
+            "inputs": [_spec(spec) for spec in infer.input_specs],
+            "outputs": [_spec(spec) for spec in infer.output_specs],
+            "precision": f"{infer.precision} on {infer.device}",
+            "metadata": dict(infer.metadata),
+        }
 
 
 def _engine(source: ModelSource) -> dict[str, Any]:
-    """What its manifest says. The engine itself shows only its version, and only on a GPU."""
-    from ..cache import read_manifest
+    """The description in the manifest; an engine itself contains only its version."""
+    from ..core.cache import read_manifest
 
     manifest = read_manifest(Path(f"{source}.json"))
     if manifest is None:
         return {"manifest": f"not found: {source}.json", "metadata": {}}
     details = manifest.details
     return {
+        **_wrapper_of_engine(source.name, details),
         "inputs": details.get("inputs", []),
         "outputs": details.get("outputs", []),
         "built_by": f"{manifest.backend} {details.get('version', '')}".strip(),
@@ -147,12 +211,28 @@ def _engine(source: ModelSource) -> dict[str, Any]:
     }
 
 
+def _wrapper_of_engine(name: str, details: dict[str, Any]) -> dict[str, Any]:
+    """As `_wrapper()`, from the inputs and outputs of a manifest."""
+    import numpy as np
+
+    from ..core.tensor_spec import TensorSpec
+    from ..models.description import ModelDescription
+    from ..models.loading import fitting_types
+
+    inputs, outputs = (
+        [TensorSpec(one["name"], np.dtype(one["dtype"]), tuple(one["shape"])) for one in details.get(side, ())]
+        for side in ("inputs", "outputs")
+    )
+    model = ModelDescription.of_specs(name, inputs, outputs, details.get("metadata", {}))
+    return _wrapper(model, fitting_types(model))
+
+
 def _profile(profile: dict[str, Any]) -> str:
     return "; ".join(f"{name} {' to '.join(map(_shape, (low, high)))}" for name, (low, _, high) in profile.items())
 
 
 def _pixels(metadata: dict[str, str]) -> dict[str, Any]:
-    """What the metadata says of a classifier's pixels."""
+    """The pixel settings of a classifier in the metadata."""
     from ..models.pixel_metadata import pixel_settings
 
     task = metadata.get("task", metadata.get("model_type", "classify")).lower()

@@ -1,10 +1,10 @@
 """Ctrl-C and SIGTERM in the command line.
 
-The initialisation of a compiled module calls Python functions. An exception in one of them goes through C++ code that
-may not expect it: pybind11 and nanobind end the process then, and NumPy raises an ImportError. So an interrupt that
-comes meanwhile is sent again a little later.
+The initialisation of a compiled module calls Python functions. Exceptions in them pass through C++ code:
+pybind11 and nanobind abort the process, and NumPy raises an ImportError. An interrupt at that time is therefore sent
+again a little later.
 
-The library does nothing of this: signals belong to the process, and the process to the product that it runs.
+Only the command line handles signals; the library leaves them to the application.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Interruption", "Terminated", "interrupts", "sigterm_interrupts"]
 
-#: Seconds after which an interrupt that came in the initialisation of a module is sent again.
+#: Seconds after which an interrupt during the initialisation of a module is sent again.
 _AGAIN = 0.02
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came. What Ctrl-C ends, and what is written then, it ends and writes alike; the exit code is 143."""
+    """SIGTERM was received. It is handled like Ctrl-C, with exit code 143."""
 
 
 class Interruption:
-    """What to raise after the results of an interrupted command are written: `Terminated` once SIGTERM came."""
+    """The exception to raise after the results of an interrupted command are written."""
 
     def __init__(self) -> None:
         self.kind: type[KeyboardInterrupt] = KeyboardInterrupt
@@ -38,10 +38,9 @@ class Interruption:
 
 @contextlib.contextmanager
 def interrupts(number: int = signal.SIGINT) -> Iterator[Interruption]:
-    """The signal raises KeyboardInterrupt, or `Terminated`, within the block, but not while a module is initialised.
+    """Raises KeyboardInterrupt or `Terminated` for the signal, but not while a module is initialised.
 
-    Elsewhere than in the main thread, and where SIGINT is ignored or has a handler of the caller of `main()`, nothing
-    changes.
+    It does nothing outside of the main thread, and if SIGINT is ignored or has a custom handler.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -62,7 +61,7 @@ def interrupts(number: int = signal.SIGINT) -> Iterator[Interruption]:
                 return
             frame = frame.f_back
         if number == signal.SIGTERM:
-            signal.signal(number, signal.SIG_IGN)  # a second one must not end the writing
+            signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt writing
         raise interruption.kind
 
     before = signal.getsignal(number)
@@ -74,11 +73,11 @@ def interrupts(number: int = signal.SIGINT) -> Iterator[Interruption]:
         yield interruption
     finally:
         signal.signal(number, before)
-        if waiting:  # the block ended before
+        if waiting:  # the block ended before the timer
             waiting[0].cancel()
             raise interruption.kind
 
 
 def sigterm_interrupts() -> contextlib.AbstractContextManager[Interruption]:
-    """SIGTERM raises `Terminated`, so that what was measured so far is written."""
+    """Raises `Terminated` for SIGTERM, so that partial results are written."""
     return interrupts(signal.SIGTERM)

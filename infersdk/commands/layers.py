@@ -1,4 +1,4 @@
-"""`infersdk layers`: what a runtime made of a model, layer by layer, and where the time goes."""
+"""`infersdk layers`: the layers of a model in a runtime, with their times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROWS = 30
 def register(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "layers",
-        help="show what a runtime made of a model: fused nodes, precisions, formats, and the time of each layer",
+        help="show the layers of a model in a runtime: fused nodes, precisions, formats and times",
         description="Runs a model with the runtime's profiler, and shows, for the nodes of the original model, which "
         "layers compute them, how, and in what time. Two backends are shown side by side.",
     )
@@ -64,7 +64,7 @@ def register(subparsers: Any) -> None:
     output.add_argument("--all", action="store_true", help=f"all rows, not {_ROWS}")
     output.add_argument("--html", type=Path, metavar="FILE", help="write a page: the graph, a flame, and the table")
     output.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for https://ui.perfetto.dev")
-    add_json_argument(output)  # type: ignore[arg-type]
+    add_json_argument(output)
     parser.set_defaults(func=run)
 
 

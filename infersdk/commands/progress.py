@@ -3,8 +3,8 @@
 ::
 
     with show_progress(quiet=arguments.json) as progress:
-        report = bench(combinations, progress=progress.report)     # knows how much of everything is done
-        with progress.stage("calibrating", len(images)) as advance:  # knows how much of one stage is done
+        report = bench(combinations, progress=progress.report)     # the share of all work
+        with progress.stage("calibrating", len(images)) as advance:  # the share of one stage
             observe(images, progress=lambda step, done: advance(done))
 """
 
@@ -17,33 +17,33 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, TextIO
 
-from .._text import printable
+from ..core.text import printable
 from .common import console
 
 __all__ = ["ProgressReporter", "duration", "show_progress"]
 
-#: In a pipe: seconds from one line of a stage to the next, and to the first that says how long it will take.
+#: In a pipe: seconds between lines of a stage, and before its first estimate.
 EVERY, FIRST = 30.0, 2.0
-#: From this share on the time that has passed says how long the rest takes.
+#: The remaining time is estimated from this share on.
 KNOWN = 0.05
 
 
 class ProgressReporter(ABC):
-    """Where a command reports what it does."""
+    """Receives the progress of a command."""
 
     @abstractmethod
     def report(self, stage: str, share: float, detail: str = "") -> None:
-        """Now in `stage`, with `share` (0 to 1) of the whole work done; `detail` is what within the stage."""
+        """Reports the stage, the completed share (0 to 1) of all work, and a detail of the stage."""
 
     @abstractmethod
     def stage(
         self, title: str, total: float | None = 1.0, unit: str = ""
     ) -> contextlib.AbstractContextManager[Callable[[float], None]]:
-        """A stage of its own, in a `with` statement: call what it gives with how much of `total` is done.
+        """A context manager for one stage; call its value with the completed part of `total`.
 
         Args:
-            total: None where it is unknown, as with a camera.
-            unit: what is counted, such as "frames": then counts and their rate are shown, too.
+            total: None if it is unknown, as for a camera.
+            unit: the counted items, such as "frames"; counts and rate are then shown.
         """
 
 
@@ -52,8 +52,8 @@ def show_progress(*, quiet: bool = False, expected: float | None = None) -> Iter
     """Shows progress on stderr.
 
     Args:
-        quiet: shows nothing, as with `--json`.
-        expected: seconds that all of it takes as far as that is known before; `report()` goes by it at first.
+        quiet: show nothing, as with `--json`.
+        expected: estimated total seconds, used until the progress is known better.
     """
     if quiet:
         yield _Silent()
@@ -71,7 +71,7 @@ def show_progress(*, quiet: bool = False, expected: float | None = None) -> Iter
 
 
 def duration(seconds: float) -> str:
-    """As a person says it: `"45 s"`, `"3 min 20 s"`, `"1 h 05 min"`."""
+    """Formats seconds: `"45 s"`, `"3 min 20 s"`, `"1 h 05 min"`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -81,7 +81,7 @@ def duration(seconds: float) -> str:
 
 
 class _Estimate:
-    """How long is left, by what has passed and how much is done."""
+    """Estimates the remaining time from the elapsed time and the completed share."""
 
     def __init__(self, clock: Callable[[], float], expected: float | None = None) -> None:
         self._clock, self._start, self._expected = clock, clock(), expected
@@ -91,7 +91,7 @@ class _Estimate:
         return self._clock() - self._start
 
     def left(self, share: float) -> float | None:
-        """Seconds; None while nothing is known."""
+        """The remaining seconds; None if unknown."""
         if share >= KNOWN and self.passed > 0.5:
             return self.passed * (1 - share) / min(share, 1.0)
         return None if self._expected is None else max(self._expected - self.passed, 0.0)
@@ -158,7 +158,7 @@ class _Lines(ProgressReporter):
 
 
 class _Bars(ProgressReporter):
-    """A bar of the whole, and one for each stage that knows its own share."""
+    """A bar for the whole command, and one for each stage."""
 
     def __init__(self, bars: Any, expected: float | None) -> None:
         self._bars = bars

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._files import atomic_write, image_files
+from ..core.files import atomic_write, image_files
+from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
-from ..model_source import ModelSource
-from .common import add_json_argument, add_wrapper_arguments, console, given_settings, print_json, wrapper_arguments
+from .common import add_json_argument, console, print_json
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
+from .wrapper_options import add_wrapper_options, wrapper_settings
 
 if TYPE_CHECKING:
     from ..models.vision import VisionModel
@@ -76,9 +77,7 @@ def register(subparsers: Any) -> None:
     )
     group.add_argument("--layers", action="store_true", help="list the layers that can be quantised, and do nothing")
     group = parser.add_argument_group("the wrapper, which preprocesses and is measured")
-    add_wrapper_arguments(group)
-    group.add_argument("--preset", help="of a classifier: imagenet, caffe, inception or unit")
-    group.add_argument("--resize", type=int, help="of a classifier: the shorter side before the crop")
+    add_wrapper_options(parser, group)
     group.add_argument(
         "--backend", default="onnxruntime", help="what the file is for, and is measured on (default: %(default)s)"
     )
@@ -98,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and not value >= low:
             raise ConfigError(f"--{name.replace('_', '-')} is a number from {low}, not {value}")
-    ModelSource.of(arguments.model)  # first of all: a path that no runtime can open
+    ModelSource.of(arguments.model)  # checks the path first
     target = arguments.target or quant.scheme_of_backend(arguments.backend).name
     if arguments.layers:
         _list(quant.plan(arguments.model, target, exclude=arguments.exclude), as_json=arguments.json)
@@ -164,7 +163,7 @@ def _known_table(arguments: argparse.Namespace) -> Any:
 
 
 def _keep(work: Workflow, file: Path) -> None:
-    """Writes what was observed before an interruption, and says so on stderr."""
+    """Writes the calibration of an interrupted command, and reports it on stderr."""
     out = console(stderr=True)
     if work.made is not None:
         out.print(f"written: {work.made.path}; not measured to the end", soft_wrap=True, markup=False)
@@ -197,15 +196,15 @@ def _images(places: Sequence[Path], limit: int | None) -> list[Path]:
 
 
 def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str, OpenWrapper]]:
-    """The other targets whose backends are installed, each with what opens a wrapper there."""
+    """The other targets with installed backends, each with a function that opens a wrapper."""
     from .. import quant
-    from ..registry import backend_class, backends
+    from ..loading.registry import backend_class, backends
 
     result: list[tuple[str, OpenWrapper]] = []
     for backend in backends():
         if backend != target and backend in quant.SCHEMES:
             try:
-                backend_class(backend).probe()
+                backend_class(backend).declaration.probe()
             except BackendError:
                 continue
             result.append((backend, functools.partial(_wrapper, arguments, backend=backend, device=None)))
@@ -215,15 +214,14 @@ def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str
 def _wrapper(
     arguments: argparse.Namespace, path: Path, *, backend: str | None = None, device: str | None = None
 ) -> VisionModel[Any]:
-    """The wrapper for a model file: as asked for, or by its output."""
+    """The wrapper for a model file, by --type or by its outputs."""
     from .. import models
 
-    own = given_settings(arguments, ("preset", "resize"))
-    on = backend or arguments.backend
-    return models.load(path, on, device=device if backend else arguments.device, **wrapper_arguments(arguments), **own)
+    on, device = (backend, device) if backend else (arguments.backend, arguments.device)
+    return models.load(path, on, device=device, type=arguments.type, **wrapper_settings(arguments))
 
 
-# ---- what is shown ----
+# ---- output ----
 
 
 def _list(planned: Plan, *, as_json: bool) -> None:
@@ -257,7 +255,7 @@ def _summary(work: Workflow) -> dict[str, Any]:
         "layers": len(made.layers),
         "floating": list(made.floating),
         "agreement": work.agreement.percent if work.agreement else None,
-        "score_shift": work.agreement.score_shift if work.agreement else None,
+        "score_shift": work.agreement.score_shift if work.agreement and work.agreement.shifts else None,
         "measured": len(work.compared) if work.agreement else 0,
         "decode_head": dict(zip(("fp32", "int8"), work.decode_heads, strict=True)) if work.decode_heads else None,
     }
@@ -302,10 +300,9 @@ def _show(arguments: argparse.Namespace, work: Workflow) -> None:
         soft_wrap=True,
     )
     if (agreement := work.agreement) is not None:
+        shift = f"; scores shift by {agreement.score_shift:+.4f}" if agreement.shifts else ""
         out.print(
-            f"results agree with FP32 by {agreement.percent:.1f}% on {len(work.compared)} images; scores shift by "
-            f"{agreement.score_shift:+.4f}",
-            soft_wrap=True,
+            f"results agree with FP32 by {agreement.percent:.1f}% on {len(work.compared)} images{shift}", soft_wrap=True
         )
         if work.search is not None and not work.search.reached:
             limits = f"--max-drop {arguments.max_drop:g}"
@@ -323,7 +320,7 @@ def _show(arguments: argparse.Namespace, work: Workflow) -> None:
 
 
 def _show_decoding(work: Workflow) -> None:
-    """What runs of a detector are compared: with the decoding of its boxes, or without."""
+    """Explains whether the compared runs of a detector include the decoding of boxes."""
     heads = work.decode_heads
     if heads is None or "native" not in heads:
         return
@@ -338,7 +335,7 @@ def _show_search(work: Workflow) -> None:
 
     assert work.search is not None
     out = console()
-    table = Table(title="what layers in floating point give, and cost", title_justify="left")
+    table = Table(title="effect and cost of layers in floating point", title_justify="left")
     for head in ("layers", "agreement", "ms more"):
         table.add_column(head, justify="right")
     table.add_column("")

@@ -1,4 +1,4 @@
-"""`infersdk doctor --selftest BACKEND`: builds a packaged model, runs it, and compares what comes out."""
+"""`infersdk doctor --selftest BACKEND`: builds a packaged model, runs it, and compares the outputs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..bench.machine import describe_machine
+from ..core.target import Target
 from ..data import CLASSIFIER, DETECTOR, IMAGE
 from ..errors import BackendUnavailableError, DeviceUnavailableError, PrecisionUnavailableError, ShapeError
-from ..registry import backend_class, load
-from ..target import Target
+from ..loading.registry import backend_class, load
 
 if TYPE_CHECKING:
     from ..models import Detections
@@ -25,21 +25,21 @@ __all__ = ["SelfTest", "line_of", "text_of"]
 #: The largest difference of an output that is taken for the same: scores lie in 0 to 1, edges in 0 to 320 pixels. GPUs
 #: may round the factors of FP32 products to TF32.
 TOLERANCES = {"fp32": 2e-2, "tf32": 0.5, "fp16": 4.0}
-#: The least share of the digits of the packaged image that are found, with no more than so many wrong ones.
+#: Minimum share of the digits found in the packaged image, and maximum number of wrong ones.
 FOUND, WRONG = 0.9, 2
 BATCH = 4
 
 
 class _SkippedError(Exception):
-    """A step that this backend does not take; the message says why."""
+    """The step does not apply to this backend; the message has the reason."""
 
 
 class SelfTest:
-    """The steps of a self-test, and what came of them.
+    """The steps of a self-test and their results.
 
     Args:
-        target: what is tested: `"tensorrt"`, `"onnxruntime@cuda:0"`.
-        say: called with a line for each step when it is done.
+        target: the backend: `"tensorrt"`, `"onnxruntime@cuda:0"`.
+        say: called with a line after each step.
 
     Attributes:
         steps: for each step its `name`, `result` (`"passed"`, `"failed"`, `"skipped"`), `seconds` and `detail`.
@@ -56,7 +56,7 @@ class SelfTest:
         return all(step["result"] != "failed" for step in self.steps)
 
     def report(self) -> dict[str, Any]:
-        """What to paste into an issue: the machine, the versions, and the steps."""
+        """The report: machine, versions and steps."""
         return {
             "target": str(self.target),
             "passed": self.passed,
@@ -71,9 +71,9 @@ class SelfTest:
         Raises:
             BackendError: the backend, or its device, is not available here.
         """
-        info = backend_class(self.target.backend).probe()
+        info = backend_class(self.target.backend).declaration.probe()
         self._note("runtime", "passed", 0.0, f"{info.version}, devices: {', '.join(info.devices) or 'none'}")
-        # What is built here is built now, and kept nowhere else.
+        # A temporary cache, so that engines are built now.
         with tempfile.TemporaryDirectory(prefix="infersdk-selftest-") as folder:
             self._cache: dict[str, Any] = {"cache_dir": folder} if self._has_option("cache_dir") else {}
             self._step("load, built", self._load)
@@ -89,7 +89,7 @@ class SelfTest:
             if self._has_option("cuda_graph"):
                 self._step("CUDA graphs", self._graphs)
 
-    # ---- steps: each returns what to say of it ----
+    # ---- steps: each returns its detail ----
 
     def _load(self) -> str:
         with self._network() as infer:
@@ -150,14 +150,14 @@ class SelfTest:
                 detail = self._check_digits(detector(IMAGE))
             return detail
 
-    # ---- what they share ----
+    # ---- helpers ----
 
     @property
     def _device(self) -> str:
-        return self.target.device or backend_class(self.target.backend).default_device
+        return self.target.device or backend_class(self.target.backend).declaration.default_device
 
     def _has_option(self, name: str) -> bool:
-        return name in backend_class(self.target.backend).Options.__struct_fields__
+        return name in backend_class(self.target.backend).declaration.options.__struct_fields__
 
     def _network(self, model: Any = DETECTOR, **settings: Any) -> Any:
         return load(model, **{**self.target.arguments, "max_batch": BATCH, **settings}, **self._cache)
@@ -215,7 +215,7 @@ class SelfTest:
             raise  # there is nothing to test
         except _SkippedError as reason:
             result, detail = "skipped", str(reason)
-        except Exception as error:  # a runtime may fail in any way; the report has it all
+        except Exception as error:  # a runtime may raise any exception; the report shows it
             where = traceback.extract_tb(error.__traceback__)[-1]
             result = "failed"
             detail = f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._text import logger
+from ..core.text import logger
 from .common import console, given_settings
 
 if TYPE_CHECKING:

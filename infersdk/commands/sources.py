@@ -1,4 +1,4 @@
-"""What a command line names: files, folders, patterns, addresses, cameras; and whether each is an image or a video."""
+"""The sources of a command: files, folders, patterns, URLs and cameras, each an image or a video."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from .._files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from ..errors import BackendUnavailableError, ConfigError, ImageError, VideoError
 from ..image.sources import is_http
+from .common import STAGES, stages
 from .stderr import say
 
 if TYPE_CHECKING:
     from ..image import HostImage
-    from ..models import Timings
-    from .json_lines import Emit
+    from ..models import ImageModel
+    from .row_files import Emit
 
 __all__ = ["Images", "Source", "SourceImage", "drawn_paths", "find_sources"]
 
-Result_co = TypeVar("Result_co", covariant=True)
-
-#: What a server calls a video; those of playlists, and of a camera that sends one JPEG file after another.
+#: Content types of videos: playlists, and cameras that send a sequence of JPEG files.
 _VIDEO_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "application/dash+xml",
                 "multipart/x-mixed-replace")  # fmt: skip
 _UNKNOWN_TYPES = ("", "application/octet-stream", "binary/octet-stream")
@@ -37,11 +36,11 @@ class Source:
     """An image or a video.
 
     Attributes:
-        name: what messages and results call it: the path or the address.
-        is_video: else it is an image.
-        is_live: a stream or a camera, which does not wait.
-        below: its path below the folder that was searched; for all others the file name alone.
-        body: the image file that was downloaded; None for all that is read by its name.
+        name: the path or URL in messages and results.
+        is_video: whether it is a video; otherwise it is an image.
+        is_live: whether it is a stream or a camera.
+        below: the path below the searched folder; for other sources the file name.
+        body: the downloaded image file; None if it is read by its name.
         error: why an address gives neither an image nor a video.
     """
 
@@ -139,42 +138,32 @@ class SourceImage(NamedTuple):
     image: HostImage
     seconds: float
 
-    def run(self, model: _ImageModel[Result_co]) -> Result_co:
-        """The model's result of the image; `model.timings` counts the reading, too."""
+    def run(self, model: ImageModel[Any]) -> tuple[Any, dict[str, float]]:
+        """The model's result, and milliseconds by stage. A composition of models has no stages of its own."""
+        before, start = model.timings, perf_counter()
         result = model(self.image)
-        model.timings.read += self.seconds
-        return result
+        seconds = perf_counter() - start
+        own = {} if model.timings is before else stages(model.timings)
+        own |= {"read": round(self.seconds * 1e3, 3), "total": round((self.seconds + seconds) * 1e3, 3)}
+        return result, {name: own[name] for name in STAGES if name in own}
 
 
-class _ImageModel(Protocol[Result_co]):
-    """A model that takes an image, alone or in parts."""
-
-    @property
-    def timings(self) -> Timings: ...
-
-    def __call__(self, image: HostImage, /) -> Result_co: ...
-
-
-def find_sources(given: Sequence[str], *, recursive: bool = False, videos: bool = True) -> list[Source]:
-    """All images and videos that the arguments name, in their order; those of a folder by their paths.
+def find_sources(given: Sequence[str], *, recursive: bool = False) -> list[Source]:
+    """All images and videos of the arguments, in order; files of a folder by their paths.
 
     Args:
         given: paths of files or folders, patterns (`"shots/*.jpg"`, `**` goes through all folders), `http(s)://`
             addresses, whose content type tells images from videos, other addresses (`rtsp://...`) and cameras
             (`/dev/video0`).
         recursive: folders with all that is in them.
-        videos: whether videos are taken; otherwise a folder's are passed over, and one that is named is an error.
 
     Raises:
-        ConfigError: a folder or a pattern has nothing in it, or a video is named where none is taken.
+        ConfigError: a folder or a pattern has nothing in it.
     """
-    result = [source for name in given for source in _expand(name, recursive=recursive, videos=videos)]
-    if not videos and (wrong := [source.name for source in result if source.is_video]):
-        raise ConfigError(f"{wrong[0]!r} is a video; this command takes images")
-    return result
+    return [source for name in given for source in _expand(name, recursive=recursive)]
 
 
-def _expand(name: str, *, recursive: bool, videos: bool) -> Iterator[Source]:
+def _expand(name: str, *, recursive: bool) -> Iterator[Source]:
     path = Path(name)
     if is_http(name):
         try:
@@ -184,7 +173,7 @@ def _expand(name: str, *, recursive: bool, videos: bool) -> Iterator[Source]:
     elif _is_stream(name):
         yield Source(name, True, _file_name(name, ".mp4"), is_live=True)
     elif os.path.isdir(path):
-        yield from _of_folder(path, recursive=recursive, videos=videos)
+        yield from _of_folder(path, recursive=recursive)
     elif glob.has_magic(name) and not os.path.lexists(path):
         files = sorted(match for match in glob.glob(name, recursive=True) if os.path.isfile(match))
         if not files:
@@ -194,8 +183,8 @@ def _expand(name: str, *, recursive: bool, videos: bool) -> Iterator[Source]:
         yield _of_file(name)
 
 
-def _of_folder(folder: Path, *, recursive: bool, videos: bool) -> Iterator[Source]:
-    suffixes = IMAGE_SUFFIXES | (VIDEO_SUFFIXES if videos else set())
+def _of_folder(folder: Path, *, recursive: bool) -> Iterator[Source]:
+    suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
     def search(pattern: str) -> list[Path]:
         return sorted(p for p in folder.glob(pattern) if p.suffix.lower() in suffixes and p.is_file())
@@ -204,7 +193,7 @@ def _of_folder(folder: Path, *, recursive: bool, videos: bool) -> Iterator[Sourc
     if not files:
         below = not recursive and search("**/*")
         hint = f"; {len(below)} are in folders below it: --recursive" if below else ""
-        raise ConfigError(f"the folder {str(folder)!r} has no image{' or video' if videos else ''} in it{hint}")
+        raise ConfigError(f"the folder {str(folder)!r} has no image or video in it{hint}")
     for file in files:
         is_video = file.suffix.lower() in VIDEO_SUFFIXES
         yield Source(str(file), is_video, PurePosixPath(file.relative_to(folder).as_posix()))
@@ -220,7 +209,7 @@ def _is_stream(name: str) -> bool:
 
 
 def _is_video_file(name: str) -> bool:
-    """By its suffix, or else by what is in it."""
+    """Whether a file is a video, by its suffix or its content."""
     suffix = Path(name).suffix.lower()
     if suffix in VIDEO_SUFFIXES:
         return True
@@ -242,7 +231,7 @@ def _is_video_file(name: str) -> bool:
 
 def _of_address(url: str) -> Source:
     """Asks the server; an image is downloaded, a video is left to its decoder."""
-    from .._http import get, without_password
+    from ..image.http import get, without_password
 
     suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
     may_be_video = suffix not in IMAGE_SUFFIXES
@@ -270,7 +259,7 @@ def _is_image(body: bytes) -> bool:
 
 
 def _file_name(name: str, suffix: str) -> PurePosixPath:
-    """A file name for what is drawn of an address or a camera: letters and numbers of it, and a suffix."""
+    """A file name for the drawing of a URL or a camera: its letters and digits, and a suffix."""
     path = urlsplit(name).path if is_http(name) else name
     stem, own = os.path.splitext(PurePosixPath(path).name if is_http(name) else path)
     known = own.lower() in (IMAGE_SUFFIXES if suffix == ".png" else VIDEO_SUFFIXES)
@@ -278,11 +267,11 @@ def _file_name(name: str, suffix: str) -> PurePosixPath:
     return PurePosixPath(f"{text}{own if known and is_http(name) else suffix}")
 
 
-# ---- where the drawings go ----
+# ---- paths of drawings ----
 
 
 def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | None]:
-    """Where the drawing of each source goes: `output` itself for a single one, else below it.
+    """The path of the drawing of each source: `output` for a single source, else a file below it.
 
     Raises:
         ConfigError: `output` is one file and there are several sources, two of them would go to one file, or one would

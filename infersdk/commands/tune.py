@@ -36,10 +36,10 @@ def register(subparsers: Any) -> None:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="for all of it; what is under way then is ended (default: %(default)g)",
+        help="time for the whole search (default: %(default)g)",
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("tuned.toml"), help="(default: %(default)s)")
-    group = parser.add_argument_group("what is tried")
+    group = parser.add_argument_group("candidates")
     group.add_argument("--backends", metavar="NAME,NAME", help="(default: all that are installed and find a device)")
     group.add_argument("--precision", metavar="FP32,BF16", help="(default: the model's own, bf16 and fp16)")
     group.add_argument("--batch", metavar="1,8,32", help="(default: 1 for latency, 1 to 32 for throughput)")
@@ -50,13 +50,13 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from .._files import atomic_write
     from ..bench.candidates import candidates
     from ..bench.plan import usable_backends
     from ..bench.tune import tune
     from ..bench.tuned_file import tuned_toml
-    from ..model_source import ModelSource
-    from ..precision import check_precision
+    from ..core.files import atomic_write
+    from ..core.model_source import ModelSource
+    from ..core.precision import check_precision
 
     for model in arguments.models:
         ModelSource.of(model)

@@ -1,4 +1,4 @@
-"""An operator declared once, for ONNX, PyTorch and every backend.
+"""Custom operators, declared once for ONNX, PyTorch and all backends.
 
 ::
 
@@ -17,14 +17,14 @@
 
     infer = infersdk.load("model.onnx", backend="openvino", custom_ops=[HardSwish])
 
-`docs/custom-operators.md` tells the rest.
+See `docs/custom-operators.md`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._lazy import lazy
+from ..core.lazy import lazy
 
 if TYPE_CHECKING:
     from .declaration import CustomOp
@@ -34,44 +34,18 @@ if TYPE_CHECKING:
     from .torch_operators import opset_versions, torch_operator, translation_table
 
 __all__ = [
-    "CFunction",
-    "CSource",
-    "CudaSource",
-    "CustomOp",
-    "Dim",
-    "Launch",
-    "Shape",
-    "ceil_div",
-    "deregister",
-    "include_folder",
-    "maximum",
-    "minimum",
-    "opset_versions",
-    "register",
-    "require_equal",
-    "torch_operator",
+    "CFunction", "CSource", "CudaSource", "CustomOp", "Dim", "Launch", "Shape", "ceil_div", "deregister",
+    "include_folder", "maximum", "minimum", "opset_versions", "register", "require_equal", "torch_operator",
     "translation_table",
-]
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "CFunction": "kernels",
-        "CSource": "kernels",
-        "CudaSource": "kernels",
-        "CustomOp": "declaration",
-        "Dim": "shapes",
-        "Launch": "kernels",
-        "Shape": "shapes",
-        "ceil_div": "shapes",
-        "deregister": "onnx_schema",
-        "include_folder": "kernels",
-        "maximum": "shapes",
-        "minimum": "shapes",
-        "opset_versions": "torch_operators",
-        "register": "onnx_schema",
-        "require_equal": "shapes",
-        "torch_operator": "torch_operators",
-        "translation_table": "torch_operators",
+        "CFunction": "kernels", "CSource": "kernels", "CudaSource": "kernels", "CustomOp": "declaration", "Dim":
+        "shapes", "Launch": "kernels", "Shape": "shapes", "ceil_div": "shapes", "deregister": "onnx_schema",
+        "include_folder": "kernels", "maximum": "shapes", "minimum": "shapes", "opset_versions": "torch_operators",
+        "register": "onnx_schema", "require_equal": "shapes", "torch_operator": "torch_operators", "translation_table":
+        "torch_operators",
     },
-)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The attributes of a custom operator: typed, with defaults, and checked wherever a value comes in."""
+"""Typed attributes of custom operators, with defaults and checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["MISSING", "Attribute", "attribute_of", "convert_all"]
 
 
 class _Missing:
-    """What stands for a default where there is none."""
+    """The default of required attributes."""
 
     def __repr__(self) -> str:
         return "(required)"
@@ -21,10 +21,10 @@ class _Missing:
 
 MISSING = _Missing()
 
-#: The text of each type that an attribute may have, ONNX's name of its kind, and the number in infersdk_custom_op.h.
+#: The allowed annotations of attributes, with the ONNX kinds.
 _KINDS = {
-    "int": ("INT", 0), "bool": ("INT", 0), "float": ("FLOAT", 1), "str": ("STRING", 2),
-    "tuple[int, ...]": ("INTS", 3), "tuple[float, ...]": ("FLOATS", 4),
+    "int": "INT", "bool": "INT", "float": "FLOAT", "str": "STRING", "tuple[int, ...]": "INTS",
+    "tuple[float, ...]": "FLOATS",
 }  # fmt: skip
 
 
@@ -33,9 +33,9 @@ class Attribute:
     """One attribute.
 
     Attributes:
-        name: its name.
-        type: the text of its type: `"int"`, `"bool"`, `"float"`, `"str"`, `"tuple[int, ...]"`, `"tuple[float, ...]"`.
-        default: the value of a node that has none; `MISSING` where each node has to have one.
+        name: the name.
+        type: `"int"`, `"bool"`, `"float"`, `"str"`, `"tuple[int, ...]"` or `"tuple[float, ...]"`.
+        default: the default value; `MISSING` for a required attribute.
     """
 
     name: str
@@ -44,17 +44,14 @@ class Attribute:
 
     @property
     def onnx_kind(self) -> str:
-        return _KINDS[self.type][0]
-
-    @property
-    def native_kind(self) -> int:
-        return _KINDS[self.type][1]
+        """The ONNX kind of the attribute, such as `"INT"`."""
+        return _KINDS[self.type]
 
     def convert(self, value: Any) -> Any:
-        """The value as its type has it: a float is rounded to float32, as ONNX keeps it; a list becomes a tuple.
+        """Converts a value to the type of the attribute. Floats are rounded to float32, and lists become tuples.
 
         Raises:
-            CustomOpError: it is of another type.
+            CustomOpError: the value has another type.
         """
         try:
             return self._converted(value)
@@ -97,10 +94,10 @@ def _float32(value: Any) -> float:
 
 
 def attribute_of(name: str, annotation: Any, default: Any) -> Attribute:
-    """An attribute out of a class's annotation and default.
+    """Creates an attribute from an annotation and a default.
 
     Raises:
-        CustomOpError: attributes are of none such type, or the default is of another.
+        CustomOpError: the annotation is not supported, or the default has another type.
     """
     if get_origin(annotation) is tuple:
         inner = get_args(annotation)
@@ -109,24 +106,24 @@ def attribute_of(name: str, annotation: Any, default: Any) -> Attribute:
         text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     if text not in _KINDS:
         raise CustomOpError(
-            f"attribute {name!r} is annotated {text}; an attribute is {', '.join(_KINDS)} (annotate what is no "
-            "attribute with ClassVar)"
+            f"attribute {name!r} is annotated {text}; an attribute is {', '.join(_KINDS)} (annotate other "
+            "names with ClassVar)"
         )
     attribute = Attribute(name, text, default)
     return attribute if default is MISSING else Attribute(name, text, attribute.convert(default))
 
 
 def convert_all(attributes: tuple[Attribute, ...], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A value for each attribute, with defaults for those that are not given.
+    """Converts the values of all attributes and adds defaults.
 
     Raises:
-        CustomOpError: one is unknown, missing or of another type.
+        CustomOpError: an attribute is unknown, missing or of another type.
     """
     known = {attribute.name for attribute in attributes}
     if unknown := [name for name in values if name not in known]:
         raise CustomOpError(
             f"it has no attribute {unknown[0]!r}; it has {', '.join(sorted(known)) or 'none'}; declare it in the "
-            "class, or take it off the node"
+            "class or remove it from the node"
         )
     converted = {}
     for attribute in attributes:

@@ -1,4 +1,4 @@
-"""Kernels in source: compiled when they are first used, and kept in the cache under what they were made from."""
+"""Compiles kernels from source on first use and caches the result by source, compiler and options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..cache import Cache, key_of
+from ..core.cache import Cache, key_of
 from ..errors import CustomOpError
 from .kernels import CSource, CudaSource, include_folder
 
@@ -29,16 +29,16 @@ CUDA_TYPES = {
 
 
 def compile_c(source: CSource, label: str) -> bytes:
-    """A shared library of C code.
+    """Compiles C code to a shared library.
 
     Raises:
-        CustomOpError: there is no C compiler, or it does not take the code; the message has what it says.
+        CustomOpError: there is no C compiler, or compilation fails; the message contains the compiler output.
     """
     compiler = os.environ.get("CC") or "cc"
     result = shutil.which(compiler)
     if result is None:
         raise CustomOpError(
-            f"{label}: there is no C compiler {compiler!r} to compile its kernel with; install gcc, or give a CFunction"
+            f"{label}: the C compiler {compiler!r} for its kernel is not installed; install gcc or use a CFunction"
         )
     command = [result, "-shared", "-fPIC", "-std=c11", f"-I{include_folder()}", *source.options]
     parts = {
@@ -49,16 +49,16 @@ def compile_c(source: CSource, label: str) -> bytes:
 
 
 def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, label: str) -> bytes:
-    """The machine code (a cubin) of CUDA code for GPUs of one compute capability, as `"9.0"`.
+    """Compiles CUDA code to machine code (a cubin) for a compute capability such as `"9.0"`.
 
     Args:
-        types: the element type of each type variable, which becomes the name of a C++ type.
+        types: the element type of each type variable, which becomes a C++ type of that name.
 
     Raises:
-        CustomOpError: there is no compiler, or it does not take the code; the message has what it says.
+        CustomOpError: there is no compiler, or compilation fails; the message contains the compiler output.
     """
     architecture = f"sm_{capability.replace('.', '')}"
-    # No macros: CUDA's own headers call their types T, too.
+    # No macros, since CUDA's headers use the name T too.
     names = "".join(f"typedef {CUDA_TYPES[dtype]} {name};\n" for name, dtype in types.items())
     half = "#include <cuda_fp16.h>\n" if "float16" in types.values() else ""
     text = f"{half}{names}#line 1\n{source.text()}"
@@ -79,13 +79,13 @@ def _cuda_compiler(source: CudaSource, label: str) -> str:
     there = {"nvrtc": nvrtc_path() is not None, "nvcc": nvcc_path() is not None}
     wanted = source.compiler
     if wanted == "auto":
-        # NVRTC brings cuda_fp16.h with the toolkit's headers alone, which come with nvcc.
+        # nvcc always has cuda_fp16.h; NVRTC has it only with the headers of the toolkit.
         wanted = "nvrtc" if there["nvrtc"] else "nvcc"
     if not there[wanted]:
         raise CustomOpError(
             f'{label}: its CUDA kernel needs a compiler: pip install "infersdk[nvrtc]" for NVRTC, or put nvcc on PATH'
             if source.compiler == "auto"
-            else f"{label}: its CUDA kernel asks for compiler {wanted!r}, which is not here"
+            else f"{label}: its CUDA kernel requires the compiler {wanted!r}, which is not installed"
         )
     return wanted
 
@@ -121,7 +121,7 @@ def _version(command: Sequence[str]) -> str:
 
 @functools.cache
 def _processor() -> str:
-    """What `-march=native` depends on: the cache may lie in a folder that several machines share."""
+    """The properties that `-march=native` depends on, for caches that several machines share."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
@@ -136,7 +136,7 @@ def _processor() -> str:
 
 
 def nvcc_path() -> Path | None:
-    """nvcc, by CUDA_HOME or PATH."""
+    """The path of nvcc, from CUDA_HOME or PATH."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     result = shutil.which("nvcc", path=f"{home}/bin" if home else None) or shutil.which("nvcc")
     return Path(result) if result else None
@@ -159,14 +159,14 @@ def _toolkit_folders() -> list[Path]:
 
 @functools.cache
 def _nvcc_root(nvcc: Path) -> list[Path]:
-    """Where the toolkit lies; nvcc itself may be a wrapper that stands elsewhere."""
+    """The folder of the toolkit, as reported by nvcc, which may be a wrapper in another folder."""
     dry = subprocess.run([str(nvcc), "--dryrun", "-c", "x.cu"], check=False, capture_output=True, text=True).stderr
     top = re.search(r"^#\$ TOP=(.+)$", dry, re.MULTILINE)
     return [Path(top[1].strip())] if top else []
 
 
 def nvrtc_path() -> Path | None:
-    """NVRTC's library: out of NVIDIA's packages, or of a toolkit."""
+    """The path of the NVRTC library, from NVIDIA's packages or a toolkit."""
     folders = [folder / "lib" for folder in _nvidia_folders()]
     folders += [home / name for home in _toolkit_folders() for name in ("lib64", "lib")]
     for folder in folders:
@@ -185,7 +185,7 @@ class _Nvrtc:
     """NVRTC through ctypes; it needs no GPU."""
 
     def __init__(self, path: Path) -> None:
-        for builtins in path.parent.glob("libnvrtc-builtins.so.*"):  # found by name, where only a system's folders are
+        for builtins in path.parent.glob("libnvrtc-builtins.so.*"):  # NVRTC would search only system folders
             if ".alt." not in builtins.name:
                 ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
         self._library = ctypes.CDLL(str(path))
@@ -213,7 +213,7 @@ class _Nvrtc:
         return buffer.raw
 
     def compile(self, text: str, options: Sequence[str], label: str) -> bytes:
-        """A cubin."""
+        """Compiles to a cubin."""
         program = ctypes.c_void_p()
         name = f"{label}.cu".encode()
         self._check(self._library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name, 0, None, None))

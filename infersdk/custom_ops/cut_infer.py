@@ -1,6 +1,6 @@
-"""CutInfer: a model that is cut at its custom nodes. Segments on a backend and kernels run in turn.
+"""CutInfer: runs a model that is divided at its custom nodes into segments on a backend, and kernels.
 
-The tensors between them are handed on where they lie. On a GPU all of it is queued on one stream, without waiting.
+Tensors between the parts are not copied. On a GPU, all parts are queued on one stream.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 import numpy as np
 
-from .._text import logger
+from ..core.model_source import ModelLike, ModelSource
+from ..core.precision import describe_layers, keeps_precision
+from ..core.stream import CudaGraph, Stream
+from ..core.tensor import Tensor
+from ..core.tensor_spec import TensorSpec
+from ..core.text import logger
 from ..errors import ConfigError, PrecisionUnavailableError
 from ..graph.files import model_bytes, read_model, write_model
 from ..graph.passes import NameNodes, ToFloat16, loading_passes
 from ..graph.precision import main_precision
-from ..infer import BackendInfo, Infer, new_tensor
-from ..model_source import ModelLike, ModelSource
-from ..precision import describe_layers, keeps_precision
-from ..stream import CudaGraph, Stream
-from ..tensor import Tensor
-from ..tensor_spec import TensorSpec
+from ..infer import Infer, Scheduling, new_tensor
 from .cut_profile import profile_parts
 from .cutting import KernelCall, Plan, Segment, cut
 from .native import Node, native_op
@@ -35,23 +35,23 @@ from .native import Node, native_op
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ..device import Device
-    from ..executed_layers import LayerProfile
+    from ..core.device import Device
+    from ..core.executed_layers import LayerProfile
     from .operator_set import OperatorSet
 
 __all__ = ["CutInfer"]
 
 _log = logger("infersdk.custom_ops")
 
-#: Files of a segment that are larger keep their weights in a file of their own.
+#: Segments with more bytes of weights use external data.
 _LARGE = 1 << 30
-#: CUDA graphs that a model keeps: one for each set of shapes and addresses.
+#: The maximum number of cached CUDA graphs, one for each set of shapes and addresses.
 GRAPHS = 16
 
 
 @runtime_checkable
 class Capturable(Protocol):
-    """A backend whose runs can be queued on a stream that is given, and so become part of one CUDA graph."""
+    """A backend whose runs can be queued on a given stream and captured in a CUDA graph."""
 
     def use_stream(self, stream: Stream) -> None: ...
 
@@ -61,16 +61,16 @@ class Capturable(Protocol):
 
 
 class CutInfer(Infer):
-    """A model of which a backend runs the segments between custom nodes. Made by `infersdk.load()`.
+    """A model whose segments between custom nodes run on a backend. Created by `infersdk.load()`.
 
     Attributes:
-        plan: what is run, in order; `describe()` is it in words.
+        plan: the segments and kernels in order; `describe()` prints them.
 
     Args:
         model: the ONNX file.
         kind: the class of the backend.
-        device, precision, max_batch, options: for the backend.
-        custom_ops: the operators that the model uses.
+        device, precision, max_batch, options: parameters of the backend.
+        custom_ops: the operators of the model.
     """
 
     plan: Plan
@@ -87,23 +87,18 @@ class CutInfer(Infer):
         custom_ops: OperatorSet,
     ) -> None:
         self._kind = kind
-        self.backend = kind.backend  # type: ignore[misc]
+        self.backend, self.declaration = kind.backend, kind.declaration  # type: ignore[misc]
         self._own: list[Tensor] = []
         super().__init__(
             model, device=device, precision=precision, max_batch=max_batch, options=options, custom_ops=custom_ops
         )
-
-    @classmethod
-    def probe(cls) -> BackendInfo:
-        """It is no backend by itself."""
-        return BackendInfo("", ())
 
     # ---- loading ----
 
     def _load(self) -> None:
         graph = read_model(self.model)
         if getattr(self.options, "profiling", False):
-            NameNodes().apply(graph)  # segments report their layers by the names of the whole
+            NameNodes().apply(graph)  # segments report layers by the names in the whole model
         segment_precision = self._prepare(graph)
         self.input_specs = tuple(_spec(value) for value in graph.graph.inputs if not value.is_initializer())
         self.metadata = MappingProxyType(dict(graph.metadata_props))
@@ -128,8 +123,9 @@ class CutInfer(Infer):
         _log.info("%s", self.describe())
 
     def _prepare(self, graph: ir.Model) -> str | None:
-        """Converts the whole model where the backend would convert it on loading; returns what the segments are asked
-        for. The values at the cuts are of the types that the operators take then.
+        """Converts the whole model if the backend would convert it on loading; returns the precision for segments.
+
+        Values at cuts then have the types of the operators.
         """
         wanted = self._requested_precision
         settings: dict[str, Any] = {
@@ -143,7 +139,7 @@ class CutInfer(Infer):
                 with registered(*self.custom_ops):
                     one.apply(graph)
                 return None
-        # A segment may have no layer of that precision: it is checked for all of them together.
+        # A segment may have no INT8 layer, so INT8 is checked for all segments together.
         return None if wanted == "int8" else wanted
 
     def _check_options(self) -> None:
@@ -151,7 +147,7 @@ class CutInfer(Infer):
         for name in getattr(self.options, "profiles", {}):
             if name not in known:
                 raise ConfigError(
-                    f"profiles has {name!r}, and no segment of {self.model.name} has that input; there are "
+                    f"profiles has {name!r}, and no segment of {self.model.name} has that input; the inputs are "
                     f"{', '.join(sorted(known))}"
                 )
 
@@ -176,13 +172,13 @@ class CutInfer(Infer):
         if getattr(self.options, "fp16_keep", None):
             changes["fp16_keep"] = []  # the whole model is converted already
         if self._captures:
-            changes["cuda_graph"] = False  # one graph of all is captured instead
+            changes["cuda_graph"] = False  # one graph of all parts is captured instead
         if getattr(self.options, "progress", None) is not None:
             changes["progress"] = _share(self.options.progress, index, len(self.plan.segments))
         return msgspec.structs.replace(self.options, **changes) if changes else self.options
 
     def _share_stream(self) -> None:
-        """All on one stream, where the backend can be given one; otherwise tensors order the streams by events."""
+        """Runs all parts on one stream if the backend supports it; otherwise tensors synchronise the streams."""
         self.stream = next((segment.stream for segment in self._segments if segment.stream is not None), None)
         self._own_stream: Stream | None = None
         if self.stream is not None and all(isinstance(segment, Capturable) for segment in self._segments):
@@ -191,7 +187,13 @@ class CutInfer(Infer):
                 segment.use_stream(self.stream)  # type: ignore[attr-defined]
         elif self.stream is None and self._device.ordinal >= 0:
             self.stream = self._own_stream = Stream(self._device)
-        self.shares_stream = self._own_stream is None and any(segment.shares_stream for segment in self._segments)
+        parts = [segment.scheduling for segment in self._segments]
+        self.scheduling = Scheduling(
+            concurrency=min((part.concurrency for part in parts), default=1),
+            serializes_runs=self.stream is not None,
+            shares_stream=self._own_stream is None and any(part.shares_stream for part in parts),
+            bucket_batch=lambda n: max((part.bucket_batch(n) for part in parts), default=n),
+        )
         self._graphs: OrderedDict[tuple[Any, ...], CudaGraph | None] = OrderedDict()
 
     def _node(self, call: KernelCall) -> Node:
@@ -202,13 +204,13 @@ class CutInfer(Infer):
         if wanted is not None and not keeps_precision(wanted, self.precision, self.layer_precisions):
             raise PrecisionUnavailableError(
                 f"precision {wanted!r}: {self.backend} would run the segments of {self.model.name} in {self.precision} "
-                f"on {self.device} ({describe_layers(self.layer_precisions)}); leave precision out"
+                f"on {self.device} ({describe_layers(self.layer_precisions)}); omit precision"
             )
 
     # ---- tensors ----
 
     def _create_tensors(self) -> None:
-        """Each value has one tensor: the part that computes it and the parts that use it are bound to it."""
+        """Creates one tensor per value and binds the parts that compute and use it."""
         super()._create_tensors()
         self._values: dict[str, Tensor] = dict(self._inputs)
         for name, array in self.plan.weights.items():
@@ -229,7 +231,7 @@ class CutInfer(Infer):
             self._values.update(segment.outputs)
         for name in self._outputs:
             if name in self._inputs or name in self.plan.weights:
-                continue  # handed through: a copy
+                continue  # copied after each run
             self._outputs[name].close()
             self._outputs[name] = self._values[name]
             self._lent.add(name)
@@ -251,7 +253,7 @@ class CutInfer(Infer):
     # ---- running ----
 
     def _bind(self) -> None:
-        pass  # each segment sees by itself which shapes and addresses have changed
+        pass  # segments detect changes of shapes and addresses
 
     @property
     def _captures(self) -> bool:
@@ -262,7 +264,7 @@ class CutInfer(Infer):
         if key is None:
             self._run_steps()
         elif key not in self._graphs:
-            self._graphs[key] = None  # the first run goes as it is: kernels make their state, runtimes compile
+            self._graphs[key] = None  # the first run is not captured: kernels and runtimes initialise
             if len(self._graphs) > GRAPHS:
                 self._graphs.popitem(last=False)
             self._run_steps()
@@ -270,7 +272,7 @@ class CutInfer(Infer):
             self._replay(key)
 
     def _placed(self) -> tuple[Any, ...] | None:
-        """Sizes and places all values for a run; what a graph is captured with, or None where it cannot be."""
+        """Sets the shapes and addresses of all values; returns the key of a CUDA graph, or None without capture."""
         segments, nodes, key = iter(self._segments), iter(self._nodes), []
         for step in self.plan.steps:
             if isinstance(step, Segment):
@@ -283,7 +285,7 @@ class CutInfer(Infer):
         return None if self._copies() else tuple(key)
 
     def _copies(self) -> list[str]:
-        """Outputs that are inputs or weights of the model: they are copied."""
+        """The outputs that are inputs or weights of the model, which are copied."""
         return [name for name in self._outputs if name in self._inputs or name in self.plan.weights]
 
     def _replay(self, key: tuple[Any, ...]) -> None:
@@ -328,7 +330,7 @@ class CutInfer(Infer):
         node.run_arrays([t.numpy() for t in inputs], [t.numpy(writable=True) for t in outputs])
 
     def _sized(self, call: KernelCall, node: Node) -> tuple[list[Tensor], list[Tensor]]:
-        """The inputs, and the outputs in the shapes that follow from them."""
+        """The inputs, and the outputs resized to the inferred shapes."""
         inputs = [self._values[name] for name in call.inputs]
         outputs = [self._values[name] for name in call.outputs]
         for tensor, shape in zip(outputs, node.shapes([tensor.shape for tensor in inputs]), strict=True):
@@ -337,7 +339,7 @@ class CutInfer(Infer):
         return inputs, outputs
 
     def _place_kernel(self, call: KernelCall, node: Node) -> list[tuple[int, tuple[int, ...]]]:
-        """Where a kernel reads and writes on the device, inputs first."""
+        """The device addresses and shapes of the inputs and outputs of a kernel."""
         inputs, outputs = self._sized(call, node)
         return [
             *((tensor.device_ptr(stream=self.stream), tensor.shape) for tensor in inputs),
@@ -346,13 +348,13 @@ class CutInfer(Infer):
 
     def _wait(self) -> None:
         for segment in self._segments:
-            segment.wait()  # each says by itself what failed
+            segment.wait()  # raises errors of the segment
         super()._wait()
 
     # ---- the rest ----
 
     def profile_layers(self, runs: int) -> LayerProfile:
-        """See `infersdk.executed_layers.ReportsLayers`."""
+        """See `infersdk.core.executed_layers.ReportsLayers`."""
         if not getattr(self.options, "profiling", False):
             raise ConfigError("the model was loaded without profiling=True; load it with that option")
 
@@ -364,7 +366,7 @@ class CutInfer(Infer):
         return profile_parts(self, runs, self.plan, self._segments, self._values, run_kernel)
 
     def describe(self) -> str:
-        """What the cutting did: each segment with its nodes and values, and each kernel."""
+        """Lists the segments, with their nodes and values, and the kernels."""
         plan, index, lines = self.plan, 0, []
         for step in plan.steps:
             arrow = f"{', '.join(step.inputs)} -> {', '.join(step.outputs)}"
@@ -374,7 +376,7 @@ class CutInfer(Infer):
             else:
                 lines.append(f"  kernel of {step.op.title()}, node {step.name}: {arrow}")
         counts = f"{len(plan.kernels)} custom nodes into {len(plan.segments)} segments on {self.backend}, {self.device}"
-        return "\n".join([f"{self.model.name} is cut at {counts}:", *lines])
+        return "\n".join([f"{self.model.name} is divided at {counts}:", *lines])
 
     @property
     def precision(self) -> str:
@@ -382,18 +384,11 @@ class CutInfer(Infer):
 
     @property
     def layer_precisions(self) -> Mapping[str, int]:
-        """Those of all segments together."""
+        """The sums over all segments."""
         total: Counter[str] = Counter()
         for segment in self._segments:
             total.update(segment.layer_precisions)
         return MappingProxyType(dict(total))
-
-    @property
-    def concurrency(self) -> int:
-        return min((segment.concurrency for segment in self._segments), default=1)
-
-    def bucket_batch(self, n: int) -> int:
-        return max((segment.bucket_batch(n) for segment in self._segments), default=n)
 
     def _clone(self, twin: CutInfer) -> None:
         twin._own = []
@@ -417,5 +412,5 @@ def _spec(value: ir.Value) -> TensorSpec:
 
 
 def _share(progress: Callable[[str, float], None], index: int, count: int) -> Callable[[str, float], None]:
-    """The progress of one segment of several, as a part of the whole."""
+    """Converts the progress of one segment to the progress of all."""
     return lambda phase, done: progress(f"segment {index + 1} of {count}: {phase}", (index + done) / count)

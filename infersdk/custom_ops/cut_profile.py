@@ -1,4 +1,4 @@
-"""The layers of a model that is cut: those of its segments, and its kernels in between."""
+"""Profiles the segments and kernels of a divided model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ..core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, ReportsLayers
 from ..errors import ConfigError
-from ..executed_layers import ExecutedLayer, LayerProfile, LayerTensor, ReportsLayers
 from .cutting import KernelCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..core.tensor import Tensor
     from ..infer import Infer
-    from ..tensor import Tensor
     from .cutting import Plan
 
 __all__ = ["profile_parts"]
@@ -24,8 +24,8 @@ __all__ = ["profile_parts"]
 _PRECISIONS = {"float32": "fp32", "float16": "fp16", "float64": "fp64", "int8": "int8", "uint8": "int8"}
 
 _TIMING = (
-    "The segments of the cut model, and the kernels of its custom operators, ran one by one; a kernel's time is that "
-    "of the host, which waits for it."
+    "The segments and the kernels of custom operators ran one by one; the time of a kernel is measured on the host, "
+    "which waits for it."
 )
 
 
@@ -37,11 +37,11 @@ def profile_parts(
     values: Mapping[str, Tensor],
     run_kernel: Callable[[int], Any],
 ) -> LayerProfile:
-    """Runs the whole a few times, and then each part by itself on what its inputs hold.
+    """Times whole runs, and then each part on the present contents of its inputs.
 
     Args:
         values: the tensors between the parts.
-        run_kernel: runs the kernel of a position, and waits for it.
+        run_kernel: runs the kernel at a position and waits for it.
 
     Raises:
         ConfigError: the backend of the segments does not report its layers.
@@ -86,7 +86,7 @@ def _kernel_layer(call: KernelCall, values: Mapping[str, Tensor], device: str, s
 
 
 def _named_apart(parts: Sequence[Sequence[ExecutedLayer]]) -> list[ExecutedLayer]:
-    """All layers; those whose name another part has, too, with the number of their part in front."""
+    """All layers. Names that several parts have get the number of the part as a prefix."""
     count = Counter(layer.name for part in parts for layer in part)
     return [
         layer if count[layer.name] == 1 else dataclasses.replace(layer, name=f"part{number}/{layer.name}")

@@ -1,8 +1,8 @@
-"""Cutting a model at its custom nodes, for a runtime that has no place for them.
+"""Divides a model at its custom nodes, for runtimes without custom operators.
 
-What is left between the cuts is as few segments as can be: each holds all nodes that have the same number of custom
-nodes on the longest way to them, with whatever branches go around. Sizes and constants are worked out anew in each
-segment that needs them, so that only data goes from one to the next.
+The number of segments is minimal: a segment contains all nodes with the same number of custom nodes on the longest path
+to them, including parallel branches. Sizes and constants are computed again in each segment that needs them, so that
+only data passes between segments.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["KernelCall", "Plan", "Segment", "cut"]
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the model that the runtime gets as a model of its own.
+    """A part of the model that runs as a separate model.
 
     Attributes:
         model: the part.
         inputs, outputs: the names of its values in the whole model.
-        nodes: how many nodes it has.
+        nodes: its number of nodes.
     """
 
     model: ir.Model
@@ -50,7 +50,7 @@ class KernelCall:
         op: the operator with the node's attributes.
         signature: the types of its inputs and outputs.
         inputs, outputs: the names of its values in the whole model.
-        shapes: those of the outputs: ints, names of free dimensions, and None.
+        shapes: the output shapes, with sizes, names of free dimensions, and None.
     """
 
     name: str
@@ -63,7 +63,7 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, in order, and the weights that kernels take as they are."""
+    """The steps in order, and the weights that kernels read."""
 
     steps: tuple[Segment | KernelCall, ...]
     weights: dict[str, Any]
@@ -78,10 +78,10 @@ class Plan:
 
 
 def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
-    """The plan for a model, which is changed: functions are put in place, types and shapes are inferred.
+    """Plans the division of a model. The model is changed: functions are inlined, types and shapes inferred.
 
     Raises:
-        CustomOpError: a custom node lies in a branch or a body, or the type of a value at a cut cannot be inferred.
+        CustomOpError: a custom node is in a subgraph, or the type of a value at a cut cannot be inferred.
     """
     from onnx_ir.passes.common import InlinePass
 
@@ -91,9 +91,9 @@ def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
     for node in nodes.values():
         if node.nested:
             raise CustomOpError(
-                f"operator {node.op.title()}, node {node.name!r}: it lies in a graph within the graph (a branch of an "
-                "If, the body of a Loop), where a model cannot be cut; use a backend that takes custom operators, as "
-                "'onnxruntime', or move the node out"
+                f"operator {node.op.title()}, node {node.name!r}: it is in a subgraph (a branch of an If, the body of "
+                "a Loop), where a model cannot be divided; use a backend with custom operators, such as 'onnxruntime', "
+                "or move the node out of the subgraph"
             )
     with registered(*ops):
         infer_shapes(model)
@@ -102,7 +102,7 @@ def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
 
 
 class _Cutter:
-    """One cutting of one model."""
+    """The division of one model."""
 
     def __init__(self, model: ir.Model, custom: dict[ir.Node, ModelNode], types: dict[ir.Value, ir.DataType]) -> None:
         self._model, self._graph, self._custom, self._types = model, model.graph, custom, types
@@ -111,7 +111,7 @@ class _Cutter:
         self._weights: dict[str, Any] = {}
 
     def plan(self) -> Plan:
-        """The segment and the kernels of each level, one level after another."""
+        """The plan: the segment and the kernels of each level in order."""
         steps: list[Segment | KernelCall] = []
         for level in range(max(self._levels.values(), default=0) + 1):
             if (segment := self._segment(level)) is not None:
@@ -140,13 +140,13 @@ class _Cutter:
         return Segment(part, _names(inputs), _names(outputs), len(graph))
 
     def _made_at(self, level: int) -> Iterator[ir.Value]:
-        """The values that the runtime's nodes of a level make; with the first, what is handed through as it is."""
+        """The outputs of the nodes of a level, except for custom nodes."""
         for node in self._graph:
             if node not in self._custom and self._levels[node] == level:
                 yield from node.outputs
 
     def _leaves(self, value: ir.Value, level: int) -> bool:
-        """Whether a value is needed outside of the segment of its level. What is cheap is made anew there."""
+        """Whether a value is needed outside of the segment of its level and is not computed again there."""
         if value.is_graph_output():
             return True
         maker = value.producer()
@@ -156,7 +156,7 @@ class _Cutter:
         return False
 
     def _users(self, value: ir.Value) -> Iterator[ir.Node]:
-        """The nodes of the graph that use a value, also those with a use in a graph within them."""
+        """The nodes of the graph that use a value directly or in a subgraph."""
         for user, _ in value.uses():
             outer = user
             while outer.graph is not self._graph:
@@ -165,7 +165,7 @@ class _Cutter:
             yield outer
 
     def _reached_from(self, outputs: Iterable[ir.Value], level: int) -> list[ir.Value]:
-        """Where the segment begins: the values that it takes from elsewhere, in the order of the graph."""
+        """The inputs of the segment in the order of the graph."""
         begins: dict[ir.Value, None] = {}
         seen: set[ir.Node] = set()
         queue = [value.producer() for value in outputs]
@@ -196,8 +196,8 @@ class _Cutter:
             known = {other.name: kind for other, kind in self._types.items()}.get(value.name)
             if known is None:
                 raise CustomOpError(
-                    f"the type of {value.name!r}, where the model is cut, cannot be inferred; export the model with "
-                    "types of its values (value_info)"
+                    f"the type of {value.name!r}, at a division of the model, cannot be inferred; export the model "
+                    "with types of its values (value_info)"
                 )
             import onnx_ir as ir
 
@@ -224,7 +224,7 @@ class _Cutter:
 
 
 def _levels(graph: ir.Graph, custom: dict[ir.Node, ModelNode]) -> dict[ir.Node, int]:
-    """For each node the number of segments before its own."""
+    """The number of segments before that of each node."""
     levels: dict[ir.Node, int] = {}
     for node in graph:
         level = 0
@@ -236,12 +236,12 @@ def _levels(graph: ir.Graph, custom: dict[ir.Node, ModelNode]) -> dict[ir.Node, 
     return levels
 
 
-#: Operators that give something else each time.
+#: Operators with random results.
 _RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
 def _cheap_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes that compute with constants and with the sizes of tensors alone."""
+    """The nodes that depend only on constants and on the shapes of tensors."""
     cheap: set[ir.Value] = set(graph.initializers.values()) - set(graph.inputs)
     for node in graph:
         if node.op_type in _RANDOM or inner_graphs(node) or node.domain:
@@ -253,7 +253,7 @@ def _cheap_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _taken(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values of `graph` that a node uses, those of the graphs within it included."""
+    """The values of `graph` that a node and its subgraphs use."""
     for value in node.inputs:
         if value is not None:
             yield value
@@ -281,7 +281,7 @@ def _dims(value: ir.Value) -> tuple[int | str | None, ...]:
 
 
 def _drop_unused_opsets(graph: ir.Graph) -> None:
-    """A runtime may refuse a model that imports a domain which it does not know."""
+    """Removes unused domains, since a runtime may reject models with unknown ones."""
     used = {node.domain for node in graph.all_nodes()} | {""}
     for domain in [name for name in graph.opset_imports if name not in used]:
         del graph.opset_imports[domain]

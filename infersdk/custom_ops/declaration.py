@@ -1,4 +1,4 @@
-"""CustomOp: an operator declared once, for ONNX, PyTorch and every backend."""
+"""CustomOp: the base class of custom operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DTYPES = (
     "float32", "float16", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
 )  # fmt: skip
 
-#: The domains of the ONNX standard, which are not for others' operators.
+#: The domains of the ONNX standard, which custom operators must not use.
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training")
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -39,7 +39,7 @@ _DOMAIN = re.compile(r"[A-Za-z_][\w.]*")
 
 @dataclass(frozen=True)
 class Signature:
-    """One combination of element types that an operator takes, and gives."""
+    """A combination of input and output element types of an operator."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -47,7 +47,7 @@ class Signature:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class CustomOp:
-    """An operator. Derive from it::
+    """The base class of custom operators::
 
         class HardSwish(CustomOp):
             domain = "my.company"
@@ -58,23 +58,24 @@ class CustomOp:
             beta: float = 0.5
 
             def shape(self, x):
-                return x                      # the output is of the input's shape
+                return x                      # the output has the shape of the input
 
-            def cpu(self, x, y):              # NumPy arrays; y is there to be filled
+            def cpu(self, x, y):              # NumPy arrays; the kernel fills y
                 y[:] = x * np.clip(self.alpha * x + self.beta, 0, 1)
 
-    An instance is the operator with values for its attributes, as a node of a model has them: `HardSwish(alpha=0.2)`.
+    An instance is the operator with attribute values, like a node of a model: `HardSwish(alpha=0.2)`.
 
     Attributes:
-        domain: whose operator it is; not a domain of the ONNX standard.
-        name: the name of its nodes; by default the name of the class.
-        version: goes into engines and caches, and is the version of the domain that the schema is for: raise it when
-            the operator computes something else.
-        inputs, outputs: the element type of each by its name: a type as `"float32"`, or the name of a type variable.
-        types: the element types that each type variable may stand for.
-        cpu: the kernel on the processor: a method that gets the inputs and then the outputs as arrays, or a `CFunction`
-            or `CSource`. None: it has none.
-        cuda: the kernel on NVIDIA GPUs: a `CudaSource` or a `CFunction`. None: it has none.
+        domain: the domain, which must not be one of the ONNX standard.
+        name: the operator type of its nodes; by default the name of the class.
+        version: the version of the schema, which is part of engines and cache keys. Increase it when the results of the
+            operator change.
+        inputs, outputs: the element type of each input and output by name: a type such as `"float32"`, or the name of a
+            type variable.
+        types: the allowed element types of each type variable.
+        cpu: the kernel on the processor: a method that receives the inputs and then the outputs as arrays, or a
+            `CFunction` or `CSource`; None if there is no kernel.
+        cuda: the kernel on NVIDIA GPUs: a `CudaSource` or a `CFunction`; None if there is no kernel.
 
     An annotated name (`alpha: float = 0.2`) is an attribute; its type is int, bool, float, str, `tuple[int, ...]` or
     `tuple[float, ...]`.
@@ -88,15 +89,18 @@ class CustomOp:
     types: ClassVar[Mapping[str, Sequence[str]]] = {}
     cpu: ClassVar[Any] = None
     cuda: ClassVar[Any] = None
-    #: What the annotations declare, in order.
+    #: The attributes in the order of their annotations.
     attributes: ClassVar[tuple[Attribute, ...]] = ()
 
     def shape(self, *inputs: Any) -> Any:
-        """The outputs' shapes, out of the inputs': one `Shape` an input, whose sizes may be unknown symbols.
+        """Computes the output shapes from the input shapes, whose sizes may be symbols.
+
+        Args:
+            inputs: a `Shape` for each input.
 
         Returns:
-            The shape of the one output, a tuple of sizes; or a tuple of shapes, one an output. Sizes are ints, or are
-            computed of the inputs' by `+ - * //`, `ceil_div`, `maximum` and `minimum`.
+            The shape of the only output, as a tuple of sizes, or a tuple of shapes. Sizes are ints, or expressions of
+            input sizes with `+ - * //`, `ceil_div`, `maximum` and `minimum`.
         """
         raise NotImplementedError
 
@@ -119,14 +123,13 @@ class CustomOp:
             converted = convert_all(self.attributes, given)
         except CustomOpError as error:
             raise CustomOpError(f"operator {self.title()}: {error}") from None
-        for name, value in converted.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(converted)
 
-    # ---- what it is ----
+    # ---- signatures and kernels ----
 
     @classmethod
     def title(cls) -> str:
-        """`domain::name`, as messages have it."""
+        """`domain::name`, for messages."""
         return f"{cls.domain}::{cls.name}"
 
     @classmethod
@@ -146,10 +149,10 @@ class CustomOp:
 
     @classmethod
     def signature_for(cls, inputs: Sequence[str]) -> Signature:
-        """The combination with these types of inputs.
+        """The signature with these input types.
 
         Raises:
-            CustomOpError: it does not take them.
+            CustomOpError: the operator does not support these types.
         """
         for signature in cls.signatures():
             if signature.inputs == tuple(inputs):
@@ -165,7 +168,7 @@ class CustomOp:
         """The kernel for a kind of device, `"cpu"` or `"cuda"`.
 
         Raises:
-            CustomOpError: it has none.
+            CustomOpError: there is no such kernel.
         """
         kernel = getattr(cls, device, None) if device in ("cpu", "cuda") else None
         if kernel is None:
@@ -178,14 +181,14 @@ class CustomOp:
             )
         return kernel
 
-    # ---- as a node ----
+    # ---- instances ----
 
     @classmethod
     def of(cls, values: Mapping[str, Any], node: str = "") -> Self:
-        """An instance with a node's attributes.
+        """Creates an instance with the attributes of a node.
 
         Raises:
-            CustomOpError: names the operator, the node and the attribute.
+            CustomOpError: an attribute is not valid; the message names the operator, the node and the attribute.
         """
         try:
             return cls(**convert_all(cls.attributes, values))
@@ -198,10 +201,10 @@ class CustomOp:
         return {attribute.name: getattr(self, attribute.name) for attribute in self.attributes}
 
     def rule(self, ranks: Sequence[int]) -> Rule:
-        """What `shape()` says of inputs of these ranks.
+        """Traces `shape()` for inputs of these ranks.
 
         Raises:
-            CustomOpError: `shape()` fails, or returns what is no shape.
+            CustomOpError: `shape()` fails or does not return shapes.
         """
         try:
             return trace(self.shape, ranks, len(self.outputs))
@@ -218,8 +221,8 @@ class CustomOp:
 def _check_names(cls: type[CustomOp]) -> None:
     if cls.domain in _STANDARD or not isinstance(cls.domain, str) or not _DOMAIN.fullmatch(cls.domain):
         raise CustomOpError(
-            f'domain is {cls.domain!r}; write domain = "my.company": letters, digits, _ and dots, and no domain of the '
-            "ONNX standard"
+            f'domain is {cls.domain!r}; write domain = "my.company", with letters, digits, _ and dots; domains of the '
+            "ONNX standard are reserved"
         )
     if not isinstance(cls.name, str) or not _NAME.fullmatch(cls.name):
         raise CustomOpError(f"name is {cls.name!r}; a name is letters, digits and _")
@@ -241,16 +244,17 @@ def _check_types(cls: type[CustomOp]) -> None:
                 raise CustomOpError(f"{side} has the name {name!r}; a name is letters, digits and _")
             _check_dtype(kind, f"{side}[{name!r}]", tuple(cls.types))
     if twice := set(cls.inputs) & set(cls.outputs):
-        raise CustomOpError(f"{sorted(twice)[0]!r} is an input and an output; give them names of their own")
+        raise CustomOpError(f"{sorted(twice)[0]!r} is the name of an input and of an output; use different names")
     inputs = {kind for kind in cls.inputs.values() if kind in cls.types}
     for name, kind in cls.outputs.items():
         if kind in cls.types and kind not in inputs:
             raise CustomOpError(
-                f"outputs[{name!r}] is of type variable {kind!r}, which no input has: its type does not follow from "
-                "the inputs; name the type itself"
+                f"outputs[{name!r}] has the type variable {kind!r}, which no input has; use an element type"
             )
     if len(cls.inputs) + len(cls.outputs) > 32:
-        raise CustomOpError(f"it has {len(cls.inputs)} inputs and {len(cls.outputs)} outputs; 32 together at most")
+        raise CustomOpError(
+            f"it has {len(cls.inputs)} inputs and {len(cls.outputs)} outputs; the maximum is 32 together"
+        )
 
 
 def _check_dtype(kind: Any, where: str, variables: tuple[str, ...]) -> None:
@@ -270,14 +274,14 @@ def _declared_attributes(cls: type[CustomOp]) -> tuple[Attribute, ...]:
         raise CustomOpError(f"an annotation cannot be read: {error}") from None
     declared = {name: hints[name] for name in names if ClassVar not in (hints[name], get_origin(hints[name]))}
     if clash := [name for name in declared if name in cls.inputs or name in cls.outputs]:
-        raise CustomOpError(f"{clash[0]!r} is an attribute and an input or output; give them names of their own")
+        raise CustomOpError(f"{clash[0]!r} is the name of an attribute and of an input or output; use different names")
     if hidden := [name for name in declared if hasattr(CustomOp, name)]:
         raise CustomOpError(f"attribute {hidden[0]!r} would hide CustomOp.{hidden[0]}; give it another name")
     return tuple(attribute_of(name, hint, getattr(cls, name, MISSING)) for name, hint in declared.items())
 
 
 def _caller_names() -> dict[str, Any]:
-    """What annotations may name: `ClassVar`, wherever it was imported."""
+    """Names for annotations: `ClassVar`, even if it was imported elsewhere, and builtins."""
     return {"ClassVar": ClassVar, **vars(sys.modules["builtins"])}
 
 

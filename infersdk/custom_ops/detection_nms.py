@@ -1,4 +1,4 @@
-"""A detector that gives boxes: `infersdk::DetectionNMS` behind its head."""
+"""Appends `infersdk::DetectionNMS` to a detector."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UnsupportedModelError
 from ..graph.passes.add_nms import require_detector
+from ..graph.passes.base import Pass
 from ..graph.passes.static_reshapes import trace_example
 from .packaged.detection_nms import HEADS, DetectionNMS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ..model_source import ModelSource
-
 __all__ = ["AddDetectionNms", "add_detection_nms"]
 
 
 @dataclass(frozen=True)
-class AddDetectionNms:
-    """The same as a pass, beside `infersdk.graph.passes.AddNms`: the exact NMS of infersdk, which TensorRT runs, too.
+class AddDetectionNms(Pass):
+    """`add_detection_nms` as a pass. In contrast to `infersdk.graph.passes.AddNms`, it adds infersdk's exact NMS.
 
     Attributes:
         head: "yolov5", "yolov8" or "yolox".
-        conf, iou, max_detections, multi_label, class_agnostic: as `DetectionNMS` has them.
-        num_classes: where the model's file leaves it open.
+        conf, iou, max_detections, multi_label, class_agnostic: as in `DetectionNMS`.
+        num_classes: the number of classes, if the output shape does not determine it.
 
     Raises (`apply`): as `add_detection_nms`.
     """
@@ -41,9 +40,6 @@ class AddDetectionNms:
     class_agnostic: bool = False
     num_classes: int | None = None
 
-    def concerns(self, source: ModelSource) -> bool:
-        return True
-
     def apply(self, model: ir.Model) -> bool:
         settings: dict[str, Any] = {} if self.num_classes is None else {"num_classes": self.num_classes}
         add_detection_nms(
@@ -54,18 +50,18 @@ class AddDetectionNms:
 
 
 def add_detection_nms(model: ir.Model, head: str, **settings: Any) -> None:
-    """Puts DetectionNMS behind the one output of a detector; the model is changed.
+    """Appends DetectionNMS to a detector in place.
 
-    Its outputs are then `detections`, `count` and `stats`, as `DetectionNMS` has them, on every backend alike.
+    The outputs become `detections`, `count` and `stats` of `DetectionNMS`.
 
     Args:
         head: "yolov5", "yolov8" or "yolox".
-        settings: num_classes, where the model's file leaves it open; and conf, iou, max_detections, max_candidates,
+        settings: num_classes, if the output shape does not determine it, and conf, iou, max_detections, max_candidates,
             multi_label, class_agnostic, extra and strides of `DetectionNMS`.
 
     Raises:
-        UnsupportedModelError: the model has not one output of a head with known sizes, or leaves its input's size open.
-        CustomOpError: a setting is unknown, or of another type.
+        UnsupportedModelError: the model does not have one output of a head with known sizes, or its input size is free.
+        CustomOpError: a setting is unknown or has another type.
     """
     import onnx_ir as ir
 
@@ -80,7 +76,7 @@ def add_detection_nms(model: ir.Model, head: str, **settings: Any) -> None:
     classes = settings.get("num_classes", None if values is None else values - leading - extra)
     if classes is None:
         raise UnsupportedModelError(
-            f"the output {output.name!r} leaves open how many numbers a box has: {output.shape}; give num_classes"
+            f"the output {output.name!r} {output.shape} does not determine the number of classes; give num_classes"
         )
     if classes < 1 or (values is not None and values != leading + classes + extra):
         raise UnsupportedModelError(
@@ -107,16 +103,16 @@ def _head_output(graph: ir.Graph, head: str) -> ir.Value:
     outputs = [value for value in graph.outputs if value.shape is not None and len(value.shape) == 3]
     if len(graph.outputs) != 1 or len(outputs) != 1:
         result = ", ".join(f"{value.name} {value.shape}" for value in graph.outputs)
-        raise UnsupportedModelError(f"a head is one output of three dimensions, and this model gives {result}")
+        raise UnsupportedModelError(f"the model must have one output with three dimensions; it has {result}")
     names = {value.name for node in graph for value in node.outputs} | {value.name for value in graph.inputs}
     for name in DetectionNMS.outputs:
         if name in names:
-            raise UnsupportedModelError(f"the model has a value {name!r}, which is the name of an output; rename it")
+            raise UnsupportedModelError(f"the model has a value {name!r}, which is the name of a new output; rename it")
     return outputs[0]
 
 
 def _values_of_a_box(model: ir.Model, output: ir.Value, head: str) -> int | None:
-    """The numbers that the head gives for each anchor, for an example of its free axes; None where nothing says it."""
+    """The number of values per box, traced with example sizes of free axes; None if unknown."""
     axis = 1 if head == "yolov8" else 2
     assert output.shape is not None
     result = output.shape[axis]
@@ -128,7 +124,7 @@ def _values_of_a_box(model: ir.Model, output: ir.Value, head: str) -> int | None
 
 
 def _input_size(graph: ir.Graph) -> tuple[int, int]:
-    """(width, height) of the one input."""
+    """The (width, height) of the only input."""
     inputs = [value for value in graph.inputs if not value.is_initializer()]
     if len(inputs) == 1 and inputs[0].shape is not None and len(inputs[0].shape) == 4:
         height, width = list(inputs[0].shape)[2:]
@@ -136,8 +132,8 @@ def _input_size(graph: ir.Graph) -> tuple[int, int]:
             return width, height
     result = ", ".join(f"{value.name} {value.shape}" for value in inputs)
     raise UnsupportedModelError(
-        f"boxes are clipped to the size of the input, [batch, 3, height, width] with fixed numbers, and this model "
-        f"takes {result}; fix the size first"
+        f"the input must be [batch, 3, height, width] with a fixed size, to which boxes are clipped; it is {result}; "
+        "set the size first"
     )
 
 
@@ -155,6 +151,6 @@ _ONNX = {"float32": "FLOAT", "int32": "INT32"}
 
 
 def _attributes(op: DetectionNMS) -> dict[str, Any]:
-    """The values as ONNX has them; an empty list, which has no type of its own, is the default and left out."""
+    """The attributes for ONNX, without empty lists, which are defaults and have no element type."""
     values = {name: int(value) if isinstance(value, bool) else value for name, value in op.values().items()}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ()}

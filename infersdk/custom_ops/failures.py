@@ -1,4 +1,4 @@
-"""What a kernel raised, on its way through a runtime that only passes texts on."""
+"""Transfers exceptions of kernels through runtimes that pass only text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import CustomKernelError
 
 __all__ = ["kernel_failure", "note", "raise_kernel_failure", "raised"]
 
-#: Failures that wait to be claimed; a runtime may swallow one.
+#: The maximum number of stored exceptions, since a runtime may lose some.
 _KEPT = 64
 
 _numbers = itertools.count(1)
@@ -22,7 +22,7 @@ _TEXT = re.compile(r"operator [\w.]+::\w+, node .*")
 
 
 def note(error: BaseException) -> str:
-    """Keeps an exception; returns the mark that its message carries through the runtime."""
+    """Stores an exception; returns a mark to append to its message."""
     with _guard:
         number = next(_numbers)
         _noted[number] = error
@@ -32,7 +32,7 @@ def note(error: BaseException) -> str:
 
 
 def raised(error: BaseException) -> BaseException | None:
-    """The exception that Python raised below the one that carries its mark; None if there is no mark."""
+    """The stored exception for the mark in a message; None if there is none."""
     mark = _MARK.search(str(error))
     if mark is None:
         return None
@@ -41,15 +41,15 @@ def raised(error: BaseException) -> BaseException | None:
 
 
 def raise_kernel_failure(error: BaseException) -> None:
-    """Raises the failure of a custom operator where a runtime's exception speaks of one; otherwise does nothing."""
+    """Raises the failure of a custom operator that caused a runtime's exception, if there is one."""
     if (failure := kernel_failure(error)) is not None:
         raise failure from failure.__cause__
 
 
 def kernel_failure(error: BaseException) -> BaseException | None:
-    """The failure of a custom operator that a runtime's exception speaks of; None if it speaks of something else.
+    """The failure of a custom operator that caused a runtime's exception; None if there is none.
 
-    It is the very exception where Python raised one, and a CustomKernelError with the core's text otherwise.
+    Failures of Python code are the original exceptions; others are a CustomKernelError with the message of the core.
     """
     if (original := raised(error)) is not None:
         return original

@@ -1,7 +1,7 @@
-"""What may be a kernel of a custom operator, apart from a method in Python.
+"""Kernels of custom operators in C and CUDA.
 
-A `CFunction` and a `CSource` are functions of the ABI in `infersdk_custom_op.h`; `include_folder()` says where that
-lies. A `CudaSource` is device code, which is compiled for the GPU that is there and launched as its `launch` says.
+A `CFunction` or a `CSource` is a function with the ABI of `infersdk_custom_op.h`, which is in `include_folder()`. A
+`CudaSource` is device code, which is compiled for the present GPU and launched according to its `launch`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class CFunction:
 
     Args:
         library: the file.
-        function: its name; it is of type `ifs_op_kernel`.
-        destroy: for a kernel that keeps state: the name of the function that frees it, of type `ifs_op_destroy`.
+        function: the name of a function of type `ifs_op_kernel`.
+        destroy: the name of a function of type `ifs_op_destroy` that frees the state of the kernel, if it has any.
     """
 
     library: str | Path
@@ -38,12 +38,12 @@ class CFunction:
 
 @dataclass(frozen=True)
 class CSource:
-    """C code that the system's C compiler makes a library of when the operator is first used, cached by content.
+    """C code, compiled with the system's C compiler on first use and cached.
 
     Args:
         source: the code, or the `Path` of its file.
         function, destroy: as for `CFunction`.
-        options: further options of the compiler; `-O3 -march=native` if not said.
+        options: compiler options, by default `-O3 -march=native`.
     """
 
     source: str | Path
@@ -58,9 +58,9 @@ class CSource:
 
 @dataclass(frozen=True)
 class CudaSource:
-    """CUDA code of one kernel, compiled when the operator is first used on a GPU, cached by content.
+    """CUDA code of one kernel, compiled on first use on a GPU and cached.
 
-    Each type variable of the operator is the name of the C++ type, so that `const T *x` is right for all of them::
+    Each type variable of the operator is defined as a C++ type, so that `const T *x` is valid for all types::
 
         CudaSource(
             '''extern "C" __global__ void scale(const T *x, T *y, long long count, float factor) {
@@ -73,11 +73,12 @@ class CudaSource:
 
     Args:
         source: the code, or the `Path` of its file.
-        function: the kernel's name; it is declared `extern "C" __global__ void`.
-        launch: gets the operator with its attributes, and a `Shape` for each input and output; returns a `Launch`. It
-            runs once for each combination of ranks, on symbols, as `shape()` does.
-        options: further options of the compiler.
-        compiler: `"nvrtc"` (the package nvidia-cuda-nvrtc, or the toolkit's), `"nvcc"`, or whichever is there.
+        function: the name of the kernel, which is declared `extern "C" __global__ void`.
+        launch: a function of the operator instance and a `Shape` for each input and output that returns a `Launch`.
+        Like
+            `shape()`, it runs once per combination of ranks, on symbols.
+        options: additional compiler options.
+        compiler: `"nvrtc"` (from nvidia-cuda-nvrtc or a toolkit), `"nvcc"`, or `"auto"` for an installed one.
     """
 
     source: str | Path
@@ -93,15 +94,15 @@ class CudaSource:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a CUDA kernel is launched.
+    """The launch parameters of a CUDA kernel.
 
     Args:
-        arguments: in the order of the kernel's parameters: an input or output is a pointer, a size or an int is a
-            `long long`, a float is a `float`, a bool a `long long` of 0 or 1.
-        threads: the number of threads that are needed; the grid is as large as that takes. Or `grid`, up to three
-            sizes.
-        block: threads a block, up to three sizes.
-        shared: bytes of dynamic shared memory.
+        arguments: the arguments of the kernel. Inputs and outputs are pointers. Sizes, ints and bools are `long long`,
+            and floats are `float`.
+        threads: the number of threads, from which the grid size follows.
+        grid: the grid, up to three sizes, instead of `threads`.
+        block: the block, up to three sizes.
+        shared: the size of dynamic shared memory in bytes.
     """
 
     arguments: Sequence[Any] = ()
@@ -112,7 +113,7 @@ class Launch:
 
 
 class _Symbol(Shape):
-    """An input or output in a `launch`: its shape, and as an argument its pointer."""
+    """An input or output in a `launch`: a shape, which as an argument stands for the pointer."""
 
     kind: str
     number: int
@@ -125,10 +126,10 @@ def _symbol(kind: str, index: int, shape: Shape) -> _Symbol:
 
 
 def launch_rule(source: CudaSource, op: Any, rule: Rule) -> Rule:
-    """A rule with the launch of a CUDA kernel in it.
+    """Adds the launch of a CUDA kernel to a rule.
 
     Raises:
-        CustomOpError: `launch` returns what is no launch.
+        CustomOpError: `launch` does not return a valid `Launch`.
     """
     inputs = [_symbol("input", index, shape) for index, shape in enumerate(symbols(rule.ranks))]
     outputs = [_symbol("output", index, shape) for index, shape in enumerate(rule.outputs)]
@@ -137,20 +138,20 @@ def launch_rule(source: CudaSource, op: Any, rule: Rule) -> Rule:
         raise CustomOpError(f"launch returns {launch!r}; it returns a Launch")
     block = _three((launch.block,) if isinstance(launch.block, int) else launch.block, "block")
     if not all(isinstance(size, int) and size > 0 for size in block) or math.prod(block) > 1024:
-        raise CustomOpError(f"launch gives the block {launch.block!r}; it has 1 to 1024 threads")
+        raise CustomOpError(f"launch returns the block {launch.block!r}; a block has 1 to 1024 threads")
     if (launch.threads is None) == (not launch.grid):
-        raise CustomOpError("launch gives neither or both of threads= and grid=; give one of them")
+        raise CustomOpError("launch must return either threads or grid")
     threads = launch.threads
     grid = _three(launch.grid, "grid") if threads is None else (ceil_div(threads, math.prod(block)), 1, 1)
     arguments = tuple(_argument(value) for value in launch.arguments)
     if len(arguments) > 64:
-        raise CustomOpError(f"launch gives {len(arguments)} arguments; 64 at most")
+        raise CustomOpError(f"launch returns {len(arguments)} arguments; the maximum is 64")
     return Rule(rule.ranks, rule.outputs, rule.checks, ((*grid, *block, launch.shared), arguments))
 
 
 def _three(sizes: Sequence[Size], what: str) -> tuple[Size, Size, Size]:
     if not isinstance(sizes, tuple | list) or not 1 <= len(sizes) <= 3:
-        raise CustomOpError(f"launch gives the {what} {sizes!r}; it is one to three sizes")
+        raise CustomOpError(f"launch returns the {what} {sizes!r}; it must have one to three sizes")
     first, second, third = (*sizes, 1, 1)[:3]
     return first, second, third
 
@@ -163,12 +164,12 @@ def _argument(value: Any) -> tuple[str, Any]:
     if isinstance(value, float):
         return "float", value
     raise CustomOpError(
-        f"launch gives the argument {value!r}; an argument is an input, an output, a size, an int or a float"
+        f"launch returns the argument {value!r}; an argument is an input, an output, a size, an int or a float"
     )
 
 
 def source_text(source: str | Path) -> str:
-    """The code itself, read if it is a file's.
+    """Returns the code, which is read if `source` is a path.
 
     Raises:
         CustomOpError: the file cannot be read.
@@ -187,4 +188,4 @@ def include_folder() -> Path:
     for folder in (package / "include", package.parent / "native" / "include"):
         if (folder / "infersdk_custom_op.h").is_file():
             return folder
-    raise CustomOpError(f"infersdk_custom_op.h is not at {str(package / 'include')!r}; install infersdk again")
+    raise CustomOpError(f"infersdk_custom_op.h is not at {str(package / 'include')!r}; reinstall infersdk")

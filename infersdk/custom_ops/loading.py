@@ -1,4 +1,4 @@
-"""Loading a model that has custom operators, on a backend that takes them or by cutting the model at them."""
+"""Loads models with custom operators, either directly on a backend or divided at the operators."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .onnx_schema import registered
 from .operator_set import explain, operators_for
 
 if TYPE_CHECKING:
-    from ..device import Device
+    from ..core.device import Device
+    from ..core.model_source import ModelSource
     from ..infer import Infer
-    from ..model_source import ModelSource
     from .declaration import CustomOp
 
 __all__ = ["with_custom_ops"]
@@ -21,11 +21,10 @@ __all__ = ["with_custom_ops"]
 def with_custom_ops(
     kind: type[Infer], source: ModelSource, device: Device, custom_ops: Sequence[type[CustomOp]] | None, *, cut: bool
 ) -> Callable[..., Infer]:
-    """What makes the Infer of a model: the backend's class with the operators that the model uses, or the model cut at
-    them. Its arguments are those of `Infer`.
+    """A factory for the `Infer` of a model: the class of the backend, or `CutInfer`.
 
     Raises:
-        CustomOpError: see `operators_for`; or an operator has no kernel for the device.
+        CustomOpError: as `operators_for`, or an operator has no kernel for the device.
     """
     ops = operators_for(source, custom_ops)
     if ops is not None:
@@ -34,8 +33,8 @@ def with_custom_ops(
 
     def make(model: ModelSource, **arguments: Any) -> Infer:
         try:
-            with registered(*(ops or ())):  # the passes ask for the types that an operator takes
-                if ops is not None and (cut or not kind.runs_custom_ops(device)):
+            with registered(*(ops or ())):  # passes need the type constraints of operators
+                if ops is not None and (cut or not kind.declaration.runs_custom_ops(device)):
                     from .cut_infer import CutInfer
 
                     return CutInfer(model, kind, **arguments, custom_ops=ops)

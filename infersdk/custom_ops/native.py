@@ -1,4 +1,4 @@
-"""Custom operators in the native core: what runs a node, whichever runtime the model is on."""
+"""Custom operators in the native core, which runs their nodes for all runtimes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._lib import check, ffi, lib, out
+from ..core._lib import check, ffi, lib, out
+from ..core.stream import device_info
 from ..errors import CustomKernelError, CustomOpError, NativeError, ShapeError
-from ..stream import device_info
 from .attributes import MISSING, Attribute
 from .compiling import compile_c, compile_cuda
 from .failures import kernel_failure, note, raised
@@ -27,7 +27,7 @@ from .kernels import CFunction, CSource, CudaSource, launch_rule
 from .shapes import Rule, encode
 
 if TYPE_CHECKING:
-    from ..device import Device
+    from ..core.device import Device
     from .declaration import CustomOp, Signature
 
 __all__ = ["NativeFunction", "NativeOp", "Node", "native_op"]
@@ -36,29 +36,29 @@ _KIND = {name: getattr(lib, f"IFS_OP_{name}") for name in ("INT", "FLOAT", "STRI
 
 
 class NativeFunction(CFunction):
-    """A kernel of the native core itself."""
+    """A kernel in the native core."""
 
     def __init__(self, function: str, destroy: str | None = None) -> None:
         super().__init__("", function, destroy)
 
 
 class NativeOp:
-    """An operator with one combination of element types on one device. It lives as long as the process.
+    """An operator with a signature on a device. It is never freed.
 
     Args:
         cls: the operator.
         signature: the element types.
-        device: `cpu` or a CUDA device.
+        device: the processor or a CUDA device.
 
     Raises:
-        CustomOpError: it has no kernel for the device, or the kernel cannot be compiled or found.
+        CustomOpError: there is no kernel for the device, or it cannot be compiled or loaded.
     """
 
     def __init__(self, cls: type[CustomOp], signature: Signature, device: Device) -> None:
         self.cls, self.signature, self.device = cls, signature, device
         self.kernel = cls.kernel_for(device.kind)
         self.id = next(_numbers)
-        self._kept: list[Any] = []  # what the native side has pointers to, while it is made
+        self._kept: list[Any] = []  # memory that `spec` points to
         spec = out("ifs_custom_op_spec")
         spec.id, spec.version, spec.device = self.id, cls.version, device.ordinal
         spec.domain, spec.name = self._chars(cls.domain), self._chars(cls.name)
@@ -129,7 +129,7 @@ class NativeOp:
 
 
 def _loaded(data: bytes) -> ctypes.CDLL:
-    """A shared library out of its bytes. The file is not needed once it is loaded."""
+    """Loads a shared library from its bytes."""
     with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
         file = Path(folder, "kernel.so")
         file.write_bytes(data)
@@ -141,8 +141,8 @@ def _symbol(library: ctypes.CDLL, name: str, title: str, where: str) -> int:
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
     except AttributeError:
         raise CustomOpError(
-            f"operator {title}: {where} has no function {name!r}; declare it int32_t {name}(const ifs_op_call *call), "
-            'in C++ as extern "C"'
+            f"operator {title}: {where} has no function {name!r}; declare it as int32_t {name}(const ifs_op_call *), "
+            'in C++ with extern "C"'
         ) from None
 
 
@@ -157,7 +157,7 @@ _making = threading.Lock()
 
 
 def native_op(cls: type[CustomOp], signature: Signature, device: Device) -> NativeOp:
-    """The operator with these types on this device, made once in a process."""
+    """The operator with a signature on a device, created once per process."""
     key = (cls, signature, device)
     with _making:
         if key not in _made:
@@ -166,12 +166,12 @@ def native_op(cls: type[CustomOp], signature: Signature, device: Device) -> Nati
 
 
 def native_attributes(attributes: Sequence[Attribute], values: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """The attributes as the core has them, and what has to be kept while it reads them."""
+    """The attributes as native structs, and the memory that they point to."""
     kept: list[Any] = []
     array = ffi.new("ifs_op_attribute[]", len(attributes))
     for index, attribute in enumerate(attributes):
         native, value = array[index], values.get(attribute.name, attribute.default)
-        kept.append(ffi.new("char[]", attribute.name.encode()))  # a struct's pointer keeps nothing alive
+        kept.append(ffi.new("char[]", attribute.name.encode()))  # the pointer in the struct does not keep it alive
         native.name = kept[-1]
         native.kind = _KIND[attribute.onnx_kind]
         if value is MISSING:
@@ -195,8 +195,8 @@ def native_attributes(attributes: Sequence[Attribute], values: dict[str, Any]) -
 # ---- nodes ----
 
 
-class _Half:
-    """What Python knows of a node: the operator with its attributes, and its name."""
+class _PythonNode:
+    """The Python side of a node: the operator with its attributes, and the name."""
 
     __slots__ = ("name", "native", "op")
 
@@ -212,7 +212,7 @@ class _Half:
     def call(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Calls the kernel in Python."""
         sources = []
-        for array in inputs:  # a view of our own: the runtime's array stays as it is
+        for array in inputs:  # read-only views; the flags of the arrays do not change
             view = array.view()
             view.flags.writeable = False
             sources.append(view)
@@ -222,13 +222,13 @@ class _Half:
             given = zip((*self.op.inputs, *self.op.outputs), (*inputs, *outputs), strict=True)
             shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in given)
             raise CustomKernelError(
-                f"{self.where}: its CPU kernel raises {type(error).__name__}: {error}; it was given {shapes}, the "
-                "outputs as shape() has them"
+                f"{self.where}: its CPU kernel raises {type(error).__name__}: {error}; its arguments are {shapes}, "
+                "with outputs of the shapes from shape()"
             ) from error
         if returned is not None:
             raise CustomKernelError(
-                f"{self.where}: its CPU kernel returns a {type(returned).__name__}; a kernel fills its outputs in "
-                f"place, {', '.join(self.op.outputs)}[:] = ..., and returns nothing"
+                f"{self.where}: its CPU kernel returns a {type(returned).__name__}; a kernel must fill its outputs "
+                f"in place, {', '.join(self.op.outputs)}[:] = ..., and return None"
             )
 
     @property
@@ -236,18 +236,16 @@ class _Half:
         return f"operator {self.op.title()}, node {self.name}"
 
 
-_halves: dict[int, _Half] = {}
+_python_nodes: dict[int, _PythonNode] = {}
 
 
 class Node:
-    """A node that runs on its own: what a backend without nodes of its own, or torch, calls.
+    """A node for direct calls, by PyTorch or by backends without custom operators. It is thread-safe.
 
     Args:
         op: the operator with its attributes.
-        native: with the element types and the device.
-        name: for messages.
-
-    It may be used by several threads at a time.
+        native: the native operator, with the signature and the device.
+        name: the name for messages.
     """
 
     def __init__(self, op: CustomOp, native: NativeOp, name: str) -> None:
@@ -258,14 +256,14 @@ class Node:
         check(lib.ifs_custom_node_create(native.handle, number, name.encode(), attributes, pointer))
         del kept
         self._handle = ffi.gc(pointer[0], lib.ifs_custom_node_destroy)
-        self._half = _halves[number] = _Half(native, op, name)
-        weakref.finalize(self, _halves.pop, number, None)
+        self._python_node = _python_nodes[number] = _PythonNode(native, op, name)
+        weakref.finalize(self, _python_nodes.pop, number, None)
 
     def shapes(self, inputs: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """The shapes of the outputs for these of the inputs.
+        """The output shapes for these input shapes.
 
         Raises:
-            CustomOpError, ShapeError: `shape()` fails, or the inputs are not what it requires.
+            CustomOpError, ShapeError: `shape()` fails, or the inputs do not meet its requirements.
         """
         tensors, kept = _tensors([0] * len(inputs), inputs, self.native.inputs)
         dims = ffi.new("int64_t[]", 16 * len(self.native.outputs))
@@ -281,14 +279,14 @@ class Node:
         stream: int = 0,
         workers: Any = None,
     ) -> None:
-        """Runs the kernel on memory: an address and a shape for each input and output.
+        """Runs the kernel on inputs and outputs that are given as addresses and shapes.
 
         Args:
-            stream: a cudaStream_t, for a kernel on a GPU, which is queued there.
-            workers: the native pool of threads that a C kernel may use.
+            stream: the cudaStream_t on which a GPU kernel is queued.
+            workers: the native thread pool for C kernels.
 
         Raises:
-            CustomKernelError: the kernel failed.
+            CustomKernelError: the kernel fails.
         """
         sources, kept_in = _tensors([at for at, _ in inputs], [shape for _, shape in inputs], self.native.inputs)
         results, kept_out = _tensors([at for at, _ in outputs], [shape for _, shape in outputs], self.native.outputs)
@@ -297,18 +295,18 @@ class Node:
         del kept_in, kept_out
 
     def run_arrays(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Runs the kernel of the processor on dense NumPy arrays of the operator's types.
+        """Runs a kernel on the processor with contiguous NumPy arrays of the operator's types.
 
         Raises:
-            CustomKernelError: the kernel failed.
+            CustomKernelError: the kernel fails.
         """
         if inspect.isfunction(self.native.kernel):
-            self._half.call(inputs, outputs)
+            self._python_node.call(inputs, outputs)
         else:
             self.run([_memory(array) for array in inputs], [_memory(array) for array in outputs])
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        """Runs the kernel of the processor on NumPy arrays; returns the outputs."""
+        """Runs a kernel on the processor with NumPy arrays; returns the outputs."""
         given = [np.ascontiguousarray(array, dtype) for array, dtype in zip(arrays, self.native.inputs, strict=True)]
         shapes = self.shapes([array.shape for array in given])
         made = [np.empty(shape, dtype) for shape, dtype in zip(shapes, self.native.outputs, strict=True)]
@@ -337,7 +335,7 @@ def _tensors(addresses: Sequence[int], shapes: Sequence[Sequence[int]], dtypes: 
 
 
 def _checked(status: int) -> None:
-    """As `check`, with what Python raised for a failure that comes from there."""
+    """`check()`, which raises the original exception for failures in Python."""
     try:
         check(status)
     except (NativeError, ShapeError) as error:
@@ -347,11 +345,11 @@ def _checked(status: int) -> None:
         raise failure from failure.__cause__
 
 
-# ---- what the core asks ----
+# ---- callbacks of the core ----
 
 
 def _answer(pointer: Any, nbytes: int, work: Callable[[], None]) -> int:
-    """Does the work. A failure is returned as a text, and the exception is kept until it is claimed."""
+    """Runs `work`. On failure, writes the message with a mark and stores the exception."""
     try:
         work()
     except BaseException as error:
@@ -386,10 +384,10 @@ def _values(attributes: Any, cls: type[CustomOp]) -> dict[str, Any]:
 def _create(op: int, node: Any, name: Any, attributes: Any, count: int, pointer: Any, error: Any, nbytes: int) -> int:
     def work() -> None:
         native = _ops[op]
-        called = _text(name)
-        half = _Half(native, native.cls.of(_values(attributes, native.cls), called), called)
+        node_name = _text(name)
+        python_node = _PythonNode(native, native.cls.of(_values(attributes, native.cls), node_name), node_name)
         pointer[0] = number = next(_numbers)
-        _halves[number] = half
+        _python_nodes[number] = python_node
 
     return _answer(error, nbytes, work)
 
@@ -397,11 +395,13 @@ def _create(op: int, node: Any, name: Any, attributes: Any, count: int, pointer:
 @ffi.def_extern(name="ifs_py_custom_trace")  # type: ignore[untyped-decorator]
 def _trace(node: int, handle: Any, ranks: Any, count: int, error: Any, nbytes: int) -> int:
     def work() -> None:
-        half = _halves[node]
+        python_node = _python_nodes[node]
         try:
-            words, texts = encode(half.rule(tuple(ranks[0:count])))
+            words, texts = encode(python_node.rule(tuple(ranks[0:count])))
         except CustomOpError as wrong:
-            raise CustomOpError(f"{half.where}: {str(wrong).removeprefix(f'operator {half.op.title()}: ')}") from wrong
+            raise CustomOpError(
+                f"{python_node.where}: {str(wrong).removeprefix(f'operator {python_node.op.title()}: ')}"
+            ) from wrong
         chars = [ffi.new("char[]", text.encode()) for text in texts]
         check(
             lib.ifs_custom_node_add_rule(
@@ -414,11 +414,11 @@ def _trace(node: int, handle: Any, ranks: Any, count: int, error: Any, nbytes: i
 
 @ffi.def_extern(name="ifs_py_custom_run")  # type: ignore[untyped-decorator]
 def _run(node: int, call: Any) -> int:
-    half = _halves[node]
+    python_node = _python_nodes[node]
 
     def work() -> None:
-        native = half.native
-        half.call(
+        native = python_node.native
+        python_node.call(
             [_array(call.inputs[i], dtype) for i, dtype in enumerate(native.inputs)],
             [_array(call.outputs[i], dtype) for i, dtype in enumerate(native.outputs)],
         )
@@ -428,7 +428,7 @@ def _run(node: int, call: Any) -> int:
 
 @ffi.def_extern(name="ifs_py_custom_destroy")  # type: ignore[untyped-decorator]
 def _destroy(node: int) -> None:
-    _halves.pop(node, None)
+    _python_nodes.pop(node, None)
 
 
 def _array(tensor: Any, dtype: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Custom operators for ONNX's own tools: the checker, shape inference, and whatever asks for a schema."""
+"""ONNX schemas of custom operators, for the checker, shape inference and other ONNX tools."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 __all__ = ["deregister", "onnx_schema", "register", "registered"]
 
-#: What the onnx package knows of ours, and how many `registered` there are of each. None: for good.
+#: The registered operators with the number of active `registered()` blocks; None after `register()`.
 _registered: dict[tuple[str, str, int], tuple[type[CustomOp], int | None]] = {}
 _guard = threading.Lock()
 
 
 def register(*ops: type[CustomOp]) -> None:
-    """Makes operators known to the `onnx` package of this process, for good: its checker checks their nodes, and its
-    shape inference goes through them. `infersdk.load()` does not need it.
+    """Registers operators with the `onnx` package of this process, for its checker and shape inference.
 
-    An operator that is declared anew, as in a notebook, replaces the earlier one of its domain, name and version.
+    `infersdk.load()` does not need this. An operator replaces an earlier one with the same domain, name and version,
+    for example in a notebook.
 
     Raises:
-        CustomOpError: the onnx package has an operator of that domain, name and version from elsewhere.
+        CustomOpError: another package has registered an operator with that domain, name and version.
     """
     with _guard:
         for op in ops:
@@ -40,7 +40,7 @@ def register(*ops: type[CustomOp]) -> None:
 
 
 def deregister(*ops: type[CustomOp]) -> None:
-    """Takes back what `register` has made known."""
+    """Removes operators that `register` has added."""
     with _guard:
         for op in ops:
             if _key(op) in _registered:
@@ -49,7 +49,7 @@ def deregister(*ops: type[CustomOp]) -> None:
 
 @contextlib.contextmanager
 def registered(*ops: type[CustomOp]) -> Iterator[None]:
-    """Makes operators known to the `onnx` package for a while."""
+    """Registers operators with the `onnx` package for a `with` block."""
     with _guard:
         for op in ops:
             _add(op)
@@ -81,8 +81,8 @@ def _add(op: type[CustomOp]) -> None:
         _remove(known[0])
     elif defs.has(op.name, op.version, op.domain) and _same_version(op):
         raise CustomOpError(
-            f"operator {op.title()}: the onnx package has a schema of version {op.version} of that name already; give "
-            "the operator another domain or name"
+            f"operator {op.title()}: the onnx package already has a schema with that name and version {op.version}; "
+            "use another domain or name"
         )
     defs.register_schema(onnx_schema(op))
 
@@ -101,7 +101,7 @@ def _same_version(op: type[CustomOp]) -> bool:
 
 
 def onnx_schema(op: type[CustomOp]) -> Any:
-    """The `onnx.defs.OpSchema` of an operator, with its inference of types and shapes."""
+    """The `onnx.defs.OpSchema` of an operator, with type and shape inference."""
     from onnx import defs
 
     def parameters(tensors: Iterable[tuple[str, str]]) -> list[Any]:
@@ -125,7 +125,7 @@ def onnx_schema(op: type[CustomOp]) -> Any:
 
 
 def _type_text(dtype: str) -> str:
-    """ONNX's text of a tensor type: `tensor(float)`."""
+    """The ONNX name of a tensor type, such as `tensor(float)`."""
     name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
     return f"tensor({name})"
 
@@ -148,7 +148,7 @@ def _schema_attribute(attribute: Any) -> Any:
 
 
 def _inference(op: type[CustomOp]) -> Any:
-    """What the onnx package calls for a node: it sets the types of the outputs, and their shapes as far as known."""
+    """The inference function of a schema, which sets the output types and known shapes."""
 
     def infer(context: Any) -> None:
         try:
@@ -179,7 +179,7 @@ def _dtype_of(kind: Any) -> str:
 
 
 def _output_shapes(op: type[CustomOp], context: Any, given: list[Any]) -> list[list[Any]] | None:
-    """The shapes: ints, names of dimensions that are passed on, and None. None where an input's rank is unknown."""
+    """The output shapes with ints, names of dimensions, and None for unknown sizes; None without input ranks."""
     if not all(kind.tensor_type.HasField("shape") for kind in given):
         return None
     inputs = [[_known_size(dim) for dim in kind.tensor_type.shape.dim] for kind in given]
@@ -188,10 +188,10 @@ def _output_shapes(op: type[CustomOp], context: Any, given: list[Any]) -> list[l
 
 
 def symbolic_shapes(op: type[CustomOp], rule: Rule, inputs: list[list[Any]]) -> list[list[Any]]:
-    """The outputs' shapes for inputs whose sizes are ints, names or None.
+    """The output shapes for inputs with sizes that are ints, names or None.
 
     Raises:
-        CustomOpError: sizes that are known break what the operator requires.
+        CustomOpError: known sizes do not meet the requirements of the operator.
     """
     algebra = Unknowns()
     for size, wanted, what in rule.checks:

@@ -1,4 +1,4 @@
-"""The custom operators of a model: which are declared, which it uses, and whether they fit together."""
+"""Collects declared custom operators and checks the custom nodes of a model."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .onnx_schema import registered
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ..model_source import ModelSource
+    from ..core.model_source import ModelSource
 
 __all__ = ["ModelNode", "OperatorSet", "custom_nodes", "declared", "explain", "operators_for"]
 
 ENTRY_POINTS = "infersdk.custom_ops"
-#: The domain of the operators that come with infersdk.
+#: The domain of the operators of infersdk.
 OWN_DOMAIN = "infersdk"
 
 
 @dataclass(frozen=True)
 class ModelNode:
-    """A node of a model that is a custom operator.
+    """A custom node of a model.
 
     Attributes:
-        name: the node's name, or what stands for it: the operator and its first output.
-        op: the operator with the node's attributes.
-        raw: the node itself.
-        nested: whether it lies in a graph within the graph, as a branch of an If.
+        name: the name of the node, or its operator and first output.
+        op: the operator with the attributes of the node.
+        raw: the node.
+        nested: whether it is in a subgraph, such as a branch of an If.
     """
 
     name: str
@@ -49,7 +49,7 @@ class OperatorSet:
         ops: the classes.
 
     Raises:
-        CustomOpError: one is no operator, or two are of the same domain and name.
+        CustomOpError: an item is not an operator class, or two have the same domain and name.
     """
 
     def __init__(self, ops: Sequence[type[CustomOp]]) -> None:
@@ -59,12 +59,12 @@ class OperatorSet:
 
     def _add(self, op: Any, where: str) -> None:
         if not (isinstance(op, type) and issubclass(op, CustomOp)):
-            raise CustomOpError(f"{where} has {op!r}; it takes classes that derive from infersdk.custom_ops.CustomOp")
+            raise CustomOpError(f"{where} has {op!r}; use classes that derive from infersdk.custom_ops.CustomOp")
         other = self.ops.setdefault((op.domain, op.name), op)
         if other is not op:
             raise CustomOpError(
-                f"operator {op.title()} is declared twice: by {_path(other)} and by {_path(op)}; give one of them, or "
-                "another domain or name to one"
+                f"operator {op.title()} is declared twice: by {_path(other)} and by {_path(op)}; use one of them, or "
+                "rename one"
             )
 
     def __iter__(self) -> Iterator[type[CustomOp]]:
@@ -77,7 +77,7 @@ class OperatorSet:
         return self.ops.get((domain, name))
 
     def versions(self) -> list[str]:
-        """`domain::name@version` of each, sorted: what engines and keys of caches carry."""
+        """The sorted `domain::name@version` of all operators, for engines and cache keys."""
         return sorted(f"{op.title()}@{op.version}" for op in self)
 
 
@@ -85,17 +85,17 @@ def _path(op: type[CustomOp]) -> str:
     return f"{op.__module__}.{op.__qualname__}"
 
 
-# ---- what is declared ----
+# ---- declared operators ----
 
 
 def declared(custom_ops: Sequence[type[CustomOp]], domains: set[str]) -> OperatorSet:
-    """The operators that are given, and for what else the model's domains need: those of installed packages, and ours.
+    """The given operators and, if `domains` require them, those of infersdk and of installed packages.
 
     Raises:
-        CustomOpError: see `OperatorSet`; or a package's entry point fails.
+        CustomOpError: as `OperatorSet`, or an entry point of a package fails.
     """
     if isinstance(custom_ops, type) or not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
-        raise CustomOpError(f"custom_ops is {custom_ops!r}; it is a list of classes: custom_ops=[MyOperator]")
+        raise CustomOpError(f"custom_ops is {custom_ops!r}; use a list of classes: custom_ops=[MyOperator]")
     result = OperatorSet(())
     twice = [op for op in custom_ops if list(custom_ops).count(op) > 1]
     if twice:
@@ -114,7 +114,7 @@ def declared(custom_ops: Sequence[type[CustomOp]], domains: set[str]) -> Operato
 
 
 def _installed() -> Iterator[tuple[Any, str]]:
-    """The operators of installed packages, by their entry points: each is a class, or a list of them."""
+    """The operators of installed packages. Each entry point is a class or a list of classes."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group=ENTRY_POINTS):
@@ -124,23 +124,23 @@ def _installed() -> Iterator[tuple[Any, str]]:
             value = point.load()
         except Exception as error:
             raise CustomOpError(
-                f"{where} cannot be loaded: {type(error).__name__}: {error}; mend or uninstall it"
+                f"{where} cannot be loaded: {type(error).__name__}: {error}; fix or uninstall it"
             ) from error
         for op in value if isinstance(value, list | tuple) else [value]:
             yield op, where
 
 
-# ---- what a model uses ----
+# ---- the operators of a model ----
 
 
 def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | None) -> OperatorSet | None:
-    """The custom operators that an ONNX file uses; None if it uses none. Their nodes are checked.
+    """The custom operators of an ONNX file, whose nodes are checked; None if there are none.
 
-    A file of another format is taken at its word: it uses all that are given.
+    Other formats are assumed to use all given operators.
 
     Raises:
-        CustomOpError: an operator is not declared, is declared twice, or is of another version than the model's;
-            an attribute that a node may not have, or lacks.
+        CustomOpError: an operator is not declared, is declared twice, or has another version than in the model, or an
+            attribute is unknown or missing.
     """
     domains = foreign_domains(source)
     if not domains and not custom_ops:
@@ -155,10 +155,10 @@ def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | No
 
 
 def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode]:
-    """The nodes of a model that are custom operators, in the order of the graph.
+    """The custom nodes of a model in order.
 
     Raises:
-        CustomOpError: see `operators_for`.
+        CustomOpError: as `operators_for`.
     """
     imported = model.graph.opset_imports
     ours = ({op.domain for op in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
@@ -173,8 +173,8 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
         if op.version > imported.get(raw.domain, 0):
             raise CustomOpError(
                 f"operator {op.title()}, node {name!r}: {what} has version {imported.get(raw.domain, 0)} of domain "
-                f"{op.domain!r}, and the operator is declared in version {op.version}; export the model anew, or give "
-                "the operator of that version"
+                f"{op.domain!r}, and the operator is declared with version {op.version}; export the model again, or "
+                "use the operator of that version"
             )
         _check_counts(op, raw, name)
         result.append(ModelNode(name, op.of(attribute_values(raw), name), raw, nested))
@@ -182,17 +182,17 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
 
 
 def node_name(raw: ir.Node) -> str:
-    """A node's name; for one without, its operator and first output."""
+    """The name of a node, or its operator and first output if it has none."""
     return raw.name or f"{raw.op_type} of {raw.outputs[0].name if raw.outputs else 'nothing'}"
 
 
 def attribute_values(raw: ir.Node) -> dict[str, Any]:
-    """The attributes of a node; what no custom operator can have comes as its `ir.Attr`."""
+    """The attribute values of a node; attributes of unsupported kinds as `ir.Attr`."""
     return {name: attribute.value if attribute.type.name in _PLAIN else attribute
             for name, attribute in raw.attributes.items()}  # fmt: skip
 
 
-#: The kinds of attributes that a custom operator may have.
+#: The supported kinds of attributes.
 _PLAIN = ("INT", "FLOAT", "STRING", "INTS", "FLOATS")
 
 
@@ -207,7 +207,7 @@ def _check_counts(op: type[CustomOp], raw: ir.Node, name: str) -> None:
 
 
 def all_nodes(model: ir.Model) -> Iterator[tuple[ir.Node, bool]]:
-    """All nodes, with whether they lie in a graph within the graph or in a function."""
+    """All nodes, with whether they are in a subgraph or a function."""
     for node in model.graph.all_nodes():
         yield node, node.graph is not model.graph
     for function in model.functions.values():
@@ -216,7 +216,7 @@ def all_nodes(model: ir.Model) -> Iterator[tuple[ir.Node, bool]]:
 
 
 def undeclared(raw: ir.Node, what: str) -> str:
-    """The message for a node whose operator is not declared."""
+    """The message for a node with an undeclared operator."""
     return (
         f"operator {raw.domain}::{raw.op_type}, node {node_name(raw)!r} of {what}: not declared. Derive a class "
         f"from infersdk.custom_ops.CustomOp with domain = {raw.domain!r} and name = {raw.op_type!r}, and load the "
@@ -225,7 +225,7 @@ def undeclared(raw: ir.Node, what: str) -> str:
 
 
 def explain(source: ModelSource, ops: OperatorSet | None, error: Exception) -> Exception:
-    """What to raise where a backend refused a model: what is wrong with one of its custom operators, or the error."""
+    """Returns a more specific error if a custom operator caused the error of a backend; otherwise the error."""
     if not isinstance(error, ModelFormatError | UnsupportedModelError) or not foreign_domains(source):
         return error
     from ..graph.files import read_model
@@ -234,12 +234,12 @@ def explain(source: ModelSource, ops: OperatorSet | None, error: Exception) -> E
     for raw, _ in all_nodes(model):
         foreign = raw.domain not in KNOWN_DOMAINS and raw.op_identifier() not in model.functions
         if foreign and (ops is None or ops.get(raw.domain, raw.op_type) is None):
-            return UnsupportedModelError(f"{undeclared(raw, source.name)}. The backend says: {error}")
+            return UnsupportedModelError(f"{undeclared(raw, source.name)}. The backend reports: {error}")
     return _wrong_inputs(source, ops) or error
 
 
 def _wrong_inputs(source: ModelSource, ops: OperatorSet | None) -> Exception | None:
-    """What ONNX's shape inference finds wrong with the inputs of a custom operator, as their types."""
+    """The error that ONNX's shape inference reports for the inputs of a custom operator, if any."""
     import onnx
 
     from ..graph.files import load_proto

@@ -1,23 +1,23 @@
-"""Custom operators on ONNX Runtime, which takes them as nodes of its own."""
+"""Registers custom operators with ONNX Runtime."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._lib import check, ffi, lib, library_path
+from ..core._lib import check, ffi, lib, library_path
 
 if TYPE_CHECKING:
-    from ..device import Device
+    from ..core.device import Device
     from .operator_set import OperatorSet
 
 __all__ = ["register_operators"]
 
 
 def register_operators(session_options: Any, ops: OperatorSet, device: Device) -> None:
-    """Registers operators, each with all its element types, with `onnxruntime.SessionOptions`.
+    """Registers operators, with all their signatures, with `onnxruntime.SessionOptions`.
 
-    The native core registers them through ONNX Runtime's C API (native/src/custom_ops_ort.c). It takes what this thread
-    offers last.
+    The native core registers the operators that this thread offered last, through ONNX Runtime's C API
+    (native/src/custom_ops_ort.c).
 
     Raises:
         CustomOpError: an operator has no kernel for the device, or the kernel cannot be compiled or loaded.

@@ -1,10 +1,10 @@
-"""The algebra that `CustomOp.shape()` is written over.
+"""Symbolic sizes for `CustomOp.shape()`.
 
-`shape()` runs once for each combination of ranks, on symbols that stand for sizes. What it returns is a rule: for each
-output an expression for each dimension. Every runtime evaluates that rule in its own terms: a run with the sizes it
-has, ONNX's shape inference with names, torch with its symbolic integers, TensorRT with its expressions.
+`shape()` runs once per combination of ranks, with symbols for sizes, and returns an expression for each dimension of
+each output. These expressions are evaluated with numbers in a run, with names in ONNX's shape inference, with symbolic
+integers in PyTorch, and with TensorRT's expressions.
 
-So `shape()` may branch on ranks and attributes, and not on sizes: a size is only known when the model runs.
+Therefore `shape()` may branch on ranks and attributes, but not on sizes, which are unknown until the model runs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ __all__ = [
     "require_equal", "symbols",
 ]  # fmt: skip
 
-#: The operations by their numbers in a rule's words (native/src/custom_ops_rules.c).
+#: The codes of operations in encoded rules (native/src/custom_ops_rules.c).
 _PUSH, _DIM = 0, 1
 _OPERATIONS = {"+": 2, "-": 3, "*": 4, "//": 5, "ceil_div": 6, "min": 7, "max": 8}
 
 
 class Dim:
-    """A size that is not known yet: a dimension of an input, or what is computed of some.
+    """A symbolic size: a dimension of an input, or an expression of such dimensions.
 
-    It takes `+ - * //` with other sizes, and `ceil_div`, `maximum` and `minimum`. It cannot be compared.
+    It supports `+ - * //`, `ceil_div`, `maximum` and `minimum`, but no comparisons.
     """
 
     __slots__ = ("axis", "index", "left", "operation", "right")
 
     def __init__(self, operation: str, left: Size = 0, right: Size = 0, index: int = -1, axis: int = -1) -> None:
         self.operation, self.left, self.right = operation, left, right
-        self.index, self.axis = index, axis  # of an input's dimension
+        self.index, self.axis = index, axis  # of a dimension of an input
 
     def __add__(self, other: Size) -> Size:
         return _make("+", self, other)
@@ -69,8 +69,8 @@ class Dim:
 
     def _compared(self, *_: object) -> bool:
         raise CustomOpError(
-            f"shape() compares {self}, which is only known when the model runs; it may branch on ranks and attributes. "
-            "Use maximum(), minimum(), or require_equal() for what has to hold"
+            f"shape() compares {self}, which is unknown until the model runs; branch on ranks and attributes only, "
+            "or use maximum(), minimum() or require_equal()"
         )
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _compared
@@ -78,8 +78,8 @@ class Dim:
 
     def __index__(self) -> int:
         raise CustomOpError(
-            f"shape() takes {self} for a number, which is only known when the model runs; compute with + - * // and "
-            "ceil_div(), and use an attribute where a number is needed"
+            f"shape() converts {self} to a number, which is unknown until the model runs; compute with + - * // and "
+            "ceil_div(), or use an attribute"
         )
 
     __int__ = __float__ = __index__
@@ -92,7 +92,7 @@ class Dim:
         return f"({self.left} {self.operation} {self.right})"
 
 
-#: An int, or what is not known yet.
+#: An int or a symbolic size.
 Size = int | Dim
 
 _FOLD: dict[str, Callable[[int, int], int]] = {
@@ -120,12 +120,12 @@ def ceil_div(size: Size, divisor: Size) -> Size:
 
 
 def maximum(a: Size, b: Size) -> Size:
-    """The larger one."""
+    """The larger size."""
     return _make("max", a, b)
 
 
 def minimum(a: Size, b: Size) -> Size:
-    """The smaller one."""
+    """The smaller size."""
     return _make("min", a, b)
 
 
@@ -148,13 +148,13 @@ class Shape(tuple[Size, ...]):
 
 @dataclass(frozen=True)
 class Rule:
-    """What `shape()` says for one combination of ranks.
+    """The result of `shape()` for a combination of ranks.
 
     Attributes:
-        ranks: of the inputs.
+        ranks: the ranks of the inputs.
         outputs: the shape of each output.
-        checks: pairs of sizes that have to be equal, with the text that says why.
-        launch: for a CUDA kernel: grid (3), block (3), shared bytes, and the arguments as (kind, value).
+        checks: pairs of sizes that must be equal, with a message.
+        launch: the grid (3), block (3), shared bytes and arguments (kind, value) of a CUDA kernel.
     """
 
     ranks: tuple[int, ...]
@@ -163,20 +163,20 @@ class Rule:
     launch: tuple[tuple[Size, ...], tuple[tuple[str, Any], ...]] | None = field(default=None)
 
 
-#: Where `require_equal` notes what has to hold, while a shape() is traced.
+#: The checks of `require_equal` while a shape() is traced.
 _checks: ContextVar[list[tuple[Size, Size, str]] | None] = ContextVar("checks", default=None)
 
 
 def require_equal(size: Size, wanted: Size, what: str) -> None:
-    """Within `shape()`: the two sizes have to be equal. A model or a run where they are not fails with `what`.
+    """Requires two sizes to be equal; for use in `shape()`. Otherwise loading or running fails with the message `what`.
 
     Raises:
-        ShapeError: where the runtime evaluates the rule and they differ.
-        CustomOpError: both are known now and differ, or no shape() runs.
+        ShapeError: at run time, if the sizes differ.
+        CustomOpError: both sizes are ints and differ, or no `shape()` is running.
     """
     checks = _checks.get()
     if checks is None:
-        raise CustomOpError("require_equal() is for use within shape()")
+        raise CustomOpError("require_equal() must be called in shape()")
     if isinstance(size, int) and isinstance(wanted, int):
         if size != wanted:
             raise CustomOpError(f"{what}: it is {size}, not {wanted}")
@@ -190,10 +190,10 @@ def symbols(ranks: Sequence[int]) -> tuple[Shape, ...]:
 
 
 def trace(function: Callable[..., Any], ranks: Sequence[int], num_outputs: int) -> Rule:
-    """Runs a `shape()` on symbols.
+    """Runs a `shape()` with symbols.
 
     Raises:
-        CustomOpError: it does not return a shape for each output, or does with sizes what cannot be done.
+        CustomOpError: it does not return a shape for each output, or uses an unsupported operation on sizes.
     """
     checks: list[tuple[Size, Size, str]] = []
     token = _checks.set(checks)
@@ -203,7 +203,7 @@ def trace(function: Callable[..., Any], ranks: Sequence[int], num_outputs: int) 
         _checks.reset(token)
     shapes = (returned,) if num_outputs == 1 else returned
     if not isinstance(shapes, tuple | list) or len(shapes) != num_outputs:
-        raise CustomOpError(f"shape() returns {returned!r}; it returns a tuple of {num_outputs} shapes")
+        raise CustomOpError(f"shape() returns {returned!r}; it must return a tuple of {num_outputs} shapes")
     return Rule(tuple(ranks), tuple(_shape(shape) for shape in shapes), tuple(checks))
 
 
@@ -213,17 +213,17 @@ def _shape(returned: Any) -> Shape:
     for size in returned:
         if isinstance(size, bool) or not isinstance(size, int | Dim) or (isinstance(size, int) and size < 0):
             raise CustomOpError(
-                f"shape() returns {tuple(returned)!r}; a size is an int from 0, or computed of the inputs' dimensions"
+                f"shape() returns {tuple(returned)!r}; a size is an int from 0 or an expression of input dimensions"
             )
     if len(returned) > 16:
-        raise CustomOpError(f"shape() returns {len(returned)} dimensions; a tensor has up to 16")
+        raise CustomOpError(f"shape() returns {len(returned)} dimensions; the maximum is 16")
     return Shape(returned)
 
 
 class Algebra:
-    """How a runtime computes with sizes. This one computes with whatever has Python's operators: ints, torch's SymInt.
+    """Arithmetic on the sizes of a runtime. This class uses Python operators, for ints and torch.SymInt.
 
-    A subclass overrides `constant` and `apply`.
+    Subclasses override `constant` and `apply`.
     """
 
     def constant(self, value: int) -> Any:
@@ -237,7 +237,7 @@ class Algebra:
 
 
 def evaluate(size: Size, inputs: Sequence[Sequence[Any]], algebra: Algebra) -> Any:
-    """A size in a runtime's own terms, given the inputs' shapes in those terms."""
+    """Evaluates a size for input shapes with the arithmetic of a runtime."""
     if isinstance(size, int):
         return algebra.constant(size)
     if size.operation == "dim":
@@ -246,7 +246,7 @@ def evaluate(size: Size, inputs: Sequence[Sequence[Any]], algebra: Algebra) -> A
 
 
 class Unknowns(Algebra):
-    """Sizes that are ints, or anything else for unknown ones. What is computed of an unknown one is unknown: None."""
+    """Arithmetic on ints and unknown sizes of any other type. Results from unknown sizes are None."""
 
     def apply(self, operation: str, left: Any, right: Any) -> Any:
         if isinstance(left, int) and isinstance(right, int):
@@ -254,7 +254,7 @@ class Unknowns(Algebra):
         return None
 
 
-# ---- as words for the native core ----
+# ---- encoding for the native core ----
 
 
 def _expression(size: Size) -> list[int]:
@@ -271,7 +271,7 @@ def _counted(size: Size) -> list[int]:
 
 
 def encode(rule: Rule) -> tuple[list[int], list[str]]:
-    """The words of a rule, as native/src/custom_ops_rules.c states them, and the texts of its checks."""
+    """Encodes a rule for native/src/custom_ops_rules.c; returns the words and the messages of the checks."""
     words = [len(rule.ranks), *rule.ranks, len(rule.outputs)]
     for shape in rule.outputs:
         words.append(len(shape))

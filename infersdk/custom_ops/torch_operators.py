@@ -1,4 +1,4 @@
-"""Custom operators in PyTorch: an operator of `torch.library`, and what the exporters to ONNX make of it.
+"""Custom operators in PyTorch, with `torch.library` and both ONNX exporters.
 
 ::
 
@@ -8,7 +8,7 @@
     torch.onnx.export(module, (x,), "model.onnx", dynamo=True, custom_translation_table=translation_table(HardSwish))
     torch.onnx.export(module, (x,), "model.onnx", dynamo=False, custom_opsets=opset_versions(HardSwish))
 
-Both exporters write one node with its attributes.
+Both exporters write one node with all attributes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..device import Device
+from ..core.device import Device
 from ..errors import CustomOpError
 from .attributes import MISSING, Attribute
 from .native import Node, native_op
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 __all__ = ["opset_versions", "torch_operator", "translation_table"]
 
-#: The types of torch's schemas.
+#: The types in torch schemas.
 _TYPES = {
     "int": "int", "bool": "bool", "float": "float", "str": "str", "tuple[int, ...]": "int[]",
     "tuple[float, ...]": "float[]",
 }  # fmt: skip
 
-#: torch keeps an operator for as long as its library lives.
+#: References to the libraries, without which torch removes their operators.
 _libraries: dict[str, Any] = {}
 _made: dict[str, tuple[type[CustomOp], Any]] = {}
 _guard = threading.Lock()
 
 
 def torch_operator(op: type[CustomOp]) -> Any:
-    """The operator as a function of tensors, with the attributes as keyword arguments; several outputs are a tuple.
+    """The operator as a function of tensors, with attributes as keyword arguments. Several outputs are a tuple.
 
-    It runs on the processor and on NVIDIA GPUs, as far as the operator has kernels for them, and on meta and fake
-    tensors by `shape()`. It has no gradient. A class that is declared anew replaces the earlier one of its name.
+    It supports the devices for which the operator has kernels, and meta and fake tensors. It has no gradient. A new
+    class replaces an earlier one with the same name.
 
     Raises:
         CustomOpError: PyTorch is not installed.
@@ -57,12 +57,12 @@ def torch_operator(op: type[CustomOp]) -> Any:
 
 
 def translation_table(*ops: type[CustomOp]) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What `torch.onnx.export(dynamo=True)` takes as `custom_translation_table`."""
+    """The `custom_translation_table` for `torch.onnx.export(dynamo=True)`."""
     return {torch_operator(op): _translation(op) for op in ops}
 
 
 def opset_versions(*ops: type[CustomOp]) -> dict[str, int]:
-    """What `torch.onnx.export(dynamo=False)` takes as `custom_opsets`: the version of each domain."""
+    """The `custom_opsets` for `torch.onnx.export(dynamo=False)`: the version of each domain."""
     versions: dict[str, int] = {}
     for op in ops:
         torch_operator(op)
@@ -74,11 +74,13 @@ def _torch() -> Any:
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError:
-        raise CustomOpError("an operator in PyTorch needs PyTorch, which is not installed: pip install torch") from None
+        raise CustomOpError(
+            "custom operators in PyTorch need torch, which is not installed: pip install torch"
+        ) from None
 
 
 def _namespace(op: type[CustomOp]) -> str:
-    """torch's namespaces have no dots."""
+    """The torch namespace of an operator, which has no dots."""
     return op.domain.replace(".", "_")
 
 
@@ -129,7 +131,7 @@ def _keyword(attribute: Attribute) -> str:
 
 
 def _run(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
-    """On the processor or a GPU; there on torch's current stream."""
+    """Runs the kernel on the processor, or on the current stream of a GPU."""
     torch = _torch()
     given = [tensor.contiguous() for tensor in tensors]
     signature = op.signature_for([_dtype_name(tensor.dtype) for tensor in given])
@@ -163,7 +165,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 class _Symbolic(Algebra):
-    """torch's symbolic integers: they have Python's operators, and functions of torch's for the rest."""
+    """Arithmetic on torch's symbolic integers."""
 
     def apply(self, operation: str, left: Any, right: Any) -> Any:
         torch = _torch()
@@ -175,7 +177,7 @@ class _Symbolic(Algebra):
 
 
 def _fake(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
-    """Tensors of the right shapes and types without values."""
+    """Creates outputs of the right shapes and types without values."""
     torch = _torch()
     signature = op.signature_for([_dtype_name(tensor.dtype) for tensor in tensors])
     inputs = [tuple(tensor.shape) for tensor in tensors]
@@ -197,7 +199,7 @@ def _fake(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
 
 
 def _translation(op: type[CustomOp]) -> Callable[..., Any]:
-    """What the dynamo exporter writes for the operator: a node, with all attributes."""
+    """The translation for the dynamo exporter: one node with all attributes."""
     from onnxscript import values
 
     make = values.Op(values.Opset(op.domain, op.version), op.name, onnx_schema(op))
@@ -209,7 +211,7 @@ def _translation(op: type[CustomOp]) -> Callable[..., Any]:
 
 
 def _symbolic(op: type[CustomOp], graph: Any, *arguments: Any) -> Any:
-    """What the TorchScript exporter writes for it. It has the arguments in the order of the schema."""
+    """Writes the node for the TorchScript exporter. Arguments are in the order of the schema."""
     helper = importlib.import_module("torch.onnx").symbolic_helper
     inputs, rest = arguments[: len(op.inputs)], arguments[len(op.inputs) :]
     values = {

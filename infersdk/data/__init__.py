@@ -1,4 +1,4 @@
-"""What is packaged for `infersdk demo`: two small models of our own, and an image to try them on (see README.md)."""
+"""Packaged data (see README.md): class names of data sets; for `infersdk demo`, two small models and an image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _HERE = Path(__file__).resolve().parent
 DETECTOR = _HERE / "digits_detector.onnx"
 #: A classifier of one handwritten digit.
 CLASSIFIER = _HERE / "digits_classifier.onnx"
-#: What the classifier's wrapper has to be told.
+#: Settings of the classifier's wrapper.
 CLASSIFIER_SETTINGS: dict[str, Any] = {"preset": "unit", "resize": 32}
+#: The class names of data sets in text files, one a line, by the name that the setting `names` takes.
+CLASS_NAMES = {"coco": _HERE / "coco.txt", "imagenet": _HERE / "imagenet.txt"}
 #: An image that neither model has seen.
 IMAGE = _HERE / "demo.jpg"

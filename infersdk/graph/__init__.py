@@ -1,15 +1,15 @@
-"""ONNX models as graphs: what is in them, and what can be changed. Needs `onnx` and `onnx_ir`, imported on first use.
+"""Reading and editing ONNX graphs. Needs `onnx` and `onnx_ir`, which are imported on first use.
 
-graph = infersdk.graph.open("model.onnx")       # walk, ask, change, save
+graph = infersdk.graph.open("model.onnx")       # inspect, edit, save
 infersdk.graph.onnx_info("model.onnx")          # inputs, outputs, operators, precision
-infersdk.graph.passes                           # ready edits: free the batch, another size, FP16, ...
+infersdk.graph.passes                           # ready-made edits: dynamic batch, input size, FP16, ...
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._lazy import lazy
+from ..core.lazy import lazy
 
 if TYPE_CHECKING:
     from . import passes

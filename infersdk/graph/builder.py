@@ -1,4 +1,4 @@
-"""Nodes written one after another, as an expression is written down."""
+"""A builder that writes nodes as nested calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .weights import add_weight, taken_names
+from .weights import add_weight, free_name, taken_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,9 +23,9 @@ class GraphBuilder:
         result = build("Add", build("Mul", value, np.float32(2)), np.float32(1))
 
     Args:
-        graph: where the nodes go.
-        prefix: in front of the names of nodes, values and weights that are made.
-        before: the node that they stand before; None appends.
+        graph: the graph to extend.
+        prefix: prefix for the names of new nodes, values and weights.
+        before: insert the new nodes before this node; None appends them.
     """
 
     def __init__(self, graph: ir.Graph, prefix: str = "", before: ir.Node | None = None) -> None:
@@ -37,10 +37,10 @@ class GraphBuilder:
     def __call__(
         self, operator: str, *inputs: ir.Value | npt.ArrayLike | None, name: str = "", **attributes: Any
     ) -> Any:
-        """A node of one result, which is returned. Arrays and numbers become weights; None leaves an input out.
+        """Adds a node with one output and returns the output. Arrays and numbers become weights; None omits an input.
 
         Args:
-            name: of the node and its result; the operator's by default. A number is put behind it if it is taken.
+            name: name of the node and its output, the operator's by default. A number is appended if it is taken.
         """
         return self.node(operator, *inputs, name=name, **attributes)[0]
 
@@ -48,7 +48,7 @@ class GraphBuilder:
         self, operator: str, *inputs: ir.Value | npt.ArrayLike | None, outputs: int = 1, name: str = "",
         domain: str = "", **attributes: Any,
     ) -> list[ir.Value]:  # fmt: skip
-        """A node of several results, which are returned."""
+        """Adds a node with several outputs and returns them."""
         import onnx_ir as ir
 
         values = [value if value is None or isinstance(value, ir.Value) else self.constant(value) for value in inputs]
@@ -67,7 +67,7 @@ class GraphBuilder:
         return list(made.outputs)
 
     def constant(self, array: npt.ArrayLike, name: str = "") -> ir.Value:
-        """A weight. Small ones of equal contents are one, unless they are named."""
+        """Adds a weight. Small unnamed weights with equal contents are shared."""
         values = np.asarray(array)
         key = (values.dtype.str, values.shape, values.tobytes()) if values.size <= 64 and not name else None
         if key in self._constants:
@@ -78,19 +78,16 @@ class GraphBuilder:
         return made
 
     def prefix(self, prefix: str) -> None:
-        """Puts another text in front of the names that are made from here on."""
+        """Sets the prefix for names from now on."""
         self._prefix = prefix
 
     def free_name(self, name: str, *, prefixed: bool = False) -> str:
-        """The name with the prefix, and with a number if it is taken; it is taken from here on."""
-        wanted = result = name if prefixed else self._prefix + name
-        number = 1
-        while result in self._taken:
-            result, number = f"{wanted}_{number}", number + 1
+        """Reserves the name, with the prefix, and with a number if it is taken."""
+        result = free_name(name if prefixed else self._prefix + name, self._taken)
         self._taken.add(result)
         return result
 
     def ints(self, *numbers: int | Iterable[int]) -> npt.NDArray[np.int64]:
-        """Sizes, axes, limits: an array of int64."""
+        """An int64 array of sizes, axes or limits."""
         flat = [n for number in numbers for n in ([number] if isinstance(number, int) else number)]
         return np.asarray(flat, np.int64)

@@ -1,4 +1,4 @@
-"""The identity of a model: what it contains, whatever its path."""
+"""A digest of the contents of a model."""
 
 from __future__ import annotations
 
@@ -6,27 +6,21 @@ import hashlib
 import os
 from typing import BinaryIO
 
-from .._files import open_regular
+from ..core.files import file_digest
+from ..core.model_source import ModelLike, ModelSource
 from ..errors import ModelFormatError
-from ..model_source import ModelLike, ModelSource
 from .files import EXTERNAL_KEY, external_files
 
-__all__ = ["file_digest", "model_digest"]
+__all__ = ["model_digest"]
 
 _CHUNK = 1 << 20
 
 
-def file_digest(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file, read piece by piece."""
-    with open_regular(path) as content:
-        return _digest(content, b"")[0]
-
-
 def model_digest(model: ModelLike) -> str:
-    """SHA-256 over an ONNX model and the files of weights that it refers to. Each is read once, piece by piece.
+    """SHA-256 of an ONNX model and its external data files.
 
     Raises:
-        ModelNotFoundError, ModelFormatError: there is no such file, or it is not a model; a file of weights is missing.
+        ModelNotFoundError, ModelFormatError: the file does not exist or is not a model, or external data is missing.
     """
     source = ModelSource.of(model)
     with source.open() as content:
@@ -46,11 +40,11 @@ def model_digest(model: ModelLike) -> str:
 
 
 def _digest(content: BinaryIO, needle: bytes) -> tuple[str, bool]:
-    """SHA-256 of a file, and whether `needle` is in it."""
+    """SHA-256 of a file, and whether it contains `needle`."""
     digest, result, tail = hashlib.sha256(), False, b""
     while chunk := content.read(_CHUNK):
         digest.update(chunk)
-        if needle and not result:
+        if not result:
             result = needle in tail + chunk
             tail = chunk[-len(needle) :]
     return digest.hexdigest(), result

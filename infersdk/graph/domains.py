@@ -1,86 +1,39 @@
-"""The domains of operators that an ONNX file names, without reading its graph."""
+"""The operator domains that an ONNX file imports, read without parsing its graph."""
 
 from __future__ import annotations
 
-import os
-from typing import BinaryIO
+import mmap
 
+from ..core.model_source import ModelLike, ModelSource
+from ..core.protobuf import byte_fields
 from ..errors import ModelError
-from ..model_source import ModelLike, ModelSource
 
 __all__ = ["KNOWN_DOMAINS", "foreign_domains", "model_domains"]
 
-#: The domains of the ONNX standard, and those that runtimes have operators of their own in.
+#: The domains of the ONNX standard and of the runtimes.
 KNOWN_DOMAINS = {
     "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft",
     "com.microsoft.nchwc", "com.microsoft.experimental", "com.microsoft.extensions", "com.ms.internal.nhwc",
     "ai.onnx.contrib", "org.openvinotoolkit", "org.pytorch.aten", "pkg.onnxscript.torch_lib", "trt",
 }  # fmt: skip
 
-# Protobuf: a field is its number and wire type in a varint, then a varint, 8 bytes, a length and bytes, or 4 bytes.
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_OPSET_IMPORT = 8  # of ModelProto; the domain is field 1 of what it holds
+_OPSET_IMPORT, _DOMAIN = 8, 1  # field numbers in ModelProto and OperatorSetIdProto
 
 
 def model_domains(model: ModelLike) -> set[str]:
-    """The domains that an ONNX file imports operators of; empty for any other file. The graph is not read."""
-    domains = set()
+    """The operator domains that an ONNX file imports; empty for other files."""
     try:
-        with ModelSource.of(model).open() as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            while (field := _varint(file)) is not None:
-                number, kind = field >> 3, field & 7
-                if kind == _BYTES:
-                    length = _varint(file)
-                    if length is None or file.tell() + length > size:
-                        return set()
-                    if number == _OPSET_IMPORT:
-                        domains.add(_domain(file.read(length)))
-                    else:
-                        file.seek(length, os.SEEK_CUR)
-                elif kind == _VARINT:
-                    if _varint(file) is None:
-                        return set()
-                elif kind in (_FIXED64, _FIXED32):
-                    file.seek(8 if kind == _FIXED64 else 4, os.SEEK_CUR)
-                else:
-                    return set()
-    except (OSError, ModelError, UnicodeDecodeError, IndexError):
+        with ModelSource.of(model).mapped() as data:
+            imports = [field for field in byte_fields(data, 0, len(data)) if field[0] == _OPSET_IMPORT]
+            return {_domain(data, start, end) for _, start, end in imports}
+    except (ModelError, ValueError):
         return set()
-    return domains
 
 
 def foreign_domains(model: ModelLike) -> set[str]:
-    """Those that neither the standard nor a runtime has."""
+    """The imported domains that belong neither to the standard nor to a runtime."""
     return model_domains(model) - KNOWN_DOMAINS
 
 
-def _varint(file: BinaryIO) -> int | None:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = file.read(1)
-        if not byte:
-            return None
-        value |= (byte[0] & 127) << shift
-        if byte[0] < 128:
-            return value
-    return None
-
-
-def _domain(data: bytes) -> str:
-    """The domain in an OperatorSetIdProto: its field 1, a text."""
-    at = 0
-    while at < len(data):
-        number, kind = data[at] >> 3, data[at] & 7
-        at += 1
-        if kind == _BYTES:
-            length, at = data[at], at + 1
-            if number == 1:
-                return data[at : at + length].decode()
-            at += length
-        else:
-            while data[at] > 127:
-                at += 1
-            at += 1
-    return ""
+def _domain(data: bytes | mmap.mmap, start: int, end: int) -> str:
+    return next((data[at:stop].decode() for number, at, stop in byte_fields(data, start, end) if number == _DOMAIN), "")

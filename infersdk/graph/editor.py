@@ -1,4 +1,4 @@
-"""`Graph`: an ONNX model to walk through, to ask, and to change.
+"""`Graph`: an ONNX model to inspect and edit.
 
 ::
 
@@ -8,9 +8,8 @@
     graph.replace(graph.nodes("HardSwish"), "Silu")
     graph.save("changed.onnx")
 
-Nodes and values are those of `onnx_ir` (`onnx_ir.Node`, `onnx_ir.Value`), and `graph.model` is its `onnx_ir.Model`:
-what this class does not do, that package does. Wherever a value is taken, its name is as well, and an array as a new
-weight.
+Nodes and values are `onnx_ir.Node` and `onnx_ir.Value`, and `graph.model` is an `onnx_ir.Model`, so `onnx_ir` can make
+other edits. A parameter that takes a value also takes its name, or an array, which becomes a new weight.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ..errors import ConfigError, ModelFormatError, nearest
 from .files import model_bytes, parse_model, read_model, write_model
 from .parts import extract_part, join_models, rewire
 from .passes import Pass, SetOpset, apply_passes
-from .weights import Weights, add_weight, drop_unused_weights, graph_values
+from .weights import Weights, add_weight, drop_unused_weights, free_name, graph_values
 
 if TYPE_CHECKING:
     import os
@@ -41,7 +40,7 @@ __all__ = ["Graph", "open"]
 
 
 def open(path: str | os.PathLike[str]) -> Graph:  # noqa: A001 - infersdk.graph.open(), as PIL.Image.open()
-    """The graph of an ONNX file. Weights in other files are read when they are looked at.
+    """Opens an ONNX file. External data is read on first access.
 
     Raises:
         ModelNotFoundError, ModelFormatError, UnsupportedModelError, BackendUnavailableError: as `read_model`.
@@ -53,8 +52,8 @@ class Graph:
     """An ONNX model.
 
     Attributes:
-        model: the `onnx_ir.Model` that all methods work on.
-        weights: the weights and constants by their names, as NumPy arrays; see `Weights`.
+        model: the underlying `onnx_ir.Model`.
+        weights: the weights and constants by name, as NumPy arrays; see `Weights`.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -63,18 +62,18 @@ class Graph:
 
     @classmethod
     def parse(cls, content: bytes) -> Graph:
-        """The graph in the bytes of an ONNX file. Errors are those of `open()`."""
+        """Parses the bytes of an ONNX file. Raises the errors of `open()`."""
         return cls(parse_model(content))
 
     def __repr__(self) -> str:
         names = [", ".join(f"{value.name} {value.shape}" for value in side) for side in (self.inputs, self.outputs)]
         return f"<Graph {names[0]} -> {names[1]}, {len(self.model.graph)} nodes>"
 
-    # ---- asking ----
+    # ---- inspecting ----
 
     @property
     def inputs(self) -> list[ir.Value]:
-        """The inputs, without weights that may be given."""
+        """The inputs that are not weights."""
         return [value for value in self.model.graph.inputs if value.name not in self.model.graph.initializers]
 
     @property
@@ -83,20 +82,20 @@ class Graph:
 
     @property
     def opset(self) -> int:
-        """The version of the ONNX standard that the operators follow."""
+        """The opset version of the ONNX standard."""
         return int(self.model.graph.opset_imports.get("", 0))
 
     @property
     def metadata(self) -> MutableMapping[str, str]:
-        """The texts that exporters leave in a model: such as the names of classes."""
+        """The metadata that exporters write, such as class names."""
         return self.model.metadata_props
 
     def nodes(self, operator: str | Collection[str] | None = None, name: str | None = None) -> list[ir.Node]:
-        """The nodes in order, without those of inner graphs.
+        """The nodes of the main graph in order.
 
         Args:
-            operator: of one type, `"Conv"`, or of several.
-            name: whose name fits a pattern, `"/model.24/*"`.
+            operator: only nodes of this operator, such as `"Conv"`, or of one of several.
+            name: only nodes whose name matches this pattern, such as `"/model.24/*"`.
         """
         kinds = {operator} if isinstance(operator, str) else operator
         return [
@@ -106,23 +105,23 @@ class Graph:
         ]
 
     def node(self, name: str) -> ir.Node:
-        """The node of a name.
+        """The node with a name.
 
         Raises:
-            ConfigError: there is none, or more than one.
+            ConfigError: no node or more than one node has that name.
         """
         result = [node for node in self.model.graph if node.name == name]
         if len(result) == 1:
             return result[0]
         if result:
-            raise ConfigError(f"{len(result)} nodes are called {name!r}; apply the pass NameNodes first")
+            raise ConfigError(f"{len(result)} nodes have the name {name!r}; apply the pass NameNodes first")
         raise unknown("node", name, [node.name or "" for node in self.model.graph])
 
     def value(self, name: str) -> ir.Value:
-        """The value of a name: an input, a weight, or the result of a node.
+        """The value with a name: an input, a weight, or the output of a node.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: no value has that name.
         """
         known = dict(graph_values(self.model.graph))
         if name not in known:
@@ -130,7 +129,7 @@ class Graph:
         return known[name]
 
     def chains(self, *operators: str) -> list[tuple[ir.Node, ...]]:
-        """Nodes of these types one after another, each taking a result of the one before: `chains("Conv", "Relu")`."""
+        """Chains of nodes of these operators, each reading an output of the one before: `chains("Conv", "Relu")`."""
         result: list[tuple[ir.Node, ...]] = [(node,) for node in self.nodes(operators[0])]
         for operator in operators[1:]:
             result = [
@@ -141,7 +140,7 @@ class Graph:
             ]
         return result
 
-    # ---- changing ----
+    # ---- editing ----
 
     def add(
         self,
@@ -152,15 +151,15 @@ class Graph:
         domain: str = "",
         **attributes: Any,
     ) -> ir.Node:
-        """A new node; what it gives is `node.outputs`. It stands behind the nodes whose results it takes.
+        """Adds a node after the nodes that compute its inputs. Its results are `node.outputs`.
 
         Args:
-            inputs: what it takes; None leaves an optional input out.
-            outputs: their number, or their names.
-            attributes: as `onnx.helper.make_node` takes them: numbers, texts, arrays, and sequences of these.
+            inputs: the inputs; None omits an optional input.
+            outputs: the number of outputs, or their names.
+            attributes: numbers, strings, arrays and sequences of these, as in `onnx.helper.make_node`.
 
         Raises:
-            ConfigError: there is no value of a name, or the name of an output is taken.
+            ConfigError: an input name does not exist, or an output name is taken.
         """
         import onnx_ir as ir
 
@@ -174,7 +173,7 @@ class Graph:
         if not isinstance(outputs, int):
             for value, chosen in zip(made.outputs, outputs, strict=True):
                 if chosen in taken:
-                    raise ConfigError(f"there is a value {chosen!r} already")
+                    raise ConfigError(f"the name {chosen!r} is taken")
                 value.name = chosen
         self.model.graph.append(made)
         self.model.graph.sort()
@@ -183,11 +182,11 @@ class Graph:
     def insert(
         self, operator: str, after: ValueLike, *inputs: ValueLike | None, name: str | None = None, **attributes: Any
     ) -> ir.Node:
-        """A new node between a value and all that take it. An output of the model keeps its name.
+        """Inserts a node between a value and all its users. An output of the model keeps its name.
 
         Args:
-            after: the value, which is the first input of the new node.
-            inputs: its other inputs.
+            after: the value, which becomes the first input of the new node.
+            inputs: the other inputs.
         """
         value = self._as_value(after)
         uses, is_output, called = list(value.uses()), value.is_graph_output(), value.name
@@ -202,7 +201,7 @@ class Graph:
             outputs[list(outputs).index(value)] = result
             if value.is_graph_input():
                 raise ConfigError(
-                    f"{called!r} is an input that is an output as well; put an Identity between them first"
+                    f"{called!r} is both an input and an output of the model; insert an Identity between them first"
                 )
             value.name, result.name = f"{called}_before_{operator}", called
         self.model.graph.sort()
@@ -211,11 +210,11 @@ class Graph:
     def replace(
         self, nodes: ir.Node | Iterable[ir.Node], operator: str, *inputs: ValueLike | None, **attributes: Any
     ) -> list[ir.Node]:
-        """Puts another node in the place of each, with the same results.
+        """Replaces each node by a new one with the same outputs.
 
         Args:
-            nodes: one, or several, each of which is replaced.
-            inputs: what the new node takes; what the old one took if nothing is given.
+            nodes: one node or several.
+            inputs: the inputs of each new node; those of the old node by default.
 
         Returns:
             The new nodes.
@@ -233,10 +232,10 @@ class Graph:
         return made
 
     def fuse(self, nodes: Sequence[ir.Node], operator: str, *inputs: ValueLike | None, **attributes: Any) -> ir.Node:
-        """Puts one node in the place of several, whose last one gives the result.
+        """Replaces several nodes by one, which computes the outputs of the last.
 
         Raises:
-            ConfigError: something else takes what one of the others gives.
+            ConfigError: a node outside of them uses an output of another one.
         """
         *inner, last = nodes
         for node in inner:
@@ -244,36 +243,34 @@ class Graph:
                 others = [use for use in output.consumers() if use not in nodes]
                 if others or output.is_graph_output():
                     where = f"node {others[0].name!r}" if others else "the model as an output"
-                    raise ConfigError(f"the result {output.name!r} of {node.name!r} is taken by {where}")
+                    raise ConfigError(f"the output {output.name!r} of {node.name!r} is used by {where}")
         (made,) = self.replace(last, operator, *inputs, **attributes)
         self._remove(reversed(inner))
         return made
 
     def delete(self, node: ir.Node, keep: int = 0) -> None:
-        """Takes a node out; what took its first result takes its input number `keep`.
+        """Removes a node. Users of its first output get its input number `keep` instead.
 
         Raises:
-            ConfigError: it has no such input, or something takes another result of it.
+            ConfigError: the node has no such input, or another output of it is used.
         """
         source = node.inputs[keep] if keep < len(node.inputs) else None
         if source is None:
-            raise ConfigError(f"node {node.name!r} has no input {keep} to put in the place of its result")
+            raise ConfigError(f"node {node.name!r} has no input {keep} to replace its output")
         for output in node.outputs[1:]:
             if output.uses() or output.is_graph_output():
-                raise ConfigError(
-                    f"the result {output.name!r} of node {node.name!r} is taken; replace the node instead"
-                )
+                raise ConfigError(f"the output {output.name!r} of node {node.name!r} is used; replace the node instead")
         if node.outputs[0].is_graph_output() and (source.producer() is None or source.is_graph_output()):
-            self.replace(node, "Identity", source)  # an output has a node of its own
+            self.replace(node, "Identity", source)  # an output needs a node that computes it
             return
         rewire(self.model.graph, node.outputs[:1], [source])
         self._remove([node])
 
     def rename(self, old: str, new: str) -> None:
-        """Another name for a node, or for a value: an input, an output, a weight.
+        """Renames a node or a value.
 
         Raises:
-            ConfigError: there is nothing of that name, or the new name is taken.
+            ConfigError: the name does not exist, or the new name is taken.
         """
         values = dict(graph_values(self.model.graph))
         nodes = [node for node in self.model.graph if node.name == old]
@@ -287,17 +284,17 @@ class Graph:
             node.name = new
 
     def add_input(self, name: str, dtype: Any, shape: Sequence[int | str | None]) -> ir.Value:
-        """A new input of the model; axes are sizes, names, or None."""
+        """Adds an input to the model. Each axis is a size, a name, or None."""
         import onnx_ir as ir
 
         if name in dict(graph_values(self.model.graph)):
-            raise ConfigError(f"there is a value {name!r} already")
+            raise ConfigError(f"the name {name!r} is taken")
         value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype))), shape=ir.Shape(shape))
         self.model.graph.inputs.append(value)
         return value
 
     def add_output(self, value: ValueLike) -> ir.Value:
-        """Makes a value an output as well. Its type and shape are inferred where the graph does not say."""
+        """Makes a value an output of the model. Infers its type and shape if they are not declared."""
         result = self._as_value(value)
         if not result.is_graph_output():
             if result.type is None or result.shape is None:
@@ -306,22 +303,22 @@ class Graph:
         return result
 
     def remove_output(self, value: ValueLike) -> None:
-        """An output that the model no longer gives; what was computed for it alone goes."""
+        """Removes an output, and the nodes and weights that only it needs."""
         result = self._as_value(value)
         if not result.is_graph_output():
             raise unknown("output", str(result.name), [output.name or "" for output in self.outputs])
         if len(self.model.graph.outputs) == 1:
-            raise ConfigError(f"{result.name!r} is the only output; a model gives something")
+            raise ConfigError(f"{result.name!r} is the only output; a model needs at least one")
         self.model.graph.outputs.remove(result)
         self.drop_unused()
 
-    # ---- parts and wholes ----
+    # ---- splitting and joining ----
 
     def extract(self, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
-        """The part of the model between values, as a model of its own. Weights are shared, not copied.
+        """The part of the model between values, as a separate model. Weights are shared, not copied.
 
         Raises:
-            ConfigError: there is no value of a name, or the outputs take something that is not behind the inputs.
+            ConfigError: a name does not exist, or the outputs cannot be computed from the inputs.
         """
         for name in (*inputs, *outputs):
             self.value(name)
@@ -329,88 +326,90 @@ class Graph:
         return Graph(extract_part(self.model, inputs, outputs))
 
     def join(self, other: Graph, connect: Mapping[str, str] | None = None, prefix: str = "joined/") -> None:
-        """Puts another model behind this one.
+        """Appends another model.
 
         Args:
-            other: it is left as it is.
-            connect: which output, or other value, of this model is which input of the other. What is not connected
-                stays an input, or an output. None connects outputs and inputs in order; there must be as many.
-            prefix: in front of names of the other model that this one has as well.
+            other: the other model, which is not changed.
+            connect: values of this model by the inputs of the other that they feed, as `{value: input}`. Values that
+                are not connected remain inputs or outputs. None connects outputs to inputs in order.
+            prefix: prefix for names of the other model that this model also has.
 
         Raises:
-            ConfigError: a name that does not exist, numbers or opsets that differ.
+            ConfigError: a name does not exist, or the numbers of outputs and inputs, or the opsets, differ.
         """
         if connect is None:
             ours, theirs = [value.name or "" for value in self.outputs], [value.name or "" for value in other.inputs]
             if len(ours) != len(theirs):
                 raise ConfigError(
-                    f"the outputs are {ours} and the other inputs {theirs}: say by connect= what goes where"
+                    f"the outputs are {ours} and the inputs of the other model {theirs}; connect them with connect="
                 )
             connect = dict(zip(ours, theirs, strict=True))
         if self.opset != other.opset:
-            raise ConfigError(f"the opsets are {self.opset} and {other.opset}; raise one by set_opset() first")
+            raise ConfigError(
+                f"the opsets are {self.opset} and {other.opset}; raise the lower one with set_opset() first"
+            )
         known = [value.name or "" for value in other.inputs]
         for target in connect.values():
             if target not in known:
                 raise unknown("input", target, known)
         join_models(self.model, other.model, {target: self.value(source) for source, target in connect.items()}, prefix)
 
-    # ---- the whole ----
+    # ---- the whole model ----
 
     def set_opset(self, version: int) -> None:
-        """Rewrites the operators for another version of the standard; runtimes say which they know.
+        """Converts the operators to another opset version.
 
         Raises:
-            UnsupportedModelError: ONNX's converter cannot do it.
+            UnsupportedModelError: ONNX's converter fails.
         """
         self.apply(SetOpset(version))
 
     def infer_shapes(self) -> None:
-        """Writes the shapes and types into the values, as far as they can be inferred."""
+        """Infers the shapes and types of the values and stores them."""
         from .shapes import infer_shapes
 
         infer_shapes(self.model)
 
     def apply(self, *passes: Pass) -> bool:
-        """Applies passes in their order (`infersdk.graph.passes`); returns whether one changed the model."""
+        """Applies passes (`infersdk.graph.passes`) in order; returns whether one changed the model."""
         return apply_passes(self.model, passes)
 
     def drop_unused(self) -> None:
-        """Takes out nodes and weights that no output needs."""
+        """Removes nodes and weights that no output needs."""
         from onnx_ir.passes.common import RemoveUnusedNodesPass
 
         RemoveUnusedNodesPass()(self.model)
         drop_unused_weights(self.model.graph)
 
     def check(self) -> None:
-        """Asks ONNX's checker whether the model is valid: operators, types, shapes, order.
+        """Validates the model with ONNX's checker: operators, types, shapes and order.
 
         Raises:
-            ModelFormatError: it is not; the message says where.
+            ModelFormatError: the model is not valid; the message names the place.
         """
         import onnx
 
         try:
             onnx.checker.check_model(self.bytes(), full_check=True)
-        except Exception as error:  # the checker and the inference have exceptions of their own
+        except Exception as error:  # the checker and the shape inference raise different types
             raise ModelFormatError(f"the model is not valid: {' '.join(str(error).split())}") from None
 
     def bytes(self) -> bytes:
-        """The model as the bytes of one ONNX file. Errors are those of `model_bytes`."""
+        """Serialises the model to the bytes of one ONNX file. Raises the errors of `model_bytes`."""
         return model_bytes(self.model)
 
     def save(self, path: str | os.PathLike[str], *, external_data: str | None = None) -> Path:
-        """Writes an ONNX file in one step: a file of that name is complete, or is what it was before.
+        """Writes an ONNX file atomically.
 
         Args:
-            external_data: the name of a file in the same folder for the weights; needed beyond 2 GiB.
+            external_data: name of a file in the same folder for the weights; required for models above 2 GiB.
 
         Raises:
             OutputError, ModelFormatError, UnsupportedModelError: as `write_model`.
         """
         return write_model(self.model, path, external_data=external_data)
 
-    # ---- within ----
+    # ---- internal ----
 
     def _as_value(self, value: ValueLike) -> ir.Value:
         import onnx_ir as ir
@@ -420,9 +419,7 @@ class Graph:
         if isinstance(value, str):
             return self.value(value)
         array = np.asarray(value, np.float32 if isinstance(value, float) else None)
-        taken, number = dict(graph_values(self.model.graph)), 0
-        while (name := f"constant_{number}") in taken:
-            number += 1
+        name = free_name("constant", dict(graph_values(self.model.graph)))
         return add_weight(self.model.graph, name, array)
 
     def _remove(self, nodes: Iterable[ir.Node]) -> None:
@@ -432,5 +429,5 @@ class Graph:
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> ConfigError:
-    """The error for a name that does not exist, with one that is like it."""
+    """The error for a name that does not exist, with the nearest name that does."""
     return ConfigError(f"the model has no {what} {name!r}{nearest(name, known)}")

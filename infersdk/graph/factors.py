@@ -1,4 +1,4 @@
-"""Constant factors and offsets next to convolutions, folded into their weights."""
+"""Folding of constant factors and offsets into adjacent convolutions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .weights import add_weight, constant_tensor, taken_names
+from .weights import add_weight, constant_tensor, free_name, taken_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -14,23 +14,25 @@ if TYPE_CHECKING:
 
 __all__ = ["constant_of", "fold_factors"]
 
-#: A factor nearer to 0 than this is not divided by.
+#: The smallest magnitude of a factor to divide by.
 _SMALLEST = 1e-3
 
 
 def constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """The array of a weight that is no input, or of a Constant node; None for any other value."""
+    """The array of a weight that is not an input, or of a Constant node; None for other values."""
     tensor = None if value is None or value.is_graph_input() else constant_tensor(value)
     return None if tensor is None else tensor.numpy()
 
 
 def fold_factors(graph: ir.Graph) -> int:
-    """Folds constant factors (Mul) and offsets (Add) into the convolutions next to them; returns how many.
+    """Folds constant factors (Mul) and offsets (Add) into adjacent convolutions; returns the number of folded nodes.
 
-    A factor or an offset behind a convolution, one number or one for each channel, goes into its weights and its bias.
-    A single number in front of convolutions goes into their weights: a factor always, an offset where they have no
-    padding, which would not be 0 any more. Of x * s + b in front of padded convolutions s goes into their weights, and
-    b / s stays in front. Results stay the same but for rounding.
+    - After a convolution: a scalar or a value per channel is folded into the weights and the bias.
+    - Before convolutions: a scalar factor is folded into the weights. A scalar offset is folded into the biases of
+      convolutions without padding, since padding would no longer be 0.
+    - x * s + b before padded convolutions becomes x + b / s, and s is folded into the weights.
+
+    Results differ by rounding only.
     """
     folder = _Folder(graph)
     count = 0
@@ -45,9 +47,9 @@ class _Folder:
         self._names = taken_names(graph)
 
     def fold(self, node: ir.Node) -> bool:
-        """Folds a factor or an offset, if that can be done."""
+        """Folds a node if possible; returns whether it did."""
         if node.graph is not self._graph:
-            return False  # folded already with another one
+            return False  # removed with another node
         if node.domain or node.outputs[0].is_graph_output():
             return False
         for constant, data in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
@@ -57,7 +59,7 @@ class _Folder:
         return False
 
     def _behind(self, node: ir.Node, data: ir.Value, array: npt.NDArray[Any]) -> bool:
-        """Folds what is behind a convolution into it."""
+        """Folds a node into the convolution before it."""
         conv = data.producer()
         if conv is None or data.is_graph_output() or len(list(data.uses())) != 1:
             return False
@@ -78,7 +80,7 @@ class _Folder:
         return True
 
     def _in_front(self, node: ir.Node, data: ir.Value, array: npt.NDArray[Any]) -> bool:
-        """Folds a number in front of convolutions into them."""
+        """Folds a scalar into the convolutions after it."""
         if array.size != 1:
             return False
         number = float(array.item())
@@ -101,7 +103,7 @@ class _Folder:
         return self._swap(node, data, number, convs)
 
     def _swap(self, add: ir.Node, data: ir.Value, offset: float, convs: list[ir.Node]) -> bool:
-        """x * s + b becomes x + b / s, and s goes into the convolutions behind."""
+        """Rewrites x * s + b as x + b / s, and folds s into the convolutions after it."""
         mul = data.producer()
         if mul is None or mul.op_type != "Mul" or mul.domain:
             return False
@@ -123,7 +125,7 @@ class _Folder:
         return False
 
     def _takes_factors(self, node: ir.Node) -> bool:
-        """Whether a node is a convolution whose weights can be changed; those of inner graphs cannot."""
+        """Whether a node is a convolution of this graph with constant weights."""
         return node.op_type == "Conv" and node.graph is self._graph and _weights_of(node) is not None
 
     def _scale(self, convs: list[ir.Node], number: float) -> None:
@@ -133,7 +135,7 @@ class _Folder:
             self._set(conv, weights * number, None)
 
     def _set(self, conv: ir.Node, weights: npt.NDArray[Any] | None, bias: npt.NDArray[Any] | None) -> None:
-        """Gives a convolution weights and a bias of its own; None keeps what it has."""
+        """Replaces the weights and the bias of a convolution; None keeps the present ones."""
         before = constant_of(conv.inputs[1])
         assert before is not None
         inputs = list(conv.inputs[:3]) + [None] * (3 - len(conv.inputs))
@@ -147,21 +149,19 @@ class _Folder:
             conv.replace_input_with(at, inputs[at])
 
     def _bypass(self, node: ir.Node, data: ir.Value) -> None:
-        """Gives the users of a node its data, and removes the node."""
+        """Removes a node. Its users read `data` instead."""
         for use in list(node.outputs[0].uses()):
             use.node.replace_input_with(use.idx, data)
         self._graph.remove(node, safe=True)
 
     def _free_name(self, base: str) -> str:
-        number, name = 2, base
-        while name in self._names:
-            name, number = f"{base}_{number}", number + 1
+        name = free_name(base, self._names)
         self._names.add(name)
         return name
 
 
 def _weights_of(conv: ir.Node) -> npt.NDArray[np.float64] | None:
-    """The constant weights of a convolution of floating-point numbers; None for any other node."""
+    """The constant floating-point weights of a convolution; None for other nodes."""
     if conv.op_type not in ("Conv", "ConvTranspose") or conv.domain:
         return None
     array = constant_of(conv.inputs[1])
@@ -188,14 +188,14 @@ def _is_padded(conv: ir.Node) -> bool:
 
 
 def _keeps_axes(array: npt.NDArray[Any], data: ir.Value, conv: ir.Node) -> bool:
-    """Whether data in front of a convolution has as many axes without an array of one number as with it."""
+    """Whether removing a scalar before a convolution leaves the rank of the data as it is."""
     weights = _weights_of(conv)
     assert weights is not None
     return array.ndim < weights.ndim or (data.shape is not None and len(data.shape) == weights.ndim)
 
 
 def _channels(array: npt.NDArray[Any], count: int, ndim: int) -> npt.NDArray[np.float64] | None:
-    """A number for each channel, where an array is one number, or broadcasts along the channels alone."""
+    """A value per channel, if the array is a scalar or broadcasts along the channels only; else None."""
     if array.ndim > ndim:
         return None
     if array.size == 1:

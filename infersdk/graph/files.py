@@ -1,19 +1,17 @@
-"""ONNX files as graphs that can be walked and changed (`onnx_ir.Model`), and back."""
+"""Reading and writing ONNX files as `onnx_ir.Model`."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from .._files import atomic_write, open_regular, scratch_folder
+from ..core.files import atomic_write, open_regular, scratch_folder
+from ..core.model_source import ModelLike, ModelSource
 from ..errors import BackendUnavailableError, InferSDKError, ModelFormatError, OutputError, UnsupportedModelError
-from ..model_source import ModelLike, ModelSource
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -25,17 +23,17 @@ __all__ = [
     "write_model",
 ]  # fmt: skip
 
-#: What protobuf puts into one message.
+#: The maximum size of a protobuf message.
 LARGEST_MESSAGE = 2**31 - 1
-#: A tensor in another file has the name of that file under the key "location": this is how protobuf writes that key.
+#: The key "location" of a tensor with external data, as protobuf serialises it.
 EXTERNAL_KEY = b"\x0a\x08location"
 
 
 def require_onnx(purpose: str) -> None:
-    """Checks that the packages that read ONNX files are installed.
+    """Checks that `onnx` and `onnx_ir` are installed.
 
     Raises:
-        BackendUnavailableError: `purpose` needs a package that is not installed.
+        BackendUnavailableError: one of them is not; the message names `purpose`.
     """
     for name in ("onnx", "onnx_ir"):
         if importlib.util.find_spec(name) is None:
@@ -44,7 +42,7 @@ def require_onnx(purpose: str) -> None:
             )
 
 
-#: Fields of text that name nothing in the graph.
+#: String fields that are not names of graph elements.
 _DESCRIPTIONS = frozenset({
     "onnx.ModelProto.producer_name", "onnx.ModelProto.producer_version", "onnx.ModelProto.domain",
     "onnx.ModelProto.doc_string", "onnx.GraphProto.doc_string", "onnx.NodeProto.doc_string",
@@ -54,11 +52,11 @@ _DESCRIPTIONS = frozenset({
 
 
 def read_model(model: ModelLike) -> ir.Model:
-    """An ONNX model. Weights in other files are read when they are used.
+    """Reads an ONNX model. External data is read on first access.
 
     Raises:
-        ModelNotFoundError, ModelFormatError: there is no such file, or it is not an ONNX model.
-        UnsupportedModelError: it has weights in a form that would be lost.
+        ModelNotFoundError, ModelFormatError: the file does not exist or is not an ONNX model.
+        UnsupportedModelError: the model has sparse weights.
         BackendUnavailableError: the `onnx` or `onnx_ir` package is not installed.
     """
     source = ModelSource.of(model)
@@ -70,17 +68,17 @@ def read_model(model: ModelLike) -> ir.Model:
 
 @contextlib.contextmanager
 def borrowed_model(model: ModelLike) -> Iterator[ir.Model]:
-    """`read_model()` for a `with` statement, at the end of which its weights are freed.
+    """`read_model()` for a `with` statement, which frees the weights at its end.
 
-    The nodes and values of a graph refer to one another. Without this the weights would stay, with all of the file's
-    bytes, until the garbage collector runs, which may be many models later.
+    The nodes and values of a graph form reference cycles, which would keep the weights in memory until the next run of
+    the garbage collector.
     """
     result = read_model(model)
     values, nodes = _owners(result)
     try:
         yield result
     finally:
-        more = _owners(result)  # those that passes have made; others are no longer in the graph
+        more = _owners(result)  # passes may have added some
         for value in (*values, *more[0]):
             value.const_value = None
         for node in (*nodes, *more[1]):
@@ -88,13 +86,13 @@ def borrowed_model(model: ModelLike) -> Iterator[ir.Model]:
 
 
 def _owners(model: ir.Model) -> tuple[list[ir.Value], list[ir.Node]]:
-    """What may hold tensors: the weights, and the nodes, whose attributes may be tensors."""
+    """The objects that may hold tensors: weights, and nodes with their attributes."""
     weights = [value for graph in model.graphs() for value in graph.initializers.values()]
     return weights, [*model.graph.all_nodes(), *(node for one in model.functions.values() for node in one.all_nodes())]
 
 
 def parse_model(content: bytes) -> ir.Model:
-    """The model in the bytes of an ONNX file. Weights in other files stay out of reach.
+    """Parses the bytes of an ONNX file. External data cannot be read.
 
     Raises:
         ModelFormatError, UnsupportedModelError, BackendUnavailableError: as `read_model`.
@@ -111,7 +109,7 @@ def parse_model(content: bytes) -> ir.Model:
 
 
 def load_proto(model: ModelLike) -> Any:
-    """The `onnx.ModelProto` of a model, without weights that are in other files."""
+    """Reads the `onnx.ModelProto` of a model without its external data."""
     source = ModelSource.of(model)
     import onnx
 
@@ -129,10 +127,10 @@ def load_proto(model: ModelLike) -> Any:
 
 
 def _decode_text(message: Any, name: str) -> None:
-    """Replaces bytes of descriptions and metadata that are not UTF-8, which protobuf returns as `bytes`.
+    """Replaces invalid UTF-8 in descriptions and metadata, which protobuf returns as `bytes`.
 
     Raises:
-        ModelFormatError: a name in the graph is not UTF-8. Replacing its bytes could make two names one.
+        ModelFormatError: a name in the graph is not UTF-8. Replacing its bytes could make two names equal.
     """
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
@@ -148,13 +146,11 @@ def _decode_text(message: Any, name: str) -> None:
 
 
 def external_files(model: ModelLike) -> list[Path]:
-    """The files that hold weights of an ONNX model, by name.
-
-    They are read from the model itself, not from its graph: a graph would leave out weights that are sparse.
+    """The external data files of an ONNX model, sorted by name. Includes those of sparse weights.
 
     Raises:
-        ModelNotFoundError, ModelFormatError: there is no such file, it is not a model, it keeps weights outside of its
-            folder, or it is in memory and no folder was named.
+        ModelNotFoundError, ModelFormatError: the file does not exist or is not a model, external data is outside of its
+            folder, or the model is in memory and no folder was given.
     """
     source = ModelSource.of(model)
     require_onnx("reading the names of a model's files of weights")
@@ -168,19 +164,19 @@ def external_files(model: ModelLike) -> list[Path]:
 
 
 def _weights_path(folder: Path | None, name: str, model: str) -> Path:
-    """The file of weights that a model calls `name`. A symbolic link, or a file with several names, may be one."""
+    """The path of the external data file `name`."""
     if folder is None:
-        raise ModelFormatError(f"the {model} keeps weights in {name!r}: name their folder by external_data=")
+        raise ModelFormatError(f"the {model} keeps weights in {name!r}: give their folder with external_data=")
     if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
         raise ModelFormatError(f"{model!r} keeps weights in {name!r}, which is outside of its folder")
     return folder / name
 
 
 def check_external_files(source: ModelSource) -> None:
-    """Checks that the files of weights of an ONNX model are regular files: a runtime would wait for a pipe.
+    """Checks that the external data files of an ONNX model are regular files. A runtime would block on a pipe.
 
     Raises:
-        ModelFormatError: one cannot be read.
+        ModelFormatError: a file cannot be read.
     """
     for path in external_files(source):
         with _open_weights(path, f"{source.name}: weights"):
@@ -192,17 +188,17 @@ def _open_weights(path: Path, what: str) -> BinaryIO:
         return open_regular(path)
     except OSError as error:
         raise ModelFormatError(
-            f"{what} in {str(path)!r} cannot be read: {error.strerror or error}; the file belongs where the model "
-            "names it, next to its own"
+            f"{what} in {str(path)!r} cannot be read: {error.strerror or error}; put the file where the model "
+            "names it, in the model's folder"
         ) from None
 
 
 @contextlib.contextmanager
 def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
-    """The path of an ONNX model for a runtime that maps files of weights into memory.
+    """The path of an ONNX model for a runtime that maps external data into memory.
 
-    A model with such files is copied, and the copy is removed at the end of the block; what is mapped stays until it is
-    unmapped. So a change of the model's own files reaches no runtime that has loaded them.
+    A model with external data is copied, so that changes to its files do not reach the runtime. The copy is removed at
+    the end of the block; mapped pages stay valid until they are unmapped.
 
     Raises:
         ModelFormatError, OutputError: a file cannot be read, or the copy cannot be written.
@@ -226,16 +222,17 @@ def _write_copy(content: BinaryIO, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(target, "xb") as copy:
-            shutil.copyfileobj(content, copy, 1 << 20)
+            while block := content.read(1 << 20):
+                copy.write(block)
     except OSError as error:
         raise OutputError(
-            f"the weights of a model cannot be copied to {str(target.parent)!r}: {error.strerror or error}; name a "
-            "folder with enough space by TMPDIR"
+            f"the weights of a model cannot be copied to {str(target.parent)!r}: {error.strerror or error}; set "
+            "TMPDIR to a folder with enough space"
         ) from None
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
-    """All tensors of a graph: weights, constants, and those of the graphs within it."""
+    """All tensors of a graph and its subgraphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -249,15 +246,15 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 
 def _from_proto(proto: Any, name: str, folder: Path | None) -> ir.Model:
-    """The graph; `folder` has the weights that are in other files."""
+    """Converts a `ModelProto`. `folder` contains its external data."""
     import onnx_ir as ir
 
     if has_sparse_weights(proto.graph):
         raise UnsupportedModelError(f"{name!r} has sparse weights, which the graph tools would lose; store them dense")
     try:
         model: ir.Model = ir.from_proto(proto)
-        model.graph.sort()  # runtimes write graphs in an order of their own
-    except Exception as error:  # onnx_ir chains a SerdeError with the place around the fault
+        model.graph.sort()  # runtimes write nodes out of order
+    except Exception as error:  # onnx_ir chains the cause below a SerdeError
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
@@ -267,7 +264,7 @@ def _from_proto(proto: Any, name: str, folder: Path | None) -> ir.Model:
 
 
 def _replace_external(model: ir.Model, made: Callable[[ir.ExternalTensor], ir.LazyTensor]) -> None:
-    """Replaces the tensors in other files, which onnx_ir maps into memory and reads only by rules of its own."""
+    """Replaces tensors with external data, which onnx_ir would map into memory."""
     import onnx_ir as ir
 
     weights, nodes = _owners(model)
@@ -284,13 +281,13 @@ def _replace_external(model: ir.Model, made: Callable[[ir.ExternalTensor], ir.La
 
 
 def _lazy_tensor(tensor: ir.ExternalTensor, folder: Path | None, model: str) -> ir.LazyTensor:
-    """A tensor that is read when it is used, and kept then."""
+    """A tensor that is read on first access."""
     import onnx
     import onnx_ir as ir
 
     try:
         location, offset, nbytes = str(tensor.location), tensor.offset or 0, tensor.nbytes
-    except TypeError:  # a type without a size, such as UNDEFINED
+    except TypeError:  # an element type without a size, such as UNDEFINED
         raise ModelFormatError(f"{model}: weight {tensor.name!r} has the element type {tensor.dtype.name}") from None
     dtype, shape, name = tensor.dtype, tensor.shape, tensor.name
 
@@ -303,7 +300,7 @@ def _lazy_tensor(tensor: ir.ExternalTensor, folder: Path | None, model: str) -> 
 
 
 def _read_weights(path: Path, offset: int, nbytes: int, what: str) -> bytes:
-    """A part of a file of weights.
+    """Reads a part of an external data file.
 
     Raises:
         ModelFormatError: the file cannot be read, or is too short.
@@ -312,7 +309,7 @@ def _read_weights(path: Path, offset: int, nbytes: int, what: str) -> bytes:
         size = file.seek(0, 2)
         if offset < 0 or size < offset + nbytes:
             raise ModelFormatError(
-                f"{str(path)!r} has {size} bytes, and {what} ends at byte {offset + nbytes}; was it cut off?"
+                f"{str(path)!r} has {size} bytes, and {what} ends at byte {offset + nbytes}; is it truncated?"
             )
         file.seek(offset)
         content = file.read(nbytes)
@@ -322,10 +319,10 @@ def _read_weights(path: Path, offset: int, nbytes: int, what: str) -> bytes:
 
 
 def tensor_array(tensor: Any, source: ModelSource) -> npt.NDArray[Any]:
-    """The values of a `TensorProto` of a model.
+    """The array of a `TensorProto` of a model.
 
     Raises:
-        ModelFormatError: they are in another file, which cannot be read.
+        ModelFormatError: its external data cannot be read.
     """
     import onnx_ir as ir
 
@@ -337,17 +334,17 @@ def tensor_array(tensor: Any, source: ModelSource) -> npt.NDArray[Any]:
 
 
 def has_sparse_weights(graph: Any) -> bool:
-    """Whether a `GraphProto`, or a graph within it, has sparse initializers."""
+    """Whether a `GraphProto` or a subgraph of it has sparse weights."""
     inner = (g for node in graph.node for attribute in node.attribute for g in (attribute.g, *attribute.graphs))
     return bool(graph.sparse_initializer) or any(has_sparse_weights(g) for g in inner if g.ByteSize())
 
 
 def model_bytes(model: ir.Model) -> bytes:
-    """The model as the bytes of one ONNX file, with all its weights.
+    """Serialises the model with all its weights to the bytes of one ONNX file.
 
     Raises:
-        ModelFormatError: a file of weights is missing or too short.
-        UnsupportedModelError: it is larger than the 2 GiB that one file holds.
+        ModelFormatError: external data is missing or truncated.
+        UnsupportedModelError: the result exceeds the protobuf limit of 2 GiB.
     """
     return proto_bytes(proto_of(model))
 
@@ -356,7 +353,7 @@ def proto_of(model: ir.Model) -> Any:
     """The `onnx.ModelProto` of a model, with all its weights.
 
     Raises:
-        ModelFormatError: a file of weights is missing or too short.
+        ModelFormatError: external data is missing or truncated.
     """
     import onnx_ir as ir
 
@@ -369,36 +366,36 @@ def proto_of(model: ir.Model) -> Any:
 
 
 def proto_bytes(proto: Any) -> bytes:
-    """An `onnx.ModelProto` as the bytes of one ONNX file.
+    """Serialises an `onnx.ModelProto`.
 
     Raises:
-        UnsupportedModelError: it is larger than the 2 GiB that one file holds.
+        UnsupportedModelError: the result exceeds the protobuf limit of 2 GiB.
     """
     try:
         content: bytes = proto.SerializeToString()
     except Exception as error:  # protobuf's own exceptions differ between its implementations
         raise UnsupportedModelError(
-            f"the model is too large for one file of {LARGEST_MESSAGE} bytes ({error}); keep its weights in a file of "
-            "their own"
+            f"the model is too large for one file of {LARGEST_MESSAGE} bytes ({error}); store its weights as "
+            "external data"
         ) from None
     return content
 
 
 def _typed_cause(error: BaseException | None) -> InferSDKError | None:
-    """The error of reading weights that onnx_ir's own error was raised from."""
+    """The infersdk error that onnx_ir's error was raised from, if any."""
     while error is not None and not isinstance(error, InferSDKError):
         error = error.__cause__
     return error
 
 
 def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: str | None = None) -> Path:
-    """Writes an ONNX file in one step: a file of that name is complete, or is what it was before.
+    """Writes an ONNX file atomically.
 
     Args:
-        external_data: the name of a file in the same folder for the weights; None keeps them in the model's file.
+        external_data: name of a file in the same folder for the weights; None keeps them in the model file.
 
     Raises:
-        OutputError: the file cannot be written; `external_data` is not a plain file name.
+        OutputError: the file cannot be written, or `external_data` is not a plain file name.
         ModelFormatError, UnsupportedModelError: as `model_bytes`.
     """
     target = Path(path)
@@ -406,12 +403,13 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data:
         return atomic_write(target, model_bytes(model))
     if Path(external_data).name != external_data or external_data == target.name:
         raise OutputError(
-            f"external_data {external_data!r}: give the name of another file in the folder of {target.name!r}, without "
-            "a folder"
+            f"external_data {external_data!r}: give a file name without a folder that differs from {target.name!r}"
         )
     import onnx_ir as ir
 
     try:
+        import tempfile
+
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
             ir.save(model, Path(folder, target.name), external_data=external_data)
             Path(folder, external_data).replace(target.parent / external_data)

@@ -1,9 +1,9 @@
-"""Which nodes of an FP32 graph cannot be made FP16 without harm: found by running it on samples.
+"""Finds the nodes of an FP32 graph that lose too much accuracy in FP16, by running it on samples.
 
-Each node is run by ONNX Runtime on what the FP32 graph gives it, once as it is and once as an engine in FP16 would: the
-inputs and weights rounded to float16, the sum inside in float32, the result rounded. So a node is blamed for what it
-does itself, and not for what came before it. What that adds up to is measured on the outputs, with and without the
-nodes that stay FP32. Running an FP16 graph would not show it here: without FP16 arithmetic runtimes compute it in FP32.
+ONNX Runtime runs each node twice on the inputs that the FP32 graph computes: in FP32, and as an FP16 engine would. For
+the latter, inputs, weights and results are rounded to float16; sums remain float32. This isolates the error of a node.
+The error of the outputs is measured too, with and without the nodes that stay in FP32. Running an FP16 graph instead
+would not show the errors: on processors without FP16 arithmetic, runtimes compute it in FP32.
 
 ::
 
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError, ConfigError, InputError, UnsupportedModelError
-from ..tensor import Tensor
 from .files import model_bytes, read_model
 from .passes.name_nodes import NameNodes
 from .passes.to_float16 import FP16_MAX, round_to_float16, stays_fp32
@@ -38,15 +38,15 @@ __all__ = ["FP16Loss", "OutputLoss", "ParityReport", "find_fp16_loss"]
 
 @dataclass(frozen=True)
 class FP16Loss:
-    """A node that stays FP32.
+    """A node that has to stay in FP32.
 
     Attributes:
-        node, operator: its name and what it computes.
-        reason: `"overflow"`: its results do not fit float16; `"input overflow"`: what it takes does not;
-            `"precision"`: its results come out too far off.
-        largest: the largest finite magnitude of its results in FP32.
-        error: |half - full| / |full| over all of its results on all samples, as lengths of vectors; infinity where
-            numbers become infinities or NaN.
+        node, operator: the name and the operator.
+        reason: `"overflow"`: the results exceed the range of float16; `"input overflow"`: the inputs do;
+            `"precision"`: the error exceeds the tolerance.
+        largest: the largest finite magnitude of the results in FP32.
+        error: |half - full| / |full| as vector norms over all results on all samples; infinity if finite numbers become
+            infinite or NaN.
     """
 
     node: str
@@ -58,7 +58,7 @@ class FP16Loss:
 
 @dataclass(frozen=True)
 class OutputLoss:
-    """An output of the whole graph: its relative error (as of a node) with all in FP16, and with the nodes kept."""
+    """The relative error of a model output with all nodes in FP16, and with the reported nodes in FP32."""
 
     name: str
     error_before: float
@@ -67,7 +67,7 @@ class OutputLoss:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """What `find_fp16_loss` found: nodes in topological order, over so many samples, of `nodes` looked at."""
+    """The result of `find_fp16_loss`: losses in topological order, out of `nodes` examined nodes."""
 
     model: str
     samples: int
@@ -78,33 +78,33 @@ class ParityReport:
 
     @property
     def keep(self) -> tuple[str, ...]:
-        """The names of the nodes that stay FP32: `ToFloat16(keep_nodes=...)`, or `fp16_keep=[...]` of a backend."""
+        """The names of the nodes to keep in FP32, for `ToFloat16(keep_nodes=...)` or the backend option `fp16_keep`."""
         return tuple(loss.node for loss in self.losses)
 
 
 def find_fp16_loss(
     model: str | os.PathLike[str], samples: Iterable[Mapping[str, npt.NDArray[Any]]], *, tolerance: float = 0.01
 ) -> ParityReport:
-    """Finds the nodes whose results overflow in float16, or come out further off than `tolerance`.
+    """Finds the nodes whose results overflow in float16 or have an error above `tolerance`.
 
     Args:
         model: an ONNX file in FP32.
-        samples: for each run a mapping of input names to arrays: real data, since what overflows depends on it.
-            `infersdk.samples.read_samples` makes them out of a folder. They are kept until the end.
-        tolerance: the relative error that a node may have by itself. Rounding a good result gives 0.0003 or so.
+        samples: mappings of input names to arrays of real data, one per run. `infersdk.loading.samples.read_samples`
+            reads them from a folder. All of them are kept in memory.
+        tolerance: the maximum relative error of a node. Rounding alone gives about 0.0003.
 
     Raises:
-        ModelNotFoundError, ModelFormatError: there is no such file, or it is no ONNX model.
-        ConfigError: a tolerance that is none.
-        InputError: there are no samples, or they do not fit the model.
-        UnsupportedModelError: it is not FP32, something in it is no tensor, or ONNX Runtime cannot run a node.
+        ModelNotFoundError, ModelFormatError: the file does not exist or is not an ONNX model.
+        ConfigError: the tolerance is not a positive number.
+        InputError: there are no samples, or they do not match the inputs.
+        UnsupportedModelError: the model is not FP32, a value is not a tensor, or ONNX Runtime cannot run a node.
         BackendUnavailableError: the `onnx` or `onnxruntime` package is not installed.
     """
     if not 0 < tolerance < float("inf"):
-        raise ConfigError(f"tolerance is a number above 0, such as 0.01, not {tolerance!r}")
+        raise ConfigError(f"tolerance must be a number above 0, such as 0.01, not {tolerance!r}")
     given = list(samples)
     if not given:
-        raise InputError("there is no sample to look for losses with")
+        raise InputError("there are no samples; give at least one")
     graph = _Graph(model)
     meters = {step.name: _Meter() for step in graph.steps if step.candidate}
     before = {name: _Meter() for name in graph.outputs}
@@ -125,12 +125,12 @@ def find_fp16_loss(
     return ParityReport(str(model), len(given), tolerance, len(meters), tuple(losses), outputs)
 
 
-# ---- figures ----
+# ---- errors ----
 
 
 @dataclass
 class _Meter:
-    """How far results are off, over all samples."""
+    """Accumulates the error of results over all samples."""
 
     largest: float = 0.0
     takes: float = 0.0  # the largest finite magnitude among the inputs
@@ -149,7 +149,7 @@ class _Meter:
             a, b = a[known], b[known]
             peak = float(np.abs(a).max(initial=0.0))
         self.largest = max(self.largest, peak)
-        if scale := peak or float(np.abs(b).max(initial=0.0)):  # so that no square overflows, nor vanishes
+        if scale := peak or float(np.abs(b).max(initial=0.0)):  # scaled, so that squares neither overflow nor underflow
             a, b = a / np.float32(scale), b / np.float32(scale)
             off = b - a
             self.off += float(off @ off) * scale**2
@@ -165,7 +165,7 @@ class _Meter:
         return float(np.sqrt(self.off / self.size)) if self.size else float(self.off > 0)
 
     def reason(self, tolerance: float) -> str:
-        """Why the node stays FP32; empty if it need not."""
+        """The reason to keep the node in FP32; empty if there is none."""
         if self.largest > FP16_MAX:
             return "overflow"
         if self.error <= tolerance:
@@ -174,12 +174,12 @@ class _Meter:
 
 
 def _half(value: Any) -> Any:
-    """Rounded to float16, in float32; what is no float32 array stays as it is."""
+    """Rounds a float32 array to float16 precision. Other values are returned unchanged."""
     if not isinstance(value, np.ndarray) or value.dtype != np.float32:
         return value
     if not value.size:
         return value
-    # The core does it many times as fast as NumPy.
+    # The core converts many times faster than NumPy.
     return Tensor.wrap(np.ascontiguousarray(value)).astype("float16").astype("float32").numpy()
 
 
@@ -188,25 +188,25 @@ def _half(value: Any) -> Any:
 
 @dataclass
 class _Step:
-    """A node. `session` is made at its first run, when the types of its inputs are known."""
+    """A node. Its session is created on the first run, when the types of its inputs are known."""
 
     name: str
     node: ir.Node
     takes: list[str]
     candidate: bool
     session: Any = None
-    done_with: list[str] = field(default_factory=list)  # values that no later node takes
+    done_with: list[str] = field(default_factory=list)  # values whose last use is here
 
 
 class _Graph:
-    """An FP32 model, ready to be run node by node."""
+    """An FP32 model that runs node by node."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
             import onnxruntime
         except ImportError:
             raise BackendUnavailableError(
-                'finding losses in fp16 needs onnxruntime: pip install "infersdk[onnxruntime]"'
+                'finding FP16 losses needs onnxruntime: pip install "infersdk[onnxruntime]"'
             ) from None
         self._ort = onnxruntime
         self.path, self._model = str(path), read_model(path)
@@ -251,15 +251,15 @@ class _Graph:
         locals_: Mapping[str, _Meter] | None,
         outputs: Mapping[str, _Meter],
     ) -> None:
-        """One sample, in FP32 and with all in FP16 but the nodes `kept`, side by side.
+        """Runs one sample in FP32, and in FP16 except for the nodes `kept`.
 
         Args:
-            locals_: gathers what each node does to exact inputs.
-            outputs: gathers how far the outputs are off.
+            locals_: accumulates the error of each node on exact inputs.
+            outputs: accumulates the errors of the outputs.
         """
         if wrong := sorted(set(self._inputs) ^ set(sample)):
             raise InputError(f"a sample has {sorted(sample)}, and the inputs of {self.path!r} are {self._inputs}: "
-                             f"see to {wrong[0]!r}")  # fmt: skip
+                             f"check {wrong[0]!r}")  # fmt: skip
         full: dict[str, Any] = {name: np.asarray(sample[name]) for name in self._inputs}
         half = dict(full)
         for step in self.steps:
@@ -307,21 +307,21 @@ class _Graph:
             ) from None
         if odd := [result for result in results if not isinstance(result, np.ndarray)]:
             raise UnsupportedModelError(
-                f"{self.path!r}: node {step.name!r} ({step.node.op_type}) gives a {type(odd[0]).__name__}, not a tensor"
+                f"{self.path!r}: node {step.name!r} ({step.node.op_type}) returns a {type(odd[0]).__name__}, no tensor"
             )
         return results
 
     def _session(self, step: _Step, arrays: list[Any]) -> Any:
-        """A model of this one node. Weights are inputs like all else, so that they can be rounded."""
+        """A session for one node. Weights are inputs, so that they can be rounded."""
         options = self._ort.SessionOptions()
         options.log_severity_level = 4
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # there are hundreds of sessions
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # hundreds of sessions would spin
         content = model_bytes(_alone(self._model, step.node, dict(zip(step.takes, arrays, strict=True))))
         return self._ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def _taken(node: ir.Node) -> list[ir.Value]:
-    """The values that a node takes, those that graphs within it take from around them included."""
+    """The values that a node and its subgraphs read."""
     result = {value: None for value in node.inputs if value is not None}
     for graph in inner_graphs(node):
         within = {graph, *graph.subgraphs()}
@@ -332,7 +332,7 @@ def _taken(node: ir.Node) -> list[ir.Value]:
 
 
 def _alone(model: ir.Model, node: ir.Node, arrays: Mapping[str, npt.NDArray[Any]]) -> ir.Model:
-    """A model of one node, whose inputs are the arrays that it takes."""
+    """A model of one node, with typed inputs for `arrays`."""
     import onnx_ir as ir
 
     outputs = [output for output in node.outputs if output.name]

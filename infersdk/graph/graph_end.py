@@ -1,12 +1,13 @@
-"""The end of an ONNX graph as a function of the values in front of it, computed with NumPy in float64.
+"""Evaluates the end of an ONNX graph from intermediate values, with NumPy in float64.
 
-Only operators of `_OPERATORS` are computed. As functions of floating-point data all of them are analytic: two ends that
-give the same for random data give the same for all data, but for rounding.
+Only the operators in `_OPERATORS` are evaluated. All of them are analytic functions of floating-point data: two graph
+ends with equal results for random data have equal results for all data, except for rounding.
 """
 
 from __future__ import annotations
 
 import operator
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["GraphEnd", "UnprovenError", "is_pointwise"]
+__all__ = ["GraphEnd", "UnprovenError", "is_pointwise", "sigmoid"]
 
 Array = Any
-#: Weights of more bytes are no sizes; the inference of shapes does without their contents.
-_LARGEST_SIZES = 2048
-#: The attributes of a convolution of images that looks at each position alone.
+#: Weights with more elements are not sizes; shape inference does not need their contents.
+_MOST_SIZES = 256
+#: The attributes of a 1 x 1 convolution.
 _PLAIN = {"kernel_shape": [1, 1], "strides": [1, 1], "dilations": [1, 1], "pads": [0] * 4, "group": 1}
-#: float32 and float16, as ONNX numbers them.
+#: The ONNX codes of float32 and float16.
 _FLOATS = (1, 10)
 
 
@@ -32,11 +33,11 @@ class UnprovenError(Exception):
 
 
 class GraphEnd:
-    """A graph that is followed from its output backwards.
+    """A graph that is traversed from its output backwards.
 
     Args:
-        proto: an `onnx.ModelProto`, which stays as it is.
-        shapes: those of its inputs, in numbers.
+        proto: an `onnx.ModelProto`, which is not changed.
+        shapes: the fixed shapes of its inputs.
     """
 
     def __init__(self, proto: Any, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -47,27 +48,27 @@ class GraphEnd:
         self._makers = {name: node for node in graph.node for name in node.output if name}
         sizes: dict[str, tuple[int, list[int]]] = {}
         self._types = _inferred(proto, shapes, sizes)
-        while more := self._reshaped():  # the inference does not compute all that exporters compute of shapes
+        while more := self._reshaped():  # shape inference does not evaluate all shape arithmetic of exporters
             sizes |= more
             self._types = _inferred(proto, shapes, sizes)
 
     def maker(self, name: str, kind: str) -> Any:
-        """The node that gives a value, if it is of this operator of the standard; else None."""
+        """The node that computes a value, if it has this standard operator; else None."""
         node = self._makers.get(name)
         return node if node is not None and _operator(node) == kind else None
 
     def is_made(self, name: str) -> bool:
-        """Whether a node gives a value."""
+        """Whether a node computes a value."""
         return name in self._makers
 
     def dims(self, name: str) -> list[int]:
-        """The sizes of a value; empty where one is not known."""
+        """The dimensions of a value; empty if one is unknown."""
         kind = self._types.get(name)
         sizes = [dim.dim_value for dim in kind.shape.dim] if kind is not None else []
         return sizes if all(sizes) else []
 
     def _reshaped(self) -> dict[str, tuple[int, list[int]]]:
-        """The type and sizes of what Reshape nodes give, where a target is computed from shapes and not known yet."""
+        """The types and dimensions of Reshape outputs whose target is computed from shapes and not yet known."""
         result = {}
         for name, node in self._makers.items():
             before = self.dims(node.input[0]) if _operator(node) == "Reshape" and not self.dims(name) else []
@@ -81,12 +82,12 @@ class GraphEnd:
         return result
 
     def dtype(self, name: str) -> int:
-        """The element type of a value, as ONNX numbers it; 0 where it is not known."""
+        """The ONNX code of the element type of a value; 0 if unknown."""
         kind = self._types.get(name)
         return int(kind.elem_type) if kind is not None else 0
 
     def constant(self, name: str) -> npt.NDArray[Any] | None:
-        """The array of a weight that is no input, or of a Constant node; None for any other value."""
+        """The array of a weight that is not an input, or of a Constant node; None for other values."""
         from onnx import numpy_helper
 
         if (node := self.maker(name, "Constant")) is not None:
@@ -95,11 +96,13 @@ class GraphEnd:
         return None if weight is None else numpy_helper.to_array(weight)
 
     def walk(self, output: str, stops: Callable[[str], bool]) -> tuple[list[Any], list[str]]:
-        """The nodes between the values where a walk stops and an output, each behind those that it reads from, and
-        these values, in the order in which the nodes read them.
+        """Walks back from an output to the values where `stops` returns True.
+
+        Returns:
+            The nodes on the way in topological order, and the values where the walk stopped, in the order of their use.
 
         Raises:
-            UnprovenError: there is a node that is not computed here.
+            UnprovenError: the walk meets an operator that is not in `_OPERATORS`, or an input.
         """
         nodes: list[Any] = []
         found: dict[str, None] = {}
@@ -116,7 +119,7 @@ class GraphEnd:
                     continue
                 if node is None or _operator(node) not in _OPERATORS:
                     what = f"an input, {name!r}" if node is None else f"node {node.name!r} ({node.op_type})"
-                    raise UnprovenError(f"{what} is no part of a known decoding")
+                    raise UnprovenError(f"{what} is not part of a known decoding")
                 if not any(other in seen for other in node.output if other != name):
                     stack.append((name, True))
                 if _operator(node) != "Shape" or not self.dims(node.input[0]):
@@ -124,10 +127,10 @@ class GraphEnd:
         return nodes, list(found)
 
     def compute(self, nodes: Sequence[Any], known: Mapping[str, Array], output: str) -> Array:
-        """An output, of the values at which the walk to it stopped.
+        """Evaluates nodes of a walk from the values at which it stopped; returns the output.
 
         Raises:
-            UnprovenError: a node does not fit its inputs.
+            UnprovenError: a node cannot be evaluated.
         """
         values, data = dict(known), set(known)
         for node in nodes:
@@ -139,8 +142,8 @@ class GraphEnd:
                 of_data = kind != "Shape" and not data.isdisjoint(node.input)
                 attributes = {one.name: _value(one) for one in node.attribute}
                 results = _OPERATORS[kind](attributes, inputs, of_data, self.opset, len(node.output))
-            except Exception as error:  # what NumPy raises where arrays do not fit one another
-                raise UnprovenError(f"node {node.name!r} ({kind}) is not computed: {error}") from None
+            except Exception as error:  # NumPy raises several types for shapes that do not match
+                raise UnprovenError(f"node {node.name!r} ({kind}) cannot be evaluated: {error}") from None
             values.update(zip(node.output, results, strict=True))
             data.update(node.output if of_data else ())
         return self._input(output, values)
@@ -150,12 +153,12 @@ class GraphEnd:
             return values.get(name)
         array = self.constant(name)
         if array is None:
-            raise UnprovenError(f"{name!r} is not known")
+            raise UnprovenError(f"{name!r} is unknown")
         return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def is_pointwise(attributes: Sequence[Any], weights: npt.NDArray[Any]) -> bool:
-    """Whether a convolution adds up, for each position, its channels at that position, each times a finite weight."""
+    """Whether a convolution is 1 x 1 with finite weights: a weighted sum of the channels of each position."""
     given = {one.name: _value(one) for one in attributes}
     return (
         weights.ndim == 4
@@ -183,8 +186,8 @@ def _inferred(
     """The `TypeProto.Tensor` of each value, by name.
 
     Args:
-        shapes: of inputs.
-        known: the types and sizes of results of nodes.
+        shapes: the shapes of inputs.
+        known: known types and dimensions of other values.
     """
     import onnx
 
@@ -195,7 +198,7 @@ def _inferred(
             kind = value.type.tensor_type.elem_type
             value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, shapes[value.name]))
     for weight in proto.graph.initializer:
-        if weight.ByteSize() <= _LARGEST_SIZES:
+        if prod(weight.dims) <= _MOST_SIZES:
             graph.initializer.append(weight)
         elif weight.name not in inputs:
             graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
@@ -206,16 +209,16 @@ def _inferred(
     model = onnx.ModelProto(graph=graph, ir_version=proto.ir_version, opset_import=proto.opset_import)
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception:  # it has exceptions of its own; without shapes no rule fits
+    except Exception:  # it raises several types; without shapes no rule matches
         return {}
     return {one.name: one.type.tensor_type for one in (*graph.input, *graph.value_info, *graph.output)}
 
 
-# ---- operators: of (attributes, inputs, whether of floating-point data, opset, number of results) to results ----
+# ---- operators: (attributes, inputs, depends on floating-point data, opset, number of outputs) -> outputs ----
 
 
 def _sizes(attributes: dict[str, Any], inputs: list[Array], name: str, index: int) -> list[int] | None:
-    """Sizes or axes, which later versions of an operator take as an input."""
+    """Sizes or axes, which are an attribute or, in later opsets, an input."""
     given = inputs[index] if len(inputs) > index else attributes.get(name)
     return None if given is None else [operator.index(one) for one in np.ravel(given).tolist()]
 
@@ -226,7 +229,7 @@ def _cast(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) 
     if a["to"] in _FLOATS:
         return [np.asarray(x[0], np.float64)]
     if of_data:
-        raise ValueError("it casts to another type than float32 and float16")
+        raise ValueError("it casts data to a type other than float32 and float16")
     return [np.asarray(x[0]).astype(helper.tensor_dtype_to_np_dtype(a["to"]))]
 
 
@@ -266,7 +269,7 @@ def _split(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int)
 def _softmax(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) -> list[Array]:
     axis = a.get("axis", 1 if opset < 13 else -1)
     if opset < 13 and axis not in (-1, x[0].ndim - 1):
-        raise ValueError(f"it is of all axes from {axis} on")
+        raise ValueError(f"before opset 13 it normalises over all axes from {axis} on")
     shares = np.exp(x[0] - x[0].max(axis=axis, keepdims=True))
     return [shares / shares.sum(axis=axis, keepdims=True)]
 
@@ -298,6 +301,14 @@ def _arithmetic(function: Callable[[Array, Array], Array]) -> Callable[..., list
     return result
 
 
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), with one temporary array."""
+    result = np.negative(x)
+    np.exp(result, out=result)
+    result += 1
+    return np.reciprocal(result, out=result)
+
+
 _OPERATORS: dict[str, Callable[..., list[Array]]] = {
     "Add": _arithmetic(np.add),
     "Cast": _cast,
@@ -310,7 +321,7 @@ _OPERATORS: dict[str, Callable[..., list[Array]]] = {
     "Pow": _arithmetic(np.power),
     "Reshape": _reshape,
     "Shape": lambda a, x, *_: [np.array(x[0].shape[a.get("start", 0) : a.get("end")], np.int64)],
-    "Sigmoid": lambda a, x, *_: [1 / (1 + np.exp(-x[0]))],
+    "Sigmoid": lambda a, x, *_: [sigmoid(x[0])],
     "Slice": _slice,
     "Softmax": _softmax,
     "Split": _split,

@@ -1,8 +1,8 @@
-"""Constants that have a value for each cell of a feature map, for feature maps of another size.
+"""Rewrites constants with a value per cell of a feature map for feature maps of another size.
 
-Detectors add the position of each cell and multiply by its stride. Exports often hold these as constants: YOLOv5 one
-grid for each level, [1, 3, h, w, 2]; YOLOv8 and YOLOX all levels in one axis, [1, 2, 8400]. Within a level such a
-constant is `a + b * column + c * row`, so it can be written for another size, exactly.
+Detectors add the position of each cell and multiply by its stride. Exports often store these as constants: YOLOv5 one
+grid per level, [1, 3, h, w, 2]; YOLOv8 and YOLOX all levels along one axis, [1, 2, 8400]. Within a level such a
+constant is `a + b * column + c * row`, so it can be computed exactly for another size.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Sizes", "regrid"]
 
-#: Rows and columns of feature maps, before and after.
+#: Old to new rows and columns of feature maps.
 Sizes = Mapping[tuple[int, int], tuple[int, int]]
 
-#: A smaller step from cell to cell is that of coordinates from 0 to 1, which depends on the size in another way.
-_LEAST_STEP = 0.5
+#: Smaller steps between cells are normalised coordinates, which do not scale like positions.
+_MIN_STEP = 0.5
 
 
 def regrid(array: npt.NDArray[Any], axes: Sequence[int], new: Sequence[int], sizes: Sizes) -> npt.NDArray[Any] | None:
-    """The constant with `axes` of the sizes `new`; None if it is not a grid.
+    """Resizes `axes` of a constant to the sizes `new`; None if it is not a grid.
 
     Args:
         array: the constant.
-        axes: the axes that count cells: rows and columns; or one axis for rows, for columns, or for the cells of one
-            level or several, one after another.
-        new: what the sizes of these axes become.
-        sizes: of the feature maps of the model.
+        axes: the axes of cells: rows and columns, or one axis of rows, of columns, or of the cells of one or several
+            levels.
+        new: the new sizes of these axes.
+        sizes: the sizes of the feature maps of the model.
     """
     moved = np.moveaxis(array, axes, range(array.ndim - len(axes), array.ndim))
     rest = moved.shape[: array.ndim - len(axes)]
@@ -52,7 +52,7 @@ def regrid(array: npt.NDArray[Any], axes: Sequence[int], new: Sequence[int], siz
 
 
 def _plane(cells: npt.NDArray[Any], new: tuple[int, int]) -> npt.NDArray[Any] | None:
-    """[k, h, w] of `a + b * column + c * row` for each k, with other h and w; None if it is not that."""
+    """Resizes [k, h, w] where each k is `a + b * column + c * row`; None if it is not."""
     wide = cells.astype(np.float64)
     start = wide[:, 0, 0]
     right = wide[:, 0, 1] - start if cells.shape[2] > 1 else np.zeros_like(start)
@@ -63,13 +63,13 @@ def _plane(cells: npt.NDArray[Any], new: tuple[int, int]) -> npt.NDArray[Any] | 
         return start[:, None, None] + along + down[:, None, None] * np.arange(rows)[None, :, None]
 
     steps = np.abs(np.concatenate([right, down]))
-    if np.any((steps > 0) & (steps < _LEAST_STEP)) or not np.array_equal(plane(*cells.shape[1:]), wide):
+    if np.any((steps > 0) & (steps < _MIN_STEP)) or not np.array_equal(plane(*cells.shape[1:]), wide):
         return None
     return plane(*new)
 
 
 def _cells(cells: npt.NDArray[Any], new: int, sizes: Sizes) -> Iterator[npt.NDArray[Any]]:
-    """[k, n] with another n: rows or columns alone, or levels of `sizes` one after another."""
+    """Candidates for [k, n] with another n: rows, columns, or consecutive levels of `sizes`."""
     known = sorted(sizes, key=lambda size: -size[0] * size[1])
     for made in _levels(cells, known, sizes):
         if made.shape[1] == new:
@@ -79,7 +79,7 @@ def _cells(cells: npt.NDArray[Any], new: int, sizes: Sizes) -> Iterator[npt.NDAr
 
 
 def _levels(cells: npt.NDArray[Any], known: Sequence[tuple[int, int]], sizes: Sizes) -> Iterator[npt.NDArray[Any]]:
-    """All ways to read the cells as levels, the largest first. A level may repeat: once for each anchor."""
+    """All ways to divide the cells into levels, the largest first. A level may repeat, once per anchor."""
     if not cells.shape[1]:
         yield cells
         return

@@ -1,23 +1,23 @@
-"""Which graphs end with the decoding of a detector's head: each rule is a pattern, and a check with a reason.
+"""Recognises graphs that end with the decoding of a detector's head.
 
-The pattern is where a walk from the output stops: at the maps of the head. The check computes what the graph makes of
-random maps, and compares it with the formulas of the head. Nothing is taken from names.
+A walk from the output stops at the maps of the head. A check then evaluates the graph on random maps and compares the
+result with the formulas of the head. Names are ignored. The formulas are, with the sigmoid s::
 
-    YOLOv5:  centre = (2 s(xy) - 0.5 + cell) * stride,  size = (2 s(wh))^2 * anchor,  the others = s(x)
-    YOLOv8:  x1y1 = cell + 0.5 - lt,  x2y2 = cell + 0.5 + rb,  box = ((x1y1 + x2y2) / 2, x2y2 - x1y1) * stride;
-             each distance is the mean of some bins, weighted by the softmax of their logits
+    YOLOv5:  centre = (2 s(xy) - 0.5 + cell) * stride,  size = (2 s(wh))^2 * anchor,  scores = s(x)
+    YOLOv8:  x1y1 = cell + 0.5 - lt,  x2y2 = cell + 0.5 + rb,  box = ((x1y1 + x2y2) / 2, x2y2 - x1y1) * stride
+             each distance is the mean of its bins, weighted by the softmax of their logits
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isqrt
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from .graph_end import GraphEnd, UnprovenError, is_pointwise
+from .graph_end import GraphEnd, UnprovenError, is_pointwise, sigmoid
 from .raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS, HeadLevel, RawHead
 
 if TYPE_CHECKING:
@@ -27,33 +27,27 @@ __all__ = ["HeadEnd", "find_head"]
 
 Array = Any
 _FLOAT, _FLOAT16 = 1, 10
-#: The attributes of a Gemm that is a matrix product with a bias, and no more.
-_GEMM = {"transA": 0, "transB": 0, "alpha": 1.0, "beta": 1.0}
-#: The element types of the codes of its operands: weights, and a bias.
-_CODES = {1: ("int8", "uint8"), 2: ("int32",)}
 
 
 @dataclass(frozen=True)
 class HeadEnd:
-    """A head, and the values at which its graph is cut.
+    """A head and the values at which its graph is cut.
 
     Attributes:
-        head: with the names of these values; of a level of several products, the name of what the first one gives.
-        products: for each of these levels, by that name, the results of its matrix products in the order of channels.
-        dims, types: of the values, by name; of several products, those of the map.
+        head: the head, with the names of these values.
+        dims, types: the dimensions and element types of these values, by name.
     """
 
     head: RawHead
-    products: dict[str, list[str]]
     dims: dict[str, list[int]]
     types: dict[str, int]
 
 
 @dataclass(frozen=True)
 class _Map:
-    """Where a walk stops: a map [n, channels, h, w], or with its channels last; of products, their results joined."""
+    """A value where a walk stops: a map [n, channels, h, w], or [n, h, w, channels]."""
 
-    names: tuple[str, ...]
+    name: str
     dims: tuple[int, ...]
     channels_last: bool
     stride: int
@@ -68,62 +62,63 @@ class _Map:
         return height, width
 
     def first(self, array: Array) -> Array:
-        """An array of these dims with its channels first."""
+        """Transposes an array of these dimensions to channels first."""
         return array.transpose(0, 3, 1, 2) if self.channels_last else array
 
 
 def find_head(proto: Any, name: str, dims: Sequence[int]) -> HeadEnd:
-    """The head that a model ends with.
+    """Finds the head at the end of a model.
 
     Args:
         proto: an `onnx.ModelProto`.
-        name, dims: of its input of images, in numbers.
+        name, dims: the name and fixed dimensions of its image input.
 
     Raises:
-        UnprovenError: it ends with something else; the message has the reason.
+        UnprovenError: the model does not end with a known head; the message gives the reason.
     """
     if len(proto.graph.output) != 1:
         raise UnprovenError(f"it has {len(proto.graph.output)} outputs")
     end, output = GraphEnd(proto, {name: dims}), proto.graph.output[0].name
     sides = tuple(dims[1:3] if dims[1] != 3 and dims[3] == 3 else dims[2:])
     nodes, names = end.walk(output, lambda one: _stops(end, one, dims[0], sides))
-    maps = _maps(end, names, dims[0], sides)
-    kinds = {end.dtype(one) for found in maps for one in found.names}
+    maps = _maps(end, names, sides)
+    kinds = {end.dtype(one.name) for one in maps}
     if kinds not in ({_FLOAT}, {_FLOAT16}):
         raise UnprovenError("its maps are not all float32, or all float16")
-    rng, random = np.random.default_rng(0), {}
-    for one in maps:
-        random[one] = rng.random(one.dims, np.float32).astype(np.float64) * 8 - 4
-    given: dict[str, Array] = {}
-    for one, array in random.items():
-        parts = np.split(array, _columns(end, one), axis=-1) if len(one.names) > 1 else [array]
-        given |= {name: part.reshape(end.dims(name)) for name, part in zip(one.names, parts, strict=True)}
-    decoded = end.compute(nodes, given, output)
+    random = {one: _noise(one.dims, seed) for seed, one in enumerate(maps)}
+    decoded = end.compute(nodes, {one.name: array for one, array in random.items()}, output)
     if decoded.ndim != 3 or decoded.shape[0] != dims[0]:
-        raise UnprovenError(f"its output has shape {decoded.shape}, which is not that of boxes")
+        raise UnprovenError(f"its output has shape {decoded.shape}, which is not a list of boxes")
     near = 2e-3 if _FLOAT16 in kinds else 1e-5
     if all(node.op_type != "Conv" for node in nodes):
         head = _anchor_head(maps, random, decoded, near)
     else:
         head = _distance_head(end, nodes, maps, random, decoded, near)
-    return _at_features(end, msgspec.structs.replace(head, output=output), maps)
+    return _at_features(end, msgspec.structs.replace(head, output=output))
+
+
+def _noise(dims: Sequence[int], seed: int) -> Array:
+    """Pseudo-random numbers from -4 to 4, hashed from positions. Importing numpy.random takes longer."""
+    bits = np.arange(prod(dims), dtype=np.uint64) + np.uint64(seed << 40)
+    for factor in (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93):
+        bits *= np.uint64(factor)
+        bits ^= bits >> np.uint64(32)
+    return (bits >> np.uint64(40)).reshape(dims) * (8 / (1 << 24)) - 4
 
 
 # ---- the pattern ----
 
 
 def _stops(end: GraphEnd, name: str, batch: int, sides: tuple[int, ...]) -> bool:
-    """Whether a value is a map of the image, or a matrix product."""
+    """Whether a value is a map of the image."""
     if end.maker(name, "Concat") is not None:
-        return False  # of the boxes and classes of a level
-    if end.maker(name, "Gemm") is not None:
-        return True
+        return False  # it joins the boxes and classes of a level
     dims = end.dims(name)
     return len(dims) == 4 and dims[0] == batch and _stride(dims, sides) != (0, False)
 
 
 def _stride(dims: Sequence[int], sides: tuple[int, ...]) -> tuple[int, bool]:
-    """The pixels from cell to cell of a map, and whether its channels come last; 0 for what is no map."""
+    """The stride of a map and whether its channels are last; (0, False) if it is not a map."""
     for first, last in ((2, False), (1, True)):
         stride = sides[0] // dims[first]
         if stride > 1 and (stride * dims[first], stride * dims[first + 1]) == sides:
@@ -131,93 +126,28 @@ def _stride(dims: Sequence[int], sides: tuple[int, ...]) -> tuple[int, bool]:
     return 0, False
 
 
-def _maps(end: GraphEnd, names: Sequence[str], batch: int, sides: tuple[int, ...]) -> list[_Map]:
-    """The maps in their order; products of the same rows are one: those of boxes come first, then those of scores."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        gemm = end.maker(name, "Gemm")
-        groups.setdefault(gemm.input[0] if gemm is not None else f"map {name}", []).append(name)
+def _maps(end: GraphEnd, names: Sequence[str], sides: tuple[int, ...]) -> list[_Map]:
+    """The maps in their order."""
     result = []
-    for key, group in groups.items():
-        dims = end.dims(group[0])
-        if key == f"map {group[0]}":
-            stride, last = _stride(dims, sides)
-            result.append(_Map((group[0],), tuple(dims), last, stride))
-            continue
-        half = len(group) // 2
-        ordered = [group[index % 2 * half + index // 2] for index in range(2 * half)]
-        _check_products(end, group, batch)
-        stride = isqrt(sides[0] * sides[1] * batch // dims[0])
-        columns = sum(end.dims(name)[1] for name in group)
-        grid = sides[0] // max(stride, 1), sides[1] // max(stride, 1)
-        if len(group) % 2 or batch * grid[0] * grid[1] != dims[0]:
-            raise UnprovenError(f"the products {group} are not boxes and scores of each cell and anchor")
-        result.append(_Map(tuple(ordered), (batch, *grid, columns), True, stride))
+    for name in names:
+        stride, last = _stride(end.dims(name), sides)
+        result.append(_Map(name, tuple(end.dims(name)), last, stride))
     if not result:
         raise UnprovenError("its output is not made of maps")
     return result
-
-
-def _columns(end: GraphEnd, one: _Map) -> Array:
-    """Where the columns of each product but the first begin."""
-    return np.cumsum([end.dims(name)[1] for name in one.names])[:-1]
-
-
-def _check_products(end: GraphEnd, names: Sequence[str], batch: int) -> None:
-    """Their columns can be those of one product."""
-    first = end.maker(names[0], "Gemm")
-    rows = {end.dims(name)[0] if len(end.dims(name)) == 2 else 0 for name in names}
-    if len(rows) != 1 or rows == {0}:
-        raise UnprovenError(f"the products {list(names)} do not have the same rows")
-    for name in names:
-        gemm, columns = end.maker(name, "Gemm"), end.dims(name)[1]
-        for attribute in gemm.attribute:
-            value = attribute.f if attribute.type == attribute.FLOAT else attribute.i
-            if _GEMM.get(attribute.name) != value:
-                raise UnprovenError(f"{gemm.name!r} is not a plain product: {attribute.name} is {value:g}")
-        if len(gemm.input) != len(first.input):
-            raise UnprovenError(f"{gemm.name!r} has other operands than {first.name!r}")
-        for index in range(1, len(gemm.input)):
-            codes, scales, zeros = _operand(end, gemm, index)
-            others = _operand(end, first, index)
-            same = (
-                codes.shape == (*others[0].shape[:-1], columns)
-                and scales.shape == zeros.shape == (columns,)
-                and (codes.dtype, scales.dtype, zeros.dtype) == tuple(one.dtype for one in others)
-                and codes.dtype == zeros.dtype
-            )
-            if not same:
-                raise UnprovenError(f"operand {index} of {gemm.name!r} does not have a scale for each column")
-
-
-def _operand(end: GraphEnd, gemm: Any, index: int) -> list[Array]:
-    """The codes, scales and zero points of an operand of a product: weights [channels, columns], or a bias [columns].
-
-    Raises:
-        UnprovenError: it is not constant, or of another form than a DequantizeLinear of codes along the columns.
-    """
-    restore = end.maker(gemm.input[index], "DequantizeLinear")
-    parts = [end.constant(name) for name in restore.input] if restore is not None else []
-    found = [part for part in parts if part is not None]
-    if len(parts) != 3 or len(found) != 3 or found[0].dtype.name not in _CODES[index]:
-        raise UnprovenError(f"operand {index} of {gemm.name!r} is not constant in {' or '.join(_CODES[index])}")
-    attributes = {one.name: one.i for one in restore.attribute}
-    if set(attributes) - {"axis"} or attributes.get("axis", 1) not in (2 - index, -1):
-        raise UnprovenError(f"operand {index} of {gemm.name!r} does not have its scales along the columns")
-    return found
 
 
 # ---- the checks ----
 
 
 def _anchor_head(maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array, near: float) -> RawHead:
-    """As YOLOv5's: [n, boxes, values], of a map a level."""
+    """Checks a YOLOv5 head: [n, boxes, values] from one map per level."""
     values, first, levels = decoded.shape[2], 0, []
     for one in maps:
         height, width = one.grid
         count = one.channels // values
         if values < 6 or count * values != one.channels:
-            raise UnprovenError(f"its boxes have {values} values, and {one.names[0]!r} {one.channels} channels")
+            raise UnprovenError(f"its boxes have {values} values, and {one.name!r} {one.channels} channels")
         logits = one.first(random[one]).reshape(len(decoded), count, values, height, width).transpose(0, 1, 3, 4, 2)
         box = decoded[:, first : first + count * height * width].reshape(logits.shape)
         first += count * height * width
@@ -234,7 +164,7 @@ def _anchor_head(maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array
         if not _is_close(box[..., 4:], s[..., 4:], near):
             raise UnprovenError("its scores are not sigmoids of its maps")
         pairs = tuple((float(w), float(h)) for w, h in anchors)
-        levels.append(HeadLevel(maps=one.names[:1], stride=one.stride, anchors=pairs, channels_last=one.channels_last))
+        levels.append(HeadLevel(maps=(one.name,), stride=one.stride, anchors=pairs, channels_last=one.channels_last))
     if first != decoded.shape[1]:
         raise UnprovenError(f"its output has {decoded.shape[1]} boxes, and its maps {first}")
     _check_limit("anchors a cell", max(len(level.anchors) for level in levels), MOST_ANCHORS)
@@ -244,10 +174,10 @@ def _anchor_head(maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array
 def _distance_head(
     end: GraphEnd, nodes: Sequence[Any], maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array, near: float
 ) -> RawHead:
-    """As YOLOv8's: [n, values, boxes], of two maps a level: the logits of distances, and of classes."""
+    """Checks a YOLOv8 head: [n, values, boxes] from two maps per level, of distances and of classes."""
     sums = [weights for node in nodes if node.op_type == "Conv" if (weights := end.constant(node.input[1])) is not None]
     if len(sums) != 1 or len(maps) % 2 or not np.isfinite(sums[0]).all():
-        raise UnprovenError("its distances are not one weighted sum of bins, of two maps a level")
+        raise UnprovenError("its distances are not one weighted sum of bins with two maps per level")
     bins = sums[0].reshape(-1).astype(np.float64)
     half = len(maps) // 2
     joined = maps[0].grid == maps[1].grid
@@ -257,14 +187,14 @@ def _distance_head(
         count, cells = len(bins), boxes.grid[0] * boxes.grid[1]
         fits = boxes.channels == 4 * count and boxes.grid == classes.grid and 4 + classes.channels == decoded.shape[1]
         if not fits or boxes.channels_last or classes.channels_last:
-            raise UnprovenError(f"{boxes.names[0]!r} and {classes.names[0]!r} are not the maps of a level")
+            raise UnprovenError(f"{boxes.name!r} and {classes.name!r} are not the maps of a level")
         part = decoded[:, :, first : first + cells]
         logits = random[boxes].reshape(len(decoded), 4, count, cells)
         shares = np.exp(logits - logits.max(axis=2, keepdims=True))
         left, upper, right, lower = (shares.swapaxes(1, 2) / shares.sum(axis=2)[:, None]).transpose(2, 0, 3, 1) @ bins
         y, x = np.divmod(np.arange(cells), boxes.grid[1])
         wanted = np.stack([x + 0.5 + (right - left) / 2, y + 0.5 + (lower - upper) / 2, left + right, upper + lower])
-        scores = 1 / (1 + np.exp(-random[classes].reshape(len(decoded), -1, cells)))
+        scores = sigmoid(random[classes].reshape(len(decoded), -1, cells))
         first += cells
         if part.shape[2] != cells or not _is_close(
             part[:, :4], wanted.swapaxes(0, 1) * boxes.stride, near * boxes.stride
@@ -275,7 +205,7 @@ def _distance_head(
             )
         if not _is_close(part[:, 4:], scores, near):
             raise UnprovenError("its scores are not sigmoids of its maps")
-        levels.append(HeadLevel(maps=(boxes.names[0], classes.names[0]), stride=boxes.stride))
+        levels.append(HeadLevel(maps=(boxes.name, classes.name), stride=boxes.stride))
     if first != decoded.shape[2]:
         raise UnprovenError(f"its output has {decoded.shape[2]} boxes, and its maps {first}")
     _check_limit("bins a distance", len(bins), MOST_BINS)
@@ -283,38 +213,36 @@ def _distance_head(
 
 
 def _is_close(array: Array, wanted: Array, off: float, share: float = 5e-7) -> bool:
-    """Whether values are those of a formula, but for the rounding of an exporter that computes in their type."""
+    """Whether values match a formula, except for the rounding of constants by the exporter."""
     return bool(np.all(np.abs(array - wanted) <= off + share * np.abs(wanted)))
 
 
 def _check_limit(what: str, count: int, most: int) -> None:
     if count > most:
-        raise UnprovenError(f"its head has {count} {what}, and the native decoder takes at most {most}")
+        raise UnprovenError(f"its head has {count} {what}, and the maximum of the native decoder is {most}")
 
 
 # ---- features ----
 
 
-def _at_features(end: GraphEnd, head: RawHead, maps: Sequence[_Map]) -> HeadEnd:
-    """Levels of YOLOv5 end at their features, where a convolution of 1 x 1 with constant weights in float32 makes the
-    map of them. Other levels stay.
+def _at_features(end: GraphEnd, head: RawHead) -> HeadEnd:
+    """Moves the cut of YOLOv5 levels to the input of the 1 x 1 convolution that computes their map.
+
+    The convolution must have constant float32 weights; other levels are cut at their maps.
     """
     _check_limit("levels", len(head.levels), MOST_LEVELS)
-    by_name = {one.names[0]: one for one in maps}
     levels, names = list(head.levels), list(head.names)
     found = [_features(end, level) if head.layout == "yolov5" else None for level in levels]
     named = [*names, *(one.maps[0] for one in found if one is not None)]
     for index, one in enumerate(found):
-        if one is not None and named.count(one.maps[0]) == 1:  # each level is an output of its own
+        if one is not None and named.count(one.maps[0]) == 1:  # outputs must be distinct
             levels[index] = one
     head = msgspec.structs.replace(head, levels=tuple(levels))
-    dims = {name: list(by_name[name].dims) if name in by_name else end.dims(name) for name in head.names}
-    products = {name: list(one.names) for name, one in by_name.items() if len(one.names) > 1}
-    return HeadEnd(head, products, dims, {name: end.dtype(name) for name in head.names})
+    return HeadEnd(head, {name: end.dims(name) for name in head.names}, {name: end.dtype(name) for name in head.names})
 
 
 def _features(end: GraphEnd, level: HeadLevel) -> HeadLevel | None:
-    """A level at its features; None where what makes its map is not such a convolution."""
+    """The level cut at its features; None if its map is not computed by such a convolution."""
     conv = end.maker(level.maps[0], "Conv")
     weights = end.constant(conv.input[1]) if conv is not None else None
     if conv is None or weights is None or level.channels_last or not is_pointwise(conv.attribute, weights):

@@ -1,7 +1,7 @@
-"""Which floating-point nodes of a graph compute with indices and sizes rather than with data.
+"""Finds floating-point nodes that compute indices and sizes rather than data.
 
-Exports compute shapes, grid positions and class numbers in floating point here and there: `Shape -> Cast -> Mul ->
-Floor -> Cast`, or the position of the best score divided by the number of classes. Such numbers have to be exact up to
+Exports sometimes compute shapes, grid positions and class numbers in floating point, such as `Shape -> Cast -> Mul ->
+Floor -> Cast`, or the position of the best score divided by the number of classes. Such numbers must be exact up to
 millions; float16 is exact only up to 2048.
 """
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["index_nodes"]
 
-#: Operators whose results are data whatever they are given.
+#: Operators whose results are always data.
 _DATA = frozenset({"Conv", "ConvTranspose", "Gemm", "LSTM", "GRU", "RNN"})
-#: Operators whose integers are indices or sizes, also where these are of data.
+#: Operators whose integer results are indices or sizes, even if computed from data.
 _INDICES = frozenset(
     {"ArgMax", "ArgMin", "Multinomial", "NonMaxSuppression", "NonZero", "Range", "Shape", "Size", "TopK", "Unique"}
 )
 
 
 class _Kind(enum.IntEnum):
-    """What a value holds. Where a node mixes them, the greatest counts."""
+    """The contents of a value. The largest kind of the inputs decides."""
 
     CONSTANT = 0
     INDEX = 1
@@ -33,10 +33,10 @@ class _Kind(enum.IntEnum):
 
 
 def index_nodes(graph: ir.Graph, types: Mapping[ir.Value, ir.DataType]) -> set[ir.Node]:
-    """The nodes of a graph (without those of inner graphs) whose floating-point results are indices or sizes.
+    """The nodes of a graph, without subgraphs, whose floating-point results are indices or sizes.
 
-    Such a result comes out of integers of 32 or 64 bits that the graph itself makes (a shape, the position of a
-    maximum, a range), and of constants, and of nothing else. An integer input of the model is data: it may be a mask.
+    Such a result depends only on constants and on 32- or 64-bit integers that the graph computes: shapes, positions of
+    maxima, ranges. An integer input of the model counts as data, since it may be a mask.
 
     Args:
         types: `element_types` of the model.
@@ -60,7 +60,7 @@ def _kind(node: ir.Node, gives: ir.DataType | None, of_floats: _Kind | None, of_
     of_all = max(of_floats or _Kind.CONSTANT, of_others)
     if _is_float(gives):
         if of_floats is None:
-            # An index as a number; or what is filled, drawn or looked up, whose shape alone is an index.
+            # A Cast of an index, or a value (filled, random, looked up) whose shape alone depends on indices.
             return of_others if node.op_type == "Cast" or of_others == _Kind.DATA else _Kind.CONSTANT
         return _Kind.DATA if of_floats == _Kind.CONSTANT and of_others == _Kind.DATA else of_floats
     if _is_wide_integer(gives):

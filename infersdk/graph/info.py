@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself, without running it."""
+"""Reads the description of an ONNX file without running it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..tensor_spec import TensorSpec
+from ..core.tensor_spec import TensorSpec
 from .files import borrowed_model
 from .precision import precision_of
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from ..model_source import ModelLike
+    from ..core.model_source import ModelLike
 
 __all__ = ["ModelInfo", "onnx_info"]
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The inputs and outputs of a model, and what it is made of.
+    """The inputs, outputs and contents of a model.
 
-    `precision` is the arithmetic that the graph asks for in most of its layers: `"int8"` where both factors of a layer
-    are quantised, else the type that it computes in. `parameters` counts the elements of the weights.
+    `precision` is the precision of most layers: `"int8"` if both factors of a layer are quantised, else its element
+    type. `parameters` is the number of weight elements.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -43,7 +43,7 @@ class ModelInfo:
 
 
 def onnx_info(model: ModelLike) -> ModelInfo:
-    """Reads what `ModelInfo` holds. Errors are those of `borrowed_model`."""
+    """Reads the `ModelInfo` of a model. Raises the errors of `read_model`."""
     with borrowed_model(model) as result:
         graph = result.graph
         weights = graph.initializers
@@ -63,7 +63,7 @@ def onnx_info(model: ModelLike) -> ModelInfo:
 def _spec(value: ir.Value) -> TensorSpec:
     import onnx_ir as ir
 
-    dtype = np.dtype(object)  # of what is not a tensor
+    dtype = np.dtype(object)  # for values that are not tensors
     if isinstance(value.type, ir.TensorType) and value.type.dtype != ir.DataType.UNDEFINED:
         dtype = value.type.dtype.numpy()
     dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]

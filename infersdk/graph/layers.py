@@ -1,4 +1,4 @@
-"""What flows between the layers of an ONNX model, exposed as outputs, so that it can be compared."""
+"""Exposes intermediate values of an ONNX model as outputs, for comparisons."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..dtypes import dtype_code
+from ..core.dtypes import dtype_code
 from ..errors import DTypeError
-from .files import read_model, write_model
+from .files import model_bytes, read_model, write_model
 from .passes.name_nodes import node_names
 from .shapes import infer_shapes
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import onnx_ir as ir
 
+    from ..core.model_source import ModelLike
+
 __all__ = ["LayerModel", "LayerValue"]
 
-#: Weights beyond this many bytes go to a file of their own: protobuf's limit, less what the rest of a graph needs.
+#: Larger weights are written to a separate file: protobuf's limit, minus room for the rest of the graph.
 _WEIGHTS_IN_ONE_FILE = 2**31 - 2**27
 
 
 @dataclass(frozen=True)
 class LayerValue:
-    """A result of a layer: its own name, and the name and operator of the node that computes it."""
+    """An output of a layer: its name, and the name and operator of its node."""
 
     name: str
     node: str
@@ -38,23 +39,21 @@ class LayerModel:
     """An ONNX model whose values can be exposed.
 
     Args:
-        path: the model file.
-        shapes: of the inputs, in the runs to come. They let shape inference see through what is computed from them.
+        model: the model file, or the model in memory.
+        shapes: shapes of the inputs, which let shape inference evaluate shape arithmetic.
 
     Attributes:
-        values: the results of all nodes in topological order, the model's outputs among them. Constants are left out,
-            and so is what a subgraph (of `If`, `Loop`, `Scan`) computes within.
-        unseen: how many values are left out because they are not tensors of numbers, or shape inference cannot find
-            their type or their number of dimensions.
+        values: the outputs of all nodes in topological order, including the model's outputs, without constants and
+            without the contents of subgraphs (`If`, `Loop`, `Scan`).
+        unseen: the number of values that are excluded because they are not numeric tensors, or because shape inference
+            does not find their type or rank.
 
     Raises:
         BackendUnavailableError, ModelFormatError: as `read_model`.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] = MappingProxyType({})
-    ) -> None:
-        self._model = read_model(path)
+    def __init__(self, model: ModelLike, shapes: Mapping[str, Sequence[int]] = MappingProxyType({})) -> None:
+        self._model = read_model(model)
         infer_shapes(self._model, shapes)
         self._exposed: dict[str, ir.Value] = {}
         self.values: list[LayerValue] = []
@@ -71,16 +70,24 @@ class LayerModel:
 
     def expose(self, values: Sequence[LayerValue], path: Path) -> Path:
         """Writes the model to `path` with `values` as its only outputs, in their order; returns `path`."""
+        self._set_outputs(values)
         graph = self._model.graph
-        graph.outputs.clear()
-        graph.outputs.extend(self._exposed[value.name] for value in values)
         tensors = [value.const_value for value in graph.initializers.values()]
         large = sum(tensor.nbytes for tensor in tensors if tensor is not None) > _WEIGHTS_IN_ONE_FILE
         return write_model(self._model, path, external_data=f"{path.name}.data" if large else None)
 
+    def exposed(self, values: Sequence[LayerValue]) -> bytes:
+        """As `expose()`, as the bytes of an ONNX file."""
+        self._set_outputs(values)
+        return model_bytes(self._model)
+
+    def _set_outputs(self, values: Sequence[LayerValue]) -> None:
+        self._model.graph.outputs.clear()
+        self._model.graph.outputs.extend(self._exposed[value.name] for value in values)
+
 
 def _can_be_held(value: ir.Value) -> bool:
-    """Whether a tensor of this package can hold the value, and its number of dimensions is known."""
+    """Whether a `Tensor` can hold the value and its rank is known."""
     import onnx_ir as ir
 
     if not isinstance(value.type, ir.TensorType) or value.shape is None:

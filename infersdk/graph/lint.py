@@ -1,5 +1,4 @@
-"""What keeps an export from running everywhere, or from running well: rules over a graph, and the edits that mend
-it."""
+"""Rules that find portability and performance problems in a graph, and the passes that fix them."""
 
 from __future__ import annotations
 
@@ -37,27 +36,27 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES", "Finding", "Fixed", "Rule", "fix", "lint", "rules_for"]
 
-#: Operators whose results are as large as the data makes them.
+#: Operators whose output shapes depend on the data.
 _DATA_DEPENDENT = frozenset({"Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique"})
 _COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric", "align_corners"})
-_LEAST_SAVING = 1 << 16  # bytes
-_LEAST_INDICES = 16  # fewer are positions in a shape
+_MIN_SAVING = 1 << 16  # bytes
+_MIN_INDICES = 16  # fewer are usually positions in a shape
 _OLD_OPSET = 13
 _GOOD_OPSET = 17
-_GOOD_IR = 8  # that of the same release
+_GOOD_IR = 8  # from the same ONNX release
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault, at one place.
+    """A problem at one place.
 
     Attributes:
         rule: the name of the rule.
-        where: the node or value: `node 'conv1' (Conv)`; or `"the model"`.
-        what: what is there.
-        why: what it does, and where.
-        backends: those that it concerns; empty is all.
-        fix: the pass that mends it; None if there is none.
+        where: the node or value, such as `node 'conv1' (Conv)`, or `"the model"`.
+        what: the problem.
+        why: its consequence.
+        backends: the affected backends; empty means all.
+        fix: the pass that fixes it; None if there is none.
     """
 
     rule: str
@@ -70,7 +69,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """A name, why it matters and on which backends, what finds it (pairs of where and what), and what mends it."""
+    """A rule: its name, its consequence, the affected backends, a function that yields (where, what), and a fix."""
 
     name: str
     why: str
@@ -81,14 +80,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A pass that `fix` applied, or `error`: why it could not be."""
+    """A pass that `fix` applied, or the `error` why it failed."""
 
     name: str
     error: str = ""
 
 
 def lint(graph: Graph, rules: Iterable[Rule] | None = None) -> list[Finding]:
-    """Holds the rules against a graph, which stays as it is."""
+    """Checks a graph against the rules. The graph is not changed."""
     graph = type(graph)(graph.model.clone())
     lift_constants(graph.model)
     result = []
@@ -100,10 +99,10 @@ def lint(graph: Graph, rules: Iterable[Rule] | None = None) -> list[Finding]:
 
 
 def fix(graph: Graph) -> list[Fixed]:
-    """Applies the passes that mend what `lint` finds. A pass that fails leaves the graph as it was.
+    """Applies the passes that fix the findings of `lint`. A pass that fails leaves the graph unchanged.
 
-    A pass may leave something for another one, new nodes without names for instance, so they go round until nothing
-    changes. `Fixed` has each pass once.
+    A pass may cause findings of other rules, such as new nodes without names, so all rules are repeated until nothing
+    changes. The result contains each pass once.
     """
     done: dict[str, Fixed] = {}
     changed = True
@@ -115,7 +114,7 @@ def fix(graph: Graph) -> list[Fixed]:
 
 
 def _mend(graph: Graph, rule: Rule, done: dict[str, Fixed]) -> bool:
-    """Applies the pass of a rule if it finds something; returns whether it has mended anything."""
+    """Applies the pass of a rule if it has findings; returns whether this fixed any."""
     if rule.fix is None or (rule.fix.name in done and done[rule.fix.name].error):
         return False
     before = [finding for finding in lint(graph, [rule]) if finding.fix]
@@ -150,15 +149,15 @@ def _fixed_batch(graph: Graph) -> Iterator[tuple[str, str]]:
     sizes = sorted({str(value.shape[0]) for value in graph.inputs if value.shape})
     yield "the model", f"the batch is fixed to {', '.join(sizes)}"
     for node in change.changed:
-        yield node_label(node), "a size of it is the batch, written as a number"
+        yield node_label(node), "it contains the batch size as a number"
 
 
 def _free_batch_that_is_not(graph: Graph) -> Iterator[tuple[str, str]]:
-    """A batch that is declared free, and a Reshape that is written for one image."""
+    """A batch that is declared free, and nodes that work for one image only."""
     if not any(value.shape and not isinstance(value.shape[0], int) for value in graph.inputs):
         return
     if trace_example(graph.model, 1, 640) is None:
-        return  # the model takes other sizes of its free axes
+        return  # the model does not accept this example of its free axes
     copy = graph.model.clone()
     for value in copy.graph.inputs:
         if value.shape and not isinstance(value.shape[0], int):
@@ -166,20 +165,20 @@ def _free_batch_that_is_not(graph: Graph) -> Iterator[tuple[str, str]]:
     try:
         change = free_batch(copy)
     except UnsupportedModelError as error:
-        yield "the model", f"the batch is declared free, and is not: {error}"
+        yield "the model", f"the batch is declared free, but is not: {error}"
         return
     for node in change.changed if change else ():
-        yield node_label(node), "the batch is declared free, and this node has it as a number"
+        yield node_label(node), "the batch is declared free, but this node contains it as a number"
 
 
 def _shape_arithmetic(graph: Graph) -> Iterator[tuple[str, str]]:
     for node, target in computed_targets(graph.model):
-        yield node_label(node), f"its target is computed, and is always {target}"
+        yield node_label(node), f"its target is computed at run time, but is always {target}"
 
 
 def _wide_indices(graph: Graph) -> Iterator[tuple[str, str]]:
     for value in wide_indices(graph.model):
-        if value.const_value is not None and value.const_value.size >= _LEAST_INDICES:
+        if value.const_value is not None and value.const_value.size >= _MIN_INDICES:
             yield f"weight {value.name!r}", f"{value.const_value.size} indices of int64 that fit int32"
 
 
@@ -190,7 +189,7 @@ def _resize_modes(graph: Graph) -> Iterator[tuple[str, str]]:
         odd = [
             what
             for wrong, what in (
-                (node.op_type == "Upsample", "Upsample, which left the standard with opset 10"),
+                (node.op_type == "Upsample", "Upsample, which opset 10 deprecated"),
                 (coordinates not in _COORDINATES, f"coordinate_transformation_mode {coordinates}"),
                 (
                     get("keep_aspect_ratio_policy", "stretch") != "stretch",
@@ -228,34 +227,34 @@ def _new_opset(graph: Graph) -> Iterator[tuple[str, str]]:
 def _data_dependent(graph: Graph) -> Iterator[tuple[str, str]]:
     for node in graph.model.graph.all_nodes():
         if node.op_type in _DATA_DEPENDENT:
-            yield node_label(node), "how much it gives depends on the data"
+            yield node_label(node), "the size of its output depends on the data"
 
 
 def _unnamed(graph: Graph) -> Iterator[tuple[str, str]]:
     wrong = sum(node.name != name for node, name in zip(graph.nodes(), node_names(graph.model.graph), strict=True))
     if wrong:
-        yield "the model", f"{wrong} nodes have no name, or one that others have"
+        yield "the model", f"{wrong} nodes have no name or share one"
 
 
 def _unnamed_axes(graph: Graph) -> Iterator[tuple[str, str]]:
     for value, axis, written in unclear_axes(graph.model):
-        why = "which is no size" if written.startswith("-") else "as another one is"
+        why = "which is not a size" if written.startswith("-") else "like another axis"
         yield f"input {value.name!r}", f"axis {axis} is written as {written!r}, {why}"
 
 
 def _repeated(graph: Graph) -> Iterator[tuple[str, str]]:
     for value, small in repeated_constants(graph.model):
-        if value.const_value is not None and (saved := value.const_value.nbytes - small.nbytes) >= _LEAST_SAVING:
+        if value.const_value is not None and (saved := value.const_value.nbytes - small.nbytes) >= _MIN_SAVING:
             yield (
                 f"weight {value.name!r}",
-                f"{value.shape} repeats itself, and {list(small.shape)} says the same: {saved:,} bytes",
+                f"shape {value.shape} repeats values, {list(small.shape)} is enough and saves {saved:,} bytes",
             )
 
 
 def _weights_as_inputs(graph: Graph) -> Iterator[tuple[str, str]]:
     weights = [value.name for value in graph.model.graph.inputs if value.name in graph.model.graph.initializers]
     if weights:
-        yield "the model", f"{len(weights)} weights are inputs as well, {weights[0]!r} for one"
+        yield "the model", f"{len(weights)} weights are also inputs, such as {weights[0]!r}"
 
 
 def _double(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -274,7 +273,7 @@ def _other_operators(graph: Graph, operators: OperatorSet) -> Iterator[tuple[str
         if not standard and not own:
             yield (
                 node_label(node),
-                f"an operator of {node.domain!r}, not of the standard, that no custom operator declares",
+                f"operator of domain {node.domain!r}, which is neither standard nor a declared custom operator",
             )
 
 
@@ -294,12 +293,12 @@ def _idle(graph: Graph) -> Iterator[tuple[str, str]]:
             yield node_label(node), "it does nothing"
     unused = [v.name for v in graph.model.graph.initializers.values() if not v.uses() and not v.is_graph_output()]
     if unused:
-        yield "the model", f"{len(unused)} weights that nothing takes, {unused[0]!r} for one"
+        yield "the model", f"{len(unused)} unused weights, such as {unused[0]!r}"
 
 
 _TENSORRT = ("tensorrt", "tensorrt-rtx")
 
-#: The rules on the standard, in the order in which their passes are applied.
+#: The rules for standard operators, in the order in which their passes are applied.
 _STANDARD_RULES = (
     Rule(
         "weights-as-inputs", "constants cannot be folded, and TensorRT asks for them as inputs", (),
@@ -307,47 +306,46 @@ _STANDARD_RULES = (
     ),
     Rule("unnamed-nodes", "messages, profiles and `fp16_keep` cannot name them", (), _unnamed, NameNodes()),
     Rule(
-        "unnamed-axes", "axes of one name are equal: builds refuse shapes where these differ", _TENSORRT, _unnamed_axes,
+        "unnamed-axes", "axes with one name must be equal: builds reject other shapes", _TENSORRT, _unnamed_axes,
         NameAxes(),
     ),
     Rule(
-        "fixed-batch", "requests cannot be put together, and each batch size needs an export of its own", (),
+        "fixed-batch", "requests cannot be batched, and each batch size needs a separate export", (),
         _fixed_batch, FreeBatch(),
     ),
-    Rule("broken-batch", "any other batch fails while it runs, or mixes images", (), _free_batch_that_is_not),
+    Rule("broken-batch", "other batch sizes fail at run time or mix images", (), _free_batch_that_is_not),
     Rule(
-        "shape-arithmetic", "sizes are computed in each run, and the builder knows less of the shapes",
+        "shape-arithmetic", "sizes are computed in each run, and the engine builder does not know the shapes",
         ("openvino", *_TENSORRT), _shape_arithmetic, StaticReshapes(),
     ),
-    Rule("idle-nodes", "they keep the nodes around them from being fused", (), _idle, CleanUp()),
+    Rule("idle-nodes", "they prevent fusions", (), _idle, CleanUp()),
     Rule(
         "wide-indices", "GPUs and NPUs index by 32 bits and convert these", ("openvino", *_TENSORRT), _wide_indices,
         NarrowIndices(),
     ),
     Rule(
-        "large-constants", "they take memory and bandwidth, and belong to one size of the input", (), _repeated,
+        "large-constants", "they take memory and bandwidth, and fix the input size", (), _repeated,
         ShrinkConstants(),
     ),
     Rule(
-        "resize-modes", "TensorRT does not have them, or runtimes compute them differently", ("openvino", *_TENSORRT),
+        "resize-modes", "TensorRT does not support them, or runtimes disagree on the results", ("openvino", *_TENSORRT),
         _resize_modes,
     ),
     Rule(
-        "old-opset", "quantisation of weights by channel needs 13, and converters look for newer forms", (),
+        "old-opset", "quantisation of weights per channel needs opset 13, and converters expect newer forms", (),
         _old_opset, SetOpset(_GOOD_OPSET),
     ),
-    Rule("new-opset", "runtimes of the same age do not read it", (), _new_opset),
+    Rule("new-opset", "older runtimes do not read it", (), _new_opset),
     Rule(
-        "data-dependent-shapes", "no CUDA graph holds it, NPUs do not compile it, and each run allocates memory; "
-        "`infersdk graph split` cuts it off", ("openvino", *_TENSORRT), _data_dependent,
+        "data-dependent-shapes", "CUDA graphs and NPUs do not support them, and each run allocates memory; "
+        "`infersdk graph split` separates them", ("openvino", *_TENSORRT), _data_dependent,
     ),
-    Rule("float64", "GPUs are slow at it, and TensorRT converts it to float32", _TENSORRT, _double),
+    Rule("float64", "it is slow on GPUs, and TensorRT converts it to float32", _TENSORRT, _double),
 )  # fmt: skip
 
 
 def rules_for(custom_ops: Sequence[type[CustomOp]] = ()) -> tuple[Rule, ...]:
-    """All rules, and those on custom operators: what is declared by `custom_ops`, by installed packages and by infersdk
-    is known.
+    """All rules. Known custom operators are `custom_ops`, those of installed packages, and those of infersdk.
 
     Raises:
         CustomOpError: two operators have the same domain and name.
@@ -363,15 +361,15 @@ def rules_for(custom_ops: Sequence[type[CustomOp]] = ()) -> tuple[Rule, ...]:
     return (
         *_STANDARD_RULES,
         Rule(
-            "other-operators", "runtimes do not have it; declare it (`infersdk.custom_ops`), or replace it",
+            "other-operators", "runtimes do not have it; declare it (`infersdk.custom_ops`) or replace it",
             ("openvino", *_TENSORRT), lambda graph: _other_operators(graph, operators(graph)),
         ),
         Rule(
-            "missing-kernels", "a model with it does not load for that device", (),
+            "missing-kernels", "the model does not load on that device", (),
             lambda graph: _missing_kernels(graph, operators(graph)),
         ),
     )  # fmt: skip
 
 
-#: All rules, for what is declared by installed packages and by infersdk.
+#: All rules, with the custom operators of installed packages and of infersdk.
 RULES = rules_for()

@@ -1,4 +1,4 @@
-"""Parts of a model as models, two models as one, and values in the place of others."""
+"""Extracting parts of a model, joining models, and replacing values."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["extract_part", "join_models", "rewire", "tail_inputs"]
 
 
 def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
-    """The nodes between values as a model. Names are those of values that exist.
+    """Extracts the nodes between existing values as a model.
 
     Raises:
-        ConfigError: the outputs take something that does not come out of the inputs.
+        ConfigError: the outputs cannot be computed from the inputs.
     """
     import onnx_ir as ir
 
@@ -36,12 +36,12 @@ def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str])
 
 
 def join_models(model: ir.Model, other: ir.Model, connect: Mapping[str, ir.Value], prefix: str) -> None:
-    """Puts another model, of the same opset, behind a model.
+    """Appends another model of the same opset to a model.
 
     Args:
-        other: it is left as it is.
-        connect: for inputs of the other, by name, the value of the model that they are.
-        prefix: in front of names of the other that the model has as well.
+        other: the other model, which is not changed.
+        connect: values of the model by the names of the inputs of `other` that they feed.
+        prefix: prefix for names of `other` that the model also has.
     """
     added = other.clone()
     names = [value.name or "" for value in other.graph.inputs]
@@ -58,12 +58,12 @@ def _free_names(graph: ir.Graph, added: ir.Graph, prefix: str) -> None:
         if name in values:
             value.name = prefix + name
     for node in added:
-        if node.name and node.name in nodes:  # nodes without names stay so
+        if node.name and node.name in nodes:
             node.name = f"{prefix}{node.name}"
 
 
 def _move(graph: ir.Graph, added: ir.Graph, targets: Mapping[ir.Value, ir.Value]) -> None:
-    """Moves what is in a graph into another one."""
+    """Moves the contents of `added` into `graph`."""
     nodes, weights = list(added), list(added.initializers.values())
     inputs = [value for value in added.inputs if value not in targets]
     outputs = [targets.get(value, value) for value in added.outputs]
@@ -85,7 +85,7 @@ def _move(graph: ir.Graph, added: ir.Graph, targets: Mapping[ir.Value, ir.Value]
 
 
 def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value]) -> None:
-    """Replaces the values `before` by `after` for all their users. Outputs of the graph keep their names."""
+    """Replaces the values `before` by `after` everywhere. Outputs of the graph keep their names."""
     for old, new in zip(before, after, strict=True):
         if new.shape is None:
             new.type, new.shape = old.type, old.shape
@@ -100,7 +100,7 @@ def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value
 
 
 def _replace_in_branches(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """The branches of an If may give what is computed around them as it is."""
+    """Replaces an outer value that is an output of a subgraph, such as a branch of an If."""
     for node in graph:
         for inner in inner_graphs(node):
             for branch in (inner, *inner.subgraphs()):
@@ -110,10 +110,10 @@ def _replace_in_branches(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
 
 
 def tail_inputs(model: ir.Model) -> list[str]:
-    """Where the postprocessing of a model begins: the values that it takes from the layers with weights.
+    """The values at which the postprocessing of a model begins.
 
-    The tail is what no layer with weights comes after. The convolution that YOLOv8 takes the mean of a distribution
-    with is part of it: its weights are 0, 1, 2, ...
+    The postprocessing is the part of the graph after all layers with weights. YOLOv8's convolution with the weights
+    0, 1, 2, ..., which computes the mean of a distribution, belongs to it.
     """
     body: set[ir.Node] = set()
     for node in reversed(list(model.graph)):
@@ -148,4 +148,4 @@ def _has_weights(node: ir.Node) -> bool:
     if node.op_type != "Conv" or tensor.shape[0] != 1:
         return True
     values = tensor.numpy().reshape(-1)
-    return values.size < 4 or not np.allclose(values, np.arange(values.size), atol=0.1)  # quantised ones are rounded
+    return values.size < 4 or not np.allclose(values, np.arange(values.size), atol=0.1)  # quantised weights are rounded

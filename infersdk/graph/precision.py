@@ -1,7 +1,7 @@
-"""The arithmetic of an ONNX graph, layer by layer: of one as it is written, and of one that a runtime has rewritten.
+"""The precision of the layers of an ONNX graph, as exported or as rewritten by a runtime.
 
-Counted are the layers in which nearly all of the work is: convolutions, matrix products, recurrent layers, attention.
-Weights that are stored in less than they are computed in do not make a layer one of that type.
+Only layers with most of the work count: convolutions, matrix products, recurrent layers and attention. The type in
+which a layer computes decides, not the type in which its weights are stored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..precision import PRECISIONS
+from ..core.precision import PRECISIONS
 from .types import element_types
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["is_quantized", "layer_precisions", "main_precision", "precision_of"]
 
-#: Layers that compute in integers whatever surrounds them.
+#: Layers that always compute in integers.
 _INTEGER = frozenset(
     {"ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat",
      "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QAttention"}
@@ -28,24 +28,24 @@ _HEAVY = _INTEGER | {
     "FusedConv", "NhwcFusedConv", "FusedGemm", "FusedMatMul", "FusedMatMulActivation", "TransposeMatMul", "MatMulNBits",
 }  # fmt: skip
 _QUANTIZING = _INTEGER | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
-#: What a value may pass through between its DequantizeLinear and the layer that takes it.
+#: Operators that may be between a DequantizeLinear and the layer that reads it.
 _MOVES = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-#: Operators that move or convert values, and compute nothing.
+#: Operators that move or convert values without arithmetic.
 _NO_ARITHMETIC = _MOVES | {
     "Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Gather", "Concat",
 }  # fmt: skip
 
 
 def layer_precisions(model: ir.Model, *, executed: bool) -> Counter[str]:
-    """How many layers compute in each precision.
+    """The number of layers in each precision.
 
     Args:
-        model: weights in other files need not be there.
-        executed: it is what a runtime has made of a graph, where a layer between DequantizeLinear and QuantizeLinear is
-            one that stayed in floating point. In a graph as it is written, that is how INT8 is asked for.
+        model: the model; its external data is not read.
+        executed: whether a runtime has rewritten the graph. There, a layer between DequantizeLinear and QuantizeLinear
+            computes in floating point; in an exported graph this form requests INT8.
 
     Returns:
-        The layers that carry the work. Where there are none of these: all that compute in floating point.
+        The counts of the layers with most of the work; if there are none, of all layers in floating point.
     """
     heavy: Counter[str] = Counter()
     light: Counter[str] = Counter()
@@ -61,12 +61,12 @@ def layer_precisions(model: ir.Model, *, executed: bool) -> Counter[str]:
 
 
 def main_precision(counts: Mapping[str, int]) -> str:
-    """What most layers compute in; of two that share the lead, the wider. FP32 where nothing computes."""
+    """The precision of most layers; the wider one in a tie; FP32 if there are none."""
     return max(PRECISIONS, key=lambda name: (counts.get(name, 0), -PRECISIONS.index(name)))
 
 
 def precision_of(model: ir.Model) -> str:
-    """The arithmetic that a graph asks for in most of its layers; in one without any, the type of its inputs."""
+    """The precision that a graph requests for most of its layers; without layers, that of its inputs."""
     if counts := layer_precisions(model, executed=False):
         return main_precision(counts)
     names = (_name(value.dtype) for value in model.graph.inputs)
@@ -74,7 +74,7 @@ def precision_of(model: ir.Model) -> str:
 
 
 def is_quantized(model: ir.Model) -> bool:
-    """Whether anything in the graph is quantised, be it only weights."""
+    """Whether the graph has any quantised values, weights included."""
     return any(node.op_type in _QUANTIZING for node in model.graph)
 
 
@@ -86,7 +86,7 @@ def _precision_of_layer(node: ir.Node, types: Mapping[ir.Value, ir.DataType], ex
 
 
 def _name(kind: ir.DataType | None) -> str:
-    """The precision of a type; empty for one that is not a precision."""
+    """The precision of an element type; empty if it is not a precision."""
     return "" if kind is None else _NAMES.get(kind.name, "")
 
 
@@ -96,13 +96,13 @@ _NAMES = {
 
 
 def _is_dequantized(node: ir.Node) -> bool:
-    """Whether both factors of a layer come out of a DequantizeLinear."""
+    """Whether both factors of a layer come from a DequantizeLinear."""
     factors = list(_sources(node))[:2]
     return len(factors) == 2 and all(maker is not None and maker.op_type == "DequantizeLinear" for maker in factors)
 
 
 def _sources(node: ir.Node) -> Iterator[ir.Node | None]:
-    """The node that makes each input, past those that only move values."""
+    """The node that computes each input, ignoring nodes that only move values."""
     for value in node.inputs:
         maker = value.producer() if value is not None else None
         while maker is not None and maker.op_type in _MOVES and maker.inputs[0] is not None:

@@ -1,4 +1,4 @@
-"""What a quantised file says of itself: the target it was made for, and the method."""
+"""The record of a quantisation in the metadata of a model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 __all__ = ["QuantizationRecord"]
 
 _KEY = "infersdk.quantization"
-#: Backends with a target of their own.
+#: Backends with a separate target.
 _BACKENDS = ("onnxruntime", "openvino", "tensorrt", "tensorrt-rtx")
-#: What running a file for the first target costs on the second.
+#: The disadvantage of running a file for the first target on the second.
 _COSTS = {
     ("onnxruntime", "openvino"): "values between the layers are quantised too, which makes it slower and less accurate",
     ("openvino", "onnxruntime"): "it computes in floating point wherever a result is not quantised: it is slower than "
@@ -33,11 +33,11 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How a file was quantised.
 
     Attributes:
-        target: what it was made for.
-        method, percentile: how its ranges were chosen.
-        samples: how many were observed.
-        bias_correction: whether biases make up for the rounding of the weights.
-        layers, floating: layers in INT8, and those left in floating point.
+        target: the target.
+        method, percentile: the calibration method.
+        samples: the number of calibration samples.
+        bias_correction: whether biases compensate for the rounding of the weights.
+        layers, floating: the number of layers in INT8 and in floating point.
     """
 
     target: str
@@ -49,19 +49,19 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
     floating: int = 0
 
     def write(self, metadata: MutableMapping[str, str]) -> None:
-        """Puts the record into a model's metadata."""
+        """Writes the record into the metadata of a model."""
         metadata[_KEY] = msgspec.json.encode(self).decode()
 
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> QuantizationRecord | None:
-        """The record in a model's metadata; None where there is none that can be read."""
+        """Reads the record from the metadata of a model; None if there is no valid record."""
         try:
             return msgspec.json.decode(metadata[_KEY], type=cls)
         except (KeyError, msgspec.DecodeError):
             return None
 
     def warning(self, backend: str) -> str | None:
-        """What running the file on a backend costs that it was not made for; None if nothing is known against it."""
+        """The warning for running the file on another backend than its target; None if there is nothing to warn of."""
         if backend not in _BACKENDS or backend == self.target:
             return None
         cost = _COSTS.get((self.target, backend), "it may be slower or less accurate")

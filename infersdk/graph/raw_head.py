@@ -1,4 +1,4 @@
-"""What a model says of its outputs that ends at the convolutions of its head, and leaves the decoding to its user."""
+"""The metadata of a model that ends at the maps of its head, for decoding outside of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MOST_ANCHORS", "MOST_BINS", "MOST_LEVELS", "HeadLevel", "RawHead"]
 
 _KEY = "infersdk.raw_head"
 
-#: What `RawHeadDecoder` takes: levels of a head, boxes of a cell, bins of a distance.
+#: Limits of `RawHeadDecoder`: levels of a head, anchors of a cell, bins of a distance.
 MOST_LEVELS, MOST_ANCHORS, MOST_BINS = 8, 8, 64
 
 
@@ -23,14 +23,14 @@ class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):
     """One feature map of a head.
 
     Attributes:
-        maps: the names of its outputs: one `[batch, anchors * values, height, width]` of YOLOv5, or of the features
-            `[batch, features, height, width]` of which the last convolution would make it; of YOLOv8 that of the boxes,
-            `[batch, 4 * bins, height, width]`, and that of the classes.
-        stride: pixels of the input from cell to cell.
-        anchors: YOLOv5: width and height of each box of a cell, in pixels of the input.
+        maps: the names of its outputs. YOLOv5: the map `[batch, anchors * values, height, width]`, or the features
+            `[batch, features, height, width]` from which the last convolution computes it. YOLOv8: the map of the boxes
+            `[batch, 4 * bins, height, width]` and the map of the classes.
+        stride: the stride in pixels.
+        anchors: YOLOv5: width and height of each anchor in pixels.
         channels_last: YOLOv5: whether the map is `[batch, height, width, anchors * values]`.
-        weights, bias: YOLOv5: of that convolution, in little-endian float32, `[anchors * values, features]` and
-            `[anchors * values]`; empty for a map.
+        weights, bias: YOLOv5 features: the last convolution in little-endian float32, `[anchors * values, features]`
+            and `[anchors * values]`; empty for a map.
     """
 
     maps: tuple[str, ...]
@@ -48,20 +48,20 @@ class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):
         return np.frombuffer(self.weights, "<f4").astype(np.float32, copy=False).reshape(len(bias), -1), bias
 
     def sides(self, shape: Sequence[int | str | None]) -> tuple[int | str | None, int | str | None]:
-        """The height and width in the shape of a map."""
+        """The height and width from the shape of a map."""
         height, width = shape[1:3] if self.channels_last else shape[2:4]
         return height, width
 
 
 class RawHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of a model without its decoding. It stands in the model's metadata.
+    """The head of a model without its decoding, as stored in the metadata of the model.
 
     Attributes:
-        layout: the head, as `DetectionDecoder` names it.
-        output: the name of the output that the decoding gave.
-        values: the values of a box there: of YOLOv5 5 + classes, of YOLOv8 4 + classes.
-        levels: in the order of the rows of that output.
-        bins: YOLOv8: what the softmax of the logits of a distance weighs.
+        layout: the layout, as in `DetectionDecoder`.
+        output: the name of the decoded output.
+        values: values per box of that output: YOLOv5 5 + classes, YOLOv8 4 + classes.
+        levels: the levels in the order of that output.
+        bins: YOLOv8: the values of the bins of a distance.
     """
 
     layout: Literal["yolov5", "yolov8"]
@@ -71,12 +71,12 @@ class RawHead(msgspec.Struct, frozen=True, kw_only=True):
     bins: tuple[float, ...] = ()
 
     def write(self, metadata: MutableMapping[str, str]) -> None:
-        """Puts the head into a model's metadata."""
+        """Writes the head into the metadata of a model."""
         metadata[_KEY] = msgspec.json.encode(self).decode()
 
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> RawHead | None:
-        """The head in a model's metadata; None where there is none that can be read."""
+        """Reads the head from the metadata of a model; None if there is no valid head."""
         try:
             return msgspec.json.decode(metadata[_KEY], type=cls)
         except (KeyError, msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""What the shapes of a Reshape, and the limits of levels in one axis, become for another size."""
+"""Computes Reshape targets and level limits for another input size."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["level_limits", "regroup", "resolve_target"]
 def regroup(
     old: Sequence[int], new: Sequence[int], result: Sequence[int], sizes: Sizes, *, free_batch: bool
 ) -> tuple[int, ...]:
-    """What the shape of a Reshape's result becomes.
+    """The new output shape of a Reshape.
 
-    The axes before and behind it are read as groups of the same number of elements: [1, 255, 80, 80] to
-    [1, 3, 85, 80, 80] as 1 to 1, 255 to 3 x 85, and twice 80 to 80.
+    Input and output axes are matched in groups with equal numbers of elements. For [1, 255, 80, 80] and
+    [1, 3, 85, 80, 80] the groups are 1 and 1, 255 and 3 x 85, 80 and 80, 80 and 80.
 
     Args:
-        old, new: the shape of its input, before and after.
-        result: the shape of its result before.
-        sizes: of the feature maps of the model.
-        free_batch: the first axis is what changes.
+        old, new: the old and new shape of its input.
+        result: the old shape of its output.
+        sizes: the sizes of the feature maps of the model.
+        free_batch: whether only the first axis changes.
 
     Raises:
-        ValueError: it is not known; the text says why.
+        ValueError: the shape cannot be determined; the message gives the reason.
     """
     wanted, i, j = list(result), 0, 0
     while i < len(old) or j < len(result):
@@ -45,7 +45,7 @@ def regroup(
             else:
                 break
         if left != right:
-            raise ValueError(f"it makes {list(result)} of {list(old)}")
+            raise ValueError(f"it reshapes {list(old)} to {list(result)}")
         if tuple(old[start:i]) != tuple(new[start:i]):
             wanted[first:j] = _split_group(old[start:i], new[start:i], result[first:j], sizes, free_batch)
     return tuple(wanted)
@@ -54,12 +54,12 @@ def regroup(
 def _split_group(
     old: Sequence[int], new: Sequence[int], result: Sequence[int], sizes: Sizes, free_batch: bool
 ) -> Sequence[int]:
-    """The axes that a group of axes becomes, one of which at least changes."""
+    """The new output axes of a group in which an input axis changes."""
     count = prod(new)
     if len(result) == 1:
         return [count]
     if not result:
-        raise ValueError(f"it takes {list(old)} together to one number")
+        raise ValueError(f"it reduces {list(old)} to a scalar")
     if len(result) == 2 and (pair := sizes.get((result[0], result[1]))) and prod(pair) == count:
         return pair
     changes = {a: b for a, b in zip(old, new, strict=True) if a != b}
@@ -71,12 +71,12 @@ def _split_group(
     if len(found) != 1 and free_batch and result[0] == old[0]:
         found = [[new[0], *result[1:]]]
     if len(found) != 1 or prod(found[0]) != count:
-        raise ValueError(f"it makes {list(result)} of {list(old)}, and what of {list(new)} is not known")
+        raise ValueError(f"it reshapes {list(old)} to {list(result)}, and the result for {list(new)} is ambiguous")
     return found[0]
 
 
 def resolve_target(target: npt.NDArray[Any], shape: Sequence[int], keeps_zero: bool) -> tuple[int, ...] | None:
-    """The shape that a Reshape with this target gives; None if it does not fit."""
+    """The output shape of a Reshape with this target; None if the target does not fit."""
     sizes = [int(entry) for entry in target]
     for index, entry in enumerate(sizes):
         if entry == 0 and keeps_zero:
@@ -92,7 +92,7 @@ def resolve_target(target: npt.NDArray[Any], shape: Sequence[int], keeps_zero: b
 
 
 def level_limits(sizes: Sizes, before: int, after: int) -> dict[int, int]:
-    """Where levels end in an axis that holds the cells of several, one after another: before, and after."""
+    """Maps the old to the new ends of levels along an axis with the cells of several levels."""
     known = sorted(sizes.items(), key=lambda entry: -prod(entry[0]))
     areas = [(prod(old), prod(new)) for old, new in known]
     for first in range(len(areas)):

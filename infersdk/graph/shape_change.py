@@ -1,9 +1,9 @@
-"""Inputs of another size: what in a graph is written for the old size, and what it has to become.
+"""Rewrites the constants of a graph that depend on the input size.
 
-Exports hold sizes as constants: the targets of Reshape, the sizes of Resize, the ends of Slice, and grids of cells
-(`grids`). Two traces go through the graph side by side, one with the old size and one with the new. Where a node does
-not fit the new size, or fits and means something else, its constants are rewritten. A node whose constants cannot be
-rewritten is an error that names it.
+Exports contain sizes as constants: Reshape targets, Resize sizes, Slice limits, and grids of cells (`grids`). Two shape
+traces of the graph run side by side, one with the old size and one with the new. The constants of a node are rewritten
+if it does not fit the new size, or if its meaning would change. A node whose constants cannot be rewritten raises an
+error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .builder import GraphBuilder
 from .grids import regrid
 from .regrouping import level_limits, regroup, resolve_target
 from .tracing import ShapeTrace, node_label
-from .weights import add_weight, drop_unused_weights
+from .weights import add_weight, drop_unused_weights, free_name
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,107 +30,30 @@ _ELEMENTWISE = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Mod", "Where", "PRelu", "Equal", "Less", "Greater", "And", "Or",
      "LessOrEqual", "GreaterOrEqual", "Xor", "Sum", "Mean"}
 )  # fmt: skip
-#: Operators that compute along an axis, or pick from one.
+#: Operators that compute along an axis or select from it.
 _ALONG_AN_AXIS = (
     "ArgMax", "ArgMin", "CumSum", "Gather", "GatherElements", "Hardmax", "LogSoftmax", "ReduceL1", "ReduceL2",
     "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
     "ReduceSumSquare", "Softmax", "TopK",
 )  # fmt: skip
-#: The axis where none is given, if it is not the first.
+#: Default axes other than the first.
 _DEFAULT_AXIS = {"Hardmax": -1, "LogSoftmax": -1, "Softmax": -1, "TopK": -1}
 _END = np.iinfo(np.int64).max
 
 
-class _TwoTraces:
-    """A model traced with the old and the new shapes of its inputs, and what both traces know together."""
-
-    def __init__(
-        self,
-        model: ir.Model,
-        before: Mapping[str, Sequence[int]],
-        after: Mapping[str, Sequence[int]],
-        *,
-        free_batch: bool = False,
-        image: tuple[tuple[int, int], tuple[int, int]] | None = None,
-    ) -> None:
-        self._model, self._free, self._image = model, free_batch, image
-        self.old, self.new = ShapeTrace(model, before), ShapeTrace(model, after)
-        self.changed: list[ir.Node] = []
-        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of feature maps
-
-    # ---- what is known ----
-
-    def _shapes(self, value: ir.Value | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """The old and the new shape of a value; None if they are not known in full."""
-        if value is None:
-            return None
-        old, new = self.old.shapes.get(value), self.new.shapes.get(value)
-        if old is None or new is None or None in old or None in new or len(old) != len(new):
-            return None
-        return tuple(map(int, old)), tuple(map(int, new))  # type: ignore[arg-type]
-
-    def _constant(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
-        """The contents of a value that does not depend on the inputs nor on their sizes."""
-        if value is None:
-            return None
-        if value.is_initializer() and value.const_value is not None:
-            return value.const_value.numpy()
-        old, new = self.old.data.get(value), self.new.data.get(value)
-        return old if old is not None and new is not None and np.array_equal(old, new) else None
-
-    def _check(self, node: ir.Node) -> None:
-        for output in node.outputs:
-            old, new = self.old.shapes.get(output), self.new.shapes.get(output)
-            if old is not None and new is not None and len(old) != len(new):
-                raise self._error(node, f"its result has {len(new)} axes instead of {len(old)}")
-            if (known := self._shapes(output)) is not None and self._is_feature_map(*known):
-                self._sizes[known[0][2], known[0][3]] = known[1][2], known[1][3]
-
-    def _is_feature_map(self, old: Sequence[int], new: Sequence[int]) -> bool:
-        """Whether a shape is [n, c, rows, columns], smaller than the image by one stride, before and after."""
-        if self._image is None or len(old) != 4 or not all((*old, *new)):
-            return False
-        stride = max(1, round(self._image[0][0] / old[2]))
-        return all(
-            -(-pixels // stride) == size
-            for image, shape in zip(self._image, (old, new), strict=True)
-            for pixels, size in zip(image, shape[2:], strict=True)
-        )
-
-    def _error(self, node: ir.Node, why: str) -> UnsupportedModelError:
-        what = "a batch of any size" if self._free else "an input of another size"
-        return UnsupportedModelError(f"{node_label(node)} does not take {what}: {why}")
-
-    def _write(self, node: ir.Node, index: int, array: npt.NDArray[Any]) -> None:
-        """Another constant in place of an input. What others take stays."""
-        before = node.inputs[index]
-        name = f"{(before.name if before is not None else None) or node.name}_resized"
-        taken, number = self._model.graph.initializers, 2
-        while name in taken:
-            name, number = f"{name}_{number}", number + 1
-        value = add_weight(self._model.graph, name, array)
-        self.new.know(value)
-        node.replace_input_with(index, value)
-        self._note(node)
-
-    def _note(self, node: ir.Node) -> None:
-        if node not in self.changed:
-            self.changed.append(node)
-
-
-class ShapeChange(_TwoTraces):
+class ShapeChange:
     """Rewrites a model for inputs of other shapes.
 
     Args:
-        model: constants are weights in it (`LiftConstantsToInitializersPass`).
-        before, after: the shape of each input, in numbers.
-        free_batch: the sizes that change are a batch of any size; `after` holds an example of it.
-        image: rows and columns of the image, before and after, where these change.
+        model: a model whose constants are weights (`LiftConstantsToInitializersPass`).
+        before, after: the old and new fixed shapes of the inputs.
+        free_batch: whether the batch becomes free; `after` contains an example of it.
+        image: the old and new rows and columns of the image, if they change.
 
     Attributes:
-        old, new: the traces. What comes behind a node whose result depends on data is in neither.
+        old, new: the traces. They exclude values that depend on nodes with data-dependent shapes.
         changed: the nodes whose constants were rewritten.
-        opens: whether the new size is an example, and constants have to hold for others, too.
+        opens: whether the new size is only an example, and constants have to fit other sizes too.
     """
 
     opens = False
@@ -144,7 +67,10 @@ class ShapeChange(_TwoTraces):
         free_batch: bool = False,
         image: tuple[tuple[int, int], tuple[int, int]] | None = None,
     ) -> None:
-        super().__init__(model, before, after, free_batch=free_batch, image=image)
+        self._model, self._free, self._image = model, free_batch, image
+        self.old, self.new = ShapeTrace(model, before), ShapeTrace(model, after)
+        self.changed: list[ir.Node] = []
+        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of feature maps, before and after
         self._mends: dict[str, Callable[[ir.Node], None]] = dict.fromkeys(_ALONG_AN_AXIS, self._check_axes)
         self._mends |= {
             "Reshape": self._mend_reshape, "Resize": self._mend_resize, "Slice": self._mend_slice,
@@ -153,10 +79,10 @@ class ShapeChange(_TwoTraces):
         }  # fmt: skip
 
     def run(self) -> bool:
-        """Rewrites the model; returns whether anything had to change.
+        """Rewrites the model; returns whether anything changed.
 
         Raises:
-            UnsupportedModelError: a node cannot take the new size.
+            UnsupportedModelError: a node does not support the new size.
         """
         for node in list(self._model.graph):
             self.old.step(node)
@@ -169,9 +95,65 @@ class ShapeChange(_TwoTraces):
         for node in self._model.graph:
             for output in node.outputs:
                 if not output.is_graph_output():
-                    output.shape = output.type = None  # of the old size; a type without a shape is not valid
+                    output.shape = output.type = None  # outdated; a type without a shape is not valid
         drop_unused_weights(self._model.graph)
         return bool(self.changed)
+
+    # ---- both traces ----
+
+    def _shapes(self, value: ir.Value | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """The old and the new shape of a value; None if a size is unknown."""
+        if value is None:
+            return None
+        old, new = self.old.shapes.get(value), self.new.shapes.get(value)
+        if old is None or new is None or None in old or None in new or len(old) != len(new):
+            return None
+        return tuple(map(int, old)), tuple(map(int, new))  # type: ignore[arg-type]
+
+    def _constant(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
+        """The array of a value that depends neither on the inputs nor on their sizes; else None."""
+        if value is None:
+            return None
+        if value.is_initializer() and value.const_value is not None:
+            return value.const_value.numpy()
+        old, new = self.old.data.get(value), self.new.data.get(value)
+        return old if old is not None and new is not None and np.array_equal(old, new) else None
+
+    def _check(self, node: ir.Node) -> None:
+        for output in node.outputs:
+            old, new = self.old.shapes.get(output), self.new.shapes.get(output)
+            if old is not None and new is not None and len(old) != len(new):
+                raise self._error(node, f"its output has {len(new)} axes instead of {len(old)}")
+            if (known := self._shapes(output)) is not None and self._is_feature_map(*known):
+                self._sizes[known[0][2], known[0][3]] = known[1][2], known[1][3]
+
+    def _is_feature_map(self, old: Sequence[int], new: Sequence[int]) -> bool:
+        """Whether the shapes are [n, c, rows, columns], with the same stride for the old and the new image."""
+        if self._image is None or len(old) != 4 or not all((*old, *new)):
+            return False
+        stride = max(1, round(self._image[0][0] / old[2]))
+        return all(
+            -(-pixels // stride) == size
+            for image, shape in zip(self._image, (old, new), strict=True)
+            for pixels, size in zip(image, shape[2:], strict=True)
+        )
+
+    def _error(self, node: ir.Node, why: str) -> UnsupportedModelError:
+        what = "other batch sizes" if self._free else "other input sizes"
+        return UnsupportedModelError(f"{node_label(node)} does not support {what}: {why}")
+
+    def _write(self, node: ir.Node, index: int, array: npt.NDArray[Any]) -> None:
+        """Replaces an input of a node by another constant."""
+        before = node.inputs[index]
+        name = f"{(before.name if before is not None else None) or node.name}_resized"
+        value = add_weight(self._model.graph, free_name(name, self._model.graph.initializers), array)
+        self.new.know(value)
+        node.replace_input_with(index, value)
+        self._note(node)
+
+    def _note(self, node: ir.Node) -> None:
+        if node not in self.changed:
+            self.changed.append(node)
 
     # ---- Reshape ----
 
@@ -185,7 +167,7 @@ class ShapeChange(_TwoTraces):
             wanted = regroup(*shapes, [int(size or 0) for size in result], self._sizes, free_batch=self._free)
         except ValueError as error:
             if self._constant(node.inputs[1]) is None and resolve_target(target, shapes[1], keeps_zero):
-                return  # it follows the size by itself
+                return  # the target is computed from the size
             raise self._error(node, str(error)) from None
         if resolve_target(target, shapes[1], keeps_zero) == wanted:
             return
@@ -199,7 +181,7 @@ class ShapeChange(_TwoTraces):
         self, node: ir.Node, index: int, size: int, entries: list[int], shapes: tuple[Sequence[int], Sequence[int]],
         wanted: Sequence[int], keeps_zero: bool,
     ) -> int:  # fmt: skip
-        """One entry of a target: a number, or for a free batch what stands for it."""
+        """A target entry: a size, or for a free batch 0 or -1."""
         if not self._free:
             return size
         if keeps_zero and index < len(shapes[1]) and shapes[1][index] == size:
@@ -220,10 +202,10 @@ class ShapeChange(_TwoTraces):
         elif maker is not None and maker.op_type == "Concat":
             self._write_parts(maker, entries)
         else:
-            raise self._error(node, "its target is computed from something else than shapes")
+            raise self._error(node, "its target is not computed from shapes")
 
     def _write_parts(self, concat: ir.Node, entries: Sequence[int]) -> None:
-        """Rewrites the constant parts of a target that is put together; the others are computed from shapes."""
+        """Rewrites the constant parts of a concatenated target; the other parts are computed from shapes."""
         start = 0
         for index, part in enumerate(concat.inputs):
             now = self.new.data[part]  # type: ignore[index]
@@ -232,7 +214,7 @@ class ShapeChange(_TwoTraces):
             if np.array_equal(now, wanted):
                 continue
             if self._constant(part) is None:
-                raise self._error(concat, f"it computes {now.tolist()}, and {wanted.tolist()} is needed")
+                raise self._error(concat, f"it computes {now.tolist()}, but {wanted.tolist()} is required")
             self._write(concat, index, wanted)
         self.new.step(concat)
 
@@ -246,7 +228,7 @@ class ShapeChange(_TwoTraces):
         if self._free or self.opens:
             factors = (sizes / np.asarray(shapes[0])).astype(np.float32)
             if not np.array_equal(np.floor(factors * np.asarray(shapes[0], np.float32)), sizes):
-                raise self._error(node, f"its sizes {sizes.tolist()} are no exact multiples of {list(shapes[0])}")
+                raise self._error(node, f"its sizes {sizes.tolist()} are not exact multiples of {list(shapes[0])}")
             self._write(node, 2, factors)
             node.resize_inputs(3)
             return
@@ -257,7 +239,7 @@ class ShapeChange(_TwoTraces):
         if shapes is None or shapes[0] == shapes[1]:
             return
         if len(node.inputs) < 3:
-            raise self._error(node, "its limits are attributes, as they were before opset 10; raise the opset first")
+            raise self._error(node, "its limits are attributes (before opset 10); raise the opset first")
         starts, ends = self._constant(node.inputs[1]), self._constant(node.inputs[2])
         axes = self._constant(node.inputs[3]) if len(node.inputs) > 3 else None
         if starts is None or ends is None:
@@ -280,11 +262,11 @@ class ShapeChange(_TwoTraces):
             if limit == before:
                 made[index] = _END if self._free or self.opens else after
             elif self._free:
-                raise self._error(node, f"it takes a part of the batch, from or to {limit}")
+                raise self._error(node, f"it slices the batch at {limit}")
             elif (moved := level_limits(self._sizes, before, after).get(limit)) is not None:
                 made[index] = moved
             elif end:
-                raise self._error(node, f"it ends at {limit} of {before}, and where in {after} is not known")
+                raise self._error(node, f"its limit {limit} of {before} has no known equivalent in {after}")
         return made
 
     def _mend_split(self, node: ir.Node) -> None:
@@ -305,14 +287,14 @@ class ShapeChange(_TwoTraces):
                 made = self._scaled(node, sizes, [before] * sizes.size, [after] * sizes.size)
             self._write(node, 1, made)
         elif "split" in node.attributes:
-            raise self._error(node, "its sizes are attributes, as they were before opset 13; raise the opset first")
+            raise self._error(node, "its sizes are attributes (before opset 13); raise the opset first")
 
     def _scaled(
         self, node: ir.Node, sizes: npt.NDArray[Any], old: Sequence[int], new: Sequence[int]
     ) -> npt.NDArray[Any]:
         products = sizes.astype(np.int64) * np.asarray(new)
         if np.any(products % np.asarray(old)):
-            raise self._error(node, f"{sizes.tolist()} of {list(old)} is no whole number of {list(new)}")
+            raise self._error(node, f"{sizes.tolist()} of {list(old)} does not scale to whole numbers of {list(new)}")
         scaled: npt.NDArray[Any] = (products // np.asarray(old)).astype(sizes.dtype)
         return scaled
 
@@ -323,12 +305,12 @@ class ShapeChange(_TwoTraces):
         made, offset = target.copy(), target.size - len(shapes[0])
         for axis, (before, after) in enumerate(zip(*shapes, strict=True)):
             if before != after and offset + axis >= 0 and made[offset + axis] == before:
-                made[offset + axis] = 1  # as many as there are
+                made[offset + axis] = 1  # keeps the size of the data
         if not np.array_equal(made, target):
             self._write(node, 1, made)
 
     def _check_axes(self, node: ir.Node) -> None:
-        """A node that computes along the batch, or picks out of it, takes several images for one."""
+        """Raises an error for a node that computes along a free batch or selects from it, which would mix images."""
         shapes = self._shapes(node.inputs[0])
         if not self._free or shapes is None or shapes[0] == shapes[1]:
             return
@@ -340,9 +322,9 @@ class ShapeChange(_TwoTraces):
             axes = self._constant(node.inputs[1])
         for axis in axes if axes is not None else range(len(shapes[0])):
             if shapes[0][int(axis)] != shapes[1][int(axis)]:
-                raise self._error(node, "it computes over all images of a batch, or takes one of them by its position")
+                raise self._error(node, "it computes over all images of a batch, or selects one by its position")
 
-    # ---- constants of the size of the data ----
+    # ---- constants as large as the data ----
 
     def _mend_elementwise(self, node: ir.Node) -> None:
         others = [self._shapes(value) for value in node.inputs if value is not None and not value.is_initializer()]
@@ -358,7 +340,7 @@ class ShapeChange(_TwoTraces):
     def _fitted(
         self, node: ir.Node, array: npt.NDArray[Any], old: Sequence[int], new: Sequence[int]
     ) -> npt.NDArray[Any] | None:
-        """The constant for data of another size; None if it need not change."""
+        """The constant for data of another size; None if it stays."""
         lead = len(old) - array.ndim
         axes = [
             axis
@@ -370,19 +352,19 @@ class ShapeChange(_TwoTraces):
         if self._free:
             first: npt.NDArray[Any] = array.take([0], axis=axes[0])
             if len(axes) > 1 or not np.array_equal(np.broadcast_to(first, array.shape), array):
-                raise self._error(node, f"its constant of shape {list(array.shape)} differs from image to image")
+                raise self._error(node, f"its constant of shape {list(array.shape)} differs between images")
             return first
         made = regrid(array, axes, [new[lead + axis] for axis in axes], self._sizes)
         if made is None:
             raise self._error(
-                node, f"its constant of shape {list(array.shape)} belongs to the size, and is not a grid of positions"
+                node, f"its constant of shape {list(array.shape)} depends on the size and is not a grid of positions"
             )
         return made
 
     # ---- a free batch ----
 
     def _mend_concat(self, node: ir.Node) -> None:
-        """A constant that is joined to the data, such as a class token, is repeated for each image."""
+        """Repeats a constant that is concatenated with the data, such as a class token, for each image."""
         if not self._free:
             return
         known = [self._shapes(value) for value in node.inputs]
@@ -400,7 +382,7 @@ class ShapeChange(_TwoTraces):
             self._repeat(node, index, model, len(after))
 
     def _repeat(self, node: ir.Node, index: int, model: int, rank: int) -> None:
-        """Puts an Expand before an input: as many along the first axis as another input has."""
+        """Expands an input along the first axis to the size of another input."""
         value, like = node.inputs[index], node.inputs[model]
         build = GraphBuilder(self._model.graph, f"{node.name}/repeat/", node)
         batch = build("Gather", build("Shape", like), build.ints(0), axis=0)
@@ -415,12 +397,12 @@ class ShapeChange(_TwoTraces):
         self._note(node)
 
     def _mend_states(self, node: ir.Node) -> None:
-        """The first states of a recurrent layer: zeros are what it takes by itself."""
+        """Removes initial states of zeros from a recurrent layer, which are its default."""
         for index in range(5, min(7, len(node.inputs))):
             states = self._constant(node.inputs[index])
             if not self._free or states is None:
                 continue
             if np.any(states):
-                raise self._error(node, "it starts from states that are not 0")
+                raise self._error(node, "its initial states are not 0")
             node.replace_input_with(index, None)
             self._note(node)

@@ -1,4 +1,4 @@
-"""The shapes of the values of a graph, as far as they can be known without running it."""
+"""Shape inference for a graph."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["infer_shapes"]
 
 
 def infer_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]] = MappingProxyType({})) -> None:
-    """Writes the shapes and types that inference finds into the values of the model.
+    """Infers shapes and types and stores them in the values of the model.
 
-    ONNX's own inference gives up at a Reshape to a computed shape. How many dimensions come out is often known all the
-    same, by the length of that shape. So it is written down, and inference goes on from there.
+    ONNX's inference stops at a Reshape with a computed target. The length of the target often gives the rank of the
+    output, so the rank is stored and inference is repeated.
 
     Args:
-        inputs: the shapes of inputs. They let inference see through what is computed from them.
+        inputs: the shapes of inputs, which let inference evaluate shape arithmetic.
     """
     import onnx_ir as ir
     from onnx_ir.passes.common import ShapeInferencePass
@@ -31,14 +31,14 @@ def infer_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]] = MappingP
         if (shape := inputs.get(value.name or "")) is not None:
             value.shape = ir.Shape(shape)
     while True:
-        with _quiet():  # what cannot be inferred is left open, as the values say
+        with _quiet():  # unknown shapes are no reason for a warning
             inference(model)
         if not _write_ranks(model.graph):
             return
 
 
 def _write_ranks(graph: ir.Graph) -> bool:
-    """Gives the results of Reshape nodes the number of dimensions that the target shape has; whether there was one."""
+    """Sets the rank of Reshape outputs from the length of the target; returns whether there were any."""
     import onnx_ir as ir
 
     written = False

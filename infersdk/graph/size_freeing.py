@@ -1,9 +1,8 @@
-"""Inputs of any smaller size: constants of one image size become computed from the size of the image that comes.
+"""Makes the image size of a model free up to its present size.
 
-`ShapeChange` finds what in a graph is written for one size. Here each of these constants is replaced by nodes: the
-target of a Reshape is left to the data or computed, and a grid of cells is cut to the rows and columns that there are.
-A grid of the largest size holds those of all smaller ones in its upper left corner, so it gives the very numbers of an
-export of that size.
+`ShapeChange` finds the constants that depend on the image size. This module replaces each of them by nodes that compute
+it from the size of the input. The target of a Reshape becomes -1 or is computed. A grid of cells is sliced to the rows
+and columns of the input. The grid of a smaller size is the upper left corner of a larger one, so results are exact.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class SizeFreeing(ShapeChange):
     """Rewrites a model for images of any size up to its own.
 
     Args:
-        model: constants are weights in it.
-        image: the input that takes images, and the axis of its rows.
-        before, after: as of `ShapeChange`; `after` is an example, whose rows and columns differ from one another and
+        model: a model whose constants are weights.
+        image: the image input, and the axis of its rows.
+        before, after: as in `ShapeChange`. `after` is an example, whose rows and columns differ from each other and
             from those before.
     """
 
@@ -51,16 +50,16 @@ class SizeFreeing(ShapeChange):
         self._old_image: Size = (old[0], old[1])
         self._value, self._rows = value, rows
         self._size: ir.Value | None = None  # the rows and columns of the image, computed
-        self._scaled_sizes: dict[int, ir.Value] = {}  # those of the feature maps, by stride
-        self._cut: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}  # grids that are computed already
+        self._scaled_sizes: dict[int, ir.Value] = {}  # the same for feature maps, by stride
+        self._cut: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}  # sliced grids
 
-    # ---- what replaces a constant ----
+    # ---- replacing constants ----
 
     def _write(self, node: ir.Node, index: int, array: npt.NDArray[Any]) -> None:
         before = node.inputs[index]
         old = self._constant(before)
         if node.op_type in ("Expand", "Resize") or (node.op_type == "Slice" and array.max(initial=0) > 1 << 40):
-            super()._write(node, index, array)  # factors, "as many as there are", "to the end": of any size
+            super()._write(node, index, array)  # these constants are valid for any size
             return
         if old is None or before is None or node.op_type in ("Slice", "Split"):
             raise self._error(node, "its limits cannot be computed from the size of the image")
@@ -92,7 +91,7 @@ class SizeFreeing(ShapeChange):
     # ---- sizes ----
 
     def _entries(self, node: ir.Node, old: Sequence[int], new: Sequence[int]) -> ir.Value:
-        """Numbers of a shape: those that change are computed from the size of the image."""
+        """Entries of a shape. Those that change are computed from the image size."""
         build = self._builder(node)
         parts: list[Any] = [
             build.ints(after) if before == after else self._entry_of(node, build, before, after)
@@ -101,7 +100,7 @@ class SizeFreeing(ShapeChange):
         return self._traced(build, build("Concat", *parts, axis=0) if len(parts) > 1 else parts[0])
 
     def _entry_of(self, node: ir.Node, build: GraphBuilder, old: int, new: int) -> ir.Value:
-        """The rows, columns or cells of a feature map: an array of one number."""
+        """The rows, columns or cells of a feature map, as an array of one element."""
         for (rows, columns), (new_rows, new_columns) in self._sizes.items():
             size = self._size_of(rows)
             if (old, new) == (rows, new_rows):
@@ -110,24 +109,24 @@ class SizeFreeing(ShapeChange):
                 return self._traced(build, build("Slice", size, build.ints(1), build.ints(2)))
             if (old, new) == (rows * columns, new_rows * new_columns):
                 return self._traced(build, build("ReduceProd", size, keepdims=1))
-        raise self._error(node, f"how its {old} follows from the size of the image is not known")
+        raise self._error(node, f"its size {old} cannot be computed from the size of the image")
 
     def _size_of(self, rows: int) -> ir.Value:
-        """Rows and columns of the feature map that has so many rows for the old size: int64 (2,)."""
+        """The rows and columns, int64 [2], of the feature map with `rows` rows for the old image size."""
         stride = round(self._old_image[0] / rows)
         if stride not in self._scaled_sizes:
             build = self._builder(next(iter(self._model.graph)) if self._size is None else self._behind_size)
             if self._size is None:
                 axes = build.ints(self._rows), build.ints(self._rows + 2)
                 self._size = self._traced(build, build("Slice", build("Shape", self._value), *axes))
-            # Rounded up, as a convolution with padding does; canvases are multiples of the stride in any case.
+            # Rounded up, as in a convolution with padding.
             up = build("Add", self._size, build.ints(stride - 1))
             self._scaled_sizes[stride] = self._traced(build, build("Div", up, build.ints(stride)))
         return self._scaled_sizes[stride]
 
     @property
     def _behind_size(self) -> ir.Node:
-        """The node before which sizes of feature maps are computed."""
+        """The node before which the sizes of feature maps are inserted."""
         assert self._size is not None
         users = [use.node for use in self._size.uses()]
         return users[0]
@@ -135,7 +134,7 @@ class SizeFreeing(ShapeChange):
     # ---- grids ----
 
     def _grid(self, node: ir.Node, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> ir.Value:
-        """A constant with a value for each cell, cut to the cells that there are."""
+        """Slices a constant with a value per cell to the cells of the input."""
         axes = [axis for axis, (a, b) in enumerate(zip(old.shape, new.shape, strict=True)) if a != b]
         build = self._builder(node)
         if len(axes) == 2 and axes[1] == axes[0] + 1 and (old.shape[axes[0]], old.shape[axes[1]]) in self._sizes:
@@ -147,16 +146,18 @@ class SizeFreeing(ShapeChange):
             for levels in self._level_lists(old.shape[axis]):
                 if np.array_equal(self._cut_levels(old, axis, levels), new):
                     return self._traced(build, self._levels(build, old, axis, levels))
-        raise self._error(node, f"its constant of shape {list(old.shape)} is not a grid of positions that can be cut")
+        raise self._error(
+            node, f"its constant of shape {list(old.shape)} is not a grid of positions that can be sliced"
+        )
 
     def _plane(self, build: GraphBuilder, array: npt.NDArray[Any], axis: int) -> ir.Value:
-        """`array` with rows and columns in `axis` and the next one."""
+        """Slices `array`, with rows and columns along `axis` and the next axis."""
         ends = self._size_of(array.shape[axis])
         made: ir.Value = build("Slice", array, build.ints(0, 0), ends, build.ints(axis, axis + 1))
         return made
 
     def _level_lists(self, cells: int) -> Iterator[list[Size]]:
-        """The feature maps that so many cells can be, one after another, the largest first; a level may repeat."""
+        """All divisions of `cells` into consecutive feature maps, the largest first. A feature map may repeat."""
         known = sorted(self._sizes, key=lambda size: -prod(size))
 
         def of(rest: int, first: int) -> Iterator[list[Size]]:
@@ -170,7 +171,7 @@ class SizeFreeing(ShapeChange):
         yield from of(cells, 0)
 
     def _cut_levels(self, array: npt.NDArray[Any], axis: int, levels: Sequence[Size]) -> npt.NDArray[Any]:
-        """What `_levels()` computes for the example."""
+        """The result of `_levels()` for the example size."""
         cut = []
         for level, plane in _planes(array, axis, levels):
             kept = plane[_corner(axis, *self._sizes[level])]
@@ -189,7 +190,7 @@ class SizeFreeing(ShapeChange):
         return GraphBuilder(self._model.graph, f"{before.name or before.op_type}/size/", before)
 
     def _traced(self, build: GraphBuilder, value: ir.Value) -> ir.Value:
-        """Takes the nodes that were made into the trace of the new size."""
+        """Adds the new nodes to the trace of the new size."""
         for node in build.nodes:
             for constant in node.inputs:
                 if constant is not None and constant.is_initializer() and constant not in self.new.shapes:
@@ -204,7 +205,7 @@ def _corner(axis: int, rows: int, columns: int) -> tuple[slice, ...]:
 
 
 def _planes(array: npt.NDArray[Any], axis: int, levels: Sequence[Size]) -> Iterator[tuple[Size, npt.NDArray[Any]]]:
-    """The parts of an axis of cells, each with its rows and columns in two axes."""
+    """Splits an axis of cells into levels, each with its rows and columns along two axes."""
     start = 0
     for rows, columns in levels:
         part = array.take(range(start, start + rows * columns), axis=axis)

@@ -1,7 +1,7 @@
-"""The shapes of all values for one size of the inputs, node by node, through what is computed from shapes.
+"""Shape inference node by node for fixed input shapes, including shape arithmetic.
 
-Whole-graph inference gives up silently at the first node that does not fit. Here each node is asked by itself, so a
-node that does not fit can be named, or mended before the next one is asked.
+Inference of a whole graph stops silently at the first node that does not fit. Node by node, the failing node is known
+and can be rewritten before the next node.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Shape", "ShapeTrace", "node_label"]
 
-#: The size of each axis; None is one that depends on data.
+#: The size of each axis; None if it depends on data.
 Shape = tuple["int | None", ...]
 
-#: Arrays with more elements are not computed with: they are not sizes.
+#: Larger arrays are not sizes, and are not evaluated.
 _LARGEST_DATA = 1 << 12
 
 
 def node_label(node: ir.Node) -> str:
-    """A node in a message: `node 'conv1' (Conv)`."""
+    """The description of a node for messages: `node 'conv1' (Conv)`."""
     return f"node {node.name or node.outputs[0].name!r} ({node.op_type})"
 
 
 class ShapeTrace:
-    """Shapes, and the contents of small arrays of sizes, for given shapes of the inputs.
+    """The shapes of values, and the contents of small arrays, for fixed input shapes.
 
     Attributes:
-        shapes: of the values so far; a value whose number of axes is unknown is left out.
-        data: the contents of constants, and of what is computed from constants and shapes.
-        types: the element types, as far as they are known.
+        shapes: the shapes of values of known rank.
+        data: the contents of constants, and of values computed from constants and shapes.
+        types: the known element types.
     """
 
     def __init__(self, model: ir.Model, inputs: Mapping[str, Sequence[int]]) -> None:
@@ -55,7 +55,7 @@ class ShapeTrace:
                 self.shapes[value] = tuple(shape)
 
     def know(self, value: ir.Value) -> None:
-        """Takes a weight in."""
+        """Adds a weight."""
         assert value.const_value is not None
         self.types[value] = value.const_value.dtype
         self.shapes[value] = tuple(value.const_value.shape.numpy())
@@ -63,13 +63,13 @@ class ShapeTrace:
             self.data[value] = value.const_value.numpy()
 
     def step(self, node: ir.Node) -> None:
-        """Finds the shapes of the results of a node, all of whose inputs have been seen.
+        """Infers the output shapes of a node. The nodes that compute its inputs must come before.
 
         Raises:
-            UnsupportedModelError: the node does not take inputs of these shapes.
+            UnsupportedModelError: the node does not accept inputs of these shapes.
         """
         if inner_graphs(node):
-            return  # what a branch or a loop gives may differ from run to run
+            return  # shapes from branches and loops may differ between runs
         if node.op_type in ("Shape", "Size"):
             self._sizes(node)
         elif self._compute(node):
@@ -88,7 +88,7 @@ class ShapeTrace:
             self.data[node.outputs[0]] = sizes[start:end]
 
     def _compute(self, node: ir.Node) -> bool:
-        """Computes a node whose inputs are all known and small."""
+        """Evaluates a node if all its inputs are known and small; returns whether it did."""
         inputs = [value for value in node.inputs if value is not None]
         if not inputs and node.op_type != "Constant":
             return False
@@ -100,7 +100,7 @@ class ShapeTrace:
         try:
             run = onnx.reference.ReferenceEvaluator(_model_of(node, self._model))
             results: list[Any] = run.run(None, {value.name: self.data[value] for value in inputs})
-        except Exception:  # an operator that the reference does not have; its shape is inferred instead
+        except Exception:  # not in the reference implementation; its shape is inferred instead
             return False
         outputs = [output for output in node.outputs if output.name]
         if any(not isinstance(array, np.ndarray | np.generic) or array.size > _LARGEST_DATA for array in results):
@@ -129,7 +129,7 @@ class ShapeTrace:
             results = onnx.shape_inference.infer_node_outputs(
                 schema, ir.to_proto(node), kinds, data, opset_imports=opsets, ir_version=self._model.ir_version or 8
             )
-        except Exception as error:  # it has exceptions of its own for some failures only
+        except Exception as error:  # it raises several types
             raise UnsupportedModelError(f"{node_label(node)} does not fit: {' '.join(str(error).split())}") from None
         for output in node.outputs:
             kind = results.get(output.name or "")

@@ -1,4 +1,4 @@
-"""Whether a model really loads: each runtime is asked, instead of a table of operators."""
+"""Tests whether a model loads on each installed runtime."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ..core.model_source import ModelSource
 from ..custom_ops.cutting import cut
 from ..custom_ops.onnx_schema import registered
 from ..custom_ops.operator_set import operators_for
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError
-from ..model_source import ModelSource
 from .domains import foreign_domains
 from .files import read_model, write_model
 from .info import onnx_info
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["TRIALS", "TrialResult", "refuses_version", "try_model"]
 
-#: What a free axis other than the batch is built for.
+#: The size of free axes other than the batch.
 _SIZE = 640
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a runtime said.
+    """The result for one runtime.
 
     Attributes:
-        backend: its name.
+        backend: the name of the backend.
         status: `"ok"`, `"failed"`, or `"not tried"`.
-        detail: why it failed, or was not tried, or how it runs where that is not as one model; else empty.
-        seconds: how long it took.
+        detail: the reason, or how a model with custom operators is divided; else empty.
+        seconds: the duration.
     """
 
     backend: str
@@ -59,22 +59,22 @@ def try_model(
 ) -> list[TrialResult]:
     """Loads the model on the runtimes of this machine.
 
-    ONNX Runtime makes a session for the processor. OpenVINO is asked which nodes it has on the processor, and compiles.
-    TensorRT-RTX builds an engine, which needs no GPU; a build is the only thing that tells.
+    ONNX Runtime creates a session on the processor. OpenVINO compiles the model for the processor and reports
+    unsupported nodes. TensorRT-RTX builds an engine, which needs no GPU.
 
     Args:
-        backends: names out of `TRIALS`; None is all.
-        shapes: of inputs with free axes, for TensorRT-RTX; other free axes are 1 for the batch, and else 640.
-        compute_capability: the GPU that TensorRT-RTX builds for.
-        custom_ops: as for `load()`.
+        backends: names from `TRIALS`; None means all.
+        shapes: shapes of inputs with free axes for TensorRT-RTX. By default a free batch is 1 and other free axes 640.
+        compute_capability: the compute capability that TensorRT-RTX builds for.
+        custom_ops: as in `load()`.
 
     Raises:
-        ConfigError: there is no trial for a backend.
-        ModelNotFoundError, ModelFormatError: there is no such model.
+        ConfigError: a backend is unknown.
+        ModelNotFoundError, ModelFormatError: the file does not exist or is not a model.
     """
     for name in backends or ():
         if name not in TRIALS:
-            raise ConfigError(f"there is no trial for {name!r}; there are {', '.join(TRIALS)}")
+            raise ConfigError(f"cannot try backend {name!r}; use one of {', '.join(TRIALS)}")
     onnx_info(path)
     source = ModelSource.of(path)
     operators = operators_for(source, custom_ops) if custom_ops or foreign_domains(source) else None
@@ -84,15 +84,15 @@ def try_model(
 
 @functools.cache
 def refuses_version(backend: str, opset: int, ir_version: int) -> str:
-    """Why an installed runtime does not read files of that version; empty where it does, or is not installed.
+    """The reason why an installed runtime rejects files of that version; empty if it does not or is not installed.
 
-    It is asked with a model of one Identity, so that nothing else can be the reason.
+    The test model is a single Identity node, so that there is no other reason.
     """
     import onnx
 
     if importlib.util.find_spec(backend) is None:
         return ""
-    from ..registry import load
+    from ..loading.registry import load
 
     values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", values[:1], values[1:])
@@ -107,7 +107,7 @@ def refuses_version(backend: str, opset: int, ir_version: int) -> str:
 
 @dataclass(frozen=True)
 class _Request:
-    """What a runtime is asked for."""
+    """The parameters of a trial."""
 
     path: Path
     shapes: Mapping[str, Sequence[int]]
@@ -128,17 +128,16 @@ def _try(name: str, request: _Request) -> TrialResult:
 
 
 def _onnxruntime(request: _Request) -> tuple[str, str]:
-    from ..registry import load
+    from ..loading.registry import load
 
     load(request.path, "onnxruntime", device="cpu", custom_ops=request.custom_ops).close()
     return "ok", ""
 
 
 def _openvino(request: _Request) -> tuple[str, str]:
-    """Failed with the nodes that OpenVINO does not have on the processor. Custom operators are asked for by loading."""
-    from ..registry import load
+    """Compiles the model, and reports nodes that OpenVINO does not support on the processor."""
+    from ..loading.registry import load
 
-    # It compiles, so that what is written down below is not all there is.
     load(request.path, "openvino", device="cpu", custom_ops=request.custom_ops).close()
     if request.operators is not None:
         return "ok", ""
@@ -155,7 +154,7 @@ def _openvino(request: _Request) -> tuple[str, str]:
 
 
 def _tensorrt_rtx(request: _Request) -> tuple[str, str]:
-    """Builds an engine; of a model with custom operators that the runtime does not take, one for each segment."""
+    """Builds an engine, or one per segment of a model with custom operators."""
     if importlib.util.find_spec("tensorrt_rtx") is None and importlib.util.find_spec("tensorrt_rtx_bindings") is None:
         raise BackendUnavailableError(
             "backend 'tensorrt-rtx' needs tensorrt_rtx, which is not installed: pip install \"infersdk[tensorrt-rtx]\""
@@ -175,7 +174,7 @@ def _tensorrt_rtx(request: _Request) -> tuple[str, str]:
 
 
 def _build(path: Path, request: _Request, folder: Path) -> None:
-    build = importlib.import_module("infersdk.backends.tensorrt").build  # backends are known as strings alone
+    build = importlib.import_module("infersdk.backends.tensorrt").build
     build(
         path, folder / "trial.engine", backend="tensorrt-rtx", compute_capabilities=(request.capability,),
         profiles=_profiles(path, request.shapes),
@@ -183,7 +182,7 @@ def _build(path: Path, request: _Request, folder: Path) -> None:
 
 
 def _profiles(path: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """A range of one shape for each input whose free axes are others than the batch."""
+    """A profile with one shape for each input that has free axes other than the batch."""
     profiles = {}
     for spec in onnx_info(path).inputs:
         if spec.name in shapes:
@@ -199,7 +198,7 @@ def _profiles(path: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]
     return profiles
 
 
-#: How each runtime is asked. Each returns a status, and what there is to say about it.
+#: The trial of each runtime, which returns a status and a detail.
 TRIALS: dict[str, Callable[[_Request], tuple[str, str]]] = {
     "onnxruntime": _onnxruntime, "openvino": _openvino, "tensorrt-rtx": _tensorrt_rtx,
 }  # fmt: skip

@@ -1,7 +1,7 @@
-"""The element type of each value of a graph, without running it and without its shapes.
+"""Inference of element types, without shapes.
 
-Types follow from the operators' definitions in the ONNX standard. Runtimes write graphs with operators of their own,
-which have no definition there: such a node is taken to compute in the type of its first floating-point input.
+Types follow from the operator schemas of the ONNX standard. Operators of runtimes have no schema; their output type is
+assumed to be that of their first floating-point input.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Signature", "element_types", "inner_graphs", "signature"]
 
-#: Operators of runtimes whose results are not of the type of their first floating-point input.
+#: Output types of runtime operators that differ from the type of the first floating-point input.
 _OTHER_RESULTS = {
     "ConvInteger": "INT32", "MatMulInteger": "INT32", "DynamicQuantizeLinear": "UINT8", "QAttention": "FLOAT",
     "MatMulIntegerToFloat": "FLOAT", "DynamicQuantizeMatMul": "FLOAT", "DynamicQuantizeLSTM": "FLOAT",
@@ -23,10 +23,10 @@ _OTHER_RESULTS = {
 
 
 class Signature(NamedTuple):
-    """What an operator takes and gives: for each input and output the name of its type variable, or of its type.
+    """The type variable, or the type, of each input and output of an operator.
 
-    The last of `inputs` or `outputs` repeats where it is variadic. `allowed` maps each variable to the names of types
-    that it may stand for, as `"tensor(float)"`. `free` are variadic parameters whose members may differ in type.
+    A variadic last input or output repeats. `allowed` maps each variable to its allowed types, such as
+    `"tensor(float)"`. `free` is set if the members of a variadic parameter may differ in type.
     """
 
     inputs: tuple[str, ...]
@@ -43,11 +43,11 @@ class Signature(NamedTuple):
         return _at(self.outputs, index, self.variadic_output)
 
     def allows(self, variable: str, kind: str) -> bool:
-        """Whether the variable may stand for the type; a parameter of one type is its own variable."""
+        """Whether the variable allows the type. A parameter with a fixed type is its own variable."""
         return kind in self.allowed.get(variable, (variable,))
 
     def only_type(self, variable: str) -> str | None:
-        """The one element type that the variable stands for, `"INT64"`; None if there are several, or no tensor."""
+        """The only element type of a variable, such as `"INT64"`; None if there are several or it is not a tensor."""
         kinds = self.allowed.get(variable, frozenset({variable}))
         (kind,) = kinds if len(kinds) == 1 else ("",)
         return kind[7:-1].upper() if kind.startswith("tensor(") else None
@@ -60,10 +60,10 @@ def _at(parameters: tuple[str, ...], index: int, variadic: bool) -> str:
 
 
 def signature(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
-    """The definition of a node's operator in the standard; None if it has none there."""
+    """The signature of the operator of a node; None if it has no schema."""
     import onnx
 
-    # Operators of other domains may be registered, and taken back, while the process runs.
+    # Schemas of other domains may be registered and deregistered at run time, and are not cached.
     find = _signature if node.domain in ("", "ai.onnx.ml") else _signature.__wrapped__
     try:
         return find(node.domain, node.op_type, opsets.get(node.domain, 1))
@@ -89,9 +89,9 @@ def _signature(domain: str, operator: str, opset: int) -> Signature:
 
 
 def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
-    """The element type of each value, those of inner graphs included. A value whose type is unknown is left out.
+    """The element types of all values, including subgraphs. Values of unknown type are omitted.
 
-    What the graph declares of a value counts; what it does not declare follows from the operators.
+    Types that the graph declares take precedence over inferred ones.
     """
     types: dict[ir.Value, ir.DataType] = {}
     _walk(model.graph, types, model.graph.opset_imports)
@@ -123,7 +123,7 @@ def _walk(graph: ir.Graph, types: dict[ir.Value, ir.DataType], opsets: Mapping[s
 
 
 def inner_graphs(node: ir.Node) -> list[ir.Graph]:
-    """The graphs within a node: the branches of an If, the body of a Loop or a Scan."""
+    """The subgraphs of a node: the branches of an If, the body of a Loop or a Scan."""
     import onnx_ir as ir
 
     result: list[ir.Graph] = []
@@ -136,7 +136,7 @@ def inner_graphs(node: ir.Node) -> list[ir.Graph]:
 
 
 def _pass_inputs(node: ir.Node, inner: ir.Graph, types: dict[ir.Value, ir.DataType]) -> None:
-    """The body of a Loop takes its state from the node's third input on, that of a Scan from the first."""
+    """Sets the types of subgraph inputs: a Loop passes its third and later inputs, a Scan all inputs."""
     outer = list(node.inputs)
     if node.op_type == "Loop":
         outer = [None, None, *outer[2:]]
@@ -188,7 +188,7 @@ def _floating() -> frozenset[ir.DataType]:
 
 
 def _from_attributes(node: ir.Node, index: int) -> ir.DataType | None:
-    """The type of the result where an attribute, or a default, decides it."""
+    """The output type if an attribute or its default decides it; else None."""
     import onnx_ir as ir
 
     attributes, kind = node.attributes, node.op_type

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "Weights", "add_weight", "constant_tensor", "drop_unused_weights", "graph_values", "taken_names",
+    "Weights", "add_weight", "constant_tensor", "drop_unused_weights", "free_name", "graph_values", "taken_names",
     "weights_size",
 ]  # fmt: skip
 
 
 def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
-    """A new weight of the graph. Its name must be free."""
+    """Adds a weight to the graph. The name must be free."""
     import onnx_ir as ir
 
     tensor = ir.tensor(array, name=name)
@@ -30,7 +30,7 @@ def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
 
 
 def constant_tensor(value: ir.Value) -> Any:
-    """The tensor of a weight, or of a Constant node; None for any other value."""
+    """The tensor of a weight or of a Constant node; None for other values."""
     node = value.producer()
     if node is not None and node.op_type == "Constant" and "value" in node.attributes:
         return node.attributes["value"].as_tensor()
@@ -38,20 +38,20 @@ def constant_tensor(value: ir.Value) -> Any:
 
 
 def drop_unused_weights(graph: ir.Graph) -> None:
-    """Takes the weights out that no node and no output needs."""
+    """Removes unused weights."""
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del graph.initializers[name]
 
 
 def weights_size(model: ir.Model) -> int:
-    """The bytes that the weights of a model take."""
+    """The size of the weights of a model in bytes."""
     result = (value.const_value for value in model.graph.initializers.values())
     return sum(int(tensor.nbytes) for tensor in result if tensor is not None)
 
 
 def graph_values(graph: ir.Graph) -> Iterator[tuple[str, ir.Value]]:
-    """All values of a graph with their names, without those of inner graphs."""
+    """The values of a graph with their names, without subgraphs."""
     for value in (*graph.inputs, *graph.initializers.values()):
         yield value.name or "", value
     for node in graph:
@@ -61,17 +61,25 @@ def graph_values(graph: ir.Graph) -> Iterator[tuple[str, ir.Value]]:
 
 
 def taken_names(graph: ir.Graph) -> set[str]:
-    """The names of the values and nodes of a graph and its inner graphs, where a value would hide one of its name."""
+    """The names of all values and nodes of a graph and its subgraphs."""
     graphs = [graph, *graph.subgraphs()]
     values = {name for one in graphs for name, _ in graph_values(one)}
     return values | {node.name or "" for one in graphs for node in one}
 
 
-class Weights(MutableMapping[str, Any]):
-    """The weights of a graph, and its Constant nodes, by the names of their values.
+def free_name(name: str, taken: Collection[str]) -> str:
+    """`name`, with a number at its end if it is taken."""
+    result, number = name, 2
+    while result in taken:
+        result, number = f"{name}_{number}", number + 1
+    return result
 
-    Reading gives an array, which is read-only where it is not a copy. Setting an array of a new name makes a weight;
-    one of a name that exists replaces it, whatever its shape and type. Deleting takes out one that nothing needs.
+
+class Weights(MutableMapping[str, Any]):
+    """The weights and Constant nodes of a graph as a mapping from names to arrays.
+
+    Arrays are read-only unless they are copies. Assigning to a new name adds a weight; assigning to an existing name
+    replaces it, also by another shape or type. Only unused weights can be deleted.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -100,7 +108,7 @@ class Weights(MutableMapping[str, Any]):
             node.attributes.clear()
             node.attributes["value"] = ir.AttrTensor("value", tensor)
         else:
-            raise ConfigError(f"{name!r} is not a weight: it is an input, or the result of a node")
+            raise ConfigError(f"{name!r} is not a weight but an input or the output of a node")
         value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(np.shape(array))
 
     def __delitem__(self, name: str) -> None:
@@ -108,7 +116,7 @@ class Weights(MutableMapping[str, Any]):
         if value is None:
             raise KeyError(name)
         if value.uses() or value.is_graph_output():
-            raise ConfigError(f"weight {name!r} is taken by {[node.name for node in value.consumers()]}")
+            raise ConfigError(f"weight {name!r} is used by {[node.name for node in value.consumers()]}")
         del self._model.graph.initializers[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from .._lib import check, ffi, lib
+from ..core._lib import check, ffi, lib
 from ..errors import InputError, ShapeError
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
 """Decoding JPEG files on the processor, in full or at a half, a quarter or an eighth of their size.
 
 Two libraries decode: `simplejpeg` where it is installed, and Pillow. Both are libjpeg-turbo with the same settings
-(exact DCT, smooth upsampling of the colours), so they give the same pixels bit for bit; `simplejpeg` takes about three
-quarters of the time, since it writes straight into the array that is used. Pillow reads the header in either case, and
-decodes whatever `simplejpeg` does not: CMYK files, and damaged ones, which it repairs or refuses.
+(exact DCT, smooth upsampling of the colours), and give the same pixels bit for bit. `simplejpeg` takes about three
+quarters of the time. Pillow reads the header in either case, and decodes CMYK files and damaged files.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .._pillow import is_too_large, open_image
+from .pillow import is_too_large, open_image
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +40,8 @@ _MARKER, _APP1, _BITS = 0xFF, 0xE1, 8
 #: Markers of frames that are coded with Huffman's code, baseline and progressive.
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2})
 _PROGRESSIVE, _SCAN = 0xC2, b"\xff\xda"
-#: The most scans of a progressive file. Encoders write about ten. Each one goes over all pixels, and 200 bytes make one
-#: that takes 0.35 s for 144 million pixels: a file of 1 MB could keep a processor busy for half an hour.
+#: Maximum number of scans of a progressive file. Encoders write about ten. A scan of 200 bytes takes 0.35 s for 144
+#: million pixels: a file of 1 MB could occupy a processor for half an hour.
 MAX_SCANS = 100
 _FORMATS = frozenset({"JPEG", "MPO"})  # the second one is JPEG with further images behind the first
 _COLORSPACES = {"RGB": "RGB", "L": "GRAY"}
@@ -82,7 +81,7 @@ def decode_jpeg(image: Image.Image, data: bytes, by: int = 1) -> tuple[npt.NDArr
         by: what `reduction()` has returned.
 
     Returns:
-        None where Pillow is to decode the file: without `simplejpeg`, for other color spaces, and for damaged files.
+        None where Pillow is to decode the file: without `simplejpeg`, for other colour spaces, and for damaged files.
     """
     module, colorspace = _simplejpeg(), _COLORSPACES.get(image.mode)
     if module is None or colorspace is None:
@@ -105,10 +104,10 @@ def has_too_many_scans(data: bytes) -> bool:
 
 
 def header_of(data: bytes) -> Size | None:
-    """(width, height) of a JPEG file, upright, from its markers alone; None for what a device does not decode.
+    """(width, height) of a JPEG file, upright, from its markers alone; None for files that a device does not decode.
 
-    These are files of one or three components of 8 bits within the limits of pixels and scans: those of CMYK and of
-    12 bits are left to Pillow, and so are those beyond the limits, which are refused there.
+    A device decodes files of one or three components of 8 bits, within the limits of pixels and scans. Pillow decodes
+    CMYK files and those of 12 bits, and refuses files beyond the limits.
     """
     if data[:2] != b"\xff\xd8":
         return None

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..core.stream import Stream
+from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError
-from ..stream import Stream
-from ..tensor import Tensor
 from .jpeg import header_of
 from .sources import DeviceImage, is_http, read_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..device import Device
+    from ..core.device import Device
 
 __all__ = ["NAME", "DecodedBatch", "EncodedImage", "JpegDecoder", "encoded_image", "is_installed", "shared_decoder"]
 
@@ -61,7 +61,7 @@ def encoded_image(source: Any) -> EncodedImage | None:
             with open(source, "rb") as file:
                 data = file.read()
         except OSError:
-            return None  # the reader on the processor says what is wrong
+            return None  # the reader on the processor raises the error
     elif isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
     else:
@@ -112,7 +112,7 @@ class JpegDecoder:
         self._spare: deque[list[Any]] = deque(maxlen=_SPARE)
 
     def decode(self, files: Sequence[EncodedImage]) -> DecodedBatch:
-        """The images on the device, in RGB. What the device cannot decode is decoded on the processor, and copied.
+        """The images on the device, in RGB. Other files are decoded on the processor, and copied.
 
         Each image names its decoder. Work on another stream waits for the decoding by `DeviceImage.on()`.
 
@@ -123,7 +123,7 @@ class JpegDecoder:
             decoded = self._decode(files)
         images = []
         for file, one in zip(files, decoded, strict=True):
-            # A file that is not what its header says is looked at again by the processor.
+            # The processor reads files again whose header is wrong.
             if one is None or tuple(one.shape) != (file.size[1], file.size[0], 3):
                 images.append(self._by_processor(file))
             else:

@@ -1,7 +1,6 @@
-"""Images out of files, addresses, bytes, streams, PIL images, NumPy arrays and tensors.
+"""Images from files, addresses, bytes, streams, PIL images, NumPy arrays and tensors.
 
-Nothing is resized or scaled here. An image stays as it was decoded, together with the order of its channels; the
-preprocessing kernels read any of these orders directly.
+Images keep their size and the order of their channels; the preprocessing kernels read any of these orders.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuar
 
 import numpy as np
 
-from .._pillow import FORMATS, open_image, pixels_of
-from ..device import Device
+from ..core.device import Device
 from ..errors import ImageError, relative_to
 from .jpeg import MAX_SCANS, PILLOW, SIDEWAYS, decode_jpeg, has_too_many_scans, is_jpeg, orientation_of, reduction
+from .pillow import FORMATS, open_image, pixels_of
 from .uploads import Upload, UploadPools
 from .view import device_image_view
 
@@ -42,6 +41,8 @@ ImageSource: TypeAlias = (
     "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | Image.Image | npt.NDArray[Any]"
 )
 
+_UINT8 = np.dtype(np.uint8)
+
 
 class HostImage(NamedTuple):
     """Pixels with their order.
@@ -61,7 +62,10 @@ class HostImage(NamedTuple):
     @property
     def size(self) -> tuple[int, int]:
         """(width, height) in pixels, of the whole image: where it was decoded at a reduced size, that of the file."""
-        return self.reduced_from or self.pixel_size
+        if self.reduced_from is not None:
+            return self.reduced_from
+        height, width = self.pixels.shape[:2]
+        return width, height * 2 // 3 if self.format == "nv12" else height
 
     @property
     def pixel_size(self) -> tuple[int, int]:
@@ -122,7 +126,7 @@ class DeviceImage:
         if self.upload is not None:
             self._at = self.upload.on(stream) + corner
             return self
-        from ..tensor import Tensor
+        from ..core.tensor import Tensor
 
         tensor = Tensor.from_dlpack(self._source, stream=stream)
         if tensor.dtype != np.uint8:
@@ -134,7 +138,7 @@ class DeviceImage:
 
     def to_host(self) -> HostImage:
         """A copy of the image on the host."""
-        from ..tensor import Tensor
+        from ..core.tensor import Tensor
 
         pixels = Tensor.from_dlpack(self._source).numpy().copy()
         image = HostImage(
@@ -145,7 +149,7 @@ class DeviceImage:
         return image if whole else image.crop((left, top, left + width, top + height))
 
     def view(self) -> Any:
-        """What the kernels take."""
+        """The view for the kernels."""
         return device_image_view(self._at, self.size, self.format, stride=self._stride, lender=self._tensor)  # type: ignore[arg-type]
 
     def crop(self, edges: tuple[int, int, int, int]) -> DeviceImage:
@@ -164,7 +168,7 @@ class DeviceImage:
 
     @staticmethod
     def is_one(source: object) -> bool:
-        """Whether `source` lies on a CUDA device: a DeviceImage, or what says so through DLPack."""
+        """Whether `source` is on a CUDA device: a DeviceImage, or an array with DLPack on one."""
         if isinstance(source, DeviceImage):
             return True
         ask = getattr(source, "__dlpack_device__", None)
@@ -193,7 +197,7 @@ class SharedImage:
         self._lock = threading.Lock()
         self._decoded: HostImage | None = None
         self._error: ImageError | None = None
-        #: Whether reading it takes no time worth mentioning.
+        #: Whether its pixels are available, so that reading takes no time.
         self.is_decoded = isinstance(source, (np.ndarray, HostImage))
         #: By device and channel order: two models may take an array in different ones.
         self._on_device: dict[tuple[Device, str], DeviceImage] = {}
@@ -256,14 +260,14 @@ def read_image(
     """Reads an image.
 
     Args:
-        source: one of
-            a path;
-            an address, as a str that begins with `http://` or `https://` (at most 100 MB, within 30 s);
-            the bytes of an encoded file: JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF or PPM, whose first image is read;
-            a file opened in binary mode, or another stream of bytes: read to its end, from its start where it can seek;
-            a PIL image;
-            an array or a tensor of uint8 on the host (NumPy, torch, whatever speaks DLPack): (H, W) or (H, W, 1) is
-            gray, (H, W, 3) and (H, W, 4) are in `channel_order`.
+        source: one of the following.
+
+            - A path, or an address that begins with `http://` or `https://` (at most 100 MB, within 30 s).
+            - The bytes of an encoded file (JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF or PPM). Its first image is read.
+            - A file opened in binary mode, or another stream of bytes. It is read from its start where it can seek.
+            - A PIL image.
+            - An array or a tensor of uint8 on the host, of NumPy or with DLPack. (H, W) or (H, W, 1) is gray; (H, W, 3)
+              and (H, W, 4) are in `channel_order`.
         channel_order: of arrays and tensors, `"bgr"` (as OpenCV gives them) or `"rgb"`; `"nv12"` for frames of a video
             decoder.
         at_least: for JPEG files: returns the (width, height) that is needed of an image whose (width, height) it is
@@ -310,7 +314,7 @@ def read_image(
 def image_size(source: Any, channel_order: str = "bgr") -> tuple[int, int] | None:
     """(width, height) of an image as `read_image()` would return it, without decoding it.
 
-    None for addresses and for streams that cannot seek, which only reading shows, and for what is no image.
+    None for addresses, for streams that cannot seek, and for other sources than images.
     """
     try:
         if isinstance(source, SharedImage):
@@ -343,8 +347,8 @@ def _size_of_file(source: Any) -> tuple[int, int] | None:
 
 
 def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:
-    """An address whose content is an image; what the server says of its type is checked before the body is read."""
-    from .._http import get, without_password
+    """The image at an address. The content type is checked before the body is read."""
+    from .http import get, without_password
 
     answer = get(url, _may_be_image)
     if answer.body is None:
@@ -353,7 +357,7 @@ def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:
 
 
 def _may_be_image(content_type: str) -> bool:
-    """Servers that do not know a file's type call it bytes, or do not name it."""
+    """Servers use a generic type, or none, for files of unknown type."""
     return content_type.startswith("image/") or content_type in ("", "application/octet-stream", "binary/octet-stream")
 
 
@@ -379,7 +383,7 @@ def _from_dlpack(source: Any) -> npt.NDArray[Any]:
 
 
 def _from_array(array: npt.NDArray[Any], channel_order: str) -> HostImage:
-    if array.dtype != np.uint8:
+    if array.dtype != _UINT8:
         raise ImageError(
             f"an image has elements of uint8, not {array.dtype}; scale it to 0..255 and use .astype('uint8')"
         )
@@ -400,7 +404,7 @@ def _format_of(shape: tuple[int, ...], channel_order: str) -> str:
         return "nv12"
     if channel_order not in ("bgr", "rgb"):
         raise ImageError(f"unknown channel_order {channel_order!r}; use 'bgr', 'rgb' or 'nv12'")
-    return {1: "gray", 3: channel_order, 4: f"{channel_order}a"}[channels]
+    return "gray" if channels == 1 else channel_order if channels == 3 else f"{channel_order}a"
 
 
 def _decode(file: Path | io.BytesIO, what: str, at_least: SizeLimit | None) -> HostImage:
@@ -466,7 +470,7 @@ def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None)
         data = stream.read()
     if image.info.get("progressive") and has_too_many_scans(data):
         raise ImageError(
-            f"the JPEG file has more than {MAX_SCANS} scans, which take too long to decode; encode it anew"
+            f"the JPEG file has more than {MAX_SCANS} scans, which take too long to decode; encode it again"
         )
     decoded = decode_jpeg(image, data, by)
     if decoded is None:
@@ -494,9 +498,9 @@ def _from_pil(image: Image.Image, what: str, at_least: SizeLimit | None = None) 
             orientation = orientation_of(image)
             if (by := _reduction(image, orientation, at_least)) > 1:
                 reduced_from = _upright_size(image.size, orientation)
-                image.draft(None, (image.width // by, image.height // by))  # Pillow divides by whole numbers
-        image.load()  # some formats have their EXIF data behind the pixels
-        # Not ImageOps.exif_transpose(): it writes the rest of the EXIF data anew, and fails where that is damaged.
+                image.draft(None, (image.width // by, image.height // by))  # Pillow divides by whole numbers.
+        image.load()  # some formats have their EXIF data after the pixels.
+        # Not ImageOps.exif_transpose(): it rewrites the rest of the EXIF data, and fails where that is damaged.
         if (upright := _transpositions().get(orientation or orientation_of(image))) is not None:
             image = image.transpose(upright)
         if image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white

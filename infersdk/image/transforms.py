@@ -1,4 +1,4 @@
-"""What happens to each pixel on its way into a network: channel order, layout, scale and type."""
+"""The conversion of pixels for a network: channel order, layout, scale and type."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from .._lib import ffi, lib
+from ..core._lib import ffi, lib
 from ..errors import DTypeError, InputError
-from ._choices import choice
+from .view import choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +89,7 @@ class PixelTransform:
         """y = (x / max_value - mean) / std, as scale = 1 / (max_value std) and bias = -mean / std.
 
         Both are computed in float64 and rounded to float32 once, so the result differs in the last bits from libraries
-        that compute three float32 operations. For ImageNet: normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)).
+        that compute three float32 operations. For ImageNet: mean (0.485, 0.456, 0.406), std (0.229, 0.224, 0.225).
         """
         channels = 1 if order == "gray" else 3
         means, stds = _per_channel("mean", mean, channels), _per_channel("std", std, channels)

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .._lib import address, check, ffi, lib, out
+from ..core._lib import address, check, ffi, lib, out
+from ..core.stream import Event, Stream, default_stream
+from ..core.tensor import Tensor
 from ..errors import ImageError
-from ..stream import Event, Stream, default_stream
-from ..tensor import Tensor
 from .geometry import Geometry
 from .view import image_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ..device import Device
+    from ..core.device import Device
 
 __all__ = ["Upload", "UploadPools", "bring_in"]
 
@@ -47,7 +47,7 @@ class _Block:
         self.nbytes = self.host = self.at = 0
 
     def reserve(self, nbytes: int) -> None:
-        """Allocates so many bytes, unless it has them. Only while nothing uses the block."""
+        """Allocates this number of bytes, unless it has them. Only while nothing uses the block."""
         if nbytes > self.nbytes:
             self.nbytes = 0
             self._tensor.resize((nbytes,))
@@ -178,7 +178,6 @@ class _Pool:
                 ffi.NULL if workers is None else workers._open,
                 self._images,
                 self._geometries,
-                0,
                 count,
                 ffi.cast("void *", block.host),
                 ffi.cast("void *", block.at),

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from .._lib import ffi, lib
+from ..core._lib import ffi, lib
 from ..errors import DTypeError, InputError, ShapeError
-from ._choices import choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ImageView", "PixelFormat", "address_of", "device_image_view", "image_view"]
+__all__ = ["ImageView", "PixelFormat", "address_of", "choice", "device_image_view", "image_view"]
 
 
 PixelFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12"]
 
 _BYTES = ffi.typeof("uint8_t[]")
+_UINT8 = np.dtype(np.uint8)
 _FORMATS: dict[str, int] = {
     "bgr": lib.IFS_PIXEL_BGR,
     "rgb": lib.IFS_PIXEL_RGB,
@@ -45,20 +45,6 @@ class ImageView:
         self._c = c
         self._keep = keep
         self.format = format
-
-    def moves_with(self, array: NDArray[np.uint8]) -> bool:
-        """Whether `move_to()` leads from this view of `array` to arrays of the same shape and strides."""
-        return self._keep[0] is array and array.flags.c_contiguous and self.format != "nv12"
-
-    def without_array(self) -> ImageView:
-        """A view of the same shape that keeps no array alive, for `move_to()`."""
-        c = ffi.new("ifs_image *", self._c[0])
-        c.data = ffi.NULL
-        return ImageView(c, (), self.format)
-
-    def move_to(self, array: NDArray[np.uint8]) -> None:
-        """Makes this the view of another array, which the caller keeps alive, unchecked: ask `moves_with()` first."""
-        self._c.data = ffi.from_buffer(_BYTES, array)
 
     @property
     def width(self) -> int:
@@ -132,7 +118,7 @@ def image_view(
     """
     if not isinstance(array, np.ndarray):
         raise InputError(f"an image is a uint8 ndarray, not {type(array).__name__}; convert it by np.asarray")
-    if array.dtype != np.uint8:
+    if array.dtype != _UINT8:
         raise DTypeError(f"an image is uint8, not {array.dtype}; scale it to 0..255 and use .astype(np.uint8)")
     shape = array.shape
     channels = shape[2] if array.ndim == 3 else 1
@@ -140,17 +126,20 @@ def image_view(
         format = _DEFAULT_FORMAT.get(channels)  # noqa: A001
     if format is None or array.ndim not in (2, 3) or 0 in shape:
         raise ShapeError(f"an image of shape {shape}; use (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), none of them 0")
-    code = choice("format", format, _FORMATS)
+    code = _FORMATS[format] if format in _FORMATS else choice("format", format, _FORMATS)
     if channels != _CHANNELS[format]:
         raise ShapeError(f"an image of shape {shape} is not {format!r}, which has {_CHANNELS[format]} channels")
     if max(shape) > _INT32_MAX:
         raise ShapeError(f"an image of shape {shape}; a side can be at most 2**20 pixels")
-    if channels == 3 and _is_padded(array):
-        stride, code = array.strides[0], _FORMATS[f"{format}a"]
-    else:
-        array, stride = _dense_rows(array, channels)
     c = ffi.new("ifs_image *")
-    c.data = _pointer(array)
+    if array.flags.c_contiguous:
+        c.data, stride = ffi.from_buffer(_BYTES, array), channels * shape[1]
+    else:
+        if channels == 3 and _is_padded(array):
+            stride, code = array.strides[0], _FORMATS[f"{format}a"]
+        else:
+            array, stride = _dense_rows(array, channels)
+        c.data = _pointer(array)
     c.stride = stride
     c.height, c.width = shape[0], shape[1]
     c.format = code
@@ -208,3 +197,15 @@ def device_image_view(
     elif uv is not None:
         raise InputError(f"uv is for format='nv12'; this image is {format!r}")
     return ImageView(c, (lender,), format)
+
+
+def choice(what: str, value: str, table: dict[str, int]) -> int:
+    """The number of `value` in `table`.
+
+    Raises:
+        InputError: `value` is not in `table`; `what` names the parameter.
+    """
+    try:
+        return table[value]
+    except (KeyError, TypeError):
+        raise InputError(f"{what} is {value!r}; use one of {', '.join(map(repr, table))}") from None

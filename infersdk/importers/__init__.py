@@ -1,10 +1,10 @@
-"""Models of other frameworks as ONNX: PNNX, Keras, PyTorch, TensorFlow, PaddlePaddle.
+"""Conversion of models of other frameworks to ONNX: PNNX, Keras, PyTorch, TensorFlow and PaddlePaddle.
 
 conversion = infersdk.importers.convert("model.pnnx.param")
 print(conversion.verdict)                       # checked against ...: largest difference ...
 conversion.save("model.onnx")
 
-`infersdk.load(FILE)` does the same, and keeps what it makes in the cache. No code that a file holds is executed.
+`infersdk.load(FILE)` does the same and caches the result. No code in a file is executed.
 """
 
 from .conversion import Check, Conversion, InputShape

@@ -1,4 +1,4 @@
-"""Checks of a conversion: the source on its own runtime, the model on ONNX Runtime, the same random inputs."""
+"""Checks a conversion by comparing the source on its runtime with the model on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..compare import Tolerance, difference
+from ..accuracy.compare import Tolerance, difference
 from ..errors import (
     BackendUnavailableError,
     ConfigError,
@@ -15,35 +15,36 @@ from ..errors import (
     UnsupportedModelError,
     nearest,
 )
-from ..registry import load
+from ..loading.registry import load
 from .conversion import Check, Reference, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..compare import Difference
+    from ..accuracy.compare import Difference
+    from ..core.tensor_spec import TensorSpec
     from ..infer import Infer
-    from ..tensor_spec import TensorSpec
 
 __all__ = ["check_model", "check_samples", "free_batch_agrees", "samples_of"]
 
-#: Sets of random inputs: normal ones, which have both signs, and one of [0, 1), as pixels have.
+#: The number of sets of random inputs: normally distributed ones, and one from [0, 1), like pixels.
 ROUNDS = 3
-#: Outputs that are smaller than this everywhere are compared as if they were this large: below it is noise.
-_LEAST_PEAK = 1e-6
-#: Elements of an input that a check may make: a file can claim any shape.
-_LARGEST_INPUT = 1 << 28
+#: The minimum magnitude by which differences are scaled.
+_MIN_PEAK = 1e-6
+#: The maximum number of elements of a random input, since a file can contain any shape.
+_MAX_INPUT = 1 << 28
 
 
 def samples_of(model: bytes, reference: Reference, seed: int, given: Mapping[str, Any] | None = None) -> list[Sample]:
-    """The source's outputs for random inputs of the shapes that the model declares; free axes are 1, or what
-    the reference says.
+    """The outputs of the source for random inputs.
+
+    Inputs have the shapes that the model declares. Free axes have the sizes of the reference, or 1.
 
     Args:
-        given: values of inputs by name, in place of random ones.
+        given: values by the name of the input, instead of random ones.
 
     Raises:
-        UnsupportedModelError: an input is larger than what a check makes.
+        UnsupportedModelError: an input is too large for a check.
     """
     if reference.run is None:
         return list(reference.samples)
@@ -64,10 +65,10 @@ def samples_of(model: bytes, reference: Reference, seed: int, given: Mapping[str
 
 
 def check_samples(model: bytes, given: Mapping[str, Any]) -> None:
-    """Checks values that are given for inputs.
+    """Checks given values of inputs.
 
     Raises:
-        ConfigError: one is for no input of the model, or does not fit it.
+        ConfigError: an input does not exist, or a value does not fit it.
     """
     from ..graph.info import onnx_info
 
@@ -84,7 +85,7 @@ def check_samples(model: bytes, given: Mapping[str, Any]) -> None:
 
 def _random(rng: np.random.Generator, spec: TensorSpec, number: int, sizes: Mapping[str, tuple[int, ...]]) -> Any:
     shape = sizes.get(spec.name, tuple(size if isinstance(size, int) else 1 for size in spec.shape))
-    if np.prod(shape, dtype=object) > _LARGEST_INPUT:
+    if np.prod(shape, dtype=object) > _MAX_INPUT:
         raise UnsupportedModelError(f"input {spec} is too large to be checked with random numbers")
     if spec.dtype.kind == "f":
         values = rng.random(shape) if number == ROUNDS - 1 else rng.standard_normal(shape)
@@ -98,7 +99,7 @@ def _random(rng: np.random.Generator, spec: TensorSpec, number: int, sizes: Mapp
 
 
 def check_model(model: bytes, runtime: str, samples: Sequence[Sample], tolerance: float) -> Check:
-    """Runs the model on the inputs of samples, and compares.
+    """Runs the model on the inputs of samples and compares the outputs.
 
     Raises:
         BackendUnavailableError: ONNX Runtime is not installed.
@@ -117,7 +118,7 @@ def check_model(model: bytes, runtime: str, samples: Sequence[Sample], tolerance
             for name, expected, result in zip(names, sample.outputs, outputs, strict=True):
                 one = difference(expected, result, Tolerance(1e30, 1e30, 2.0), name=name)
                 differences.append(one)
-                scaled = max(scaled, one.max_abs / max(_LEAST_PEAK, _peak(expected)) if not one.note else float("inf"))
+                scaled = max(scaled, one.max_abs / max(_MIN_PEAK, _peak(expected)) if not one.note else float("inf"))
     worst = {name: max((one for one in differences if one.name == name), key=lambda one: one.max_abs) for name in names}
     return Check(runtime, len(samples), tolerance, tuple(worst.values()), scaled, scaled <= tolerance)
 
@@ -136,7 +137,7 @@ def _run(infer: Infer, inputs: Sequence[Any]) -> dict[str, Any]:
 
 
 def free_batch_agrees(fixed: bytes, free: bytes, samples: Sequence[Sample]) -> bool:
-    """Whether a model with a free batch gives for two samples at once what the fixed one gives for each."""
+    """Whether a model with a free batch gives the same results for two samples at once as the fixed one for each."""
     try:
         with load(fixed, "onnxruntime") as one, load(free, "onnxruntime") as many:
             if not all(spec.has_free_batch for spec in many.input_specs):

@@ -1,4 +1,4 @@
-"""What goes into a conversion to ONNX, and what comes out of it."""
+"""The parameters and results of conversions to ONNX."""
 
 from __future__ import annotations
 
@@ -16,32 +16,23 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from ..compare import Difference
-    from ..model_source import ModelSource
+    from ..accuracy.compare import Difference
+    from ..core.model_source import ModelSource
 
 __all__ = [
-    "Alternative",
-    "Check",
-    "Conversion",
-    "Imported",
-    "InputShape",
-    "Reference",
-    "Request",
-    "Sample",
-    "samples_by_name",
-    "shapes_of",
-    "sizes_by_name",
-]
+    "Alternative", "Check", "Conversion", "Imported", "InputShape", "Reference", "Request", "Sample", "samples_by_name",
+    "shapes_of", "sizes_by_name",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class InputShape:
-    """The shape of an input of the source, for files that do not say it.
+    """The shape of an input, for files that do not contain it.
 
     Attributes:
-        sizes: of its axes.
-        name: of the input; empty for the next one in order.
-        dtype: of its elements, as NumPy names it; empty where the file says, or for float32.
+        sizes: the sizes of the axes.
+        name: the name of the input; empty for the next input in order.
+        dtype: the NumPy name of the element type; empty for the type in the file, or float32.
     """
 
     sizes: tuple[int, ...]
@@ -51,20 +42,20 @@ class InputShape:
     def __post_init__(self) -> None:
         if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in self.sizes):
             raise ConfigError(
-                f"the shape of input {self.name or 'in order'} is of whole numbers from 1, not {self.sizes}"
+                f"the sizes of input {self.name or 'in order'} must be whole numbers from 1, not {self.sizes}"
             )
         if self.dtype:
             try:
                 np.dtype(self.dtype)
             except TypeError:
-                raise ConfigError(f"{self.dtype!r} is not an element type; float32 and int64 are examples") from None
+                raise ConfigError(f"{self.dtype!r} is not an element type; use a name such as float32") from None
 
     @classmethod
     def parse(cls, text: str) -> InputShape:
-        """`[NAME=]N,N,...[:TYPE]`, such as `1,3,224,224` or `tokens=1,128:int64`.
+        """Parses `[NAME=]N,N,...[:TYPE]`, such as `1,3,224,224` or `tokens=1,128:int64`.
 
         Raises:
-            ConfigError: the text has another form.
+            ConfigError: the text does not have this form.
         """
         rest, _, dtype = text.partition(":")
         name, _, sizes = rest.rpartition("=")
@@ -78,7 +69,7 @@ class InputShape:
 def shapes_of(
     given: Mapping[str, Sequence[int]] | Iterable[InputShape | str | Sequence[int]],
 ) -> tuple[InputShape, ...]:
-    """Shapes in any of the forms that `convert()` takes."""
+    """Converts the shapes that `convert()` accepts."""
     if isinstance(given, Mapping):
         return tuple(InputShape(tuple(sizes), name) for name, sizes in given.items())
     return tuple(
@@ -92,21 +83,21 @@ def shapes_of(
 
 
 def samples_by_name(given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
-    """Values of inputs in any of the forms that `convert()` takes.
+    """Converts the samples that `convert()` accepts.
 
     Raises:
-        ConfigError: a text has another form, a file cannot be read, or the values are not numbers.
+        ConfigError: a text has the wrong form, a file cannot be read, or the values are not numbers.
     """
     pairs = given.items() if isinstance(given, Mapping) else map(_sample, given)
     result = {name: np.asarray(values) for name, values in pairs}
     for name, array in result.items():
         if array.dtype.kind not in "biuf" or not array.size:
-            raise ConfigError(f"the values of input {name!r} are numbers, one or more, not {given!r}")
+            raise ConfigError(f"the values of input {name!r} must be one or more numbers, not {given!r}")
     return result
 
 
 def _sample(text: str) -> tuple[str, Any]:
-    """`NAME=V,V,...[:TYPE]`, such as `offsets=0,3,5`, or `NAME=FILE.npy`."""
+    """Parses `NAME=V,V,...[:TYPE]`, such as `offsets=0,3,5`, or `NAME=FILE.npy`."""
     name, sign, rest = text.partition("=")
     if not (name and sign):
         raise ConfigError(f"input {text!r} is not of the form NAME=0,3,5[:int64] or NAME=FILE.npy")
@@ -125,10 +116,10 @@ def _sample(text: str) -> tuple[str, Any]:
 
 
 def sizes_by_name(names: Sequence[str], given: Iterable[InputShape]) -> dict[str, tuple[int, ...]]:
-    """The sizes that were given for inputs, by the names of the inputs.
+    """The given sizes by the names of the inputs.
 
     Raises:
-        ConfigError: a name is not one of an input, or there are more shapes than inputs.
+        ConfigError: an input does not exist, or there are more shapes than inputs.
     """
     unnamed = [one.sizes for one in given if not one.name]
     result = {one.name: one.sizes for one in given if one.name}
@@ -142,17 +133,17 @@ def sizes_by_name(names: Sequence[str], given: Iterable[InputShape]) -> dict[str
 
 @dataclass(frozen=True)
 class Request:
-    """What an importer is asked for.
+    """The parameters of an importer.
 
     Attributes:
         source: the file.
-        module: a `torch.nn.Module` in place of a file.
-        shapes: of the inputs, where given.
-        inputs, outputs: names of values of the source that become inputs and outputs, where given.
-        python: the Python interpreter that has the source's framework; None is this one.
-        check: whether samples of the source's results are wanted.
-        samples: values of inputs by name, in place of random ones.
-        seed: of the random inputs.
+        module: a `torch.nn.Module` instead of a file.
+        shapes: the given shapes of inputs.
+        inputs, outputs: the given names of values that become inputs and outputs.
+        python: the Python interpreter with the framework; None means the present one.
+        check: whether results of the source are needed.
+        samples: values by the name of the input, instead of random ones.
+        seed: the seed of random inputs.
     """
 
     source: ModelSource
@@ -167,14 +158,14 @@ class Request:
 
     @property
     def all_shapes(self) -> tuple[InputShape, ...]:
-        """The shapes that are given, and those of the samples."""
+        """The given shapes and those of the samples."""
         of_samples = (InputShape(array.shape, name, array.dtype.name) for name, array in self.samples.items())
         return (*(one for one in self.shapes if one.name not in self.samples), *of_samples)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs of the model in order, and the source's outputs for them in order."""
+    """Inputs of the model and the outputs of the source, both in order."""
 
     inputs: list[Any]
     outputs: list[Any]
@@ -182,14 +173,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Reference:
-    """The source's own runtime.
+    """The runtime of the source.
 
     Attributes:
         runtime: its name and version.
-        run: for each set of arrays for all inputs, the arrays of all outputs, both in order; None where `samples` are
-            all there is.
-        samples: results that the importer has already.
-        sizes: shapes of inputs for the check, by name, for those that have free axes.
+        run: returns the outputs for each set of inputs, both in order; None if there are only `samples`.
+        samples: results that the importer has computed.
+        sizes: example shapes by name for inputs with free axes.
     """
 
     runtime: str
@@ -200,13 +190,13 @@ class Reference:
 
 @dataclass
 class Imported:
-    """What an importer gives.
+    """The result of an importer.
 
     Attributes:
         model: the ONNX model, or its bytes.
-        reference: what it is checked against; or why it cannot be.
-        notes: what a user should know: fall-backs, what was found, what was left out.
-        alternative: how else it could be converted, for a model that does not do what its source does.
+        reference: the reference for the check, or the reason why there is none.
+        notes: notes for the user, such as the exporter that was used.
+        alternative: another conversion, for use if the check fails.
     """
 
     model: ir.Model | bytes
@@ -220,8 +210,8 @@ class Alternative:
     """Another conversion of the same source.
 
     Attributes:
-        name: what it is done by.
-        run: does it; raises what an importer raises.
+        name: the exporter.
+        run: performs the conversion; raises the errors of an importer.
     """
 
     name: str
@@ -230,14 +220,14 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Check:
-    """The converted model on ONNX Runtime against the source on its own runtime.
+    """A comparison of the converted model on ONNX Runtime with the source on its runtime.
 
     Attributes:
-        runtime: the source's runtime.
-        rounds: how many sets of random inputs were run.
-        tolerance: the largest difference allowed, as a share of the largest magnitude of an output.
-        outputs: how far each output is off.
-        scaled: the largest difference, so scaled.
+        runtime: the runtime of the source.
+        rounds: the number of sets of random inputs.
+        tolerance: the maximum difference relative to the largest magnitude of an output.
+        outputs: the differences of the outputs.
+        scaled: the largest relative difference.
         passed: whether all outputs are within the tolerance.
     """
 
@@ -250,21 +240,21 @@ class Check:
 
     @property
     def largest(self) -> float:
-        """The largest difference of all elements of all outputs."""
+        """The largest absolute difference over all outputs."""
         return max((one.max_abs for one in self.outputs), default=0.0)
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A model that was converted to ONNX.
+    """A converted model.
 
     Attributes:
-        source: what it was called.
-        format: the source's format, such as `"pnnx"`.
+        source: the name of the source.
+        format: the format of the source, such as `"pnnx"`.
         content: the bytes of the ONNX file.
-        check: how it compares with the source; None where it was not checked.
-        unchecked: why it was not checked; empty where it was.
-        notes: what a user should know.
+        check: the comparison with the source; None if it was not checked.
+        unchecked: the reason why it was not checked, or "".
+        notes: notes for the user.
     """
 
     source: str
@@ -275,18 +265,18 @@ class Conversion:
     notes: tuple[str, ...]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the ONNX file in one step.
+        """Writes the ONNX file atomically.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the file cannot be written.
         """
-        from .._files import atomic_write
+        from ..core.files import atomic_write
 
         return atomic_write(path, self.content)
 
     @property
     def verdict(self) -> str:
-        """One line about the check."""
+        """A summary of the check in one line."""
         if self.check is None:
             return f"not checked: {self.unchecked}"
         result = "within" if self.check.passed else "BEYOND"

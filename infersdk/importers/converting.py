@@ -1,4 +1,4 @@
-"""`convert()`: a model of another framework as ONNX, checked against that framework."""
+"""`convert()`: converts a model to ONNX and checks the result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from .._text import logger
+from ..core.formats import FORMATS, FileFormat
+from ..core.model_source import ModelLike, ModelSource
+from ..core.text import logger
 from ..errors import (
     BackendUnavailableError,
     ConfigError,
@@ -16,10 +18,8 @@ from ..errors import (
     ModelFormatError,
     UnsupportedModelError,
 )
-from ..formats import FORMATS, FileFormat
 from ..graph.files import model_bytes, parse_model, require_onnx
 from ..graph.passes import FreeBatch
-from ..model_source import ModelLike, ModelSource
 from .checking import check_model, check_samples, free_batch_agrees, samples_of
 from .conversion import (
     Check,
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_TOLERANCE", "convert", "importable"]
 
-#: The largest difference from the source, as a share of the largest magnitude of an output.
+#: The default maximum difference from the source, relative to the largest magnitude of an output.
 DEFAULT_TOLERANCE = 1e-4
 _log = logger("infersdk.importers")
 
 
 def importable() -> dict[str, FileFormat]:
-    """The formats that can be converted, by their keys."""
+    """The convertible formats by key."""
     return {key: result for key, result in FORMATS.items() if result.importer}
 
 
@@ -64,31 +64,30 @@ def convert(
     seed: int = 0,
     samples: Mapping[str, Any] | Iterable[str] = (),
 ) -> Conversion:
-    """Converts a model to ONNX, and checks it: the source on its own runtime against ONNX Runtime, on random inputs.
+    """Converts a model to ONNX and compares it with the source on random inputs.
 
     Args:
         model: a file, its bytes, or a `torch.nn.Module`.
-        shapes: of the inputs, for sources that do not say them: by name, or in order; as sizes, or as texts
+        shapes: shapes of inputs for sources without them, by name or in order, as sizes or as texts
             `[NAME=]1,3,224,224[:float32]`.
         inputs, outputs: names of values of a TensorFlow graph that become inputs and outputs.
-        free_batch: whether to make the batch free, where the source has a fixed one. Where the graph does not allow
-            that, it stays fixed, and a note says so.
-        check: whether to check.
-        tolerance: for `Check.passed`.
-        python: the Python interpreter that has the source's framework; None is this one.
-        external_data: for a model in memory: the file of its weights.
-        seed: of the random inputs.
-        samples: values of inputs by name, in place of random ones where these do not fit: `{"offsets": [0, 3, 5]}`, or
-            texts `NAME=0,3,5[:int64]` and `NAME=FILE.npy`. They say the shape and type of the input, too.
+        free_batch: whether to make a fixed batch free. If the graph does not allow this, a note gives the reason.
+        check: whether to check the result.
+        tolerance: the tolerance of `Check.passed`.
+        python: the Python interpreter with the framework of the source; None means the present one.
+        external_data: the weights file of a model in memory.
+        seed: the seed of random inputs.
+        samples: values by the name of the input, for inputs that do not accept random ones: `{"offsets": [0, 3, 5]}`,
+            or texts `NAME=0,3,5[:int64]` and `NAME=FILE.npy`. They also define the shape and type of the input.
 
     Raises:
-        ModelFormatError: the file is damaged, or of a format that cannot be converted.
-        UnsupportedModelError: it holds what ONNX or its importer has not; everything is listed at once.
-        BackendUnavailableError: a package that the conversion needs is not installed.
-        ConfigError: shapes are needed, or do not fit.
+        ModelFormatError: the file is damaged, or its format cannot be converted.
+        UnsupportedModelError: the model has unsupported operators or features; the message lists all of them.
+        BackendUnavailableError: a required package is not installed.
+        ConfigError: shapes are missing or do not fit.
     """
     if not 0 <= tolerance < float("inf"):
-        raise ConfigError(f"tolerance is a number from 0, not {tolerance!r}")
+        raise ConfigError(f"tolerance must be a number from 0, not {tolerance!r}")
     request, kind = _request(model, external_data)
     request = Request(
         request.source, request.module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, seed,
@@ -96,14 +95,14 @@ def convert(
     )  # fmt: skip
     if (request.inputs or request.outputs) and kind.key != "tensorflow-graph":
         raise ConfigError(
-            f"inputs and outputs are named for a frozen TensorFlow graph; {str(request.source)!r} is {kind.title}, "
-            "which says them itself"
+            f"inputs and outputs apply to frozen TensorFlow graphs; {str(request.source)!r} is {kind.title}, which "
+            "defines them"
         )
     require_onnx("converting a model")
     imported = _importer(kind)(request)
     drawn = isinstance(imported.reference, Reference) and imported.reference.run is None
     if request.samples and drawn and not kind.key.startswith(("torch", "pnnx")):
-        raise ConfigError(f"samples are not for {kind.title}; leave them out")
+        raise ConfigError(f"samples are not supported for {kind.title}; omit them")
     try:
         result = _converted(imported, request, kind, free_batch, tolerance)
     except InferSDKError as error:
@@ -131,7 +130,7 @@ def convert(
 def _converted(
     imported: Imported, request: Request, kind: FileFormat, free_batch: bool, tolerance: float
 ) -> Conversion:
-    """What an importer gave, with a free batch where that is wanted and possible, and checked."""
+    """Frees the batch of an imported model, if requested and possible, and checks it."""
     notes = list(imported.notes)
     content = _content(imported.model)
     samples, unchecked = _samples(content, imported.reference, request)
@@ -155,10 +154,10 @@ def _request(model: Any, external_data: Any) -> tuple[Request, FileFormat]:
     kind = source.format
     if kind is None:
         raise ModelFormatError(
-            f"{str(source)!r} is not a model of a known format; these are converted: {', '.join(_titles())}"
+            f"{str(source)!r} is not a model of a known format; supported are {', '.join(_titles())}"
         )
     if kind.key == "onnx":
-        raise ConfigError(f"{str(source)!r} is an ONNX model already; `infersdk graph` changes it")
+        raise ConfigError(f"{str(source)!r} is already an ONNX model; edit it with `infersdk graph`")
     if not kind.importer:
         raise ModelFormatError(
             f"{str(source)!r} is {kind.title}, which cannot be converted; {kind.help_for(str(source))}"
@@ -191,11 +190,11 @@ def _content(model: ir.Model | bytes) -> bytes:
 
 
 def _samples(content: bytes, reference: Reference | str, request: Request) -> tuple[list[Sample], str]:
-    """The source's results, or why there are none."""
-    if isinstance(reference, str) or reference.run is not None:  # else the importer has used them
+    """The results of the source, or the reason why there are none."""
+    if isinstance(reference, str) or reference.run is not None:  # otherwise the importer has used them
         check_samples(content, request.samples)
     if not request.check:
-        return [], "it was not asked for"
+        return [], "not requested"
     if isinstance(reference, str):
         return [], reference
     try:
@@ -206,7 +205,7 @@ def _samples(content: bytes, reference: Reference | str, request: Request) -> tu
 
 
 def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]) -> bytes:
-    """The model with a free batch; as it was, and a note, where its graph depends on the batch."""
+    """Frees the batch. If the graph does not allow this, adds a note and returns the model unchanged."""
     model = parse_model(content)
     shapes = [list(value.shape) for value in model.graph.inputs if value.shape is not None]
     if not shapes or any(not shape or not isinstance(shape[0], int) for shape in shapes):
@@ -217,9 +216,9 @@ def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]
     except (UnsupportedModelError, ConfigError, InputError) as error:
         notes.append(f"the batch stays at {shapes[0][0]}: {error}")
         return content
-    except Exception as error:  # a graph that the tracing of shapes cannot follow
+    except Exception as error:  # unexpected failures of the shape trace
         notes.append(
-            f"the batch stays at {shapes[0][0]}: its shapes cannot be followed ({type(error).__name__}: {error})"
+            f"the batch stays at {shapes[0][0]}: its shapes cannot be traced ({type(error).__name__}: {error})"
         )
         return content
     if not changed:
@@ -229,6 +228,6 @@ def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]
     except BackendUnavailableError:
         return free
     if not agrees:
-        notes.append(f"the batch stays at {shapes[0][0]}: with another one the images of a batch affect each other")
+        notes.append(f"the batch stays at {shapes[0][0]}: with another batch the images affect each other")
         return content
     return free

@@ -1,16 +1,16 @@
-"""What `infersdk.load()` does with a file that its backend does not read: converts it once, and keeps the result."""
+"""Conversion in `infersdk.load()` of files that the backend does not read, with a cache."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-from .._text import logger
-from ..cache import Cache, key_of
+from ..core.cache import Cache, key_of
+from ..core.files import digest_of
+from ..core.model_source import ModelSource
+from ..core.text import logger
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.files import EXTERNAL_KEY, external_files
-from ..model_source import ModelSource
 from . import paddle
 from .conversion import Conversion, samples_by_name, shapes_of
 from .converting import convert
@@ -23,39 +23,32 @@ if TYPE_CHECKING:
 __all__ = ["converted_source", "source_files"]
 
 _log = logger("infersdk.importers")
-#: Packages that make a difference to what a conversion gives.
+#: Packages whose versions affect the result of a conversion.
 _PACKAGES = (
-    "onnx",
-    "onnx-ir",
-    "torch",
-    "onnxscript",
-    "tensorflow",
-    "tf2onnx",
-    "keras",
-    "tf-keras",
-    "paddlepaddle",
-    "paddle2onnx",
-    "h5py",
-)
-#: Arguments of `convert()` that do not change what it gives.
+    "onnx", "onnx-ir", "torch", "onnxscript", "tensorflow", "tf2onnx", "keras", "tf-keras", "paddlepaddle",
+    "paddle2onnx", "h5py",
+)  # fmt: skip
+#: Arguments of `convert()` that do not affect the result.
 _IRRELEVANT = {"python"}
 
 
 def converted_source(model: Any, arguments: Mapping[str, Any]) -> ModelSource:
-    """The ONNX model of a file in another format, out of the cache if it was converted before.
+    """Converts a file in another format to ONNX, or reads the result from the cache.
 
-    A model in memory is converted each time: nothing of it is written.
+    Models in memory are never written to disk and are converted each time.
 
     Args:
-        arguments: of `convert()`.
+        arguments: arguments of `convert()`.
 
     Raises:
-        UnsupportedModelError: the model that was converted gives other results than the source.
-        ConfigError: an argument is not one of `convert()`.
+        UnsupportedModelError: the results of the converted model differ from those of the source.
+        ConfigError: `convert()` has no such argument.
         ModelError, BackendUnavailableError: as `convert()`.
     """
     if unknown := sorted(set(arguments) - set(convert.__kwdefaults__ or {})):
-        raise ConfigError(f"convert={{{unknown[0]!r}: ...}}: known are {', '.join(convert.__kwdefaults__ or {})}")
+        raise ConfigError(
+            f"convert={{{unknown[0]!r}: ...}}: the arguments are {', '.join(convert.__kwdefaults__ or {})}"
+        )
     source = model if isinstance(model, ModelSource) else None
     if source is None or source.path is None:
         conversion = _checked(convert(model, **arguments))
@@ -84,14 +77,14 @@ def _checked(conversion: Conversion) -> Conversion:
         _log.warning("%s: the conversion is %s", conversion.source, conversion.verdict)
     elif not conversion.check.passed:
         raise UnsupportedModelError(
-            f"{conversion.source!r} was converted to ONNX, and the result differs: {conversion.verdict}; look at it "
-            "with infersdk convert, or allow it: convert={'tolerance': ...}"
+            f"{conversion.source!r} was converted to ONNX, and the result differs: {conversion.verdict}; inspect it "
+            "with infersdk convert, or allow the difference: convert={'tolerance': ...}"
         )
     return conversion
 
 
 def source_files(source: ModelSource) -> Iterator[Path]:
-    """The files that a model consists of: itself, and what belongs to it."""
+    """The files of a model, including its weights."""
     assert source.path is not None
     kind = source.format.key if source.format is not None else ""
     if kind == "tensorflow-saved-model":
@@ -113,7 +106,7 @@ def _key(source: ModelSource, arguments: Mapping[str, Any]) -> str:
     files = {}
     for path in source_files(source):
         with open(path, "rb") as file:
-            files[str(path.relative_to(source.path.parent))] = _digest(file)
+            files[str(path.relative_to(source.path.parent))] = digest_of(file)
     given = {key: value for key, value in arguments.items() if key not in _IRRELEVANT}
     if "shapes" in given:
         given["shapes"] = [[one.name, list(one.sizes), one.dtype] for one in shapes_of(given["shapes"])]
@@ -122,13 +115,6 @@ def _key(source: ModelSource, arguments: Mapping[str, Any]) -> str:
         given["samples"] = {name: [array.dtype.name, array.tolist()] for name, array in arrays.items()}
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES if _installed(name)}
     return key_of({"conversion": 1, "infersdk": _version(), "files": files, "arguments": given, "packages": versions})
-
-
-def _digest(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def _installed(name: str) -> bool:

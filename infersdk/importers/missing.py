@@ -1,4 +1,4 @@
-"""The error that lists everything that stands in the way of a conversion, at once."""
+"""The error that lists all unsupported operators of a model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def missing_operators(what: str, missing: Mapping[str, int]) -> UnsupportedModel
     """The error for operators that cannot be converted.
 
     Args:
-        what: what does not know them.
-        missing: how often each one occurs, by its name; a name may have its reason behind it.
+        what: the converter.
+        missing: the number of occurrences by operator name, to which a reason may be appended.
     """
     listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
     return UnsupportedModelError(f"{what}: {len(missing)} kinds of operators are not supported: {listed}")

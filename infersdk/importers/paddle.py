@@ -1,4 +1,4 @@
-"""PaddlePaddle: `.pdmodel` and the newer `.json`, each with `.pdiparams`, by paddle2onnx in a process of its own."""
+"""PaddlePaddle models (`.pdmodel` or `.json` with `.pdiparams`), converted by paddle2onnx in a separate process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from ..model_source import ModelSource
+    from ..core.model_source import ModelSource
 
 __all__ = ["check_weights", "import_paddle", "weights_file"]
 
-#: Bytes of an element, by the number of its type in Paddle's `VarType`.
+#: The size of an element by the code of its type in Paddle's `VarType`.
 _ELEMENT_BYTES = {0: 1, 1: 2, 2: 4, 3: 8, 4: 2, 5: 4, 6: 8, 20: 1, 21: 1, 22: 2, 23: 8, 24: 16, 32: 1, 33: 1}
-#: The description of a tensor has its type and its axes.
+#: The maximum size of the description of a tensor.
 _LARGEST_DESCRIPTION = 4096
 
 
@@ -34,8 +34,8 @@ def import_paddle(request: Request) -> Imported:
     Raises:
         BackendUnavailableError: PaddlePaddle or paddle2onnx is not installed.
         ModelFormatError: a file is damaged, or the weights are missing.
-        UnsupportedModelError: paddle2onnx has no translation of operators, which are listed with their numbers.
-        ConfigError: a shape is of no input.
+        UnsupportedModelError: paddle2onnx does not support operators of the model; the message lists them.
+        ConfigError: a shape is for an input that does not exist.
     """
     source = request.source
     kind = source.format
@@ -43,9 +43,9 @@ def import_paddle(request: Request) -> Imported:
     absent = [name for name in ("paddle", "paddle2onnx") if importlib.util.find_spec(name) is None]
     if request.python is None and absent:
         packages = " and ".join("paddlepaddle" if name == "paddle" else name for name in absent)
-        others = "OpenVINO runs it as it is: backend='openvino'" if kind.key == "paddle" else ""
+        others = "OpenVINO runs it without conversion: backend='openvino'" if kind.key == "paddle" else ""
         raise BackendUnavailableError(
-            f"converting {kind.title} needs {packages}, which is not installed: {kind.install} (1 GB), or name a "
+            f"converting {kind.title} needs {packages}, which is not installed: {kind.install} (1 GB), or specify a "
             f"Python that has it (--python){'. ' if others else ''}{others}"
         )
     weights = weights_file(source)
@@ -56,12 +56,12 @@ def import_paddle(request: Request) -> Imported:
         _link_files(source, weights, work.folder)
         answer = work.run({"task": "export"})
         content = (work.folder / "model.onnx").read_bytes()
-    notes = [] if weights is not None else ["no weights: there is no .pdiparams in the folder of the model"]
+    notes = [] if weights is not None else ["no weights: the folder of the model has no .pdiparams file"]
     return Imported(_tidy(content), _reference(request, weights, answer), notes)
 
 
 def _tidy(content: bytes) -> ir.Model:
-    """Without nodes that do nothing, and with names of free axes that say what they are."""
+    """Removes Identity nodes and names the free axes."""
     import onnx_ir as ir
     from onnx_ir.passes.common import IdentityEliminationPass, LiftConstantsToInitializersPass
 
@@ -80,7 +80,7 @@ def _tidy(content: bytes) -> ir.Model:
         if value.shape is not None:
             value.shape = ir.Shape([size if isinstance(size, int) else None for size in value.shape])
     infer_shapes(model)
-    for value in model.graph.outputs:  # inference makes names up
+    for value in model.graph.outputs:  # shape inference generates names
         if value.shape is not None and value.shape != (known := _named(value.shape)):
             value.shape = known
     return model
@@ -94,7 +94,7 @@ def _named(shape: ir.Shape) -> ir.Shape:
 
 
 def _link_files(source: ModelSource, weights: Path | None, folder: Path) -> None:
-    """The model and its weights under the names that the worker takes."""
+    """Links the model and its weights under the names that the worker expects."""
     kind = source.format
     target = folder / ("model.json" if kind is not None and kind.key == "paddle-pir" else "model.pdmodel")
     if source.path is not None:
@@ -106,7 +106,7 @@ def _link_files(source: ModelSource, weights: Path | None, folder: Path) -> None
 
 
 def weights_file(source: ModelSource) -> Path | None:
-    """The file of a model's weights; None where there is none.
+    """The weights file of a model; None if there is none.
 
     Raises:
         ConfigError: `external_data` of a model in memory is a folder.
@@ -114,7 +114,9 @@ def weights_file(source: ModelSource) -> Path | None:
     if source.path is None:
         path = source.external_data
         if path is not None and path.is_dir():
-            raise ConfigError(f"external_data of a PaddlePaddle model is its .pdiparams, and {str(path)!r} is a folder")
+            raise ConfigError(
+                f"external_data of a PaddlePaddle model must be its .pdiparams file, but {str(path)!r} is a folder"
+            )
         return path
     candidates = [source.path.with_suffix(".pdiparams"), source.path.with_name("__params__")]
     return next((path for path in candidates if path.is_file()), None)
@@ -124,7 +126,7 @@ def weights_file(source: ModelSource) -> Path | None:
 
 
 def _reference(request: Request, weights: Path | None, answer: Mapping[str, Any]) -> Reference | str:
-    """PaddlePaddle, or why it is not asked: free sizes are not guessed."""
+    """The reference, or the reason why there is none. Free sizes must be given."""
     shapes: dict[str, list[int]] = dict(answer["inputs"])
     sizes = _sizes(shapes, request.shapes)
     free = [name for name in shapes if name not in sizes]
@@ -144,7 +146,7 @@ def _reference(request: Request, weights: Path | None, answer: Mapping[str, Any]
 
 
 def _sizes(shapes: Mapping[str, Sequence[int]], given: Sequence[InputShape]) -> dict[str, tuple[int, ...]]:
-    """The sizes that each input gets; without those that have free sizes and were not given."""
+    """The sizes for each input, without inputs whose free sizes are not given."""
     known = {
         name: tuple(2 if size < 0 else size for size in shape)  # a batch of two
         for name, shape in shapes.items()
@@ -157,19 +159,19 @@ def _example(shape: Sequence[int]) -> str:
     return ",".join(str(size if size > 0 else 1 if axis == 0 else 64) for axis, size in enumerate(shape))
 
 
-# ---- the file of weights ----
+# ---- the weights file ----
 
 
 def check_weights(stream: BinaryIO, size: int, name: str) -> int:
-    """Walks the tensors of a `.pdiparams`; returns how many there are.
+    """Validates the tensors of a `.pdiparams` file; returns their number.
 
-    Each has a version, its levels of detail, another version, a description (a protobuf message: field 1 the type,
-    field 2 the axes) and its elements. PaddlePaddle would allocate what a description claims: here it is compared with
-    the bytes that are there.
+    Each tensor has a version, levels of detail, another version, a description and its elements. The description is a
+    protobuf message with the type (field 1) and the axes (field 2). PaddlePaddle allocates the described size without a
+    check, so it is compared with the size of the file here.
 
     Raises:
-        ModelFormatError: the file is not one, or is cut off.
-        UnsupportedModelError: a tensor has elements of an unknown type.
+        ModelFormatError: the file is not valid or truncated.
+        UnsupportedModelError: a tensor has an unknown element type.
     """
     offset = count = 0
 
@@ -177,7 +179,7 @@ def check_weights(stream: BinaryIO, size: int, name: str) -> int:
         nonlocal offset
         if length > size - offset:
             raise ModelFormatError(
-                f"{name!r} is damaged or cut off: tensor {count} needs {length} bytes from {offset} on, and the file "
+                f"{name!r} is damaged or truncated: tensor {count} needs {length} bytes from {offset} on, and the file "
                 f"has {size}"
             )
         stream.seek(offset)
@@ -194,7 +196,9 @@ def check_weights(stream: BinaryIO, size: int, name: str) -> int:
         for _ in range(_number(take(8), 64, name, "levels of detail")):
             skip(int.from_bytes(take(8), "little"))
         if version or int.from_bytes(take(4), "little"):
-            raise ModelFormatError(f"{name!r} is not a file of PaddlePaddle's weights: tensor {count} has no version 0")
+            raise ModelFormatError(
+                f"{name!r} is not a PaddlePaddle weights file: tensor {count} does not have version 0"
+            )
         description = take(_number(take(4), _LARGEST_DESCRIPTION, name, "bytes of a description"))
         skip(_tensor_bytes(description, name, count))
         count += 1
@@ -209,18 +213,18 @@ def _number(data: bytes, limit: int, name: str, what: str) -> int:
 
 
 def _tensor_bytes(description: bytes, name: str, count: int) -> int:
-    """The bytes of a tensor's elements, of its description."""
+    """The size in bytes of a tensor with a description."""
     fields = list(_varints(description))
     kinds = [value for number, value in fields if number == 1]
     if len(kinds) != 1 or any(number not in (1, 2) for number, _ in fields):
-        raise ModelFormatError(f"{name!r} is damaged: the description of tensor {count} is not of a type and axes")
+        raise ModelFormatError(f"{name!r} is damaged: the description of tensor {count} is not a type and axes")
     if kinds[0] not in _ELEMENT_BYTES:
         raise UnsupportedModelError(f"tensor {count} of {name!r} has elements of the unknown type {kinds[0]}")
     return math.prod(value for number, value in fields if number == 2) * _ELEMENT_BYTES[kinds[0]]
 
 
 def _varints(message: bytes) -> Iterator[tuple[int, int]]:
-    """Field numbers and values of a protobuf message of whole numbers; field 0 where it has anything else."""
+    """Field numbers and values of a protobuf message of integers; field 0 for other fields."""
     value = shift = 0
     field: int | None = None
     for byte in message:

@@ -1,6 +1,4 @@
-"""Frameworks in processes of their own: what crashes or hangs there does no harm here, and another Python may run
-it.
-"""
+"""Runs frameworks in separate processes, which isolates crashes and allows another Python interpreter."""
 
 from __future__ import annotations
 
@@ -24,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["Work", "worker"]
 
 _WORKERS = Path(__file__).resolve().parent / "workers"
-#: Seconds after which a framework counts as hanging.
+#: The time limit of a worker in seconds.
 _TIMEOUT = 1800.0
-#: What the errors of a worker are here.
+#: The exceptions for the error kinds of workers.
 _ERRORS = {
     "missing": BackendUnavailableError,
     "config": ConfigError,
@@ -36,18 +34,18 @@ _ERRORS = {
 
 
 class Work:
-    """A folder to exchange files with a worker, and its run."""
+    """A worker and the folder for the exchange of files with it."""
 
     def __init__(self, name: str, folder: Path, python: str | None) -> None:
         self.name, self.folder = name, folder
         self.python = python or sys.executable
 
     def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the worker on a request, and returns its answer.
+        """Runs the worker with a request; returns its answer.
 
         Raises:
-            BackendUnavailableError: its framework is not installed.
-            ConfigError, ModelFormatError, UnsupportedModelError: what the worker says of the model.
+            BackendUnavailableError: the framework is not installed.
+            ConfigError, ModelFormatError, UnsupportedModelError: the worker reports an error.
         """
         (self.folder / "request.json").write_text(json.dumps(dict(request)), "utf-8")
         quiet = {
@@ -77,8 +75,7 @@ class Work:
             ended = f"ended with signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             last = " ".join(text.splitlines()[-3:])[-400:]
             raise ModelFormatError(
-                f"the process that reads the model ({self.name}) {ended}: the file is damaged, or too much for it. "
-                f"{last}"
+                f"the process that reads the model ({self.name}) {ended}: the file is damaged or too large. {last}"
             ) from None
         if "error" in answer:
             raise _ERRORS.get(str(answer.get("kind")), UnsupportedModelError)(str(answer["error"]))
@@ -86,10 +83,10 @@ class Work:
         return answer
 
     def export(self, request: Mapping[str, Any], *, rounds: int = ROUNDS) -> Imported:
-        """Runs a worker that converts: it writes `model.onnx`, and what the source gives for random inputs.
+        """Runs a worker that writes `model.onnx` and results of the source for random inputs.
 
         Args:
-            rounds: how many sets of random inputs the request asks for.
+            rounds: the number of sets of random inputs.
 
         Raises:
             as `run()`.
@@ -114,11 +111,11 @@ class Work:
 
 @contextlib.contextmanager
 def worker(name: str, python: str | None = None) -> Iterator[Work]:
-    """A worker with a folder of its own, which is removed at the end.
+    """A worker with a temporary folder.
 
     Args:
-        name: of a script in `workers`.
-        python: the interpreter that has the framework; None is this one.
+        name: the name of a script in `workers`.
+        python: the interpreter with the framework; None means the present one.
     """
     with tempfile.TemporaryDirectory(prefix="infersdk-convert-") as folder:
         yield Work(name, Path(folder), python)

@@ -1,6 +1,6 @@
-"""TensorFlow: frozen graphs, SavedModels and TensorFlow Lite models, by tf2onnx in a process of its own.
+"""TensorFlow frozen graphs, SavedModels and TensorFlow Lite models, converted by tf2onnx in a separate process.
 
-TensorFlow takes 2 GB on the disk and ten seconds to start: OpenVINO reads these formats by itself.
+TensorFlow needs 2 GB of disk space and ten seconds to start. OpenVINO reads these formats directly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .workers.exchange import ROUNDS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..model_source import ModelSource
+    from ..core.model_source import ModelSource
     from .conversion import Imported, Request
 
 __all__ = ["import_tensorflow"]
@@ -27,8 +27,8 @@ def import_tensorflow(request: Request) -> Imported:
 
     Raises:
         BackendUnavailableError: TensorFlow or tf2onnx is not installed.
-        UnsupportedModelError: tf2onnx does not take it, or it has operators that reach other files.
-        ConfigError: sizes, inputs or outputs have to be given.
+        UnsupportedModelError: tf2onnx cannot convert the model, or it has operators that access files.
+        ConfigError: sizes, inputs or outputs are missing.
     """
     source = request.source
     kind = source.format
@@ -37,7 +37,7 @@ def import_tensorflow(request: Request) -> Imported:
     if request.python is None and absent:
         raise BackendUnavailableError(
             f"converting {kind.title} needs {' and '.join(absent)}, which is not installed: pip install "
-            f'"infersdk[tensorflow]" (2 GB), or name a Python that has it (--python). OpenVINO runs it as it is: '
+            f'"infersdk[tensorflow]" (2 GB), or specify a Python that has it (--python). OpenVINO runs it directly: '
             "backend='openvino'"
         )
     with worker("tensorflow_export", request.python) as work:
@@ -56,7 +56,7 @@ def import_tensorflow(request: Request) -> Imported:
 
 
 def _path(source: ModelSource, kind: str, folder: Path) -> Path:
-    """The file, or the folder of a SavedModel; a model in memory is written to the worker's folder."""
+    """The path of the file or SavedModel folder. A model in memory is written to the folder of the worker."""
     if kind == "tensorflow-saved-model":
         if source.path is None:
             raise UnsupportedModelError("a SavedModel is a folder; give its path")

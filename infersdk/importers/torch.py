@@ -1,7 +1,7 @@
-"""PyTorch: TorchScript files and exported programs in a process of their own, and modules in this one.
+"""PyTorch: TorchScript files and exported programs in a separate process, and modules in this one.
 
-Nothing is unpickled by Python. A file is looked through before PyTorch loads it: what could reach other files, or
-carries libraries, is refused.
+Python never unpickles a file. Files are checked before PyTorch loads them; those that access files or contain libraries
+are rejected.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..model_source import ModelSource
+    from ..core.model_source import ModelSource
 
 __all__ = ["import_checkpoint", "import_module", "import_program", "import_script"]
 
-#: Operators of TorchScript that reach files, processes or libraries.
+#: TorchScript operators that access files, processes or libraries.
 _REACHING = re.compile(
     r"\b(?:torch\s*\.\s*(?:save|load|from_file|classes)\b|ops\s*\.\s*(?!aten\b|prim\b|torchvision\b|quantized\b|prims\b)\w+)"
 )
-#: Bytes of code that a model has at most, and how far its archive may expand.
+#: The maximum size of code in bytes, and the maximum compression ratio of an archive.
 _MOST_CODE, _LARGEST_RATIO = 1 << 26, 100
 
 
@@ -54,25 +54,25 @@ def import_script(request: Request) -> Imported:
 def import_program(request: Request) -> Imported:
     """The importer of `torch.export` files (.pt2)."""
     if request.shapes:
-        raise ConfigError("an exported program says its shapes itself; leave shapes out")
+        raise ConfigError("an exported program contains its shapes; omit shapes")
     _check_archive(request.source)
     return _import(request, "torch-export")
 
 
 def import_checkpoint(request: Request) -> Imported:
-    """Pickled checkpoints are refused: loading one executes what it says, and it has no graph.
+    """Rejects pickled checkpoints: loading one executes its code, and it contains no graph.
 
     Raises:
-        UnsupportedModelError: always; the message says how the family of the model is exported.
+        UnsupportedModelError: always; the message contains the export command for the family of the model.
     """
     source = request.source
     raise UnsupportedModelError(
-        f"{str(source)!r} is a pickled checkpoint: it names Python classes, and loading it executes code of the file, "
-        f"which is never done; it has no graph either. {_export_command(source)}"
+        f"{str(source)!r} is a pickled checkpoint, which cannot be loaded without executing code in the file, "
+        f"and contains no graph. {_export_command(source)}"
     )
 
 
-#: What a pickle mentions, and the command that exports such a model.
+#: Names in pickles of model families, and their export commands.
 _FAMILIES = (
     (b"models.yolo", "For a YOLOv5 checkpoint, in its repository: python export.py --weights {file} --include onnx"),
     (b"ultralytics", "For a model of Ultralytics: yolo export model={file} format=onnx"),
@@ -88,7 +88,7 @@ _EXPORT = "Export it where its code is: torch.onnx.export(model, example_inputs,
 
 
 def _export_command(source: ModelSource) -> str:
-    """By the names of classes in the pickle, which is searched as bytes, and not loaded."""
+    """The export command, found by a search for names in the bytes of the pickle."""
     content = source.read()
     damage = (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError, StopIteration)
     with contextlib.suppress(*damage), zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -102,11 +102,11 @@ def _export_command(source: ModelSource) -> str:
 
 
 def _check_archive(source: ModelSource) -> None:
-    """Refuses damage, archives that expand to what fits no memory, libraries, and code that reaches files.
+    """Rejects damaged archives, archives that expand too much, libraries, and code that accesses files.
 
     Raises:
         ModelFormatError: the archive is damaged.
-        UnsupportedModelError: it does what a model has no need to do.
+        UnsupportedModelError: the archive contains libraries or code that accesses files.
     """
     try:
         with source.open() as stream, zipfile.ZipFile(stream) as archive:
@@ -118,7 +118,7 @@ def _check_archive(source: ModelSource) -> None:
             libraries = [name for name in names if name.endswith((".so", ".cubin", ".dll")) or "aotinductor" in name]
             if libraries:
                 raise UnsupportedModelError(
-                    f"{str(source)!r} carries compiled code ({libraries[0]}), which is not executed"
+                    f"{str(source)!r} contains compiled code ({libraries[0]}), which is never executed"
                 )
             for info in infos:
                 if "/code/" not in f"/{info.filename}" or not info.filename.endswith(".py"):
@@ -128,24 +128,19 @@ def _check_archive(source: ModelSource) -> None:
                 match = _REACHING.search(archive.read(info).decode("utf-8", "replace"))
                 if match:
                     raise UnsupportedModelError(
-                        f"{str(source)!r} calls {match[0]} in {info.filename!r}, which reaches out of the model"
+                        f"{str(source)!r} calls {match[0]} in {info.filename!r}, which accesses external resources"
                     )
     except (
-        zipfile.BadZipFile,
-        OSError,
-        ValueError,
-        NotImplementedError,
-        RuntimeError,
-        OverflowError,
-        EOFError,
-    ) as error:
+        zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError, EOFError,
+    ) as error:  # fmt: skip
         raise ModelFormatError(f"{str(source)!r} is not a PyTorch archive, or is damaged: {error}") from None
 
 
 def _import(request: Request, kind: str, *, converted: bool = False) -> Imported:
-    """
+    """Converts a file in a worker.
+
     Args:
-        converted: whether a script goes by TS2EPConverter and the dynamo exporter at once.
+        converted: whether to use TS2EPConverter and the dynamo exporter for a script.
     """
     with worker("torch_export", request.python) as work:
         path = _path(request.source, work.folder)
@@ -157,7 +152,7 @@ def _import(request: Request, kind: str, *, converted: bool = False) -> Imported
 
 
 def _path(source: ModelSource, folder: Path) -> Path:
-    """The file; one in memory is written to the worker's folder, which is removed."""
+    """The path of the file. A model in memory is written to the folder of the worker."""
     if source.path is not None:
         return source.path.absolute()
     path = folder / f"model{source.suffix or '.pt'}"
@@ -174,7 +169,7 @@ def import_module(request: Request) -> Imported:
 
     module = request.module
     if not request.all_shapes:
-        raise ConfigError("a module does not say the shapes of its inputs; give them: shapes=[(1, 3, 224, 224)]")
+        raise ConfigError("a module does not contain the shapes of its inputs; give them: shapes=[(1, 3, 224, 224)]")
     parameters = [
         name
         for name, one in inspect.signature(module.forward).parameters.items()
@@ -199,17 +194,17 @@ def export_in_process(
     prefix: str = "",
     free: list[dict[int, None]] | None = None,
 ) -> Imported:
-    """Exports a module in this process, and runs it for the check.
+    """Exports a module in this process and runs it for the check.
 
     Args:
-        names: of its inputs.
-        wanted: a shape and an element type for each input.
-        prefix: of the names of its outputs, before their number; empty leaves the names to PyTorch.
-        free: the axes of each input that stay open; None fixes all.
+        names: the names of its inputs.
+        wanted: the shape and element type of each input.
+        prefix: the prefix of output names, before a number; empty leaves the names to PyTorch.
+        free: the free axes of each input; None fixes all axes.
 
     Raises:
-        ConfigError: PyTorch does not run it with inputs of these shapes.
-        UnsupportedModelError: PyTorch does not export it.
+        ConfigError: PyTorch cannot run the module with inputs of these shapes.
+        UnsupportedModelError: PyTorch cannot export the module.
     """
     import torch
 
@@ -239,7 +234,7 @@ def export_in_process(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters print their progress and warn about themselves."""
+    """Suppresses the output and warnings of exporters."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ..device import Device
+from ..core.device import Device
+from ..core.stream import Event, Stream
+from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError, InputError
-from ..stream import Event, Stream
-from ..tensor import Tensor
 
 try:
     import pycuda.driver as cuda

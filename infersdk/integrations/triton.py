@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import registry
-from .._files import atomic_write
+from ..core.files import atomic_write
 from ..errors import ConfigError, InputError
+from ..loading import registry
 from ..models import create
 from ..serve.images import ENCODED, PIXELS
 from ..serve.networks import tensor_info
@@ -131,7 +131,7 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str
         )
     with create({"models": {name: table}})[name] as model:
         outputs = ResultTensors(model(np.full((64, 64, 3), 114, np.uint8))).outputs
-        batch = model.pipelines[0].max_batch
+        batch = model.details.pipelines[0].max_batch
         labels = list(model.class_names)
     files = target / version
     files.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Layers: what runtimes made of a model, and where the time goes.
+"""The layers that runtimes execute for a model, and their times.
 
 ::
 

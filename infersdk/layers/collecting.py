@@ -1,4 +1,4 @@
-"""Runs a model on one backend after another, and collects what each made of it."""
+"""Profiles a model on one or several backends."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers
+from ..core.formats import FORMATS
+from ..core.model_source import ModelLike, ModelSource
+from ..core.target import Target
 from ..errors import ConfigError
-from ..executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers
-from ..formats import FORMATS
 from ..graph.files import read_model
-from ..model_source import ModelLike, ModelSource
-from ..registry import backend_class, load
-from ..samples import random_inputs
-from ..target import Target
+from ..loading.registry import backend_class, load
+from ..loading.samples import random_inputs
 from .mapping import OriginalGraph, map_layers
 from .report import LayerReport, LayerSide, make_rows
 
@@ -30,15 +30,15 @@ __all__ = ["ProfileSettings", "list_built", "profile"]
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """How a model is run to be profiled.
+    """The settings of a profile.
 
     Attributes:
-        runs: that are timed, with the profiler and without; the median of the latter is a run's time.
-        warm_up: runs before those.
-        batch: the size of a first axis that is free; 1 if None.
-        shapes: by name, for inputs with other free axes.
-        seed: of the random inputs.
-        options: of the backends, each as for `load()`; `cut_custom_ops` is one here.
+        runs: the number of timed runs, with and without the profiler.
+        warm_up: the number of runs before.
+        batch: the size of a free first axis; None means 1.
+        shapes: shapes by name for inputs with other free axes.
+        seed: the seed of the random inputs.
+        options: options of the backends as in `load()`, including `cut_custom_ops`.
     """
 
     runs: int = 20
@@ -50,11 +50,11 @@ class ProfileSettings:
 
     def __post_init__(self) -> None:
         if self.runs < 1:
-            raise ConfigError(f"runs is a whole number from 1, not {self.runs}")
+            raise ConfigError(f"runs must be at least 1, not {self.runs}")
         if self.warm_up < 1:
-            raise ConfigError(f"warm_up is a whole number from 1, not {self.warm_up}")
+            raise ConfigError(f"warm_up must be at least 1, not {self.warm_up}")
         if self.batch is not None and self.batch < 1:
-            raise ConfigError(f"batch is a whole number from 1, not {self.batch}")
+            raise ConfigError(f"batch must be at least 1, not {self.batch}")
 
 
 def profile(
@@ -65,18 +65,18 @@ def profile(
     original: ModelLike | None = None,
     custom_ops: Sequence[type[CustomOp]] | None = None,
 ) -> LayerReport:
-    """Runs a model on each target, and puts what they made of it side by side, over its own nodes.
+    """Profiles a model on each target and compares the executed layers by the nodes of the model.
 
     Args:
-        model: as for `load()`. An engine shows as much as its inspector reports. For a model that is converted to ONNX
-            the nodes are those of the ONNX model.
-        targets: `"openvino"`, or several: `["onnxruntime", "openvino@cpu/bf16"]`.
-        settings: how it is run.
-        original: the ONNX file that an engine was built from, whose nodes the report is about.
-        custom_ops: as for `load()`.
+        model: as in `load()`. The layers of an engine are those that its inspector reports. The nodes of a model that
+            is converted to ONNX are those of the converted model.
+        targets: one target, such as `"openvino"`, or several, such as `["onnxruntime", "openvino@cpu/bf16"]`.
+        settings: the settings of the runs.
+        original: the ONNX file of an engine, for its nodes.
+        custom_ops: as in `load()`.
 
     Raises:
-        ConfigError: two targets are the same; a backend does not report its layers; an axis is free and no shape given.
+        ConfigError: a target is repeated, a backend does not report its layers, or a free axis has no shape.
         BackendError, ModelError, InferenceError: as `load()` and `Infer.forward()`.
     """
     source, settings = ModelSource.of(model), settings or ProfileSettings()
@@ -93,21 +93,23 @@ def profile(
 def list_built(
     model: ModelLike, target: str | Target, compute_capability: str, settings: ProfileSettings | None = None
 ) -> LayerReport:
-    """What a backend builds of a model for a GPU that need not be here. Nothing runs, so nothing is timed.
+    """Builds a model for a GPU, which need not be present, and lists the layers without times.
 
     Args:
-        target: `"tensorrt-rtx"`, with a precision perhaps.
-        compute_capability: of that GPU: `"8.9"`.
-        settings: its batch, shapes and options count.
+        target: the backend `"tensorrt-rtx"`, optionally with a precision.
+        compute_capability: the compute capability of the GPU, such as `"8.9"`.
+        settings: the batch, shapes and options.
 
     Raises:
         ConfigError: the backend cannot build without the GPU.
-        ModelError, PrecisionUnavailableError: it cannot be built.
+        ModelError, PrecisionUnavailableError: the model cannot be built.
     """
     source, settings, target = ModelSource.of(model), settings or ProfileSettings(), Target.parse(target)
     kind = backend_class(target.backend)
     if not issubclass(kind, ListsBuiltLayers):
-        raise ConfigError(f"backend {target.backend!r} cannot list layers for a GPU that is not here; run the model")
+        raise ConfigError(
+            f"backend {target.backend!r} cannot list layers without the GPU; profile the model on the GPU"
+        )
     graph = _original(source) or OriginalGraph(None)
     options = _options(kind, settings)
     if settings.shapes:
@@ -117,18 +119,18 @@ def list_built(
 
     result = kind.built_layers(
         source, compute_capability=compute_capability, precision=target.precision, max_batch=settings.batch,
-        options=convert(options, kind.Options, f"options of backend {target.backend!r}"),
+        options=convert(options, kind.declaration.options, f"options of backend {target.backend!r}"),
     )  # fmt: skip
     side = LayerSide(
         str(target), target.backend, f"compute capability {compute_capability}", target.precision or "as written",
-        kind.probe().version, result, _mapped(graph, result),
+        kind.declaration.probe().version, result, _mapped(graph, result),
     )  # fmt: skip
     shapes = {name: tuple(shape) for name, shape in settings.shapes.items()}
     return LayerReport(source.name, graph, shapes, (side,), make_rows(graph, [side]))
 
 
 def _original(source: ModelSource) -> OriginalGraph | None:
-    """The nodes of an ONNX model; None for any other format."""
+    """The nodes of an ONNX model; None for other formats."""
     return OriginalGraph(read_model(source)) if source.format is FORMATS["onnx"] else None
 
 
@@ -137,8 +139,8 @@ def _mapped(graph: OriginalGraph, result: LayerProfile) -> tuple[tuple[int, ...]
 
 
 def _options(kind: type[Infer], settings: ProfileSettings) -> dict[str, Any]:
-    """The options that were given, each of which the backend has."""
-    known = kind.Options.__struct_fields__
+    """The given options, checked against those of the backend."""
+    known = kind.declaration.options.__struct_fields__
     if "profiling" not in known:
         raise ConfigError(f"backend {kind.backend!r} does not report the layers that it executes")
     for name in settings.options:
@@ -149,7 +151,7 @@ def _options(kind: type[Infer], settings: ProfileSettings) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Run:
-    """What was measured on one target; `graph` is that of the model that ran, where it was wanted and can be read."""
+    """The measurements of one target. `graph` is the graph that ran, if requested and readable."""
 
     target: Target
     version: str
@@ -176,10 +178,10 @@ def _profile_one(
     *,
     read: bool,
 ) -> _Run:
-    """Runs a model on one target, with its profiler and without.
+    """Profiles a model on one target.
 
     Args:
-        read: whether to read the graph of the model that ran, which may have been converted.
+        read: whether to read the graph that ran, which may have been converted.
     """
     kind = backend_class(target.backend)
     arguments: dict[str, Any] = {**target.arguments, **_options(kind, settings), "custom_ops": custom_ops}
@@ -193,11 +195,13 @@ def _profile_one(
             _fill(one, feeds)
             for _ in range(settings.warm_up):
                 one.forward()
-        walls = _runs(plain, (settings.runs + 1) // 2)  # half of them before and half after: a machine changes its pace
+        walls = _runs(
+            plain, (settings.runs + 1) // 2
+        )  # half before and half after, since the speed of a machine varies
         result = infer.profile_layers(settings.runs)
         walls += _runs(plain, (settings.runs + 1) // 2)
         return _Run(
-            target, kind.probe().version, infer.backend, infer.device, infer.precision, result,
+            target, kind.declaration.probe().version, infer.backend, infer.device, infer.precision, result,
             statistics.median(walls), {name: array.shape for name, array in feeds.items()},
             _original(infer.model) if read else None,
         )  # fmt: skip
@@ -209,7 +213,7 @@ def _fill(infer: Infer, feeds: Mapping[str, Any]) -> None:
 
 
 def _runs(infer: Infer, runs: int) -> list[float]:
-    """The seconds of each `forward()`, as `infersdk bench` measures the scenario `engine`."""
+    """The seconds of each `forward()`, measured like the scenario `engine` of `infersdk bench`."""
     walls = []
     for _ in range(runs):
         start = perf_counter()

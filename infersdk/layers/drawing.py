@@ -1,7 +1,7 @@
-"""Where the boxes and lines of a model's graph go on a page, and the tree of its modules.
+"""Layout of the graph of a model, and the modules of its nodes.
 
-The graph is drawn in ranks, a node below all that it reads, as in Sugiyama, Tagawa and Toda, *Methods for visual
-understanding of hierarchical system structures*, 1981; the ranks are broken into columns, as text is into lines.
+The graph is drawn in ranks, with each node below its inputs (Sugiyama, Tagawa and Toda, *Methods for visual
+understanding of hierarchical system structures*, 1981). Long graphs continue in further columns.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .report import LayerReport, LayerRow
 
-__all__ = ["Box", "Drawing", "draw_graph", "module_path"]
+__all__ = ["Box", "Drawing", "draw_graph", "label_of", "main_node", "module_path"]
 
 WIDTH = 1080.0
-_HEIGHT, _RANK = 30.0, 44.0  # of a box, and from rank to rank
+_HEIGHT, _RANK = 42.0, 56.0  # of a box; distance between ranks
+_QUANTIZATION = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+_WEIGHTED = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger")
 _GUTTER = 26.0  # between columns
 _WIDEST = 180.0
+_LETTER = 7.0  # pixels of a letter in a box
 _RANKS_IN_COLUMN = 26
 _MOST_COLUMNS = 4
 _SWEEPS = 4
@@ -26,7 +29,7 @@ _SWEEPS = 4
 
 @dataclass(frozen=True)
 class Box:
-    """A row of the report: its position in `rows`, and its rectangle in pixels."""
+    """The rectangle of a row of the report, in pixels. `row` is its position in `rows`."""
 
     row: int
     x: float
@@ -37,7 +40,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Boxes, lines between them as SVG paths, and the height of all."""
+    """Boxes, edges as SVG paths, and the total height."""
 
     boxes: list[Box]
     edges: list[str]
@@ -45,7 +48,7 @@ class Drawing:
 
 
 def draw_graph(report: LayerReport) -> Drawing:
-    """The rows that have nodes, below each other as they depend on each other."""
+    """Lays out the rows that have nodes."""
     rows = [i for i, row in enumerate(report.rows) if row.nodes]
     edges = _edges(report, rows)
     ranks = _ordered(_ranks(rows, edges), edges)
@@ -71,7 +74,7 @@ def draw_graph(report: LayerReport) -> Drawing:
 
 
 def _edges(report: LayerReport, rows: list[int]) -> list[tuple[int, int]]:
-    """Which row reads what which row computes; those against the order of the nodes are left out."""
+    """Pairs of a row and a row that reads its results, without edges against the order of the nodes."""
     row_of = {node: i for i in rows for node in report.rows[i].nodes}
     result = {
         (row_of[node], row_of[taker])
@@ -84,7 +87,7 @@ def _edges(report: LayerReport, rows: list[int]) -> list[tuple[int, int]]:
 
 
 def _ranks(rows: list[int], edges: list[tuple[int, int]]) -> list[list[int]]:
-    """Each row below all that it reads."""
+    """Assigns each row to a rank below those of its inputs."""
     above: dict[int, list[int]] = {}
     for source, target in edges:
         above.setdefault(target, []).append(source)
@@ -98,7 +101,7 @@ def _ranks(rows: list[int], edges: list[tuple[int, int]]) -> list[list[int]]:
 
 
 def _ordered(ranks: list[list[int]], edges: list[tuple[int, int]]) -> list[list[int]]:
-    """Within each rank, rows near to those that they are joined to: by the mean position of those, a few times."""
+    """Orders the rows of each rank by the mean position of their neighbours, in several sweeps."""
     joined: dict[int, list[int]] = {}
     for source, target in edges:
         joined.setdefault(target, []).append(source)
@@ -113,7 +116,7 @@ def _ordered(ranks: list[list[int]], edges: list[tuple[int, int]]) -> list[list[
 
 
 def _path(source: Box, target: Box, gutter: float | None, width: float) -> str:
-    """A line from the bottom of a box to the top of another; between columns it goes through `gutter`."""
+    """The path from the bottom of a box to the top of another. Paths between columns pass through `gutter`."""
     x1, y1 = source.x + source.width / 2, source.y + source.height
     x2, y2 = target.x + target.width / 2, target.y
     if gutter is not None:
@@ -128,10 +131,39 @@ def _path(source: Box, target: Box, gutter: float | None, width: float) -> str:
 
 
 def module_path(report: LayerReport, row: LayerRow) -> tuple[str, ...]:
-    """The modules that a row's first node is in, by its name: `("model.22", "cv2.0", "conv", "Conv")`.
+    """The modules of a row by the name of its main node: `("model.22", "cv2.0", "conv", "Conv")`.
 
-    Names that say nothing of modules are put under their operator.
+    Names without modules are grouped by operator.
     """
-    node = report.nodes[row.nodes[0]]
+    node = report.nodes[main_node(report, row)]
     parts = tuple(part for part in node.name.split("/") if part)
     return parts if len(parts) > 1 else (node.operator, node.name)
+
+
+def main_node(report: LayerReport, row: LayerRow) -> int:
+    """The node that names a row: its first one with weights, or else its first one that does not quantise."""
+    operators = {node: report.nodes[node].operator for node in row.nodes}
+    weighted = (node for node in row.nodes if operators[node] in _WEIGHTED)
+    others = (node for node in row.nodes if operators[node] not in _QUANTIZATION)
+    return next(weighted, next(others, row.nodes[0]))
+
+
+def label_of(report: LayerReport, row: LayerRow, width: float) -> tuple[str, str]:
+    """The name of a row's layer and its operators, each shortened to `width` pixels: `("model.2/cv1/conv", "Conv")`."""
+    path = module_path(report, row)
+    operators = [report.nodes[node].operator for node in row.nodes]
+    shown = [one for one in operators if one not in _QUANTIZATION]
+    name = path[1:] if path[0] in operators else path[:-1] if not shown or path[-1] in operators else path
+    letters = max(int(width / _LETTER), 2)
+    text = " + ".join(dict.fromkeys(shown or operators))
+    return _tail(name, letters), text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+def _tail(path: tuple[str, ...], letters: int) -> str:
+    """As much of the end of a path as fits: `…/cv1/conv`."""
+    full = "/".join(path)
+    for start in range(len(path)):
+        text = full if start == 0 else "…/" + "/".join(path[start:])
+        if len(text) <= letters:
+            return text
+    return "…" + full[1 - letters :]

@@ -1,9 +1,11 @@
-"""Which nodes of the original model each executed layer computes.
+"""Maps executed layers to the nodes of the original model.
 
-Runtimes tell it in different words: OpenVINO and TensorRT name the nodes that a layer came from, ONNX Runtime keeps the
-names of nodes or of values where it can. So the layers claim nodes by those names first; what is left follows from the
-graph: a node between two that one layer claims is part of it, a node whose results only that layer takes was fused into
-it, and a layer that claims nothing computes what lies between its neighbours.
+OpenVINO and TensorRT report the nodes of each layer; ONNX Runtime keeps the names of most nodes or values. Layers first
+claim nodes by these names. The remaining nodes follow from the graph:
+
+- A node between two nodes of a layer belongs to that layer.
+- A layer without nodes computes the unclaimed nodes between its neighbours.
+- A node whose results only one layer uses was fused into it.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from ..graph.passes.name_nodes import node_names
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ..executed_layers import ExecutedLayer
+    from ..core.executed_layers import ExecutedLayer
 
 __all__ = ["Fate", "OriginalGraph", "OriginalNode", "map_layers"]
 
-#: What became of a node: layers compute it; it depends on no input and was computed when the model was loaded; or no
-#: layer is left of it, because it only renames or reshapes data, or because the runtime drops it.
+#: `"executed"`: layers compute the node. `"constant"`: it does not depend on inputs and is computed at load time.
+#: `"eliminated"`: no layer computes it, since it only moves data or the runtime removes it.
 Fate = Literal["executed", "constant", "eliminated"]
 
-#: Operators that can be left to how the layers around them address memory.
+#: Operators that runtimes can replace by memory addressing.
 _MOVES = frozenset({
     "Cast", "Concat", "Dropout", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Shape", "Size", "Slice",
     "Split", "Squeeze", "Transpose", "Unsqueeze",
@@ -34,7 +36,7 @@ _MOVES = frozenset({
 
 @dataclass(frozen=True)
 class OriginalNode:
-    """A node of the model's file: its name (made up where it has none), its operator, what it reads and writes."""
+    """A node of the original model: name (generated if missing), operator, inputs and outputs."""
 
     name: str
     operator: str
@@ -43,10 +45,10 @@ class OriginalNode:
 
 
 class OriginalGraph:
-    """The nodes of a model in their order, and who computes and takes each value.
+    """The nodes of a model in order, with the maker and the users of each value.
 
     Args:
-        model: the model; None for one of a format whose nodes cannot be read, which has none then.
+        model: the model; None for formats whose nodes cannot be read.
     """
 
     def __init__(self, model: ir.Model | None) -> None:
@@ -63,7 +65,7 @@ class OriginalGraph:
         self.constant = self._constant_nodes()
 
     def _constant_nodes(self) -> set[int]:
-        """The nodes that depend on no input of the model."""
+        """The nodes that do not depend on inputs of the model."""
         varying = set(self.inputs)
         result = set()
         for i, node in enumerate(self.nodes):
@@ -74,19 +76,19 @@ class OriginalGraph:
         return result
 
     def before(self, i: int) -> list[int]:
-        """The nodes that compute what a node reads."""
+        """The nodes that compute the inputs of a node."""
         return [self.maker[value] for value in self.nodes[i].inputs if value in self.maker]
 
     def after(self, i: int) -> list[int]:
-        """The nodes that read what a node computes."""
+        """The nodes that read the outputs of a node."""
         return [taker for value in self.nodes[i].outputs for taker in self.takers.get(value, ())]
 
     def find(self, name: str) -> int | None:
-        """The node of that name, or that computes the value of that name."""
+        """The node with a name, or the node that computes the value with that name."""
         return self.index.get(name, self.maker.get(name))
 
     def find_decorated(self, name: str) -> int | None:
-        """The node with the longest name that `name` begins with, `/act/Mul` for `/act/Mul/QuickGeluFusion/`."""
+        """The node with the longest name that is a prefix of `name`: `/act/Mul` for `/act/Mul/QuickGeluFusion/`."""
         for end in range(len(name) - 1, 0, -1):
             if not name[end].isalnum() and (result := self.find(name[:end])) is not None:
                 return result
@@ -101,7 +103,7 @@ def _nodes(graph: ir.Graph) -> Iterator[OriginalNode]:
 
 
 def _outer_values(attribute: ir.Attr) -> list[str]:
-    """What the graphs within a node read: names of values around them are among these."""
+    """The values that the subgraphs of a node read, including outer ones."""
     import onnx_ir as ir
 
     if attribute.type != ir.AttributeType.GRAPH:
@@ -110,7 +112,7 @@ def _outer_values(attribute: ir.Attr) -> list[str]:
 
 
 def map_layers(graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> list[list[int]]:
-    """For each node, the layers that compute it, by their positions; none for those that no layer computes."""
+    """The positions of the layers that compute each node."""
     claims = _Claims(graph, layers)
     claims.by_name()
     claims.between_own()
@@ -121,7 +123,7 @@ def map_layers(graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> list[li
 
 
 class _Claims:
-    """Who claims which node so far."""
+    """The present assignment of nodes to layers."""
 
     def __init__(self, graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> None:
         self.graph, self.layers = graph, layers
@@ -135,7 +137,7 @@ class _Claims:
                 self.nodes_of[layer].add(node)
 
     def by_name(self) -> None:
-        """By the names that the runtime reports; where it reports none that exist, by the values it writes."""
+        """Assigns nodes by the reported names, or by the names of output values."""
         for i, layer in enumerate(self.layers):
             if layer.role != "compute":
                 continue
@@ -151,14 +153,14 @@ class _Claims:
                 self._claim(i, near[:1])
 
     def between_own(self) -> None:
-        """Nodes that lie between two that one layer claims, and that nothing claims, are part of it."""
+        """Assigns unclaimed nodes between two nodes of a layer to that layer."""
         for i, nodes in enumerate(self.nodes_of):
             if len(nodes) > 1:
                 ahead = self._reach(nodes, self.graph.after)
                 self._claim(i, ahead & self._reach(nodes, self.graph.before))
 
     def between_neighbours(self) -> None:
-        """A layer that claims nothing computes the unclaimed nodes between the layers around it."""
+        """Assigns unclaimed nodes between the neighbours of a layer without nodes to that layer."""
         above, below = self._joined()
         at_inputs = {taker for value in self.graph.inputs for taker in self.graph.takers.get(value, ())}
         for i, layer in enumerate(self.layers):
@@ -171,7 +173,7 @@ class _Claims:
             self._claim(i, ahead & self._reach(ends, self.graph.before) if ends else ahead)
 
     def _joined(self) -> tuple[list[list[int]], list[list[int]]]:
-        """For each layer, those that write what it reads, and those that read what it writes."""
+        """The layers before and after each layer, by tensor names."""
         writer = {tensor.name: i for i, layer in enumerate(self.layers) for tensor in layer.outputs}
         above = [[writer[t.name] for t in layer.inputs if t.name in writer] for layer in self.layers]
         below: list[list[int]] = [[] for _ in self.layers]
@@ -181,7 +183,7 @@ class _Claims:
         return above, below
 
     def _nearest_nodes(self, layer: int, joined: list[list[int]]) -> set[int]:
-        """What the nearest layers claim that claim anything, through those that do not."""
+        """The nodes of the nearest layers with nodes in one direction."""
         result: set[int] = set()
         seen, todo = {layer}, list(joined[layer])
         while todo:
@@ -195,7 +197,7 @@ class _Claims:
         return result
 
     def _reach(self, starts: Iterable[int], step: Callable[[int], list[int]]) -> set[int]:
-        """The unclaimed nodes that are reached from `starts` through unclaimed ones."""
+        """The unclaimed nodes that are reachable from `starts` through unclaimed nodes."""
         result: set[int] = set()
         todo = list(starts)
         while todo:
@@ -206,7 +208,7 @@ class _Claims:
         return result
 
     def of_takers(self) -> None:
-        """What is left and computes belongs to the layers that take its results; quantisation to the one before it."""
+        """Assigns remaining nodes to the layers that use their results, and QuantizeLinear to those before."""
         for i in range(len(self.graph.nodes) - 1, -1, -1):
             operator = self.graph.nodes[i].operator
             if self.layers_of[i] or i in self.graph.constant or operator in _MOVES:
@@ -217,7 +219,7 @@ class _Claims:
                 self._claim(layer, [i])
 
     def _takers(self, i: int) -> set[int]:
-        """The layers that take what a node computes, through nodes that only move it."""
+        """The layers that use the results of a node, directly or through unclaimed nodes."""
         result: set[int] = set()
         seen, todo = {i}, [i]
         while todo:

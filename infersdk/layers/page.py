@@ -1,4 +1,4 @@
-"""The page of a report: the graph with time as colour, a flame of the modules, and the table."""
+"""The HTML page of a report: the graph coloured by time, a flame graph of the modules, and the table."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._files import atomic_path
+from ..core.files import atomic_path
 from ..pages import draw, render
-from .drawing import draw_graph, module_path
+from .drawing import draw_graph, label_of, module_path
 from .text import layout_of, nodes_of, operators_of, side_cells, summary
 
 if TYPE_CHECKING:
@@ -22,13 +22,14 @@ __all__ = ["write_page"]
 #: The colours of precisions.
 _PRECISIONS = {"fp32": 0, "fp16": 2, "bf16": 3, "int8": 4}
 _OTHER = 7
-#: Names of nodes in what is said of a mark.
+#: The maximum number of node names in a tooltip.
 _NAMES = 12
-_BAND = 24  # pixels of a level of the flame
+_WIDTH_WITH_UNIT = 46  # pixels of a cell that has room for a time and its unit
+_BAND = 24  # height of a level of the flame graph
 
 
 def write_page(report: LayerReport, path: str | os.PathLike[str]) -> Path:
-    """Writes one HTML file that opens without a network.
+    """Writes a self-contained HTML file.
 
     Raises:
         BackendUnavailableError: Jinja2 or vl-convert is not installed.
@@ -76,7 +77,8 @@ def _graph(report: LayerReport) -> Any:
     for box in drawing.boxes:
         row = report.rows[box.row]
         rectangle = {"x": box.x, "y": box.y, "width": box.width, "height": box.height}
-        boxes.append({**rectangle, "label": operators_of(report, row)})
+        name, operators = label_of(report, row, box.width)
+        boxes.append({**rectangle, "label": name, "operators": operators})
         width = box.width / len(report.sides)
         for number, side in enumerate(report.sides):
             seconds = row.seconds[number]
@@ -84,7 +86,7 @@ def _graph(report: LayerReport) -> Any:
                 "x": box.x + number * width, "y": box.y, "width": width, "height": box.height,
                 "fill": _fill(side, row.layers[number], seconds, longest[number]),
                 "tip": _tip(report, row, side, number),
-                "text": "" if seconds is None else _short_ms(seconds),
+                "text": "" if seconds is None else _short_ms(seconds, unit=width >= _WIDTH_WITH_UNIT),
             })  # fmt: skip
     return draw(
         "layer_graph", {"boxes": boxes, "cells": cells, "edges": [{"path": path} for path in drawing.edges]},
@@ -92,15 +94,14 @@ def _graph(report: LayerReport) -> Any:
     )  # fmt: skip
 
 
-def _short_ms(seconds: float) -> str:
+def _short_ms(seconds: float, *, unit: bool) -> str:
     ms = seconds * 1e3
-    return f"{ms:.1f} ms" if ms >= 10 else f"{ms:.2f} ms" if ms >= 0.005 else "0 ms"
+    number = f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}" if ms >= 0.005 else "0"
+    return f"{number} ms" if unit else number
 
 
 def _fill(side: LayerSide, layers: tuple[int, ...], seconds: float | None, longest: float) -> str:
-    """A colour between cold and hot; by the root, so that small differences among short times show. Where nothing ran,
-    the colour of the precision.
-    """
+    """A colour between cold and hot by the square root of the time; the colour of the precision if nothing is timed."""
     if not layers:
         return "var(--card)"
     if not side.is_timed:
@@ -120,7 +121,7 @@ def _tip(report: LayerReport, row: LayerRow, side: LayerSide, number: int) -> st
     lines = [*names, "", side.name]
     layers = [side.layers[i] for i in row.layers[number]]
     if not layers:
-        lines.append("no layer is left of it")
+        lines.append("no layer")
     for layer in layers[:_NAMES]:
         about = filter(None, (layer.kind, layer.kernel, layer.precision, layout_of(layer), layer.device))
         time = "" if layer.seconds is None else f": {layer.seconds * 1e3:.3g} ms"
@@ -128,11 +129,11 @@ def _tip(report: LayerReport, row: LayerRow, side: LayerSide, number: int) -> st
     return "\n".join(lines)
 
 
-# ---- the flame ----
+# ---- the flame graph ----
 
 
 def _flame(report: LayerReport, side: LayerSide, number: int) -> Any:
-    """The modules as a tree, each as wide as the time of its layers."""
+    """The tree of modules, with widths by the times of their layers."""
     seconds: dict[tuple[str, ...], float] = {}
     tips: dict[tuple[str, ...], str] = {}
     for row in report.rows:
@@ -161,7 +162,7 @@ def _flame(report: LayerReport, side: LayerSide, number: int) -> Any:
 
 
 def _tree(seconds: dict[tuple[str, ...], float]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Each path and all that it lies in, with the sum of what is below."""
+    """Each path and its parents, with the sums of their times."""
     sums: dict[tuple[str, ...], float] = {}
     for path, spent in seconds.items():
         for end in range(len(path) + 1):

@@ -1,36 +1,35 @@
-"""The report: one table over the nodes of the original model, for one backend or for several side by side."""
+"""The report: a table of the nodes of the original model, with the layers of one or several backends."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..executed_layers import ExecutedLayer, LayerProfile
+    from ..core.executed_layers import ExecutedLayer, LayerProfile
     from .mapping import Fate, OriginalGraph, OriginalNode
 
 __all__ = ["LayerReport", "LayerRow", "LayerSide", "make_rows"]
 
-#: How far the layers' sum may be from a run without the profiler.
+#: Maximum relative difference between the sum of the layers and a run without the profiler.
 _AGREES = 0.1
-#: How far it may be before the report says why: less, since another measurement of that run differs by some percent.
+#: The relative difference above which the report explains it.
 _EXPLAINED = 0.05
 
 
 @dataclass(frozen=True)
 class LayerSide:
-    """What one backend made of the model.
+    """The layers of one backend.
 
     Attributes:
-        name: the target, `"openvino"` or `"onnxruntime@cuda:0"`; no two sides have the same.
-        backend, device, precision, version: what ran it; the version is that of the runtime.
-        profile: the layers, and how they were timed.
+        name: the unique target, such as `"openvino"` or `"onnxruntime@cuda:0"`.
+        backend, device, precision, version: the backend, its settings, and the version of the runtime.
+        profile: the layers and their times.
         layers_of: for each node of the original model, the positions of the layers that compute it.
-        run_seconds: the median run without the profiler, which is what `infersdk bench` reports for the network alone;
-            None where nothing ran.
+        run_seconds: the median time of a run without the profiler, as in `infersdk bench`; None if nothing ran.
     """
 
     name: str
@@ -52,12 +51,12 @@ class LayerSide:
 
     @cached_property
     def layer_seconds(self) -> float:
-        """The sum over all layers."""
+        """The sum of the times of all layers."""
         return sum(layer.seconds or 0.0 for layer in self.layers)
 
     @property
     def profiled_seconds(self) -> float | None:
-        """The mean run with the profiler."""
+        """The mean time of a run with the profiler."""
         walls = self.profile.run_seconds
         return sum(walls) / len(walls) if walls else None
 
@@ -67,12 +66,12 @@ class LayerSide:
 
     @property
     def reformat_share(self) -> float | None:
-        """The part of the layers' time that goes into bringing tensors into other layouts, types and memories."""
+        """The share of time for conversions of tensors to other layouts, types and memories."""
         return self.reformat_seconds / self.layer_seconds if self.layer_seconds else None
 
     @property
     def devices(self) -> dict[str, tuple[int, float]]:
-        """By device: the number of layers, and their seconds."""
+        """The number of layers and their total seconds by device."""
         result: dict[str, tuple[int, float]] = {}
         for layer in self.layers:
             count, seconds = result.get(layer.device, (0, 0.0))
@@ -81,29 +80,29 @@ class LayerSide:
 
     @property
     def precisions(self) -> Counter[str]:
-        """How many layers compute in each precision."""
+        """The number of layers by precision."""
         return Counter(layer.precision for layer in self.layers if layer.role == "compute" and layer.precision)
 
     @property
     def total_ratio(self) -> float | None:
-        """The layers' sum over a run without the profiler."""
+        """The sum of the layers divided by the time of a run without the profiler."""
         return self.layer_seconds / self.run_seconds if self.run_seconds else None
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the layers' sum is within 10 % of a run without the profiler; None where nothing ran."""
+        """Whether the sum of the layers is within 10 % of a run without the profiler; None if nothing ran."""
         return self._is_within(_AGREES)
 
     @property
     def is_explained(self) -> bool:
-        """Whether `explanation()` says what the difference consists of: it does so beyond 5 %."""
+        """Whether `explanation()` explains the difference, which it does above 5 %."""
         return self._is_within(_EXPLAINED) is False
 
     def _is_within(self, margin: float) -> bool | None:
         return None if self.total_ratio is None else abs(self.total_ratio - 1) <= margin
 
     def explanation(self) -> str:
-        """How the layers' sum compares with a run, and beyond 5 % what the difference consists of."""
+        """Compares the sum of the layers with a run, and explains differences above 5 %."""
         run, profiled, total = self.run_seconds, self.profiled_seconds, self.layer_seconds
         if run is None or profiled is None:
             return self.profile.timing
@@ -115,8 +114,8 @@ class LayerSide:
             parts.append(
                 f"with the profiler a run is {_ms(profiled - run)} longer"
                 if profiled > run
-                else f"the runs with the profiler were {_ms(run - profiled)} shorter than those without, so the "
-                "machine changed its pace; repeat it with more --runs, or on a quiet machine"
+                else f"runs with the profiler were {_ms(run - profiled)} shorter than without it, so the speed of the "
+                "machine varies; repeat with more --runs or on an idle machine"
             )
         if profiled - total > run * _EXPLAINED / 2:
             what = "copies, launches and waiting for the GPU" if "cuda" in self.device else "the runtime's own work"
@@ -124,12 +123,12 @@ class LayerSide:
         timed = sum(bool(layer.seconds) for layer in self.layers)
         if self.backend.startswith("tensorrt") and timed and total - run > run * _EXPLAINED:
             parts.append(
-                f"each of the {timed} layers seems {(total - run) / timed * 1e6:.1f} µs longer than it is: the events "
-                "around it keep it from overlapping with the next one"
+                f"the events around each of the {timed} layers prevent overlap, which adds about "
+                f"{(total - run) / timed * 1e6:.1f} µs each"
             )
         if total - profiled > run * _EXPLAINED / 2:
-            parts.append(f"layers overlap: their sum is {_ms(total - profiled)} longer than the run that has them")
-        result = "; ".join(parts) or "the difference is spread over the profiler and the time between layers"
+            parts.append(f"layers overlap: their sum is {_ms(total - profiled)} longer than the profiled run")
+        result = "; ".join(parts) or "the profiler and the time between layers cause the difference"
         return f"{text} They differ by more than {_EXPLAINED:.0%}: {result}."
 
     def fate(self, graph: OriginalGraph, node: int) -> Fate:
@@ -144,13 +143,13 @@ def _ms(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class LayerRow:
-    """Nodes of the original model that belong together because a layer of one of the sides computes several of them.
+    """Nodes of the original model that share layers on any side.
 
     Attributes:
-        nodes: their positions in the original model, in order. Empty for what a runtime added.
-        layers: for each side, the positions of the layers that compute them.
-        seconds: for each side, the sum of these; None where none was timed.
-        added: what the layers are where there are no nodes: `"reformat"`, `"synchronise"` or `"compute"`.
+        nodes: the positions of the nodes in the original model; empty for layers that a runtime added.
+        layers: for each side, the positions of the layers that compute the nodes.
+        seconds: for each side, the sum of their times; None if none is timed.
+        added: the role of added layers: `"reformat"`, `"synchronise"` or `"compute"`.
     """
 
     nodes: tuple[int, ...]
@@ -161,14 +160,14 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one or several backends made of a model.
+    """The layers of a model on one or several backends.
 
     Attributes:
-        model: the file's name.
+        model: the name of the file.
         graph: the original model.
-        inputs: the shapes that it ran on, by input.
-        sides: one for each backend, in the order in which they were asked for.
-        rows: the original nodes in groups, in their order; then what the runtimes added, by its role.
+        inputs: the input shapes by name.
+        sides: the backends in the requested order.
+        rows: groups of original nodes in order, then layers that the runtimes added, by role.
     """
 
     model: str
@@ -182,7 +181,7 @@ class LayerReport:
         return self.graph.nodes
 
     def plain(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """The report as JSON-compatible objects."""
         return {
             "model": self.model,
             "inputs": {name: list(shape) for name, shape in self.inputs.items()},
@@ -232,37 +231,12 @@ def _plain_side(side: LayerSide) -> dict[str, Any]:
         "reformat_share": side.reformat_share,
         "memory": dict(side.profile.memory),
         "devices": {name: {"layers": n, "seconds": s} for name, (n, s) in side.devices.items()},
-        "layers": [
-            {
-                "name": layer.name,
-                "kind": layer.kind,
-                "role": layer.role,
-                "kernel": layer.kernel,
-                "precision": layer.precision,
-                "device": layer.device,
-                "seconds": layer.seconds,
-                "weight_bytes": layer.weight_bytes,
-                "output_bytes": layer.output_bytes,
-                "inputs": [_plain_tensor(tensor) for tensor in layer.inputs],
-                "outputs": [_plain_tensor(tensor) for tensor in layer.outputs],
-                "sources": list(layer.sources),
-            }
-            for layer in side.layers
-        ],
-    }
-
-
-def _plain_tensor(tensor: Any) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "shape": None if tensor.shape is None else list(tensor.shape),
-        "dtype": tensor.dtype,
-        "layout": tensor.layout,
+        "layers": [asdict(layer) for layer in side.layers],
     }
 
 
 def make_rows(graph: OriginalGraph, sides: Sequence[LayerSide]) -> tuple[LayerRow, ...]:
-    """The table: nodes that share a layer on any side are one row; what no node asked for comes last, by its role."""
+    """The rows: nodes that share a layer on any side, then added layers by role."""
     rows = [_row(nodes, sides) for nodes in _groups(graph, sides)]
     claimed = [{layer for layers in side.layers_of for layer in layers} for side in sides]
     for role in ("compute", "reformat", "synchronise"):
@@ -289,7 +263,7 @@ def _seconds(sides: Sequence[LayerSide], layers: Sequence[Sequence[int]]) -> tup
 
 
 def _groups(graph: OriginalGraph, sides: Sequence[LayerSide]) -> list[tuple[int, ...]]:
-    """The nodes in groups, by the layers that they share; nodes that depend on no input are left out."""
+    """Groups of nodes that share layers, without constant nodes."""
     parent = list(range(len(graph.nodes)))
 
     def root(i: int) -> int:

@@ -1,11 +1,11 @@
-"""What is said of a report in words: of a side, a row, and a cell."""
+"""Texts of a report: figures of a side, names of rows, and table cells."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..executed_layers import ExecutedLayer
+    from ..core.executed_layers import ExecutedLayer
     from .report import LayerReport, LayerRow, LayerSide
 
 __all__ = ["layout_of", "nodes_of", "operators_of", "side_cells", "summary"]
@@ -18,7 +18,7 @@ _ADDED = {
 
 
 def summary(report: LayerReport, side: LayerSide) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """The figures of a side (title, value, unit), and further lines."""
+    """The figures of a side (title, value, unit) and further lines."""
     fates = [side.fate(report.graph, i) for i in range(len(report.nodes))]
     owners = [layer for layers in side.layers_of for layer in layers]
     fused = sum(owners.count(layer) > 1 for layer in range(len(side.layers)))
@@ -30,7 +30,7 @@ def summary(report: LayerReport, side: LayerSide) -> tuple[list[tuple[str, str, 
     if side.reformat_share is not None:
         figures.append(("reformatting", f"{side.reformat_share:.1%}", f"{side.reformat_seconds * 1e3:.3g} ms"))
     lines = [
-        f"{len(report.nodes)} nodes -> {len(side.layers)} layers, {fused} of them of several nodes; "
+        f"{len(report.nodes)} nodes -> {len(side.layers)} layers, {fused} with several nodes; "
         f"{fates.count('constant')} nodes constant, {fates.count('eliminated')} eliminated",
     ]
     if side.reformat_share is not None:
@@ -53,7 +53,7 @@ def summary(report: LayerReport, side: LayerSide) -> tuple[list[tuple[str, str, 
 
 
 def nodes_of(report: LayerReport, row: LayerRow) -> str:
-    """The first node's name, and how many more there are."""
+    """The name of the first node and the number of further nodes."""
     if not row.nodes:
         return _ADDED[row.added]
     more = f" +{len(row.nodes) - 1}" if len(row.nodes) > 1 else ""
@@ -61,19 +61,19 @@ def nodes_of(report: LayerReport, row: LayerRow) -> str:
 
 
 def operators_of(report: LayerReport, row: LayerRow) -> str:
-    """`Conv + Sigmoid + Mul`; repeated ones counted where there are many."""
+    """The operators, such as `Conv + Sigmoid + Mul`; counted if there are more than four."""
     names = [report.nodes[i].operator for i in row.nodes]
     return " + ".join(names) if len(names) <= 4 else _counted(names)
 
 
 def _counted(names: list[str]) -> str:
-    """`2 Conv, Add`."""
+    """Names with counts: `2 Conv, Add`."""
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
     return ", ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())
 
 
 def side_cells(side: LayerSide, row: LayerRow, number: int) -> tuple[str, str, str, str]:
-    """What computes a row, in which format, in how many milliseconds, and in which part of the time."""
+    """The layers, formats, milliseconds and share of time of a row on a side."""
     layers, seconds = [side.layers[i] for i in row.layers[number]], row.seconds[number]
     what = _counted([layer.kind or layer.name for layer in layers])
     formats = dict.fromkeys(" ".join(filter(None, (layer.precision, layout_of(layer)))) for layer in layers)
@@ -85,5 +85,5 @@ def side_cells(side: LayerSide, row: LayerRow, number: int) -> tuple[str, str, s
 
 
 def layout_of(layer: ExecutedLayer) -> str:
-    """That of the first result that has one."""
+    """The layout of the first output that has one."""
     return next((tensor.layout for tensor in layer.outputs if tensor.layout), "")

@@ -1,7 +1,4 @@
-"""A trace that Perfetto (https://ui.perfetto.dev) and Chrome open: one run, layer after layer.
-
-The format is that of Chrome's trace events: complete events (`"ph": "X"`) with a start and a duration in microseconds.
-"""
+"""Writes a report as Chrome trace events, for Perfetto (https://ui.perfetto.dev) and Chrome."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._files import atomic_path
-from ..executed_layers import Span
+from ..core.executed_layers import Span
+from ..core.files import atomic_path
 
 if TYPE_CHECKING:
     import os
@@ -22,9 +19,9 @@ __all__ = ["write_trace"]
 
 
 def write_trace(report: LayerReport, path: str | os.PathLike[str]) -> Path:
-    """Writes the trace of a report: a process for each side, with the layers on the threads that ran them.
+    """Writes the trace of a report: a process per side, with the layers of its threads.
 
-    Where a runtime reports durations alone, the layers follow each other without gaps.
+    If a runtime reports durations without start times, layers follow each other without gaps.
 
     Raises:
         OutputError: the file cannot be written.

@@ -4,6 +4,7 @@ from .alignment import FIVE_POINTS, aligned_crops, similarity
 from .class_maps import NO_CLASS, class_map
 from .classification import topk
 from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups
+from .float_maps import resize_map
 from .masks import MASK, PackedMasks, assemble_masks
 from .oriented import nms_oriented
 from .preprocess import letterbox, preprocess, preprocess_into
@@ -30,6 +31,7 @@ __all__ = [
     "preprocess",
     "preprocess_into",
     "resample",
+    "resize_map",
     "similarity",
     "topk",
 ]

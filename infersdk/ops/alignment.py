@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FIVE_POINTS", "aligned_crops", "alignments", "similarity"]
 
-#: Where ArcFace and the networks after it expect five landmarks in a face of 112 x 112 pixels, in coordinates of pixel
-#: centres: the eye that is left in the image, the other eye, the tip of the nose, the left and the right corner of the
-#: mouth. (J. Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", 2019.)
+#: Five landmarks of a face of 112 x 112 pixels, for ArcFace and later networks, in coordinates of pixel centres. They
+#: are the eye on the left of the image, the other eye, the tip of the nose, and both corners of the mouth.
+#: (J. Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", 2019.)
 FIVE_POINTS = (
     (38.2946, 51.6963),
     (73.5318, 51.5014),
@@ -81,8 +81,8 @@ def aligned_crops(
         size: of a crop, a number or (width, height).
         template: (points, 2): where the landmarks belong in the crop, as coordinates of pixel centres; None is
             `FIVE_POINTS`, scaled from 112 x 112 to a square `size`.
-        transform: what becomes of the pixels. None gives uint8, height x width x channels, BGR as OpenCV has it: what
-            a wrapper takes as an image.
+        transform: the conversion of pixels. None gives uint8, height x width x channels, BGR as in OpenCV: an image for
+            a wrapper.
         format: of an array, as for `image_view`.
 
     Returns:

@@ -1,7 +1,6 @@
-"""A batch of images on the processor's threads: preprocessed there, or copied to a device.
+"""Batches of images on the processor's threads: preprocessed there, or copied to a device.
 
-One call handles a whole batch and releases the GIL. Its threads preprocess image by image, or copy the images to the
-device as they are.
+One call handles a whole batch and releases the GIL.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .._lib import check, ffi, lib, out
+from ..core._lib import check, ffi, lib, out
+from ..core.memory import Handle
+from ..core.processors import available_processors
 from ..errors import InputError
-from ..memory import Handle
 
 if TYPE_CHECKING:
+    from ..core.stream import Stream
     from ..image import Geometry, ImageView, PixelTransform
-    from ..stream import Stream
 
 __all__ = ["ImageBatch", "Workers", "shared_workers"]
 
@@ -48,13 +48,6 @@ class Workers(Handle):
         return super()._open
 
 
-def available_processors() -> int:
-    """The number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @lru_cache(maxsize=32)
 def _workers_of(process: int, device: int, shares_cpu: bool) -> Workers:
     return Workers(max(min(available_processors() // 2, 12), 1) if shares_cpu else None)
@@ -66,9 +59,8 @@ def shared_workers(device: int = 0, *, shares_cpu: bool = False) -> Workers:
     Each device has its own pool, so that one device does not wait for another.
 
     Args:
-        shares_cpu: The processors are shared with many other threads, as in a pipeline. The pool then has half of the
-            processors, at most 12: a pool of all of them would delay the threads that submit requests, and with them
-            the next batch.
+        shares_cpu: whether many other threads share the processors, as in a pipeline. The pool then has half of the
+            processors, at most 12, so that it does not delay the threads that submit requests.
     """
     return _workers_of(os.getpid(), device, shares_cpu)
 
@@ -101,11 +93,6 @@ class ImageBatch:
             self._geometries[i] = geometry._c[0]
         self._keep = images
 
-    def set_image(self, row: int, image: ImageView, geometry: Geometry) -> None:
-        """Sets one image of a batch, for calls with `count`. The caller keeps its pixels alive."""
-        self._images[row] = image._c[0]
-        self._geometries[row] = geometry._c[0]
-
     @property
     def geometries(self) -> Any:
         """The C array of the geometries, for mapping boxes back to the images."""
@@ -120,12 +107,11 @@ class ImageBatch:
         workers: Workers | None = None,
         device: int = 0,
         stream: Stream | None = None,
-        count: int | None = None,
     ) -> None:
         """Preprocesses the images to the address `host`, where `nbytes` bytes may be written.
 
         With `device`, an address on the device of `stream`, the copy of each output to it is queued as soon as the
-        output is complete. `count` is the number of images; None is those that `fill()` set.
+        output is complete.
         """
         pool = ffi.NULL if workers is None else workers._open
         queue = ffi.NULL if stream is None else stream._open
@@ -134,7 +120,7 @@ class ImageBatch:
                 pool,
                 self._images,
                 self._geometries,
-                len(self._keep) if count is None else count,
+                len(self._keep),
                 transform._c,
                 ffi.cast("void *", host),
                 nbytes,
@@ -143,10 +129,9 @@ class ImageBatch:
             )
         )
 
-    def upload_nbytes(self, count: int | None = None) -> int:
-        """The bytes that `upload` copies to a device; of the first `count` images, or of those that `fill()` set."""
-        images = len(self._keep) if count is None else count
-        check(lib.held_ifs_upload_nbytes(self._images, self._geometries, images, self._size))
+    def upload_nbytes(self) -> int:
+        """The bytes that `upload` copies to a device."""
+        check(lib.held_ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
         return int(self._size[0])
 
     def upload(
@@ -157,28 +142,21 @@ class ImageBatch:
         stream: Stream,
         *,
         workers: Workers | None = None,
-        first: int = 0,
-        count: int | None = None,
-        page_locked: bool = False,
     ) -> None:
         """Queues copies of the images to the address `device`. Images that are not page-locked go through `staging`.
 
-        If a resize divides the height of an image by a whole number above 2, only the rows that it reads are copied:
-        every third one of 1080 for a height of 360.
+        If a resize divides the height of an image by a whole number above 2, only the rows that it reads are copied.
+        For a height of 360 of 1080 it copies every third row.
 
         Args:
             staging: an address in page-locked memory of `nbytes` bytes, as `device` has them.
-            first: the images before this one are there: an earlier call queued their copies, with the same images.
-            count: the number of images, with those before `first`; None is those that `fill()` set.
-            page_locked: all of them are. Their copies are only queued, so the interpreter's lock is kept.
         """
         check(
-            (lib.held_ifs_upload if page_locked else lib.ifs_upload)(
+            lib.ifs_upload(
                 ffi.NULL if workers is None else workers._open,
                 self._images,
                 self._geometries,
-                first,
-                len(self._keep) if count is None else count,
+                len(self._keep),
                 ffi.cast("void *", staging),
                 ffi.cast("void *", device),
                 nbytes,

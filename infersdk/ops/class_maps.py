@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from .._lib import check, ffi, lib
-from ..dtypes import dtype_code
+from ..core._lib import check, ffi, lib
+from ..core.dtypes import dtype_code
 from ..errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:

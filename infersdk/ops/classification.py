@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._lib import check, ffi, lib
+from ..core._lib import check, ffi, lib
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:

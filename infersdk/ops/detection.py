@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from .._lib import check, ffi, lib
+from ..core._lib import check, ffi, lib
+from ..core.memory import Handle
 from ..errors import DTypeError, InputError, ShapeError
-from ..memory import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._lib import check, ffi, lib
-from ..device import Device
-from ..dtypes import dtype_code
+from ..core._lib import check, ffi, lib
+from ..core.device import Device
+from ..core.dtypes import dtype_code
+from ..core.memory import Handle
+from ..core.stream import default_stream
+from ..core.tensor import Tensor
 from ..errors import DTypeError, InputError, ShapeError
-from ..memory import Handle
-from ..stream import default_stream
-from ..tensor import Tensor
 from .detection import DETECTION, DetectionDecoder, DetectStats, decoded
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ..core.stream import Stream
     from ..image import Geometry, ImageView, PixelTransform
-    from ..stream import Stream
     from .detection import HasGeometry
 
 __all__ = ["DeviceDetectionDecoder", "preprocess_batch", "topk_rows"]

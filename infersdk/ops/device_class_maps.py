@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from .._lib import check, ffi, lib
-from ..device import Device
+from ..core._lib import check, ffi, lib
+from ..core.device import Device
+from ..core.stream import default_stream
+from ..core.tensor import Tensor
 from ..errors import InputError, ShapeError
-from ..stream import default_stream
-from ..tensor import Tensor
 from .class_maps import class_map_params
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from ..core.stream import Stream
     from ..image import Geometry
-    from ..stream import Stream
 
 __all__ = ["DeviceClassMaps"]
 

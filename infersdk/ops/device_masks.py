@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._lib import check, ffi, lib
-from ..dtypes import dtype_code
+from ..core._lib import check, ffi, lib
+from ..core.dtypes import dtype_code
+from ..core.stream import default_stream
+from ..core.tensor import Tensor
 from ..errors import DTypeError, InputError, OutOfMemoryError, ShapeError
-from ..stream import default_stream
-from ..tensor import Tensor
 from .masks import MASK, PackedMasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..core.stream import Stream
     from ..image import Geometry
-    from ..stream import Stream
     from .device import DeviceDetectionDecoder
 
 __all__ = ["DeviceMasks"]

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._lib import check, ffi, lib
+from ..core._lib import check, ffi, lib
+from ..core.stream import default_stream
+from ..core.tensor import Tensor
 from ..errors import InputError, ShapeError
-from ..stream import default_stream
-from ..tensor import Tensor
 from .detection import DetectStats
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ..stream import Stream
+    from ..core.stream import Stream
     from .device import DeviceDetectionDecoder
 
 __all__ = ["ORIENTED_DETECTION", "DeviceOrientedBoxes"]
@@ -33,8 +33,8 @@ class DeviceOrientedBoxes:
     """NMS of the oriented boxes of a batch, with the boxes of `nms_oriented`, and the memory for its results.
 
     Args:
-        decoder: The decoder that writes the candidates: its `iou` is 1, so that it suppresses nothing, its `max_det` is
-            their number at most, and the last of its extra numbers is the angle.
+        decoder: The decoder that writes the candidates. Its `iou` is 1, so that it suppresses nothing; its `max_det` is
+            their maximum number; the last of its extra numbers is the angle.
         max_batch: The limit on the number of images.
         iou: The overlap above which the worse of two boxes is suppressed.
         max_det: The limit on the number of boxes of an image.

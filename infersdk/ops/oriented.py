@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._lib import check, ffi, lib
+from ..core._lib import check, ffi, lib
 from .detection import check_max_det, suppression_arguments
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def nms_oriented(
     boxes. All in float32, with the same bits on every machine.
 
     Args:
-        boxes: `[n, 5]`: x and y of the centre, width and height, and the angle in radians by which the side of the
-            width is turned from the x axis towards the y axis; used as float32.
+        boxes: `[n, 5]`: x and y of the centre, width and height, and the angle in radians; used as float32. The angle
+            turns the side of the width from the x axis towards the y axis.
         scores: `[n]`; used as float32.
         class_ids: `[n]` integers; only boxes of one class suppress one another. None: all boxes have one class.
         iou: 0 to 1.
-        max_det: the limit on the number of indices; None is no limit.
+        max_det: maximum number of indices; None is no limit.
 
     Raises:
         ShapeError: the numbers of boxes, scores and classes differ.

@@ -100,7 +100,7 @@ def _followers(
     begins: npt.NDArray[np.int64],
     forward: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.intp]:
-    """The edge that begins where each edge ends; of two, the one whose direction `forward` is what it prefers."""
+    """The edge that begins where each edge ends; of two, the one whose direction is the preferred one."""
     keys = begins * 2 + forward
     order = np.argsort(keys)
     wanted = ends * 2 + prefers

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._lib import check, ffi, lib
+from ..core._lib import check, ffi, lib
 from ..errors import DTypeError, InputError, ReadOnlyError, ShapeError
 from ..image.geometry import Geometry
 from ..image.transforms import PixelTransform

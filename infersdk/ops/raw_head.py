@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._lib import check, ffi, lib
+from ..core._lib import check, ffi, lib
+from ..core.memory import Handle
 from ..errors import DTypeError, InputError, ShapeError
-from ..memory import Handle
 from .detection import DetectStats, decoded, detect_params, int32
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class GridLevel(NamedTuple):
 class RawHeadDecoder(Handle):
     """Decodes one image's maps, as `DetectionDecoder` decodes the output that the network would make of them.
 
-    A score is compared as a logit, and what is below the threshold is not computed at all. Boxes, scores and statistics
-    are those of the decoded output but for the rounding of its exponentials.
+    Scores are compared as logits, and boxes below the threshold are not computed. Boxes, scores and statistics differ
+    from those of the decoded output by the rounding of exponentials alone.
 
     Args:
         head: "yolov5": one map a level, `[anchors * (5 + num_classes + extra), height, width]`, or with these channels
@@ -139,7 +139,7 @@ class RawHeadDecoder(Handle):
 
 
 def _channels(level: GridLevel, values: int) -> int:
-    """The channels of what a level of YOLOv5 takes: its features, or `values` of each box."""
+    """The channels of a level of YOLOv5: its features, or `values` of each box."""
     return len(level.anchors) * values if level.weights is None else int(level.weights.shape[1])
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._lib import check, ffi, lib
+from ..core._lib import check, ffi, lib
 from ..errors import InputError
 from ..image.view import ImageView, PixelFormat, image_view
 

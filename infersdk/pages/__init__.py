@@ -20,7 +20,7 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 def require_packages(*, plots: bool = True) -> None:
-    """Says before any work begins that a page cannot be made.
+    """Checks the packages for a page before any work.
 
     Args:
         plots: whether the page has plots.
@@ -40,7 +40,7 @@ def require_packages(*, plots: bool = True) -> None:
 
 
 def render(template: Path, data: Any, **context: Any) -> str:
-    """The page of a template that extends `base.html.j2`. What the context holds is escaped.
+    """The page of a template that extends `base.html.j2`. Values of the context are escaped.
 
     Args:
         data: kept in the page as JSON, for programs.

@@ -11,6 +11,13 @@ const show = (mark, x, y) => {
   tip.style.top = (y + 16 + box.height > innerHeight ? y - box.height - 12 : y + 16) + "px";
 };
 
+for (const table of document.querySelectorAll("table")) {
+  const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+  for (const row of table.tBodies[0].rows) {
+    for (const cell of row.cells) cell.dataset.label = heads[cell.cellIndex];
+  }
+}
+
 for (const mark of document.querySelectorAll(MARKED)) mark.setAttribute("tabindex", "0");
 
 document.addEventListener("mousemove", (event) => {

@@ -11,11 +11,11 @@ Every wrapper has a pipeline of its own: `detector.submit(frame)`, `.submit_many
 
 A request takes a *slot*: a row of a batch buffer, into which its image is preprocessed right away, on worker threads.
 The slots are allocated once. When all are taken, `submit()` waits, or raises `Overloaded`. A batch leaves when the
-model can take it, and it is full, or its oldest request has waited `max_delay`, or no other request is to be expected
-(`dispatch.py`); while the model is busy, the batch goes on filling. Every request ends in a result or in an exception,
-and never in those of another request.
+model can take it and one of three conditions holds: it is full, its oldest request has waited `max_delay`, or no
+other request is expected (`Callers`). While the model is busy, the batch goes on filling. Every request ends in its own
+result or exception.
 
-An arrow points to what a class knows of::
+An arrow points from a class to the classes that it uses::
 
     Pipeline ------------> PipelineCore        takes requests in, cancels them, closes; has THE LOCK
     what users call          |   |   |
@@ -36,19 +36,24 @@ An arrow points to what a class knows of::
     CancelsPending: cancels what is left of an iteration, in a thread of its own where that was given up
 
 One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics and Deadlines. Their methods are called with
-the lock held, for microseconds, and call nothing of the user's. What belongs to the user (images, models, callbacks of
-futures) runs in `PrepareWorkers`, `BatchRunners` and the caller's threads, without the lock.
+the lock held, for microseconds, and call no user code. User code (images, models, callbacks of futures) runs in
+`PrepareWorkers`, `BatchRunners` and the caller's threads, without the lock.
 
-No thread of a pipeline ends by what a user's code raises. If one ends by a fault of the pipeline itself, all requests
-fail at once with a `PipelineError` that has the reason, and so do later ones.
+Exceptions of user code end no thread of a pipeline. If a thread ends by a fault of the pipeline itself, all requests
+fail with a `PipelineError` that states the reason, and so do later ones.
 """
 
 from __future__ import annotations
 
-from .batch_buffer import BatchBuffer, OneBucket, TensorBatchBuffer
-from .pipeline import Pipeline, PipelineSettings
-from .request import RequestStages, stage_listener
-from .stats import Percentiles, PipelineStats
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy
+
+if TYPE_CHECKING:
+    from .batch_buffer import BatchBuffer, OneBucket, TensorBatchBuffer
+    from .pipeline import Pipeline, PipelineSettings
+    from .request import RequestStages, stage_listener
+    from .stats import Percentiles, PipelineStats
 
 __all__ = [
     "BatchBuffer",
@@ -61,3 +66,18 @@ __all__ = [
     "TensorBatchBuffer",
     "stage_listener",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "BatchBuffer": "batch_buffer",
+        "OneBucket": "batch_buffer",
+        "Percentiles": "stats",
+        "Pipeline": "pipeline",
+        "PipelineSettings": "pipeline",
+        "PipelineStats": "stats",
+        "RequestStages": "request",
+        "TensorBatchBuffer": "batch_buffer",
+        "stage_listener": "request",
+    },
+)

@@ -1,8 +1,7 @@
-"""What happens when an iteration is left before its end.
+"""Cancelling the requests of iterations that are abandoned.
 
-The end of a generator that was abandoned may come from the garbage collector. That runs in any thread, perhaps in one
-that is just then changing the state of the pipeline and holds its lock: who cancels a request there waits for this lock
-for ever. So another thread does what there is to do.
+The garbage collector may end an abandoned generator in any thread, also in one that holds the lock of the pipeline.
+Cancelling a request there would wait for this lock for ever, so another thread does it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .threads import log_error
 
 __all__ = ["CancelsPending", "prepare_elsewhere", "run_elsewhere"]
 
-#: Seconds that `run_elsewhere()` waits at most.
+#: Maximum seconds that `run_elsewhere()` waits.
 PATIENCE = 0.02
 
 
@@ -49,7 +48,7 @@ class _Worker:
 
     def _work(self) -> None:
         while self._run_next():
-            """A thread that waits holds no requests, whose images would live as long."""
+            """A waiting thread holds no requests, so their images are freed."""
 
     def _run_next(self) -> bool:
         task, done = self._tasks.get()
@@ -64,13 +63,13 @@ class _Worker:
 _worker = _Worker()
 
 
-def _begin_anew() -> None:
+def _new_worker() -> None:
     global _worker  # noqa: PLW0603
     _worker = _Worker()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_new_worker)
 
 
 def prepare_elsewhere() -> None:
@@ -79,8 +78,8 @@ def prepare_elsewhere() -> None:
 
 
 def run_elsewhere(task: Callable[[], object]) -> None:
-    """Runs a function in another thread, and waits for that; but not for long, since the calling thread may hold what
-    the function waits for. What it raises is logged.
+    """Runs a function in another thread, and waits for it up to `PATIENCE` seconds: the calling thread may hold a lock
+    that the function needs. Its exceptions are logged.
     """
     _worker.run(task)
 

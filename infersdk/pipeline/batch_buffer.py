@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import InputError, ShapeError, UnsupportedModelError
+from .side_by_side import SideBySide
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ..infer import Infer
 
 __all__ = ["BatchBuffer", "OneBucket", "TensorBatchBuffer"]
 
-#: Copying so many bytes takes less time than waking up another thread.
+#: Maximum number of bytes that are copied in less time than waking up another thread.
 QUICK_NBYTES = 64 * 1024
 
 
@@ -43,20 +46,19 @@ class BatchBuffer(Protocol):
         """All buckets, for warming up; the one for any item is the last."""
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
-        """Writes a request into a row. What it raises becomes that request's own failure.
+        """Writes a request into a row. An exception fails this request alone.
 
         Args:
-            parameters: what was given to `submit()` with the item, None if nothing was. They hold for this row only:
-                requests with different parameters share a batch. A parameter that the buffer does not know is an
-                InputError.
+            parameters: those of `submit()`, or None. They hold for this row alone: requests with different parameters
+                share a batch. An unknown parameter is an InputError.
         """
 
     def move(self, source: int, target: int) -> None:
         """Copies row `source` to row `target`, whose request has gone."""
 
     def run(self, count: int) -> None:
-        """Runs the first `count` rows. Where it raises, each half of the rows is moved to the front and run again, down
-        to single rows: what it raises for a single row becomes the failure of that request.
+        """Runs the first `count` rows. After an exception, each half of the rows is moved to the front and run again,
+        down to single rows; the exception of a single row fails that request.
         """
 
     def results(self, count: int) -> Sequence[Any]:
@@ -73,21 +75,21 @@ class BatchBuffer(Protocol):
         """The batch sizes that the model runs, ascending up to the capacity. Others are padded to the next one."""
 
     def warm_up(self, count: int, example: Any = None) -> None:
-        """Runs `count` rows, with preprocessing and postprocessing, as often as it takes until a further run takes no
-        longer than usual, and drops the results.
+        """Runs `count` rows, with preprocessing and postprocessing, until a further run takes no longer than usual, and
+        drops the results.
 
         Called while the buffer is empty, after `set_bucket()`.
 
         Args:
-            example: what is in each row; None is neutral content.
+            example: the item of each row; None is neutral content.
         """
 
     def close(self) -> None:
-        """Frees what the buffer holds."""
+        """Frees the memory of the buffer."""
 
 
 class OneBucket:
-    """The part of a `BatchBuffer` that is about buckets, where all requests share batches."""
+    """The buckets of a `BatchBuffer` whose requests all share batches."""
 
     def bucket_of(self, item: Any) -> None:
         return None
@@ -119,6 +121,8 @@ class TensorBatchBuffer(OneBucket):
     def __init__(self, infer: Infer, capacity: int) -> None:
         self.capacity = capacity
         self._infer, self._serving = infer, infer.current()
+        self._runs = SideBySide(infer)
+        self._outputs = infer.outputs
         self._specs = infer.input_specs
         for side, specs in (("input", infer.input_specs), ("output", infer.output_specs)):
             for spec in specs:
@@ -181,28 +185,33 @@ class TensorBatchBuffer(OneBucket):
         infer = self._infer
         # One question for all inputs, since the answer may change from call to call. There are no rows beyond the
         # capacity.
-        batch = min(infer.bucket_batch(count), self.capacity)
+        batch = min(infer.scheduling.bucket_batch(count), self.capacity)
         for spec, rows in zip(self._specs, self._rows, strict=True):
             tensor = infer.inputs[spec.name]
             if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
             tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
-        infer.forward_rows()
+        self._outputs = self._runs.forward()
 
     def results(self, count: int) -> Sequence[Any]:
-        with self._infer.stream_guard:
-            outputs = {name: tensor.numpy()[:count].copy() for name, tensor in self._infer.outputs.items()}
+        outputs = {name: array.copy() for name, array in self.outputs(count).items()}
+        return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
+
+    def outputs(self, count: int) -> dict[str, npt.NDArray[Any]]:
+        """The outputs of the first `count` rows, which the next run overwrites."""
+        with self._infer.scheduling.stream_guard:
+            outputs = {name: tensor.numpy()[:count] for name, tensor in self._outputs.items()}
         for name, array in outputs.items():
             if len(array) < count:
                 raise UnsupportedModelError(f"output {name!r} has {len(array)} rows for a batch of {count}")
-        return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
+        return outputs
 
     def refresh(self) -> bool:
-        before, self._serving = self._serving, self._infer.current()  # the backend that was asked for, once it is ready
+        before, self._serving = self._serving, self._infer.current()  # the requested backend, once it is ready
         return self._serving is not before
 
     def batch_sizes(self) -> Sequence[int]:
-        return self._infer.batch_sizes(self.capacity)
+        return self._infer.scheduling.batch_sizes(self.capacity)
 
     def warm_up(self, count: int, example: Any = None) -> None:
         for rows in self._rows:
@@ -210,10 +219,12 @@ class TensorBatchBuffer(OneBucket):
         if example is not None:
             for row in range(count):
                 self.prepare(row, example, None)
-        for _ in range(self._infer.current().runs_to_warm_up(count)):
+        for _ in range(self._infer.current().scheduling.warm_up_runs):
             self.run(count)
             self.results(count)
+            self._runs.warm_up()
 
     def close(self) -> None:
         self._rows = []
+        self._runs.close()
         self._infer.close()

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from .futures import wakes_in_turn
 from .prepare_workers import PrepareWorkers, fail_expired
-from .request import BatchState, Request, RequestStages
-from .threads import Lifecycle, PipelineThread, Supervisor, end_request, log_error
+from .request import BatchState, Request, RequestStages, end_request
+from .threads import Lifecycle, PipelineThread, Supervisor, log_error
 
 if TYPE_CHECKING:
-    from .admission import Admission
     from .batch_buffer import BatchBuffer
-    from .scheduler import InstanceGroup, Scheduler
+    from .scheduler import Admission, InstanceGroup, Scheduler
     from .stats import Statistics
 
 __all__ = ["BatchRunners"]
 
 
 class BatchRunners:
-    """Threads that take the batches of one instance group to the model, and hand out the results.
+    """Threads that run the batches of one instance group, and end their requests.
 
     There is one more than batches may be in flight: it postprocesses while the next batch is on the model.
     """
@@ -76,7 +76,7 @@ class BatchRunners:
         return None
 
     def _dispatch(self, batch: BatchState, requests: list[Request]) -> list[Request]:
-        """Marks the requests of a batch as on their way, and adds them to `requests`; returns those whose deadline is
+        """Marks the requests of a batch as dispatched, and adds them to `requests`; returns those whose deadline is
         past. Under the lock.
         """
         now, expired = monotonic(), list[Request]()
@@ -101,7 +101,7 @@ class BatchRunners:
         try:
             if batch.buffer.refresh():
                 sizes = batch.buffer.batch_sizes()
-        except BaseException as error:  # these requests have their results; what is wrong shows in the next run
+        except BaseException as error:  # these requests have their results; the next run raises it again
             log_error(f"{self._name}: a batch buffer could not be brought up to date", error)
         done = monotonic()
         failed = sum(isinstance(result, BaseException) for result in results)
@@ -116,12 +116,13 @@ class BatchRunners:
         if to_prepare:
             self._workers.prepare_rows(to_prepare)
         _notify_listeners(requests, left, ran, done)
-        for request, result in zip(requests, results, strict=True):
-            end_request(request, result)
+        with wakes_in_turn():
+            for request, result in zip(requests, results, strict=True):
+                end_request(request, result)
 
     def _results(self, batch: BatchState, requests: list[Request]) -> tuple[Sequence[Any], float]:
-        """A result or an exception for each request, which are then in the order of the rows; and when the model had
-        run the batch.
+        """A result or an exception for each request, in the order of the rows, and the end of the run. Sorts `requests`
+        in the same order.
         """
         buffer, count = batch.buffer, len(requests)
         compacted, failure, results = False, None, list[Any]()
@@ -151,7 +152,7 @@ class BatchRunners:
             return [error] * count
 
     def _run_halves(self, buffer: BatchBuffer, count: int, failure: BaseException) -> list[Any]:
-        """The results of the first `count` rows, whose run has failed: each half of them is run again, down to single
+        """The results of the first `count` rows, whose run has failed. Each half of them is run again, down to single
         rows, so that only the rows that cause the failure fail. There are at most `2 * count - 2` runs.
         """
         if count < 2:

@@ -1,7 +1,7 @@
 """The parts of a pipeline, put together: requests come in, are cancelled, and the whole is closed.
 
-One lock guards the state of all parts. It is held for microseconds, and nothing of the user's (images, models,
-callbacks of futures) runs while it is held. `infersdk.pipeline` shows how the parts belong together.
+One lock guards the state of all parts. It is held for microseconds, and no user code (images, models, callbacks of
+futures) runs while it is held. `infersdk.pipeline` shows the parts.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, ForkError, Overloaded, PipelineError
-from .admission import Admission
 from .batch_runners import BatchRunners
-from .deadlines import Deadlines
-from .prepare_workers import PrepareWorkers, fail_expired
-from .scheduler import InstanceGroup, Scheduler
+from .prepare_workers import Deadlines, PrepareWorkers, fail_expired
+from .request import end_request
+from .scheduler import Admission, InstanceGroup, Scheduler
 from .stats import PipelineStats, Statistics
-from .threads import Lifecycle, end_request, log_error
+from .threads import Lifecycle, log_error
 from .warm_up import WarmUp
 
 if TYPE_CHECKING:
-    from ..options import Progress
+    from ..core.options import Progress
     from .batch_buffer import BatchBuffer
     from .request import Request
 
 __all__ = ["PipelineCore"]
 
-#: How often this process was forked off from another one. Asking the system for the process's number is slower.
+#: Number of forks on the way to this process. Comparing it is faster than `os.getpid()`.
 _forks = 0
 
 
@@ -43,7 +42,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Step(Enum):
-    """What a thread that submits a request does next."""
+    """The next step of a thread that submits a request."""
 
     NOTHING = 0
     PREPARE = 1
@@ -55,12 +54,12 @@ _NOTHING, _PREPARE, _QUEUED, _EXPIRE = _Step  # faster to look up
 
 
 class PipelineCore:
-    """What stands behind a `Pipeline`.
+    """The implementation of a `Pipeline`.
 
     Args:
-        groups: for each model its batch buffers, all of one capacity; how many batches may be in flight at a time; and
-            how many of those the model runs at the same time.
-        max_delay: seconds that a request waits for others at most while the model is free.
+        groups: for each model its batch buffers, the maximum number of batches in flight, and how many of them run at
+            the same time. All buffers have one capacity.
+        max_delay: maximum seconds that a request waits for others while the model is free.
         workers: threads that prepare.
         name: for threads and messages.
     """
@@ -162,14 +161,14 @@ class PipelineCore:
             raise
 
     def _take_in(self, request: Request, refusal: str | None) -> _Step:
-        """Gives a request a slot, or puts it into the queue. Returns what the caller does next. Under the lock."""
+        """Gives a request a slot, or puts it into the queue. Returns the next step of the caller. Under the lock."""
         if self._lifecycle.closing:
             self._check_open()
         if request.time_limit is not None and request.time_limit <= 0:
             self._statistics.in_pipeline += 1
             self._admission.settle(request, "expired")
             return _EXPIRE
-        # A little work is done sooner here than another thread is woken up for it.
+        # Quick preparation takes less time here than waking up another thread.
         if self._admission.admit(request, request.quick):
             step = _PREPARE if request.quick else _NOTHING
         elif refusal is not None:
@@ -185,7 +184,7 @@ class PipelineCore:
     def _give_up(self, request: Request, timeout: float | None) -> None:
         """A caller does not wait any longer for a slot. Under the lock."""
         if request.batch is not None or request.settled:
-            return  # it got its slot at the last moment, or has ended
+            return  # it has got its slot, or has ended
         request.settled = True
         self._admission.remove(request)
         self._statistics.in_pipeline -= 1
@@ -285,7 +284,7 @@ class PipelineCore:
             return  # the threads are the parent's, and so are the buffers
         with self._lock:
             self._lifecycle.closing = True
-            self._scheduler.draining |= drain  # otherwise later: what is to be cancelled must not leave
+            self._scheduler.draining |= drain  # otherwise later: a request to cancel must not leave
             left_over = [] if drain else [*self._admission.queue, *self._scheduler.requests()]
             self._wake_all()
         errors = []

@@ -1,4 +1,4 @@
-"""What users call."""
+"""The public interface of pipelines."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
-from .._text import logger
 from ..config import convert
+from ..core.processors import available_processors
+from ..core.text import logger
 from ..errors import ConfigError, Overloaded
 from ..infer import Infer
-from ..ops.batch import available_processors
 from .abandoned import CancelsPending
 from .batch_buffer import BatchBuffer, TensorBatchBuffer
 from .core import PipelineCore
-from .futures import AsyncResults, RequestFuture, outcome_of
-from .limits import MOST_SECONDS, check_seconds
-from .request import Request
+from .futures import AsyncResults, RequestFuture, outcome_of, wake_waiters
+from .request import MOST_SECONDS, Request, check_seconds
+from .side_by_side import runs_side_by_side
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ..options import Progress
+    from ..core.options import Progress
     from .stats import PipelineStats
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]
@@ -42,11 +42,13 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 #: Requests in a batch, if neither the model nor the user says how many.
 DEFAULT_BATCH = 8
+#: Minimum number of slots for a model whose batches of one row run side by side on a processor.
+DEFAULT_SLOTS = 24
 #: Batches that fill at a time, one for each bucket.
 MOST_FILLING = 4
-#: The most threads that read and preprocess, however many processors there are.
+#: Maximum number of threads that read and preprocess.
 MOST_WORKERS = 64
-#: The largest numbers of the settings: of rows in a batch and of slots, and of threads.
+#: Maximum values of settings: rows in a batch and slots, and threads.
 MOST_ROWS, MOST_THREADS = 1 << 20, 1024
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
@@ -56,13 +58,15 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How a pipeline works.
 
     Attributes:
-        max_batch: the most requests in a batch; None is what the model was loaded for, or 8.
-        max_delay: seconds that a request waits for others at most while the model is free. With 0 it does not wait.
+        max_batch: maximum number of requests in a batch; None is the largest batch of the model, or 8, or 1 for a
+            wrapper on a processor.
+        max_delay: maximum seconds that a request waits for others while the model is free. With 0 it does not wait.
         slots: requests in the pipeline at a time, rounded up to whole batches; None is two batches more than
             `instances`: one that fills, and one that waits. With several buckets up to four batches fill.
         when_full: when all slots are taken, `submit()` waits ("block") or raises Overloaded ("raise").
         timeout: seconds that `submit()` waits for a slot; None is without limit.
-        instances: batches in flight on each model at a time; None is what suits its backend.
+        instances: batches in flight on each model at a time; None is what suits its backend. A wrapper on a GPU has
+            three instances, which its calls and streams use, too.
         workers: threads that read and preprocess; None is one for each processor, 64 at most.
     """
 
@@ -76,7 +80,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class Servable(Protocol[Result_co]):
-    """What a pipeline serves, apart from an `Infer`: every model wrapper."""
+    """A model that a pipeline serves, apart from an `Infer`: `details` of a wrapper."""
 
     def batch_buffer(self, capacity: int | None) -> BatchBuffer:
         """A new buffer with `capacity` rows; None is as many as the model was made for."""
@@ -90,11 +94,21 @@ class Servable(Protocol[Result_co]):
         """Whether batches in flight queue on a device and run one after another, instead of at the same time."""
 
 
+class HasDetails(Protocol[Result_co]):
+    """A model wrapper."""
+
+    @property
+    def details(self) -> Servable[Result_co]: ...
+
+
+Model: TypeAlias = "HasDetails[Result] | Servable[Result] | Infer"
+
+
 class Pipeline(Generic[Result]):
     """Single requests from many threads, run in batches. See `infersdk.pipeline`.
 
-    Any number of threads may use it. The models remain the caller's: the pipeline runs clones of them, which share
-    their weights, and closes the clones.
+    Any number of threads may use it. The models remain the caller's, and are closed after the pipeline: it runs clones
+    of them, which share their weights, or on a GPU the instances of a wrapper itself.
 
     Args:
         models: a model wrapper or an `Infer`, or several of them that do the same on different devices. They share the
@@ -106,10 +120,11 @@ class Pipeline(Generic[Result]):
         UnsupportedModelError: requests cannot share a run of this model.
     """
 
-    def __init__(self, models: Servable[Result] | Infer | Sequence[Servable[Result] | Infer], **settings: Any) -> None:
+    def __init__(self, models: Model[Result] | Sequence[Model[Result]], **settings: Any) -> None:
         given = {name: one.item() if isinstance(one, np.generic) else one for name, one in settings.items()}
         self.settings = convert(given, PipelineSettings, "Pipeline settings")
-        served = list(models) if isinstance(models, Sequence) else [models]
+        several = models if isinstance(models, Sequence) else [models]
+        served = [one if isinstance(one, Infer) else getattr(one, "details", one) for one in several]
         if not served:
             raise ConfigError("a pipeline needs a model")
         self._core = _start(served, self.settings)
@@ -188,8 +203,8 @@ class Pipeline(Generic[Result]):
             on_done: called for each request with its index and its result or exception, in the thread that ends it;
                 perhaps before this returns. Not called where this raises a refusal.
             parameters, timeout, deadline: see `submit()`.
-            wait: for slots. None is as the settings and `timeout` say; True is as long as it takes; False returns at
-                once, and requests that find no slot wait for one, also where the settings say "raise". Callbacks use
+            wait: whether to wait for slots. None follows the settings and `timeout`; True waits without limit; False
+                returns at once, and the requests wait in the queue, also where the settings say "raise". Callbacks use
                 False: a thread of a pipeline must not wait for slots.
 
         Returns:
@@ -203,6 +218,7 @@ class Pipeline(Generic[Result]):
 
         def ended(index: int, outcome: Any) -> None:
             if not refused:
+                wake_waiters()
                 on_done(index, outcome)
 
         def refuse() -> None:
@@ -301,13 +317,13 @@ class Pipeline(Generic[Result]):
         this before the first request: it takes the batch buffers out of service one after another, when they are free.
 
         Args:
-            progress: called as `progress(what, fraction)` before each run; what it raises ends the warm-up.
+            progress: called as `progress(what, fraction)` before each run; an exception ends the warm-up.
             example: an item such as `submit()` will be given. On a GPU the memory for images is as large as they are,
                 and where images are preprocessed is measured for their size. None is a small image, or zeros.
 
         Raises:
             ClosedError: the pipeline is or was closed.
-            Exception: what a run raises.
+            Exception: a run failed.
         """
         self._core.warm_up(progress, example)
 
@@ -315,28 +331,28 @@ class Pipeline(Generic[Result]):
 
     @property
     def max_batch(self) -> int:
-        """The most requests in a batch."""
+        """Maximum number of requests in a batch."""
         return self._core.capacity
 
     @property
     def slots(self) -> int:
-        """How many requests it holds at a time."""
+        """Maximum number of requests that it holds."""
         return self._core.slots
 
     @property
     def fault(self) -> BaseException | None:
-        """The exception that ended a thread of this pipeline; None while it works. Then all requests fail, those that
-        were taken in before and later ones, with a PipelineError. Make another pipeline.
+        """The exception that ended a thread of this pipeline; None while it works. After that all requests fail with a
+        PipelineError; make another pipeline.
         """
         return self._core.fault
 
     def stats(self) -> PipelineStats:
-        """What it has done so far."""
+        """The statistics so far."""
         return self._core.stats()
 
     def durations(self) -> dict[str, tuple[list[int], float, int]]:
-        """The histograms behind `stats()`, by stage: the counts of the buckets that end at each of `stats.BOUNDS`
-        seconds, and of the rest above; the sum of the durations in seconds; their number.
+        """The histograms behind `stats()`, by stage: the counts of the buckets, the sum of the durations in seconds,
+        and their number. The buckets end at `stats.BOUNDS`; the last one has no end.
         """
         return self._core.durations()
 
@@ -365,11 +381,14 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> PipelineCore:
     made: list[BatchBuffer] = []
     try:
         for model in models:
-            instances = settings.instances or int(model.concurrency)
+            instances = settings.instances or _concurrency(model)
             first = _buffer(model, settings.max_batch)
             made.append(first)
             # With several buckets there is a batch that fills for each, for the most frequent ones at least.
             count = instances + 1 + min(len(first.buckets()), MOST_FILLING)
+            network = _network_of(model) if first.capacity == 1 else None
+            if network is not None and network.scheduling.one_core_clones:
+                count = max(count, DEFAULT_SLOTS)
             if settings.slots is not None:
                 count = max(-(-settings.slots // (first.capacity * len(models))), 1)
             buffers = [first]
@@ -377,7 +396,8 @@ def _start(models: Sequence[Any], settings: PipelineSettings) -> PipelineCore:
                 buffers.append(_buffer(model, first.capacity))
                 made.append(buffers[-1])
             instances = min(instances, count)
-            groups.append((buffers, instances, 1 if model.serializes_runs else instances))
+            scheduling = model.scheduling if isinstance(model, Infer) else model
+            groups.append((buffers, instances, 1 if scheduling.serializes_runs else instances))
         capacities = sorted({buffer.capacity for buffers, *_ in groups for buffer in buffers})
         if len(capacities) != 1:
             raise ConfigError(
@@ -402,14 +422,23 @@ def _buffer(model: Any, capacity: int | None) -> BatchBuffer:
     return buffer
 
 
+def _concurrency(model: Any) -> int:
+    return runs_side_by_side(model) if isinstance(model, Infer) else int(model.concurrency)
+
+
 def _title(model: Any) -> str:
+    network = _network_of(model)
+    return str(network.model.name) if network is not None else type(model).__name__
+
+
+def _network_of(model: Any) -> Infer | None:
     network = model if isinstance(model, Infer) else getattr(model, "network", None)
-    return str(network.model.name) if isinstance(network, Infer) else type(model).__name__
+    return network if isinstance(network, Infer) else None
 
 
 def _close_in_background(core: PipelineCore) -> None:
-    """Closes what a forgotten pipeline leaves behind. The garbage collector calls this in any thread, perhaps in one
-    that holds the lock of the pipeline: it must not wait for that.
+    """Closes the threads and buffers of a pipeline that was not closed. The garbage collector calls this in any thread,
+    perhaps in one that holds the lock of the pipeline, so it does not wait.
     """
     threading.Thread(target=core.close, kwargs={"drain": False}, name="infersdk-close").start()
 

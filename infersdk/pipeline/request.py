@@ -7,13 +7,31 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
+from numbers import Real
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..errors import InputError
+from .threads import PipelineThread, log_error
 
 if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
 
-__all__ = ["BatchState", "Request", "RequestOwner", "RequestStages", "prepare_row", "stage_listener"]
+__all__ = [
+    "MOST_SECONDS",
+    "BatchState",
+    "Request",
+    "RequestOwner",
+    "RequestStages",
+    "check_seconds",
+    "end_request",
+    "prepare_row",
+    "stage_listener",
+]
+
+
+#: Maximum time limit of a request or a batch, in seconds; every system can wait that long.
+MOST_SECONDS = 1_000_000.0
 
 
 class RequestOwner(Protocol):
@@ -48,7 +66,7 @@ stage_listener: ContextVar[Callable[[RequestStages], None] | None] = ContextVar(
 
 
 class Request:
-    """One item on its way through a pipeline.
+    """One item in a pipeline.
 
     The attributes change under the pipeline's lock. The thread that sets `settled` there, once, ends the request
     afterwards without the lock, since `on_done` runs the caller's code.
@@ -81,8 +99,8 @@ class Request:
         self.bucket: Hashable = None  # it shares a batch with requests of this bucket
         self.batch: BatchState | None = None  # where it has its row
         self.row = -1
-        self.quick = False  # preparing it takes less time than waking up a thread for that
-        self.preparing = False  # a thread is writing its row
+        self.quick = False  # preparing it takes less time than waking up a thread.
+        self.preparing = False  # a thread is writing its row.
         self.dispatched = False  # its batch has left
         self.settled = False  # it has ended, or a thread is about to end it
         self.slot_waiter: Any = None  # a lock that is released when the request has a slot, or has ended
@@ -93,8 +111,8 @@ class Request:
         return self._on_done is None
 
     def end(self, outcome: Any) -> None:
-        """Calls `on_done`, unless that has happened. Raises what it raises."""
-        on_done, self._on_done = self._on_done, None  # it may hold what holds this request
+        """Calls `on_done`, unless that has happened. Its exceptions are passed on."""
+        on_done, self._on_done = self._on_done, None  # it may refer to this request
         self.item = None
         if on_done is not None:
             on_done(outcome)
@@ -110,7 +128,7 @@ class Request:
 class BatchState:
     """A batch buffer and the requests in its rows. It changes under the pipeline's lock.
 
-    It is free, then filling, then sealed (no more requests come in), then dispatched (its requests are on their way to
+    It is free, then filling, then sealed (no more requests come in), then dispatched (it has left for
     the model), then free again.
     """
 
@@ -123,7 +141,7 @@ class BatchState:
     def clear(self) -> None:
         """All rows are free."""
         self.rows: list[Request | None] = []
-        self.vacant: list[int] = []  # rows among these whose request has gone
+        self.vacant: list[int] = []  # rows without a request.
         self.unprepared: deque[Request] = deque()  # requests in rows that no thread has begun to prepare
         self.preparing = 0  # rows that threads are preparing now
         self.oldest = 0.0  # when its oldest request was submitted
@@ -182,3 +200,31 @@ def prepare_row(batch: BatchState, request: Request) -> None:
         batch.buffer.prepare(request.row, request.item, request.parameters)
     finally:
         request.prepared_at = (began, monotonic())
+
+
+def end_request(request: Request, outcome: object) -> None:
+    """Ends a request with a result, or with an exception.
+
+    A thread of the pipeline logs the exceptions of the caller's code.
+    """
+    try:
+        request.end(outcome)
+    except BaseException as error:
+        if not isinstance(threading.current_thread(), PipelineThread):
+            raise
+        log_error("ending a request failed", error)
+
+
+def check_seconds(name: str, value: Any) -> float | None:
+    """A time in seconds as a float; None stays None.
+
+    Raises:
+        InputError: it is no number, or is not between 0 and `MOST_SECONDS`.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{name} is a number of seconds or None, not {value!r}")
+    if not 0 <= value <= MOST_SECONDS:  # type: ignore[operator]
+        raise InputError(f"{name} is from 0 to {MOST_SECONDS:,.0f} seconds, not {value!r}; leave it out for no limit")
+    return float(value)

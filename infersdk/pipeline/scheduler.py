@@ -1,4 +1,8 @@
-"""Batches: which one a request joins, and when a batch leaves for the model."""
+"""Batches: which one a request joins, when a batch leaves for the model, and which requests wait for a slot.
+
+The threads and coroutines of a web server submit a request, wait for its result, and then submit the next one. When all
+of them wait, no further request is expected (`Callers`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from .dispatch import Callers
 from .request import BatchState
 
 if TYPE_CHECKING:
@@ -18,7 +21,45 @@ if TYPE_CHECKING:
     from .request import Request
     from .stats import Statistics
 
-__all__ = ["InstanceGroup", "Scheduler"]
+__all__ = ["Admission", "Callers", "InstanceGroup", "Scheduler"]
+
+
+#: Batches after which a peak counts as old. It is forgotten after as many again.
+WINDOW = 16
+
+
+class Callers:
+    """The number of requests in the pipeline when all of its callers wait for results: the peak of the last batches.
+
+    With that number in the pipeline, no other request is expected before a caller has its result. Used under the
+    pipeline's lock.
+
+    Attributes:
+        expected: that number; None before it is known.
+        peak: the peak of the last batches.
+    """
+
+    def __init__(self) -> None:
+        self.expected: int | None = None
+        self.peak = self._old_peak = self._batches = 0
+
+    def peak_rises(self, in_pipeline: int) -> None:
+        """A request has come, and more than `peak` are in the pipeline now."""
+        self.peak = in_pipeline
+        if self.expected is not None:
+            self.expected = max(self.expected, in_pipeline)
+
+    def batch_left(self) -> None:
+        """A batch has left."""
+        self._batches += 1
+        if self._batches == WINDOW:
+            self.expected = max(self.peak, self._old_peak)
+            self._old_peak, self.peak, self._batches = self.peak, 0, 0
+
+    def waited_in_vain(self, in_pipeline: int) -> None:
+        """A batch has waited for `max_delay` with this number of requests in the pipeline: there are no others."""
+        self.expected = self.peak = self._old_peak = in_pipeline
+        self._batches = 0
 
 
 class InstanceGroup:
@@ -50,21 +91,21 @@ class InstanceGroup:
 
 
 class Scheduler:
-    """Fills one batch of each bucket at a time, and says when a batch leaves. Used under the pipeline's lock.
+    """Fills one batch of each bucket at a time, and decides when a batch leaves.
 
-    It has no thread.
+    It has no thread, and is used under the pipeline's lock.
 
-    A batch leaves when fewer than `max_in_flight` batches of its group are on their way, and
+    A batch leaves when fewer than `max_in_flight` batches of its group are in flight, and
 
     - it is full; or
     - no further request can join it, since the next one in the queue is of another bucket and finds no batch; or
-    - no more batches of its group are on their way than run at a time, and the batch holds its share of the callers, or
-      all of them are in the pipeline, so that no other request is expected (`Callers`); or
+    - the model runs all batches of its group that have left, and the batch holds its share of the callers; or
+    - the same, and all callers are in the pipeline, so that no other request is expected (`Callers`); or
     - the model is free, and the oldest request of the batch has waited `max_delay` seconds.
 
     Args:
         groups: the instances of each model.
-        max_delay: seconds that a request waits for others at most while the model is free.
+        max_delay: maximum seconds that a request waits for others while the model is free.
         statistics: has the number of requests in the pipeline.
         clock: the time in seconds.
     """
@@ -103,11 +144,6 @@ class Scheduler:
                 self.groups[filling.group].changed.notify()
             return False
         occupied = batch.add(request)
-        if occupied == 1:
-            batch.oldest = request.submitted
-            group = self.groups[batch.group]
-            if group.in_flight < group.max_running:  # otherwise the end of a batch wakes the thread
-                group.changed.notify()  # a thread waits until the batch is due
         if preparing:
             request.preparing = True
             batch.preparing += 1
@@ -123,6 +159,12 @@ class Scheduler:
         early = callers.expected is not None and in_pipeline >= callers.expected
         if (early or occupied >= batch.share) and not batch.sealed and self._complete(batch, occupied):
             self._seal(batch)
+        if occupied == 1:
+            batch.oldest = request.submitted
+            group = self.groups[batch.group]
+            # A sealed batch wakes a thread when its rows are prepared, and the end of a batch wakes one.
+            if not batch.sealed and group.in_flight < group.max_running:
+                group.changed.notify()  # a thread waits until the batch is due
         return True
 
     def _full_with_a_vacant_row(self, bucket: Hashable) -> BatchState | None:
@@ -179,7 +221,7 @@ class Scheduler:
     # ---- rows to prepare ----
 
     def take_unprepared(self, workers: int) -> list[Request]:
-        """The rows that one of so many workers prepares next: its share of the oldest batch."""
+        """The rows that one of the workers prepares next: its share of the oldest batch."""
         batch = self.unprepared[0]
         share = -(-len(batch.unprepared) // workers)
         requests = [batch.unprepared.popleft() for _ in range(share)]
@@ -223,7 +265,7 @@ class Scheduler:
                 return None, None
             ready = next((one for one in filling if self.draining or self._complete(one, one.occupied)), None)
             if ready is None:
-                # Behind a batch that runs these would only wait: they had better fill.
+                # Behind a batch that runs these would only wait, so they go on filling.
                 if group.in_flight >= group.max_running:
                     return None, None
                 ready = min(filling, key=attrgetter("oldest"))
@@ -239,13 +281,13 @@ class Scheduler:
         return batch, None
 
     def _leave(self, batch: BatchState) -> None:
-        """This batch is on its way from now on."""
+        """Counts this batch as in flight."""
         group = self.groups[batch.group]
         group.in_flight += 1
         self._callers.batch_left()
 
     def _complete(self, batch: BatchState, occupied: int) -> bool:
-        """Whether a batch with so many requests had better leave than wait for more of them."""
+        """Whether a batch with this number of requests leaves rather than waits for more."""
         if occupied >= batch.capacity or self._blocked:
             return True
         expected, group = self._callers.expected, self.groups[batch.group]
@@ -267,7 +309,7 @@ class Scheduler:
     def outputs_ready(self, group: InstanceGroup) -> None:
         """A batch of this group is off the model."""
         group.in_flight -= 1
-        # A thread that finds nothing to do takes the interpreter's lock from one that has.
+        # A thread without work would take the interpreter's lock from one that has work.
         if group.full or any(batch.group == group.index for batch in self._filling.values()):
             group.changed.notify()
 
@@ -295,3 +337,86 @@ class Scheduler:
             group.changed.notify_all()
             for batch in group.batches:
                 batch.rows_prepared.notify_all()
+
+
+class Admission:
+    """Gives requests slots (rows of batches), in the order in which they came. Used under the pipeline's lock.
+
+    Args:
+        drained: notified when a slot is free and no request waits for it.
+    """
+
+    def __init__(self, scheduler: Scheduler, statistics: Statistics, drained: threading.Condition) -> None:
+        self.queue: deque[Request] = deque()  # requests that wait for a slot
+        self._scheduler, self._statistics, self._drained = scheduler, statistics, drained
+
+    def admit(self, request: Request, preparing: bool) -> bool:
+        """Gives a request a slot, if one is free and no request waits for it; see `Scheduler.add()`."""
+        if self.queue:
+            return False
+        self._statistics.in_pipeline += 1
+        if self._scheduler.add(request, preparing):
+            return True
+        self._statistics.in_pipeline -= 1
+        return False
+
+    def enqueue(self, request: Request) -> None:
+        """Puts a request into the queue; its `slot_waiter` is released when it leaves the queue."""
+        self._statistics.in_pipeline += 1
+        self.queue.append(request)
+
+    def settle(self, request: Request, outcome: str) -> bool:
+        """Claims the right to end a request, once, and counts it as "failed", "cancelled" or "expired"."""
+        if request.settled:
+            return False
+        request.settled = True
+        self._statistics.in_pipeline -= 1
+        setattr(self._statistics, outcome, getattr(self._statistics, outcome) + 1)
+        return True
+
+    def remove(self, request: Request) -> None:
+        """Takes a settled request out of the queue, or out of its slot unless a thread is at work on that."""
+        if request.batch is not None:
+            if self._scheduler.remove(request):
+                self.serve_queue()
+        elif request in self.queue:
+            self.queue.remove(request)
+            self._left_queue(request)
+
+    def release(self, batch: BatchState, *, prepares: bool = False) -> list[Request]:
+        """A batch has been run, and its slots are free. See `serve_queue()`."""
+        self._scheduler.free(batch)
+        return self.serve_queue(prepares=prepares)
+
+    def serve_queue(self, *, prepares: bool = False) -> list[Request]:
+        """Gives free slots to the requests that wait for them.
+
+        Args:
+            prepares: the calling thread prepares those whose preparation takes less time than waking up another thread.
+
+        Returns:
+            Those that the calling thread prepares now.
+        """
+        own: list[Request] = []
+        while self.queue:
+            request = self.queue[0]
+            if not request.settled:
+                preparing = prepares and request.quick
+                if not self._scheduler.add(request, preparing):
+                    return own
+                if preparing:
+                    own.append(request)
+            self.queue.popleft()
+            self._left_queue(request)
+        self._drained.notify_all()
+        return own
+
+    def clear_queue(self) -> None:
+        """Ends the waiting for slots: these requests have ended."""
+        while self.queue:
+            self._left_queue(self.queue.popleft())
+
+    def _left_queue(self, request: Request) -> None:
+        waiter, request.slot_waiter = request.slot_waiter, None
+        if waiter is not None:
+            waiter.release()

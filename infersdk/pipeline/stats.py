@@ -1,4 +1,4 @@
-"""What a pipeline counts and measures. The memory for it does not grow."""
+"""Counters and histograms of a pipeline, in memory of fixed size."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from time import monotonic
 
 __all__ = ["BOUNDS", "Durations", "Percentiles", "PipelineStats", "Statistics", "bucket_name"]
 
-#: Upper bounds of the histogram's buckets, in seconds: 8 in each octave from 1 us to 1,074 s, so that a percentile read
-#: from them is at most 4.5% off.
+#: Upper bounds of the histogram's buckets, in seconds: 8 in each octave from 1 us to 1,074 s. A percentile read from
+#: them is at most 4.5 % off.
 BOUNDS: tuple[float, ...] = tuple(1e-6 * 2 ** (i / 8) for i in range(241))
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Durations of one stage, in seconds; all are 0 as long as `count` is 0."""
+    """Durations of one stage, in seconds; all are 0 where `count` is 0."""
 
     count: int
     mean: float
@@ -67,7 +67,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStats:
-    """What a pipeline has done since it was made; `Pipeline.stats()` returns it.
+    """The statistics of a pipeline since it was made, from `Pipeline.stats()`.
 
     Attributes:
         submitted: requests that were taken in. Each of them is counted in exactly one of `waiting`, `queued`,
@@ -134,13 +134,13 @@ class Statistics:
         self._started = monotonic()
 
     def batch_left(self, count: int) -> None:
-        """So many requests are on their way to the model."""
+        """Counts a batch of `count` requests that leaves for the model."""
         self.running += count
 
     def batch_done(
         self, submitted: Sequence[float], failed: int, left: float, ran: float, done: float, bucket: Hashable = None
     ) -> None:
-        """A batch has its results.
+        """Counts a batch that has its results.
 
         Args:
             submitted: when each of its requests was submitted, on the monotonic clock, as the other times.
@@ -178,6 +178,6 @@ class Statistics:
         )  # fmt: skip
 
     def durations(self) -> dict[str, tuple[list[int], float, int]]:
-        """The histograms, by stage: the counts of the buckets of `BOUNDS` and of what lies above, sum, and count."""
+        """The histograms by stage: the counts of the buckets of `BOUNDS` and above, their sum, and their number."""
         stages = {"queue": self.queue, "run": self.run, "postprocess": self.postprocess, "total": self.total}
         return {name: (list(d.counts), d.sum, d.count) for name, d in stages.items()}

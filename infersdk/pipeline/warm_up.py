@@ -6,15 +6,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError
-from .stats import bucket_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..options import Progress
-    from .admission import Admission
+    from ..core.options import Progress
     from .request import BatchState
-    from .scheduler import Scheduler
+    from .scheduler import Admission, Scheduler
     from .threads import Lifecycle
 
 __all__ = ["WarmUp", "sizes_to_run"]
@@ -35,6 +33,8 @@ class WarmUp:
 
     def run(self, progress: Progress | None, example: Any) -> None:
         """See `Pipeline.warm_up()`."""
+        from .stats import bucket_name
+
         batches = [batch for group in self._scheduler.groups for batch in group.batches]
         for done, batch in enumerate(batches):
             self._take(batch)

@@ -1,18 +1,18 @@
-"""INT8: ranges of activations from data of yours, and a graph with 8-bit layers for a backend.
+"""INT8 quantisation: calibration on sample data, and quantised graphs for each backend.
 
 ::
 
     work = quant.Workflow("yolov5n.onnx", images, lambda path: YOLOv5(path, "openvino"), target="openvino")
     work.run("yolov5n.int8.onnx")
 
-or step by step::
+The same in steps::
 
     with YOLOv5("yolov5n.onnx") as model:
         table = quant.calibrate("yolov5n.onnx", quant.ImageInputs(model, images))
     table.save("yolov5n.calibration.json")
     quant.quantize("yolov5n.onnx", "yolov5n.int8.onnx", table, target="openvino")
 
-Calibration and rewriting need the `onnx`, `onnx_ir` and `onnxruntime` packages, which are imported when they are used.
+Requires the `onnx`, `onnx_ir` and `onnxruntime` packages, which are imported on first use.
 """
 
 from .choose import CANDIDATES, Candidate, Choice, choose

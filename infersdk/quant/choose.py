@@ -1,4 +1,4 @@
-"""Which method suits a model: candidates made of the same observations, judged by the results of the model in INT8."""
+"""Selects a calibration method by the results of the quantised model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CANDIDATES", "Candidate", "Choice", "choose"]
 
-#: Says how far the results of a model file agree with those of the FP32 model.
+#: Measures the agreement of the results of a model file with FP32.
 Measure = Callable[[Path], "Agreement"]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to choose the ranges, and whether biases make up for the rounding of the weights."""
+    """A calibration method, with or without bias correction."""
 
     method: Method = "mse"
     bias_correction: bool = True
@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """For people: `"percentile 99.999, no bias correction"`."""
+        """A readable name, such as `"percentile 99.999, no bias correction"`."""
         method = f"percentile {self.percentile:g}" if self.method == "percentile" else self.method
         return method if self.bias_correction else f"{method}, no bias correction"
 
@@ -42,17 +42,17 @@ class Candidate:
         return seen.table(self.method, self.percentile, bias_correction=self.bias_correction)
 
 
-#: Per cent of agreement with FP32 from which the candidates differ by less than some dozens of images can show. Where
-#: results agree less, one of the candidates may be better by several per cent.
+#: The agreement with FP32, in per cent, above which a few dozen images cannot distinguish candidates. Below it, one
+#: candidate may be better by several per cent.
 ENOUGH = 92.0
-#: What `auto` tries. The least squared error is that of the channels with the largest values. Where few channels have
-#: values far beyond those of others, as behind depthwise convolutions, clipping these leaves more codes to the rest.
+#: The candidates of `auto`. The squared error is dominated by the channels with the largest values. If few channels
+#: have much larger values than others, as after depthwise convolutions, clipping them leaves more codes for the others.
 CANDIDATES = (Candidate(), Candidate("percentile", percentile=99.97), Candidate(bias_correction=False))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that was chosen, and how far the results of each agree with FP32, by its name."""
+    """The selected candidate, and the agreement of each candidate with FP32 by name."""
 
     candidate: Candidate
     agreements: dict[str, Agreement]
@@ -66,16 +66,14 @@ def choose(
     candidates: Sequence[Candidate] = CANDIDATES,
     progress: Callable[[int], None] | None = None,
 ) -> Choice:
-    """Tries candidates on what was observed.
-
-    The one whose results agree best with FP32 is chosen; of equals the first.
+    """Selects the candidate with the best agreement with FP32; the first one in a tie.
 
     Args:
-        planned: what of the model is quantised.
-        seen: observed on other images than `measure` looks at.
-        measure: of a model file.
-        candidates: the default first.
-        progress: is called after each with how many are done.
+        planned: the quantisation plan.
+        seen: observations on other images than those of `measure`.
+        measure: measures the agreement of a model file.
+        candidates: the candidates, the default first.
+        progress: called with the number of tried candidates.
 
     Raises:
         ConfigError: there are no candidates.

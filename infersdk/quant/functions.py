@@ -1,4 +1,4 @@
-"""Activation functions that the quantiser knows: what is computed of a value right after it."""
+"""Activation functions that the quantiser recognises."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["BOUNDED", "Function", "function_behind"]
 
 Function = Callable[["npt.NDArray[Any]"], "npt.NDArray[Any]"]
 
-#: Operators whose results lie between 0 and 1, whatever they are given.
+#: Operators whose results are always between 0 and 1.
 BOUNDED = frozenset({"HardSigmoid", "Sigmoid", "Softmax"})
 
 
 def function_behind(value: ir.Value) -> Function | None:
-    """What becomes of a value if one activation function is all that takes it; None if it is used as it is."""
+    """The activation function that is the only user of a value; None if there is no such function."""
     if value.is_graph_output():
         return None
     uses = sorted(value.consumers(), key=lambda node: node.op_type)

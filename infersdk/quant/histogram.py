@@ -1,4 +1,4 @@
-"""Ranges and histograms of activations, a batch at a time, and the thresholds that follow from them."""
+"""Incremental ranges and histograms of activations, and thresholds from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._lib import check, ffi, lib, out
+from ..core._lib import check, ffi, lib, out
 from ..errors import DTypeError, InputError
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BINS", "LEVELS", "ChannelRanges", "Histogram", "entropy_threshold", "quantize_expand"]
 
-#: Bins of a histogram from -limit to limit; a power of two, as is the limit.
+#: The default number of bins of a histogram; a power of two.
 BINS = 8192
-#: Levels that 8 bits with a sign give to magnitudes.
+#: The number of magnitudes of signed 8-bit codes.
 LEVELS = 128
-#: Bins of magnitudes that the search for the least divergence looks at, at most twice as many.
+#: The entropy search merges bins until there are no more than twice as many.
 _ENTROPY_BINS = 2048
 
 _FLOATS, _DOUBLES, _COUNTS = ffi.typeof("float[]"), ffi.typeof("double[]"), ffi.typeof("int64_t[]")
@@ -31,16 +31,16 @@ _RANGE = np.dtype(
 
 def _floats(values: npt.NDArray[Any]) -> Any:
     if values.dtype != np.float32:
-        raise DTypeError(f"activations are {values.dtype}; ranges and histograms are of float32")
+        raise DTypeError(f"activations are {values.dtype}; ranges and histograms need float32")
     return ffi.from_buffer(_FLOATS, np.ascontiguousarray(values).reshape(-1)) if values.size else ffi.NULL
 
 
 class ChannelRanges:
-    """The range and the sum of each channel of an activation. NaN and infinities are counted and left out.
+    """The range and the sum of each channel of an activation. NaN and infinities are counted and ignored.
 
     Args:
-        channels: how many channels the activation has.
-        axis: the axis of the channels in the arrays that come, 1 for [batch, channels, height, width].
+        channels: the number of channels.
+        axis: the axis of the channels in the arrays, 1 for [batch, channels, height, width].
     """
 
     def __init__(self, channels: int = 1, axis: int = 1) -> None:
@@ -49,7 +49,7 @@ class ChannelRanges:
         self._pointer = ffi.from_buffer("ifs_range[]", self._ranges)
 
     def update(self, values: npt.NDArray[Any]) -> None:
-        """Takes in float32 values. With one channel their shape does not matter."""
+        """Adds float32 values. With one channel, they may have any shape."""
         channels = len(self._ranges)
         outer, inner = 1, values.size
         if channels > 1:
@@ -61,9 +61,9 @@ class ChannelRanges:
 
     @classmethod
     def of_sums(cls, sums: npt.NDArray[np.float64], histogram: Histogram, zeros: int, largest: float) -> ChannelRanges:
-        """The ranges of channels of which the sums are known, and the histogram of all values.
+        """Ranges from the sums of channels and the histogram of all values.
 
-        Each channel gets the smallest filled bin as its smallest value, and `largest` as its largest.
+        The minimum of each channel is the smallest filled bin, and the maximum `largest`.
         """
         made = cls(len(sums))
         filled = np.flatnonzero(histogram.counts)
@@ -79,30 +79,30 @@ class ChannelRanges:
         return made
 
     def merge(self, other: ChannelRanges) -> None:
-        """Adds what another one has seen."""
+        """Adds the values of another instance."""
         ours, theirs = self._ranges, other._ranges
         if not len(ours) == len(theirs):
-            raise InputError(f"ranges of {len(ours)} channels cannot take in those of {len(theirs)}")
-        for name, least in (("min", np.minimum), ("max", np.maximum)):
-            none, nothing = ours["count"] == ours["nonfinite"], theirs["count"] == theirs["nonfinite"]
-            both = least(ours[name], theirs[name])
-            ours[name] = np.where(none, theirs[name], np.where(nothing, ours[name], both))
+            raise InputError(f"cannot merge ranges of {len(ours)} channels with ranges of {len(theirs)} channels")
+        for name, select in (("min", np.minimum), ("max", np.maximum)):
+            ours_empty, theirs_empty = ours["count"] == ours["nonfinite"], theirs["count"] == theirs["nonfinite"]
+            both = select(ours[name], theirs[name])
+            ours[name] = np.where(ours_empty, theirs[name], np.where(theirs_empty, ours[name], both))
         for name in ("count", "nonfinite", "zeros", "sum"):
             ours[name] += theirs[name]
 
     @property
     def channel_min(self) -> npt.NDArray[np.float32]:
-        """The smallest value of each channel; 0 where there is none."""
+        """The minimum of each channel; 0 if it has no values."""
         return np.array(self._ranges["min"])
 
     @property
     def channel_max(self) -> npt.NDArray[np.float32]:
-        """The largest value of each channel; 0 where there is none."""
+        """The maximum of each channel; 0 if it has no values."""
         return np.array(self._ranges["max"])
 
     @property
     def channel_mean(self) -> npt.NDArray[np.float64]:
-        """The mean of each channel; 0 where there are no values."""
+        """The mean of each channel; 0 if it has no values."""
         finite = self._ranges["count"] - self._ranges["nonfinite"]
         mean: npt.NDArray[np.float64] = self._ranges["sum"] / np.maximum(finite, 1)
         return mean
@@ -133,19 +133,19 @@ class ChannelRanges:
 
 
 class Histogram:
-    """How often values fall into each of equal bins from -limit to limit; it grows by itself.
+    """A histogram with equal bins from -limit to limit, which grows automatically.
 
-    The limit is a power of two. When a larger value comes the limit is doubled, and neighbouring bins are added up,
-    which gives the histogram that a larger limit would have given from the start. So one pass over the data is enough.
+    The limit is a power of two. For a larger value the limit is doubled and neighbouring bins are merged. The result is
+    the same as with the larger limit from the start, so one pass over the data is enough.
 
     Attributes:
-        counts: int64, `[bins]`; the upper half is of values from 0 on.
+        counts: int64, `[bins]`; the upper half contains values from 0.
         limit: the upper edge of the last bin.
     """
 
     def __init__(self, bins: int = BINS) -> None:
         if bins < 4 or bins & (bins - 1):
-            raise InputError(f"a histogram of {bins} bins cannot grow; use a power of two from 4")
+            raise InputError(f"the number of bins is {bins}; it must be a power of two from 4")
         self.counts: npt.NDArray[np.int64] = np.zeros(bins, np.int64)
         self._exponent: int | None = None  # of the limit; None before the first value that is not 0
         self._nonfinite = out("int64_t")
@@ -161,7 +161,7 @@ class Histogram:
 
     @property
     def edges(self) -> npt.NDArray[np.float64]:
-        """The lower edge of each bin, and the upper edge of the last."""
+        """The edges of the bins, `[bins + 1]`."""
         return np.linspace(-self.limit, self.limit, len(self.counts) + 1)
 
     @property
@@ -173,10 +173,10 @@ class Histogram:
         return int(self._nonfinite[0])
 
     def update(self, values: npt.NDArray[Any], absmax: float | None = None) -> None:
-        """Takes in float32 values of any shape.
+        """Adds float32 values of any shape.
 
         Args:
-            absmax: the largest finite magnitude among them, if it is known.
+            absmax: their largest finite magnitude, if known.
         """
         source = _floats(values)
         if absmax is None:
@@ -190,9 +190,9 @@ class Histogram:
         return ffi.from_buffer(_COUNTS, self.counts)
 
     def merge(self, other: Histogram) -> None:
-        """Adds what another one of as many bins has seen."""
+        """Adds the values of another histogram with the same number of bins."""
         if len(self.counts) != len(other.counts):
-            raise InputError(f"a histogram of {len(self.counts)} bins cannot take in one of {len(other.counts)}")
+            raise InputError(f"cannot merge histograms of {len(self.counts)} and {len(other.counts)} bins")
         if other._exponent is not None:
             self._reach_exponent(other._exponent)
         theirs = other
@@ -209,10 +209,10 @@ class Histogram:
         return made
 
     def mapped(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], zeros: int) -> tuple[Histogram, int]:
-        """The histogram of function(x), to within the width of a bin of x, and how many of it are exactly 0.
+        """The histogram of function(x), with the precision of the bins of x, and its number of exact zeros.
 
         Args:
-            zeros: how many x are exactly 0; the function gives 0 for them.
+            zeros: the number of x that are exactly 0; function(0) must be 0.
         """
         made = Histogram(len(self.counts))
         counts, values = self.counts.copy(), function(self.centres)
@@ -233,7 +233,7 @@ class Histogram:
 
     def _reach_exponent(self, exponent: int) -> None:
         if self._exponent is None:
-            # Nothing but zeros so far: they are in the bin from 0 on, whatever the limit.
+            # Only zeros so far, which are in the bin above 0 for any limit.
             self._exponent = exponent
         while self._exponent < exponent:
             quarter = len(self.counts) // 4
@@ -245,15 +245,15 @@ class Histogram:
     # ---- thresholds ----
 
     def magnitudes(self) -> npt.NDArray[np.int64]:
-        """How often |x| falls into each of bins from 0 on, as wide as those of the histogram."""
+        """The counts of |x|, in bins of the same width from 0."""
         half = len(self.counts) // 2
         return self.counts[half:] + self.counts[:half][::-1]
 
     def entropy(self, levels: int = LEVELS, *, zeros: int = 0) -> float:
-        """The magnitude T at which cutting off loses the least Kullback-Leibler divergence, see `entropy_threshold`.
+        """The threshold with the minimum Kullback-Leibler divergence, see `entropy_threshold`.
 
-        `zeros` values that are exactly 0 are left out: every scale holds them without an error, and after a ReLU they
-        are so many that the search would see nothing else.
+        `zeros` values that are exactly 0 are ignored: every scale represents them exactly, and after a ReLU they would
+        dominate the search.
         """
         counts = self.magnitudes()
         counts[0] -= min(zeros, int(counts[0]))
@@ -268,7 +268,7 @@ class Histogram:
         return min((best + 0.5) * width, used * width)
 
     def percentile(self, percent: float) -> tuple[float, float]:
-        """(low, high): on each side (100 - percent)% of the values lie beyond, at the edges of bins."""
+        """(low, high), with (100 - percent) % of the values beyond each, rounded to edges of bins."""
         total = self._checked(percent)
         reached = np.cumsum(self.counts)
         beyond = total * (1 - percent / 100) * (1 + 1e-12)
@@ -277,14 +277,14 @@ class Histogram:
         return low * self.width - self.limit, (high + 1) * self.width - self.limit
 
     def magnitude_percentile(self, percent: float) -> float:
-        """The edge of the first bin up to which at least `percent` of the magnitudes lie."""
+        """The upper edge of the first bin up to which at least `percent` of the magnitudes lie."""
         total = self._checked(percent)
         reached = np.searchsorted(np.cumsum(self.magnitudes()), total * (percent / 100) * (1 - 1e-15))
         return (int(reached) + 1) * self.width
 
     def _checked(self, percent: float) -> int:
         if not 0 < percent <= 100:
-            raise InputError(f"percentile is above 0 and at most 100, not {percent!r}")
+            raise InputError(f"percentile must be above 0 and at most 100, not {percent!r}")
         total = int(self.counts.sum())
         if total == 0:
             raise InputError(f"the histogram is empty: all of its {len(self.counts)} bins are 0")
@@ -292,20 +292,20 @@ class Histogram:
 
 
 def entropy_threshold(counts: npt.NDArray[np.int64], levels: int = LEVELS, *, plain: bool = False) -> tuple[int, float]:
-    """How many bins to keep so that `levels` levels lose the least information, and the divergence then.
+    """The number of bins to keep for the minimum Kullback-Leibler divergence, and the divergence.
 
-    For each i from `levels` to the number of bins - 1: P is the first i bins with everything beyond added to the last,
-    Q the first i bins merged into levels and spread again over the bins that P fills; the i with the least KL(P || Q)
-    wins (S. Migacz, "8-bit Inference with TensorRT", GTC 2017). If no candidate has a finite divergence, the number of
-    all bins comes back.
+    The candidates i are `levels` to the number of bins - 1. P is the first i bins, with all counts beyond added to the
+    last. Q is the first i bins, merged into `levels` levels and expanded to the filled bins of P. The candidate with
+    the minimum KL(P || Q) is selected (S. Migacz, "8-bit Inference with TensorRT", GTC 2017). If no divergence is
+    finite, the result is the number of bins.
 
     Args:
         counts: int64, `[bins]`.
-        levels: 128 for 8 bits with a sign.
-        plain: computes it by the reference, slowly; the result is the same.
+        levels: the number of levels, 128 for signed 8-bit codes.
+        plain: use the slow reference implementation, which has the same result.
 
     Raises:
-        InputError: no bin is filled, one is negative, or there are no more bins than levels.
+        InputError: all bins are empty, a bin is negative, or there are not more bins than levels.
     """
     counts = np.ascontiguousarray(counts, np.int64)
     best, divergence = out("int32_t"), out("double")
@@ -315,7 +315,7 @@ def entropy_threshold(counts: npt.NDArray[np.int64], levels: int = LEVELS, *, pl
 
 
 def quantize_expand(bins: npt.ArrayLike, levels: int) -> npt.NDArray[np.float64]:
-    """Bins merged into `levels` levels, each level's sum spread equally over its bins that are not 0.
+    """Merges bins into `levels` levels and spreads the sum of each level equally over its non-zero bins.
 
     Raises:
         InputError: a bin is negative or not finite, or there are more levels than bins.

@@ -1,4 +1,4 @@
-"""What a model is given while it is calibrated: images through a wrapper's own preprocessing, or arrays."""
+"""Calibration inputs: images with the preprocessing of a wrapper, or arrays."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
 __all__ = ["ImageInputs", "Inputs", "batches_of"]
 
 Arrays: TypeAlias = "npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]"
-#: Arrays (or dicts of them, by input), or a function that starts an iterator over such each time it is called.
+#: Arrays, or dicts of arrays by input name, or a function that returns a new iterator over them.
 Inputs: TypeAlias = "Iterable[Arrays] | Callable[[], Iterable[Arrays]]"
 
 
 class ImageInputs:
-    """Images as a wrapper gives them to its network: the preprocessing of inference. Each pass reads them again.
+    """Images with the preprocessing of a wrapper. Each iteration reads them again.
 
     Args:
-        model: a `YOLOv5`, `Classifier`, ... on any backend.
-        images: paths, or anything else the wrapper takes.
-        batch: images that go through together, where the model leaves it open.
+        model: a wrapper such as `YOLOv5`, on any backend.
+        images: paths, or other images that the wrapper accepts.
+        batch: the batch size, if that of the model is free.
     """
 
     def __init__(self, model: VisionModel[Any], images: Sequence[ImageSource], batch: int = 1) -> None:
         self._model, self._images, self._batch = model, images, batch
 
     def __len__(self) -> int:
-        """Images."""
+        """The number of images."""
         return len(self._images)
 
     def __iter__(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
-        yield from self._model.network_inputs(self._images, batch=self._batch)
+        yield from self._model.details.network_inputs(self._images, batch=self._batch)
 
 
 def batches_of(data: Inputs, names: Sequence[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
     """The arrays for each run by input name.
 
     Raises:
-        CalibrationError: the arrays do not fit the inputs.
+        CalibrationError: the arrays do not match the inputs.
     """
     for item in data() if callable(data) else data:
         if isinstance(item, Mapping):
             if missing := [name for name in names if name not in item]:
-                raise CalibrationError(f"the data has {sorted(item)}; there is nothing for input {missing[0]!r}")
+                raise CalibrationError(f"the data has {sorted(item)}, but not the input {missing[0]!r}")
             yield {name: np.asarray(item[name]) for name in names}
         elif len(names) != 1:
             raise CalibrationError(f"the model has inputs {list(names)}; give dicts of arrays by these names")

@@ -1,9 +1,9 @@
-"""Concatenations of codes whose scales differ.
+"""Concatenation of 8-bit codes with different scales.
 
-If the values that a concatenation takes become 8 bits of one scale, those of a small range keep few of the 256 codes,
-and each of them is rounded a second time. A convolution behind it multiplies each channel by weights of its own, so
-these can hold the differences: sum_i w_i (s_i q_i) = sum_i (w_i s_i / s) (s q_i). The codes are then concatenated as
-they are, which moves bytes and computes nothing. What they have to share is the code of 0.
+With a common scale, inputs with a small range would use few of the 256 codes, and all inputs would be rounded twice.
+Instead, the weights of the convolutions after the concatenation compensate for the different scales:
+sum_i w_i (s_i q_i) = sum_i (w_i s_i / s) (s q_i). The codes are then concatenated unchanged. Only their zero points
+must be equal.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["aligned_ranges", "can_join", "joined_factors", "scale_input_channels"]
 
 
-#: Operators whose results are never below 0.
+#: Operators whose results are never negative.
 _NOT_NEGATIVE = BOUNDED | {"Relu"}
 
 
 def can_join(node: ir.Node, layers: Collection[str], points: Mapping[str, str]) -> bool:
-    """Whether a node concatenates channels of 8 bits for convolutions in 8 bits alone.
+    """Whether a node concatenates the channels of quantised values only for quantised convolutions.
 
-    A layer contains the ReLU behind it if the code of 0 is 0. So values that are never below 0 are joined with their
-    like alone.
+    A runtime fuses a ReLU with its layer if the zero point is 0. Therefore non-negative values are only joined with
+    other non-negative values.
 
     Args:
-        layers: names of the quantised layers.
-        points: the values that are quantised, each with the value whose range it has.
+        layers: the names of the quantised layers.
+        points: the quantised values, each with the value whose range it has.
     """
     result = node.outputs[0]
     uses = list(result.uses())
@@ -57,7 +57,7 @@ def can_join(node: ir.Node, layers: Collection[str], points: Mapping[str, str]) 
 
 
 def _is_positive(value: ir.Value, points: Mapping[str, str]) -> bool:
-    """Whether a value is never below 0, by the operator that gives it; one of the same range is only moved."""
+    """Whether a value is never negative, by the operator that computes it, before operators that only move it."""
     maker = value.producer()
     while maker is not None and maker.inputs[0] is not None and value.name != points[value.name or ""]:
         value = maker.inputs[0]
@@ -66,17 +66,17 @@ def _is_positive(value: ir.Value, points: Mapping[str, str]) -> bool:
 
 
 def joined_factors(node: ir.Node, ranges: Sequence[TensorRange]) -> npt.NDArray[np.float64]:
-    """What the weights behind a concatenation of codes are multiplied by, for each channel: scale / largest scale.
+    """The factors of the weights after a concatenation, per channel: scale / largest scale.
 
     Args:
-        ranges: of the values that it takes.
+        ranges: the ranges of the inputs of the concatenation.
     """
     scales = np.asarray([scale_and_zero_point(one.low, one.high, signed=False)[0] for one in ranges], np.float64)
     return np.repeat(scales / scales.max(), _channel_counts(node))
 
 
 def _channel_counts(node: ir.Node) -> list[int]:
-    """How many channels each input of a concatenation has; [] if that is not known."""
+    """The number of channels of each input of a concatenation; [] if one is unknown."""
     shapes = [value.shape for value in node.inputs if value is not None]
     counts = [shape[1] for shape in shapes if shape is not None and len(shape) > 1]
     known = [count for count in counts if isinstance(count, int)]
@@ -84,14 +84,14 @@ def _channel_counts(node: ir.Node) -> list[int]:
 
 
 def aligned_ranges(groups: Iterable[Collection[str]], ranges: Mapping[str, TensorRange]) -> dict[str, TensorRange]:
-    """Ranges of uint8 codes that share the code of 0 within each group; each contains the range that it was.
+    """Widens uint8 ranges so that all ranges of a group have the same zero point.
 
     Args:
-        groups: names that belong together. Groups with a common name are one.
-        ranges: by name.
+        groups: groups of names. Groups with a common name are merged.
+        ranges: the ranges by name.
 
     Returns:
-        All ranges. Of the codes of 0 it is the one with the least sum of log(new scale / old scale).
+        All ranges. The zero point of a group minimises the sum of log(new scale / old scale).
     """
     result = dict(ranges)
     for group in _united(groups):
@@ -109,7 +109,7 @@ def aligned_ranges(groups: Iterable[Collection[str]], ranges: Mapping[str, Tenso
 
 
 def scale_input_channels(graph: ir.Graph, node: ir.Node, factors: npt.NDArray[np.float64]) -> None:
-    """Multiplies the weights of a convolution by a factor for each channel of its input."""
+    """Multiplies the weights of a convolution by a factor per input channel."""
     weights = node.inputs[1]
     assert weights is not None
     assert weights.const_value is not None
@@ -124,7 +124,7 @@ def _widened(before: TensorRange, low: float, high: float) -> TensorRange:
 
 
 def _united(groups: Iterable[Collection[str]]) -> list[list[str]]:
-    """The groups, those with a common name as one."""
+    """Merges groups with a common name."""
     result: list[dict[str, None]] = []
     for group in groups:
         merged = dict.fromkeys(group)

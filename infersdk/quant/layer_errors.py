@@ -1,4 +1,4 @@
-"""What quantising each layer alone does to its result, all layers at once."""
+"""The error of each layer when it alone is quantised, measured for all layers in one run."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = ["layer_errors"]
 
 
 def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, samples: int = 4) -> dict[str, float]:
-    """The error of each quantised layer's result over its power, sum (y - y')^2 / sum y^2.
+    """The relative squared error sum (y - y')^2 / sum y^2 of each quantised layer.
 
-    Each layer gets what it gets in FP32, so that the error is its own; its activation function belongs to it. One graph
-    computes both results of all layers side by side.
+    Each layer, with its activation function, reads the FP32 inputs, so that errors do not accumulate. One graph
+    computes both results of all layers.
 
     Args:
-        planned: what of the model is quantised.
-        table: the ranges of its activations.
-        data: as `observe` takes it.
-        samples: batches that are looked at.
+        planned: the quantisation plan.
+        table: the calibration table.
+        data: as in `observe`.
+        samples: the number of batches.
 
     Raises:
         CalibrationError: there is no data.
@@ -60,7 +60,7 @@ def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, sample
     for feeds in itertools.islice(batches_of(data, inputs), samples):
         sums = sums + np.asarray(session.run(None, feeds), np.float64)
     if np.ndim(sums) == 0:
-        raise CalibrationError("there is no data to compare layers with")
+        raise CalibrationError("there is no data to measure layer errors with; give at least one sample")
     errors, powers = sums[0::2], sums[1::2]
     return {
         name: float(error / max(power, 1e-30))
@@ -71,7 +71,7 @@ def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, sample
 def _compared(
     graph: ir.Graph, planned: Plan, table: CalibrationTable, ranges: Mapping[str, TensorRange], layer: str
 ) -> list[ir.Value]:
-    """The squared error of a layer's result, and the squares of the result itself."""
+    """Adds nodes that compute the squared error of a layer and the squared norm of its result."""
     import onnx_ir as ir
 
     nodes = {node.name: node for node in graph}
@@ -79,13 +79,13 @@ def _compared(
     result: ir.Value = nodes[layer].outputs[0]
 
     def quantised(value: ir.Value, name: str) -> ir.Value:
-        """The value, or what 8 bits make of it."""
+        """The value, quantised and dequantised if it has a range."""
         if name not in ranges:
             return value
         return insert_quantizer(graph, value, ranges[name], planned.scheme, f"{layer}/{name}")
 
     members = (layer, *planned.functions[layer])
-    last = members[-1]  # who reads its result quantises it
+    last = members[-1]  # its readers quantise its result
     for name in members:
         node = nodes[name]
         inputs = [replaced.get(value, value) if value is not None else None for value in node.inputs]
@@ -120,7 +120,7 @@ def _compared(
 
 
 def _copy(graph: ir.Graph, node: ir.Node, inputs: Sequence[ir.Value | None], name: str) -> ir.Node:
-    """The same node of other inputs."""
+    """Copies a node with other inputs."""
     import onnx_ir as ir
 
     copy = ir.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, name=name)
@@ -132,11 +132,11 @@ def _copy(graph: ir.Graph, node: ir.Node, inputs: Sequence[ir.Value | None], nam
 def _round_weights(
     graph: ir.Graph, node: ir.Node, factors: npt.NDArray[np.float64], means: npt.NDArray[np.float64]
 ) -> None:
-    """Rounds the weights of a layer to 8 bits, and corrects its bias.
+    """Rounds the weights of a layer to 8 bits and corrects its bias.
 
     Args:
-        factors: what its weights are multiplied by before rounding, for each input channel or for all.
-        means: of its input channels; none leaves the bias.
+        factors: factors of the weights before rounding, per input channel or as a scalar.
+        means: the means of the input channels; if empty, the bias is not corrected.
     """
     if factors.ndim:
         scale_input_channels(graph, node, factors)

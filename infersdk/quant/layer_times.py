@@ -1,4 +1,4 @@
-"""How long each layer of a model takes on a runtime, by the runtime's own profile."""
+"""The time of each layer of a model, from the profile of a runtime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .plan import Plan
 
     Feeds = Mapping[str, npt.NDArray[Any]]
-    #: The names of what a runtime has fused into one kernel, and its milliseconds.
+    #: The names of the nodes that a kernel computes, and its milliseconds.
     Timed = tuple[Sequence[str], float]
 
 __all__ = ["layer_times"]
@@ -25,17 +25,17 @@ _RUNS = 12
 
 
 def layer_times(planned: Plan, model: Path, feeds: Feeds, backend: str, device: str = "cpu") -> dict[str, float] | None:
-    """Milliseconds that each layer takes, with its activation function: medians over some runs.
+    """The median milliseconds of each layer with its activation function.
 
     Args:
-        planned: whose layers are meant.
-        model: the file that runs, FP32 or quantised.
+        planned: the quantisation plan, for the layers.
+        model: the model file, FP32 or quantised.
         feeds: arrays by input name.
-        backend, device: what runs it.
+        backend, device: the backend and its device.
 
     Returns:
-        By name of the layer; a layer that the runtime has fused with another counts there. None for a runtime whose
-        profile is not read here.
+        The times by layer name. Fused layers count for one of them. None if the profile of the backend is not
+        supported.
     """
     profile = _PROFILES.get(backend)
     if profile is None or device != "cpu":
@@ -50,7 +50,7 @@ def layer_times(planned: Plan, model: Path, feeds: Feeds, backend: str, device: 
 
 
 def _owners(planned: Plan) -> dict[str, str]:
-    """The layer of each name that a runtime may call one of its nodes by."""
+    """The layer of each node name and value name that a runtime may report."""
     owners = {}
     for layer, functions in planned.functions.items():
         for name in (layer, *functions):
@@ -61,9 +61,9 @@ def _owners(planned: Plan) -> dict[str, str]:
 
 
 def _owner(name: str, owners: Mapping[str, str]) -> str | None:
-    """The layer that the longest known beginning of a name belongs to; runtimes add to the names of the file."""
+    """The layer of the longest known prefix of a name, since runtimes append to names."""
     for end in range(len(name), 0, -1):
-        # A name that goes on with a letter or a digit is another one: Conv_1 and Conv_12.
+        # A prefix must end at a word boundary: Conv_1 is not a prefix of Conv_12.
         if name[:end] in owners and not name[end : end + 1].isalnum():
             return owners[name[:end]]
     return None

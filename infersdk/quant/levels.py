@@ -1,15 +1,17 @@
-"""The levels of a detector, joined with the channels last.
+"""Joins the levels of a detector with the channels last.
 
-YOLOX's head joins what each level gives along the channels, then the levels along the positions, and transposes all:
+YOLOX's head concatenates the outputs of each level along the channels, then the levels along the positions, and
+transposes the result:
 
     [n, a, h, w], [n, b, h, w] -> Concat -> Reshape [n, a + b, h * w] -> Concat of levels -> Transpose [n, all, a + b]
 
-ONNX Runtime computes convolutions in floating point with blocks of channels, and matrix products with the channels
-last. From both it gives channels last without a step more, so what follows only copies:
+ONNX Runtime computes convolutions with blocks of channels and matrix products with channels last. It can write both
+with
+channels last at no extra cost, so that only copies remain:
 
     Transposes to [n, h, w, a], [n, h, w, b] -> Reshapes [n, h * w, ...] -> Concat -> Concat of levels
 
-The numbers are the same.
+Results are identical.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ __all__ = ["join_levels"]
 
 @dataclass(frozen=True)
 class _Level:
-    """What a level gives.
+    """The outputs of a level.
 
     Attributes:
-        parts: values [n, channels, h, w], in order. A concatenation of such that is needed elsewhere is one part.
-        channels: of each part.
-        target: of the Reshape to [n, all channels, h * w].
-        nodes: the Reshape, and the Concat of the parts if there is one.
+        parts: values [n, channels, h, w] in order. A concatenation that is also used elsewhere is one part.
+        channels: the channels of each part.
+        target: the target of the Reshape to [n, all channels, h * w].
+        nodes: the Reshape, and the Concat of the parts, if any.
     """
 
     parts: tuple[ir.Value, ...]
@@ -44,7 +46,7 @@ class _Level:
 
 
 def join_levels(graph: ir.Graph) -> None:
-    """Joins levels with the channels last where they are transposed behind. The nodes are out of order then."""
+    """Joins levels with the channels last if they are transposed afterwards. Nodes are not sorted afterwards."""
     for transpose in [node for node in graph if node.op_type == "Transpose"]:
         join = _only_maker(transpose.inputs[0], "Concat")
         if join is None or list(transpose.attributes.get_ints("perm", [])) != [0, 2, 1]:
@@ -55,7 +57,7 @@ def join_levels(graph: ir.Graph) -> None:
 
 
 def _only_maker(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """The node of this operator that makes a value, if nothing but one other node reads it."""
+    """The node that computes a value, if it has this operator and the value has one user."""
     maker = value.producer() if value is not None else None
     if value is None or maker is None or maker.op_type != operator or value.is_graph_output():
         return None
@@ -63,7 +65,7 @@ def _only_maker(value: ir.Value | None, operator: str) -> ir.Node | None:
 
 
 def _level(value: ir.Value | None) -> _Level | None:
-    """The level behind a value [n, channels, positions]; None if it is made in another way."""
+    """The level of a value [n, channels, positions]; None if it is computed in another way."""
     reshape = _only_maker(value, "Reshape")
     source = reshape.inputs[0] if reshape is not None else None
     if reshape is None or source is None or source.shape is None or len(source.shape) != 4:
@@ -87,24 +89,24 @@ def _channels(value: ir.Value) -> object:
 
 
 def _flattens(shape: list[object], target: list[int], channels: int) -> bool:
-    """Whether a Reshape makes [n, channels, h * w] of [n, channels, h, w]."""
+    """Whether a Reshape converts [n, channels, h, w] to [n, channels, h * w]."""
     batch, count, positions = target
     if count not in (0, channels):
         return False
     if batch == 0 or batch == shape[0]:
         return positions == -1 or (positions > 0 and positions == _product(shape[2:]))
-    # With -1 the images are as many as before if the positions are.
+    # With -1, the batch is kept if the number of positions is.
     return batch == -1 and positions > 0 and positions == _product(shape[2:])
 
 
 def _product(sides: list[object]) -> int:
-    """The positions of a feature map; 0 if they are not known."""
+    """The number of positions of a feature map; 0 if unknown."""
     height, width = sides
     return height * width if isinstance(height, int) and isinstance(width, int) else 0
 
 
 def _write(graph: ir.Graph, transpose: ir.Node, join: ir.Node, levels: list[_Level]) -> None:
-    """Writes the levels with the channels last in the place of a transposed concatenation."""
+    """Replaces a transposed concatenation by levels with the channels last."""
     build = GraphBuilder(graph, f"{transpose.name}/")
     joined = []
     for level in levels:

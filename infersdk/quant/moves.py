@@ -1,8 +1,8 @@
-"""Quantisers that stand in front of what only moves values, so that it moves 8 bits.
+"""Moves quantisers before nodes that only move values, so that these nodes move 8 bits.
 
-Rounding to codes keeps the order of values: `Q(max(a, b)) = max(Q(a), Q(b))`, and the same for what copies values. So
-a quantiser behind a MaxPool or a Concat gives the same numbers in front of it. There the layer before it stores 8 bits,
-and the pooling or the concatenation reads and writes a quarter of the bytes.
+Quantisation preserves order: `Q(max(a, b)) = max(Q(a), Q(b))`. Therefore a quantiser gives the same results before a
+MaxPool or a Concat as after it. The preceding layer then writes 8 bits, and the pooling or concatenation moves a
+quarter of the bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Moves", "move_quantizers"]
 
-#: What gives the values that it takes, in another order or some of them, and reads one activation.
+#: Operators that copy or select values of one input.
 _MOVING = frozenset(
     {"Flatten", "Identity", "MaxPool", "Reshape", "Resize", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 )
@@ -24,12 +24,12 @@ _MOVING = frozenset(
 
 @dataclass(frozen=True)
 class Moves:
-    """What has become of the quantisers of a graph.
+    """The quantisers of a graph after moving.
 
     Attributes:
-        points: the values that are quantised now, in order, each with the value whose range it has.
-        moved: the same for values whose quantiser stands further in front now.
-        nodes: names of the nodes in between, which move 8 bits.
+        points: the quantised values in order, each with the value whose range it has.
+        moved: the same for values whose quantiser was moved.
+        nodes: the names of the nodes in between, which move 8 bits.
     """
 
     points: dict[str, str]
@@ -40,14 +40,14 @@ class Moves:
 def move_quantizers(
     graph: ir.Graph, points: Mapping[str, str], chosen: Collection[str], floats: Collection[ir.Value]
 ) -> Moves:
-    """Moves quantisers to the front of nodes that only move values.
+    """Moves quantisers before nodes that only move values.
 
-    A quantiser moves if all readers of its value are quantised, and if then all readers of the values in front are: a
-    value that is read in floating point as well would have to be stored twice.
+    A quantiser is moved if all readers of the old and the new quantised values are quantised. Otherwise a value would
+    be stored in both forms.
 
     Args:
-        graph: the nodes in order.
-        points: the values that are quantised, each with the value whose range it has.
+        graph: the graph, sorted.
+        points: the quantised values, each with the value whose range it has.
         chosen: the nodes that read them.
         floats: the activations of the graph.
     """
@@ -73,16 +73,16 @@ def move_quantizers(
 
 @dataclass(frozen=True)
 class _Group:
-    """Nodes that move 8 bits together, and the values that they read."""
+    """Nodes that are handled together, and the values that they read."""
 
     nodes: set[ir.Node]
     fronts: set[ir.Value]
 
 
 def _group(first: ir.Node, floats: Collection[ir.Value]) -> _Group | None:
-    """What has to move together with a node; None if one cannot.
+    """The nodes that have to be handled together with a node; None if this is not possible.
 
-    Poolings of one value, and a concatenation of that value and what they give (SPP), go together.
+    For example, poolings of a value and the concatenation of the value with their results (SPP).
     """
     if not _moves(first):
         return None

@@ -1,4 +1,4 @@
-"""Activations of a model on ONNX Runtime, and the calibration table made of them."""
+"""Observes activations of a model with ONNX Runtime and creates calibration tables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.processors import available_processors
 from ..errors import CalibrationError, InferenceError
 from ..graph.digest import model_digest
 from ..graph.files import write_model
@@ -33,23 +34,23 @@ if TYPE_CHECKING:
 
 __all__ = ["MIN_SAMPLES", "Observations", "Observer", "calibrate", "observe"]
 
-#: Fewer samples than this say too little of the data to come.
+#: The default minimum number of samples.
 MIN_SAMPLES = 8
 
-#: Batches in memory: while one is looked at, the next one runs. Runs on fewer threads each take less CPU time.
+#: Batches in memory: one is analysed while the next one runs.
 _IN_FLIGHT = 2
 
-#: Is called with how many samples are done.
+#: Called with the number of samples so far.
 Progress = Callable[[int], None]
 
 
 class Observations:
-    """What the activations of a model were like over some data; ranges of any method follow without it.
+    """The ranges and histograms of activations over some data, from which any method can choose ranges.
 
     Attributes:
-        samples: images, or rows of arrays.
-        ranges: of each channel, by name of the activation.
-        histograms: likewise, of all values.
+        samples: the number of images, or of rows of arrays.
+        ranges: the ranges of the channels by name of the activation.
+        histograms: the histograms by name of the activation.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Observations:
         self.samples, self.ranges, self.histograms = samples, ranges, histograms
 
     def merged(self, other: Observations) -> Observations:
-        """What was observed here and over other data of the same model."""
+        """Merges observations of the same model over other data."""
         if self._digest != other._digest or self.ranges.keys() != other.ranges.keys():
             raise CalibrationError(
                 f"observations of {other._name} ({other._digest[:12]}, {len(other.ranges)} activations) cannot be "
@@ -85,11 +86,11 @@ class Observations:
     def table(
         self, method: Method | str = "mse", percentile: float = PERCENTILE, *, bias_correction: bool = True
     ) -> CalibrationTable:
-        """The calibration table by one of the methods; see `calibrate`. `quantize` says what bias correction is.
+        """Creates a calibration table; see `calibrate` for the methods and `quantize` for bias correction.
 
         Raises:
-            ConfigError: an unknown method, or a percentile out of range.
-            CalibrationError: an activation is 0 throughout.
+            ConfigError: the method is unknown, or the percentile is out of range.
+            CalibrationError: all values of an activation are 0.
         """
         known = check_method(method, percentile)
         self._check_alive()
@@ -113,22 +114,21 @@ class Observations:
         dead = dict.fromkeys([*sorted(self._blank), *(n for n, result in self.ranges.items() if result.absmax == 0)])
         if dead:
             raise CalibrationError(
-                f"activation {next(iter(dead))!r} is 0 throughout {self.samples} samples ({len(dead)} of "
-                f"{len(self.ranges.keys() | dead)} activations are): the data is blank, or the layer is dead; give "
-                "data that shows something, or exclude its node"
+                f"all values of activation {next(iter(dead))!r} are 0 in {self.samples} samples (as of {len(dead)} of "
+                f"{len(self.ranges.keys() | dead)} activations): the data is blank or the layer is inactive; give "
+                "representative data or exclude the node"
             )
 
 
 class Observer:
-    """Runs a model with its activations exposed, and looks at them. Use it in a `with` statement.
+    """Runs a model with exposed activations and collects their statistics. Use it in a `with` statement.
 
-    The memory it takes does not depend on the amount of data: the counters of each activation, and one batch. What
-    follows from another activation is not exposed: x * sigmoid(x) has a histogram that follows from that of x, and the
-    mean of each channel is computed in the graph.
+    The memory use does not depend on the amount of data. Activations x * sigmoid(x) are not exposed: their histogram is
+    derived from that of x, and the mean of each channel is computed in the graph.
 
     Args:
         path: the model file.
-        planned: what of it is to be quantised; `activations` are observed.
+        planned: the quantisation plan, whose `activations` are observed.
     """
 
     def __init__(self, path: str | os.PathLike[str], planned: Plan) -> None:
@@ -142,7 +142,7 @@ class Observer:
         self._seen = [name for name in planned.activations if name not in self._derived]
         self._computed = [name for name in self._seen if name not in self._inputs]
         self._session = self._start()
-        self._pool = ThreadPoolExecutor(os.cpu_count())
+        self._pool = ThreadPoolExecutor(available_processors())
 
     def _start(self) -> Any:
         import onnx_ir as ir
@@ -150,9 +150,9 @@ class Observer:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        options.enable_mem_pattern = False  # it keeps a plan, and the memory for it, for each shape of the data
-        options.intra_op_num_threads = max(1, (os.cpu_count() or 1) // _IN_FLIGHT)
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other threads work between the runs
+        options.enable_mem_pattern = False  # it would allocate memory for each input shape
+        options.intra_op_num_threads = max(1, available_processors() // _IN_FLIGHT)
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other threads work between runs
         exposed = self._plan.model.clone()
         values = {value.name: value for value in _results(exposed.graph)}
         there = {value.name for value in exposed.graph.outputs}
@@ -162,22 +162,22 @@ class Observer:
             mean.outputs[0].name, mean.outputs[0].type = _mean_of(name), values[name].type
             exposed.graph.append(mean)
             exposed.graph.outputs.append(mean.outputs[0])
-        large = weights_size(exposed) > 2**30  # a message of protobuf holds twice as much
+        large = weights_size(exposed) > 2**30  # half of protobuf's limit
         with tempfile.TemporaryDirectory() as folder:
             path = write_model(exposed, Path(folder, "observed.onnx"), external_data="observed.data" if large else None)
             return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def observe(self, data: Inputs, *, progress: Progress | None = None) -> Observations:
-        """What the activations are like over data; one pass.
+        """Observes the activations in one pass over data.
 
         Args:
-            data: `ImageInputs`, arrays or dicts of arrays by input (with the batch axis), or a function that returns an
-                iterator over such.
-            progress: is called after each batch with how many samples are done.
+            data: `ImageInputs`, arrays or dicts of arrays by input with a batch axis, or a function that returns an
+                iterator over these.
+            progress: called after each batch with the number of samples so far.
 
         Raises:
-            CalibrationError: the data does not fit the model, or an activation is NaN or infinite.
-            InferenceError: ONNX Runtime failed.
+            CalibrationError: the data does not match the model, or an activation is NaN or infinite.
+            InferenceError: ONNX Runtime fails.
         """
         ranges: dict[str, ChannelRanges] = {}
         histograms = {name: Histogram() for name in self._seen}
@@ -198,7 +198,7 @@ class Observer:
             for name, mean in means.items():  # [batch, channels, 1, 1]
                 each = values[self._derived[name][0]].size / mean.size
                 sums[name] = sums.get(name, 0) + each * mean.sum(axis=0, dtype=np.float64).reshape(-1)
-            values.clear()  # the next run takes the same memory
+            values.clear()  # frees the memory for the next run
             means.clear()
             _check_finite({name: ranges[name] for name in self._seen}, samples, samples + count)
             samples += count
@@ -213,7 +213,7 @@ class Observer:
         return Observations(self._path, samples, ranges, histograms, self._functions, blank)
 
     def _runs(self, data: Inputs) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]]:
-        """How many samples a batch has, its activations by name, and the means of the channels of others."""
+        """Yields the number of samples of each batch, its activations, and the channel means of derived activations."""
         waiting: deque[tuple[dict[str, npt.NDArray[Any]], Future[list[Any]]]] = deque()
         with ThreadPoolExecutor(_IN_FLIGHT) as runner:
             for feeds in batches_of(data, self._inputs):
@@ -224,29 +224,29 @@ class Observer:
                 yield self._taken(*waiting.popleft())
 
     def _run(self, feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
-        """The arrays of `_computed`, and the means of `_derived`."""
+        """Runs the model; returns the arrays of `_computed` and the means of `_derived`."""
         names = [*self._computed, *(_mean_of(name) for name in self._derived)]
         if not names:
-            return []  # no names would mean all outputs
+            return []  # an empty list would request all outputs
         try:
             result: list[Any] = self._session.run(names, feeds)
         except Exception as error:  # the runtime has no root of its own exceptions
             shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
             if "INVALID_ARGUMENT" in str(error):
-                raise CalibrationError(f"the data ({shapes}) does not fit the model: {error}") from None
+                raise CalibrationError(f"the data ({shapes}) does not match the model: {error}") from None
             raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
         return result
 
     def _taken(
         self, feeds: dict[str, npt.NDArray[Any]], running: Future[list[Any]]
     ) -> tuple[int, dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
-        """What `_runs` gives, of a run that may still go on."""
+        """Waits for a run and returns an item of `_runs`."""
         result = running.result()
-        # Whole numbers may be 0 throughout, such as the kinds of tokens.
+        # Integer inputs, such as token types, may be all 0.
         self._blank = {name for name in self._blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
         means = dict(zip(self._derived, result[len(self._computed) :], strict=True))
         values = dict(zip(self._computed, result, strict=False))
-        result.clear()  # the future holds the list
+        result.clear()  # the future keeps the list
         values |= {name: feeds[name] for name in self._seen if name in feeds}
         first = next(iter(feeds.values()))
         return (len(first) if np.ndim(first) else 1), values, means
@@ -270,19 +270,20 @@ def observe(
     min_samples: int = MIN_SAMPLES,
     progress: Progress | None = None,
 ) -> Observations:
-    """Runs a model over data, once, and looks at its activations.
+    """Observes the activations of a model in one pass over data.
 
     Args:
         model: an ONNX file in FP32.
-        data: `ImageInputs`, arrays or dicts of arrays by input (with the batch axis), or a function that returns an
-            iterator over such.
-        target: what the ranges are for. Those for `"portable"` hold for every target.
-        min_samples: fewer are an error.
-        progress: is called after each batch with how many samples are done.
+        data: `ImageInputs`, arrays or dicts of arrays by input with a batch axis, or a function that returns an
+            iterator over these.
+        target: the target of the ranges. Those for `"portable"` are valid for every target.
+        min_samples: the minimum number of samples.
+        progress: called after each batch with the number of samples so far.
 
     Raises:
-        CalibrationError: there are too few samples, they do not fit the model, or an activation is NaN, infinite, or 0
-            throughout.
+        CalibrationError: there are too few samples, they do not match the model, or the values of an activation are
+        NaN,
+            infinite, or all 0.
         ModelError, BackendUnavailableError: as `plan`.
     """
     with Observer(model, plan(model, target)) as observer:
@@ -302,16 +303,16 @@ def calibrate(
     min_samples: int = MIN_SAMPLES,
     progress: Progress | None = None,
 ) -> CalibrationTable:
-    """The calibration table of a model, from data; as `observe`, then one method.
+    """Creates the calibration table of a model from data.
 
     Args:
-        model, data, target, min_samples, progress: as `observe` takes them.
-        method: `"mse"` (the least squared error behind the activation function), `"entropy"` (the least
-            Kullback-Leibler divergence), `"percentile"`, or `"minmax"` (nothing is clipped).
-        percentile: of the values that are not clipped, for that method.
+        model, data, target, min_samples, progress: as in `observe`.
+        method: `"mse"` (minimum squared error after the activation function), `"entropy"` (minimum Kullback-Leibler
+            divergence), `"percentile"`, or `"minmax"` (no clipping).
+        percentile: the percentage of values that are not clipped, for `"percentile"`.
 
     Raises:
-        ConfigError: an unknown method or target, or a percentile out of range.
+        ConfigError: the method or target is unknown, or the percentile is out of range.
         CalibrationError, ModelError, BackendUnavailableError: as `observe`.
     """
     check_method(method, percentile)
@@ -323,8 +324,7 @@ def check_samples(samples: int, least: int = MIN_SAMPLES) -> None:
     """Raises CalibrationError for fewer samples than `least`."""
     if samples < least:
         raise CalibrationError(
-            f"{samples} samples are too few to calibrate with: give {least} at least, and better some hundreds that "
-            "show what the model will see"
+            f"calibration needs at least {least} samples, not {samples}; give some hundreds of representative ones"
         )
 
 
@@ -333,7 +333,7 @@ def _check_finite(ranges: Mapping[str, ChannelRanges], before: int, after: int) 
         if result.nonfinite:
             raise CalibrationError(
                 f"activation {name!r} has {result.nonfinite} values of {result.count} that are NaN or infinite, at "
-                f"samples {before + 1} to {after}; look at what the model is given there"
+                f"samples {before + 1} to {after}; check these samples"
             )
 
 
@@ -343,7 +343,7 @@ def _results(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _channel_axes(planned: Plan) -> dict[str, int]:
-    """The axis of the channels of what enters the layers."""
+    """The channel axes of the inputs of the layers."""
     nodes = [planned.nodes_by_name[name] for name in planned.layers]
     return {data_input(node).name or "": channel_axis(node) for node in nodes}
 
@@ -353,7 +353,7 @@ def _mean_of(name: str) -> str:
 
 
 def _derived(values: Mapping[str, ir.Value], activations: Sequence[str]) -> dict[str, tuple[str, Function]]:
-    """Activations that are x * sigmoid(x) of another one, with that and the function."""
+    """Activations that are x * sigmoid(x) of another activation: that activation and the function, by name."""
     result = {}
     for name in activations:
         maker = values[name].producer()

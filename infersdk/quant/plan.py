@@ -1,4 +1,4 @@
-"""What of a model is quantised: which layers, which nodes between them, and which values."""
+"""Decides which layers, nodes and values of a model are quantised."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "is_depthwise", "plan"]
 
-#: What runs in 8 bits between layers.
+#: Operators between layers that run in 8 bits.
 BETWEEN = frozenset(
     {"Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul", "Relu"}
     | {"Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
-#: Functions of one value: one that follows a layer stays in floating point with it.
+#: Activation functions, which stay in floating point with the layer before them.
 FUNCTIONS = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Tanh"})
-#: What gives the values that it takes, or some of them: the result has the scale of its input.
+#: Operators that copy or select values: their output has the scale of their input.
 SAME_SCALE = frozenset(
     {"Flatten", "Identity", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
-#: What reads several activations; the other inputs of other operators are weights and settings.
+#: Operators with several activations as inputs. Others have one; their other inputs are weights and settings.
 _SEVERAL_INPUTS = frozenset({"Add", "Concat", "Mul"})
-#: What a probability may pass through on its way to the layer that takes its mean.
+#: Operators that may be between a softmax and the layer that computes its mean.
 _MOVES = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A graph ready to be quantised, and which parts of it will be.
+    """A prepared graph and its parts to quantise.
 
     Attributes:
-        model: the `onnx_ir.Model` with shapes inferred, constants folded and batch normalisation merged.
-        scheme: what the backend wants.
-        layers: names of the nodes with weights that are quantised, in order.
-        nodes: of all nodes that are.
-        points: the values that are quantised, in order, each with the value whose range it has: MaxPool and the like
-            give the values that they take.
-        moved: likewise the values whose quantiser stands further in front, before what only moves values.
-        products: the layers that are written as matrix products, whose results stay in floating point.
-        joins: the concatenations of codes whose scales differ.
+        model: the prepared `onnx_ir.Model`: inferred shapes, folded constants, merged batch normalisation.
+        scheme: the quantisation scheme of the target.
+        layers: the names of the quantised layers (nodes with weights) in order.
+        nodes: the names of all quantised nodes in order.
+        points: the quantised values in order, each with the value whose range it has. For example, the output of a
+            MaxPool has the range of its input.
+        moved: the same for values whose quantiser was moved before nodes that only move values.
+        products: the layers that become matrix products with floating-point results.
+        joins: the concatenations of codes with different scales.
         left: layers that stay in floating point by default, with the reason.
-        excluded: layers that stay so because they were named.
+        excluded: layers that the caller excluded.
     """
 
     model: ir.Model
@@ -73,7 +73,7 @@ class Plan:
 
     @functools.cached_property
     def activations(self) -> tuple[str, ...]:
-        """The values to observe: those whose range is needed here or for another target, and what enters a layer."""
+        """The values to observe: those that need a range for any target, and the inputs of layers."""
         needed = {name for name in self.points.values() if not self._graph.is_bounded(name)}
         averages = [average for layer, average in self._graph.averages.items() if layer in self.layers]
         readers = [*(self.nodes_by_name[name] for name in self.layers), *averages]
@@ -82,37 +82,37 @@ class Plan:
 
     @property
     def functions(self) -> Mapping[str, tuple[str, ...]]:
-        """All layers of the model, each with the nodes of the activation function behind it."""
+        """All layers of the model, each with the nodes of its activation function."""
         return self._graph.functions
 
     @functools.cached_property
     def nodes_by_name(self) -> dict[str, ir.Node]:
-        """The nodes of the graph."""
+        """The nodes of the graph by name."""
         return {node.name or "": node for node in self.model.graph}
 
     def is_bounded(self, name: str) -> bool:
-        """Whether a value lies between 0 and 1, whatever the data."""
+        """Whether a value is always between 0 and 1."""
         return self._graph.is_bounded(name)
 
     def source(self, name: str) -> str | None:
-        """The value whose range a value in 8 bits has; None for one in floating point."""
+        """The value whose range a quantised value has; None for other values."""
         return self.points.get(name, self.moved.get(name))
 
     def join_of(self, layer: str) -> str | None:
-        """The concatenation of codes that a layer reads, by its name."""
+        """The name of the concatenation of codes that a layer reads; None if there is none."""
         maker = data_input(self.nodes_by_name[layer]).producer()
         return maker.name if maker is not None and maker.name in self.joins else None
 
     def joined_values(self, join: str) -> tuple[str, ...]:
-        """The values that a concatenation takes."""
+        """The inputs of a concatenation."""
         return tuple(value.name or "" for value in self.nodes_by_name[join].inputs if value is not None)
 
     def without(self, exclude: Collection[str]) -> Plan:
-        """The same with more nodes in floating point; with a layer its activation function stays so.
+        """The plan with more nodes, and their activation functions, in floating point.
 
         Raises:
-            ConfigError: a name is not that of a node.
-            UnsupportedModelError: no layer is left to quantise.
+            ConfigError: a node does not exist.
+            UnsupportedModelError: no layer remains to quantise.
         """
         for name in exclude:
             if name not in self.nodes_by_name:
@@ -122,21 +122,21 @@ class Plan:
 
 
 def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, exclude: Sequence[str] = ()) -> Plan:
-    """Decides what of a model is quantised.
+    """Plans the quantisation of a model.
 
-    The tail of the graph, from where no layer with weights follows, stays in floating point: a detector decodes its
-    boxes there, and one scale for coordinates of hundreds of pixels and scores up to 1 would leave nothing of the
-    scores. A layer that takes the mean of a probability distribution, as YOLOv8's head does, is part of the tail.
+    The tail of the graph, after the last layers with weights, stays in floating point. There a detector decodes its
+    boxes, and a common scale for coordinates up to hundreds and scores up to 1 would destroy the scores. Layers that
+    compute the mean of a probability distribution, as in YOLOv8's head, belong to the tail.
 
     Args:
         model: an ONNX file in FP32.
         target: the name of a scheme, or a `Scheme`.
-        exclude: names of nodes that stay in floating point; with a layer its activation function does.
+        exclude: the names of nodes that stay in floating point, with their activation functions.
 
     Raises:
-        ModelNotFoundError, ModelFormatError: there is no such file, or it is not an ONNX model.
-        UnsupportedModelError: it is quantised already, is not FP32, has no layer to quantise, or cannot be prepared.
-        ConfigError: `exclude` names no node of it, or there is no such target.
+        ModelNotFoundError, ModelFormatError: the file does not exist or is not an ONNX model.
+        UnsupportedModelError: the model is quantised, is not FP32, has no layer to quantise, or cannot be prepared.
+        ConfigError: a node in `exclude` does not exist, or the target is unknown.
         BackendUnavailableError: a package that reads or runs ONNX models is not installed.
     """
     scheme = find_scheme(target)
@@ -145,20 +145,14 @@ def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, ex
     return whole.without(exclude) if exclude else whole
 
 
-def replan(done: Plan, target: str | Scheme) -> Plan:
-    """The plan of the same model for another target."""
-    graph, scheme = done._graph, find_scheme(target)
-    return graph.plan(scheme, graph.candidates(scheme, done.excluded), done.excluded)
-
-
 def is_depthwise(node: ir.Node) -> bool:
-    """A convolution in which each input channel has filters of its own."""
+    """Whether a node is a depthwise convolution."""
     group = int(node.attributes["group"].as_int()) if "group" in node.attributes else 1
     return node.op_type == "Conv" and group > 1 and weight_array(node).shape[1] == 1
 
 
 class _Graph:
-    """What there is in a prepared model."""
+    """A prepared model and its structure, from which plans are made."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -175,27 +169,29 @@ class _Graph:
         self.body = _ancestors(graph, ends)
 
     def candidates(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
-        """Nodes with weights that stay in floating point, with the reason; functions behind them have none."""
+        """The layers that stay in floating point by default, with the reason."""
         left = {}
         for node in self.layers:
             name = node.name or ""
             if name in self.tail:
-                left[name] = "it takes the mean of a distribution"
+                left[name] = "it computes the mean of a distribution"
             elif node.op_type not in scheme.operators:
                 left[name] = f"{scheme.name} computes {node.op_type} in floating point"
             elif is_depthwise(node) and not scheme.depthwise:
-                left[name] = "a depthwise convolution gains nothing in 8 bits, and loses most"
+                left[name] = "depthwise convolutions are not faster in 8 bits and lose most accuracy"
             elif not scheme.float_results and self._feeds_tail(node) and not self._is_product(scheme, node):
-                left[name] = f"its result stays in floating point, and {scheme.name} then computes all of it so"
+                left[name] = (
+                    f"its result stays in floating point, and {scheme.name} then computes the layer in floating point"
+                )
         few = self._early(scheme, {*left, *excluded})
         few |= self._late(scheme, {*left, *excluded, *few})
-        # If no layer is worth it, all are as good.
+        # If no layer would remain, these rules are ignored.
         return few | left if len(few | left) < len(self.layers) else left
 
     def _early(self, scheme: Scheme, floating: Collection[str]) -> dict[str, str]:
-        """Layers from the start of the model that are faster in floating point, with the reason."""
+        """Layers at the start of the model that are faster in floating point, with the reason."""
         left: dict[str, str] = {}
-        behind = set[str]()  # nodes that 8 bits reach
+        behind = set[str]()  # nodes after a quantised layer
         layers = {node.name for node in self.layers}
         for name, node in self.nodes.items():
             makers = [value.producer() for value in node.inputs if value is not None]
@@ -204,15 +200,15 @@ class _Graph:
             elif name in layers and name not in floating:
                 products = _products(node)
                 if products < scheme.least_products and not self._feeds_pooling(node):
-                    left[name] = f"{scheme.name} computes {products} products a value faster in floating point"
+                    left[name] = f"{scheme.name} computes {products} products per value faster in floating point"
                 else:
                     behind.add(name)
         return left
 
     def _late(self, scheme: Scheme, floating: Collection[str]) -> dict[str, str]:
-        """Layers up to the end of the model that are faster in floating point, with the reason.
+        """Layers at the end of the model that are faster in floating point, with the reason.
 
-        They begin with one that is slower in 8 bits. No layer behind it gains by them, and no 8 bits are behind these.
+        They begin with a layer that is slower in 8 bits, and no layer after it gains much from 8 bits.
         """
         layers = {node.name or "": node for node in self.layers if node.name not in floating}
         inner, last = set[str](), set[str]()
@@ -228,17 +224,17 @@ class _Graph:
             makers = [value.producer() for value in node.inputs if value is not None]
             follows = any(maker is not None and maker.name in behind for maker in makers)
             if name in last and (follows or _products(node) < scheme.least_last_products):
-                left[name] = f"{scheme.name} computes it and what follows faster in floating point"
+                left[name] = f"{scheme.name} computes it and the layers after it faster in floating point"
             if follows or name in left:
                 behind.add(name)
         return left
 
     def is_bounded(self, name: str) -> bool:
-        """Whether the value comes out of an operator whose results lie between 0 and 1."""
+        """Whether a value is the output of an operator with results between 0 and 1."""
         return name in self.bounded
 
     def plan(self, scheme: Scheme, left: dict[str, str], excluded: tuple[str, ...]) -> Plan:
-        """The plan in which these layers and nodes stay in floating point."""
+        """The plan with these layers and nodes in floating point."""
         floating = {member for name in (*left, *excluded) for member in (name, *self.functions.get(name, ()))}
         layers = [node.name or "" for node in self.layers if node.name not in floating]
         if not layers:
@@ -263,7 +259,7 @@ class _Graph:
         )  # fmt: skip
 
     def points(self, scheme: Scheme, chosen: Sequence[str], products: Collection[str]) -> dict[str, str]:
-        """The values that are quantised for these nodes, each with the value whose range it has.
+        """The quantised values for quantised nodes, each with the value whose range it has.
 
         Args:
             products: the layers whose results stay in floating point.
@@ -297,7 +293,7 @@ class _Graph:
         return [value for value in node.inputs if value is not None and value in self.floats]
 
     def _result(self, scheme: Scheme, node: ir.Node) -> ir.Value:
-        """Where the result of a layer is quantised: behind a ReLU, which unsigned codes from 0 on contain."""
+        """The value to quantise as the result of a layer: after a ReLU if codes are unsigned."""
         uses = list(node.outputs[0].consumers())
         if not scheme.signed and _has_weights(node) and len(uses) == 1 and not node.outputs[0].is_graph_output():
             (follower,) = uses
@@ -320,7 +316,7 @@ class _Graph:
             if node.op_type in BETWEEN and name in self.body and name not in floating and name not in inside
             and node.outputs[0] in self.floats
         }  # fmt: skip
-        # A node whose result nothing reads in 8 bits is better off in floating point; a layer's result always is.
+        # Other nodes than layers are only quantised if a quantised node reads their result.
         for name in reversed(self.nodes):
             node = self.nodes[name]
             if name in chosen and name not in layers:
@@ -330,9 +326,9 @@ class _Graph:
         return [name for name in self.nodes if name in chosen]
 
     def _averages(self) -> dict[str, ir.Node]:
-        """The averages over all positions that alone read the result of a layer, by the name of the layer.
+        """The GlobalAveragePool nodes that are the only readers of a layer, by the name of the layer.
 
-        What 8 bits do to single values is nothing in the mean of hundreds, so the layer may give 8 bits.
+        Rounding errors of single values average out, so the result of such a layer can be quantised.
         """
         result = {}
         for node in self.layers:
@@ -348,16 +344,16 @@ class _Graph:
         return result
 
     def _feeds_pooling(self, node: ir.Node) -> bool:
-        """Whether a pooling takes the result of a layer: in floating point it costs more than the layer gains."""
+        """Whether a pooling reads the result of a layer. In floating point, the pooling would cost more."""
         inner = {node.name, *self.functions[node.name or ""]}
         readers = {use for name in inner for value in self.nodes[name or ""].outputs for use in value.consumers()}
         return any(use.op_type in ("AveragePool", "MaxPool") for use in readers)
 
     def _is_product(self, scheme: Scheme, node: ir.Node, chosen: Collection[str] | None = None) -> bool:
-        """Whether a layer gives floating point as a matrix product: what reads it is not in 8 bits.
+        """Whether a layer becomes a matrix product with a floating-point result, since no quantised node reads it.
 
         Args:
-            chosen: the nodes that are quantised; without them, only the tail is known not to be.
+            chosen: the quantised nodes; by default, all readers except those in the tail are assumed to be quantised.
         """
         if not scheme.products or scheme.float_results or not is_pointwise(node):
             return False
@@ -366,7 +362,7 @@ class _Graph:
         return not {use.name for use in node.outputs[0].consumers()} & set(chosen)
 
     def _feeds_tail(self, node: ir.Node) -> bool:
-        """Whether the result goes to the model's outputs or to what decodes them."""
+        """Whether the result is a model output or is read by the tail."""
         value = node.outputs[0]
         return value.is_graph_output() or any(use.name not in self.body for use in value.consumers())
 
@@ -374,8 +370,8 @@ class _Graph:
 def _has_weights(node: ir.Node) -> bool:
     """Whether a node is a layer that can be quantised.
 
-    A matrix product is one if its weights are a matrix: ONNX Runtime refuses a scale for each column of a stack of
-    matrices, and a vector has no columns. A Gemm that transposes its data is not: its channels are its first axis.
+    The weights of a matrix product must be a matrix, since ONNX Runtime rejects scales per column for other ranks. A
+    Gemm must not transpose its data, since its channels would be the first axis.
     """
     if node.op_type not in WEIGHTED or len(node.inputs) < 2:
         return False
@@ -390,7 +386,7 @@ def _has_weights(node: ir.Node) -> bool:
 
 
 def _products(node: ir.Node) -> int:
-    """How many products a layer sums up for each value of its result."""
+    """The number of products per value of the result of a layer."""
     shape = weight_array(node).shape
     if node.op_type == "Conv":
         return int(np.prod(shape[1:]))
@@ -398,12 +394,12 @@ def _products(node: ir.Node) -> int:
 
 
 def _is_transposed(node: ir.Node) -> bool:
-    """Whether the weights of a matrix product have a row for each result, and not a column."""
+    """Whether the weights of a matrix product have a row per output instead of a column."""
     return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
 
 
 def _is_mean(node: ir.Node) -> bool:
-    """A layer of one output behind a softmax: the mean of a distribution (YOLOv8's DFL)."""
+    """Whether a layer computes the mean of a distribution: one output after a softmax (YOLOv8's DFL)."""
     shape = weight_array(node).shape
     results = shape[0] if node.op_type == "Conv" or _is_transposed(node) else shape[1]
     if results != 1:
@@ -415,7 +411,7 @@ def _is_mean(node: ir.Node) -> bool:
 
 
 def _functions_of(node: ir.Node) -> list[ir.Node]:
-    """The activation function behind a layer, in its own graph: ReLU and its like, or x * sigmoid(x)."""
+    """The nodes of the activation function of a layer: one of `FUNCTIONS`, or x * sigmoid(x)."""
     result = node.outputs[0]
     uses = [use for use in result.consumers() if use.graph is node.graph]
     found = [use for use in uses if use.op_type in FUNCTIONS and use.inputs[0] is result]
@@ -427,7 +423,7 @@ def _functions_of(node: ir.Node) -> list[ir.Node]:
 
 
 def _ancestors(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[str]:
-    """The names of the nodes from which one of these can be reached, and of these themselves."""
+    """The names of these nodes and of all nodes that they depend on."""
     result: set[str] = set()
     waiting = list(nodes)
     while waiting:
@@ -453,12 +449,12 @@ def _is_float(value: ir.Value) -> bool:
 
 
 def channel_axis(node: ir.Node) -> int:
-    """The axis of the channels in what a layer takes."""
+    """The channel axis of the input of a layer."""
     return 1 if node.op_type in ("Conv", "ConvTranspose") else -1
 
 
 def data_input(node: ir.Node) -> ir.Value:
-    """What a layer takes, apart from its weights."""
+    """The activation input of a layer."""
     value = node.inputs[0]
     assert value is not None
     return value

@@ -1,7 +1,7 @@
-"""A model made ready to be quantised: shapes inferred, constants folded, batch normalisation merged.
+"""Prepares a model for quantisation: inferred shapes, folded constants, merged batch normalisation.
 
-Two forms that runtimes compute slowly, in 8 bits as in floating point, are written as others of the same numbers:
-Slices in front of a convolution, and poolings of several windows. In a small detector they take longer than INT8 saves.
+Slices before a convolution and parallel poolings, which are slow in 8 bits and in floating point, are rewritten without
+a change of the results. In small detectors they take more time than INT8 saves.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
 from ..graph.files import read_model, write_model
 from ..graph.passes import ChainPoolings, FoldSpaceToDepth, NameNodes, StaticReshapes, apply_passes
+from ..graph.passes.set_opset import at_least_opset
 from ..graph.precision import precision_of
 from ..graph.shapes import infer_shapes
 from ..graph.weights import weights_size
@@ -24,53 +25,36 @@ if TYPE_CHECKING:
 
 __all__ = ["MIN_OPSET", "prepare"]
 
-#: The first opset with a scale for each channel.
+#: The first opset with scales per channel.
 MIN_OPSET = 13
 
 
 def prepare(path: str | os.PathLike[str]) -> ir.Model:
-    """The model with shapes inferred, constants folded and batch normalisation merged; each node has a name.
-
-    Results stay the same but for rounding.
+    """Reads and prepares a model. Each node gets a name. Results differ by rounding only.
 
     Raises:
-        ModelNotFoundError, ModelFormatError: there is no such file, or it is not an ONNX model.
-        UnsupportedModelError: it is quantised already, is not FP32, or ONNX Runtime cannot load it.
+        ModelNotFoundError, ModelFormatError: the file does not exist or is not an ONNX model.
+        UnsupportedModelError: the model is quantised, is not FP32, or ONNX Runtime cannot load it.
         BackendUnavailableError: the `onnx`, `onnx_ir` or `onnxruntime` package is not installed.
     """
     model = read_model(path)
     precision = precision_of(model)
     if precision == "int8":
-        raise UnsupportedModelError(f"{str(path)!r} is quantised already; start from the model that it was made of")
+        raise UnsupportedModelError(f"{str(path)!r} is quantised already; use the original fp32 model")
     if precision != "fp32":
-        raise UnsupportedModelError(f"{str(path)!r} is {precision}; quantisation starts from an fp32 model")
-    prepared = _folded(_raised(model, path), path)
+        raise UnsupportedModelError(f"{str(path)!r} is {precision}; quantisation needs an fp32 model")
+    try:
+        at_least_opset(model, MIN_OPSET)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{str(path)!r} cannot have a scale for each channel: {error}") from None
+    prepared = _folded(model, path)
     if apply_passes(prepared, [NameNodes(), StaticReshapes(), FoldSpaceToDepth(), ChainPoolings()]):
         infer_shapes(prepared)
     return prepared
 
 
-def _raised(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
-    """The model in opset 13 or later."""
-    import onnx
-    import onnx_ir as ir
-
-    opset = model.graph.opset_imports.get("", 0)
-    if opset >= MIN_OPSET:
-        return model
-    try:
-        proto = onnx.version_converter.convert_version(ir.to_proto(ir.external_data.load_to_model(model)), MIN_OPSET)
-    except Exception as error:  # whatever its C++ throws
-        raise UnsupportedModelError(
-            f"{str(path)!r} is of opset {opset}, and a scale for each channel needs {MIN_OPSET}; converting it fails: "
-            f"{error}"
-        ) from None
-    converted: ir.Model = ir.from_proto(proto)
-    return converted
-
-
 def _folded(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
-    """As ONNX Runtime writes it after the optimisations that keep to ONNX's own operators."""
+    """The model after ONNX Runtime's basic optimisations, which use only standard operators."""
     try:
         import onnxruntime
     except ImportError as error:

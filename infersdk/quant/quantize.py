@@ -1,7 +1,7 @@
-"""From an FP32 graph and a calibration table to a graph with QuantizeLinear and DequantizeLinear (Q/DQ).
+"""Writes quantised graphs with QuantizeLinear and DequantizeLinear (Q/DQ) nodes.
 
-Weights are int8 with a scale for each output channel, their largest magnitude being 127, so none saturates. Biases stay
-float32: TensorRT takes no other, and the others quantise them themselves.
+Weights are int8 with a scale per output channel and a maximum magnitude of 127. Biases stay float32, as TensorRT
+requires; the other runtimes quantise them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._files import atomic_write
+from ..core.files import atomic_write
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class QuantizedGraph:
-    """What `quantize` has written: the file, its quantised layers, those in floating point, and what it was made by."""
+    """The result of `quantize`: the file, its layers in INT8 and in floating point, and its record."""
 
     path: Path
     layers: tuple[str, ...]
@@ -61,16 +61,16 @@ def quantize(
     """Writes the quantised model.
 
     Args:
-        model: an ONNX file in FP32, or the plan that was made of it.
+        model: an ONNX file in FP32, or a plan for it.
         output: the file to write.
-        table: the ranges of its activations.
-        target: what the file is for; of a plan it is its own.
-        exclude: names of nodes that stay in floating point.
-        bias_correction: biases make up for what rounding the weights does to the mean of each channel. It needs the
-            means of a table that was calibrated here. None does as the table says.
+        table: the calibration table.
+        target: the target; ignored for a plan, which has a target.
+        exclude: the names of nodes that stay in floating point.
+        bias_correction: whether biases compensate for the effect of rounding the weights on the mean of each channel.
+            This needs a table with means. By default, the table decides.
 
     Raises:
-        CalibrationError: the table is of another model.
+        CalibrationError: the table is for another model.
         OutputError: the file cannot be written.
         ModelError, ConfigError, BackendUnavailableError: as `plan`.
     """
@@ -88,7 +88,7 @@ def quantize(
 def quantized_model(
     planned: Plan, table: CalibrationTable, *, bias_correction: bool | None = None
 ) -> tuple[ir.Model, QuantizationRecord]:
-    """The quantised graph, and the record that it carries in its metadata. The plan's model stays as it is.
+    """The quantised graph, and the record in its metadata. The model of the plan is not changed.
 
     Raises:
         CalibrationError: the table lacks an activation.
@@ -106,7 +106,7 @@ def quantized_model(
         readers = _readers(values[name], scheme, chosen)
         if readers:
             _quantize_value(graph, values[name], ranges[name], scheme, name, readers, planned.joins)
-    factors = dict[str, Any]()  # of the input channels of a layer that reads joined codes
+    factors = dict[str, Any]()  # per input channel of layers that read joined codes
     for name in planned.joins:
         found = joined_factors(nodes[name], [ranges[value] for value in planned.joined_values(name)])
         factors |= dict.fromkeys(_restore_joined(graph, nodes[name], found), found)
@@ -146,7 +146,7 @@ def quantized_model(
 
 
 def value_ranges(planned: Plan, table: CalibrationTable) -> dict[str, TensorRange]:
-    """The range of each value that is quantised, or that moves codes."""
+    """The range of each value in 8 bits."""
     sources = {**planned.moved, **planned.points}
     known = {name: _BOUNDS if planned.is_bounded(name) else table.tensors[name] for name in sources.values()}
     groups = [[planned.points[value] for value in planned.joined_values(join)] for join in planned.joins]
@@ -155,7 +155,7 @@ def value_ranges(planned: Plan, table: CalibrationTable) -> dict[str, TensorRang
 
 
 def input_ranges(planned: Plan, table: CalibrationTable) -> dict[str, tuple[float, float]]:
-    """What the codes of each quantised layer's input cover; of joined codes, from the least to the largest value."""
+    """The range of the input codes of each quantised layer. For joined codes, the union of their ranges."""
     ranges = value_ranges(planned, table)
     result = {}
     for layer in planned.layers:
@@ -170,12 +170,12 @@ _BOUNDS = TensorRange(min=0.0, max=1.0, low=0.0, high=1.0, threshold=1.0)
 
 
 def _covered(found: TensorRange, scheme: Scheme) -> tuple[float, float]:
-    """The ends of a range in the codes of a scheme."""
+    """The range that the codes of a scheme cover."""
     return (-found.threshold, found.threshold) if scheme.signed else (found.low, found.high)
 
 
 def insert_quantizer(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
-    """A value as 8 bits and back: what the new DequantizeLinear gives."""
+    """Quantises and dequantises a value; returns the output of the new DequantizeLinear."""
     return _restored(graph, _codes(graph, value, found, scheme, name), name)
 
 
@@ -183,7 +183,7 @@ def _quantize_value(
     graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str, readers: Sequence[Any],
     joins: Collection[str],
 ) -> None:  # fmt: skip
-    """Lets readers have a value as 8 bits and back, or as codes where these are joined."""
+    """Inserts Q/DQ before readers of a value. Joined concatenations read the codes."""
     codes = _codes(graph, value, found, scheme, name)
     joined = [use for use in readers if use.node.name in joins]
     for use in joined:
@@ -196,7 +196,7 @@ def _quantize_value(
 
 
 def _codes(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
-    """A value as 8 bits: what the new QuantizeLinear gives."""
+    """Quantises a value; returns the output of the new QuantizeLinear."""
     import onnx_ir as ir
 
     scale, zero = scale_and_zero_point(*_covered(found, scheme), signed=scheme.signed)
@@ -213,7 +213,7 @@ def _codes(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme,
 
 
 def _restored(graph: ir.Graph, codes: ir.Value, name: str, like: ir.Value | None = None) -> ir.Value:
-    """Codes in floating point, with the scale of the QuantizeLinear that made them, or made others."""
+    """Dequantises codes with the scale of the QuantizeLinear that computes them, or computes `like`."""
     import onnx_ir as ir
 
     maker = (like or codes).producer()
@@ -227,7 +227,7 @@ def _restored(graph: ir.Graph, codes: ir.Value, name: str, like: ir.Value | None
 
 
 def _restore_joined(graph: ir.Graph, node: ir.Node, factors: npt.NDArray[np.float64]) -> list[str]:
-    """Restores joined codes as if all had the largest scale; the weights of the layers behind make up for that.
+    """Dequantises joined codes with their largest scale. The weights of the next layers compensate for that.
 
     Returns:
         The names of these layers.
@@ -244,7 +244,7 @@ def _restore_joined(graph: ir.Graph, node: ir.Node, factors: npt.NDArray[np.floa
 
 
 def _scale(codes: ir.Value) -> float:
-    """Of the QuantizeLinear that makes codes."""
+    """The scale of the QuantizeLinear that computes codes."""
     maker = codes.producer()
     assert maker is not None
     assert maker.inputs[1] is not None
@@ -253,10 +253,10 @@ def _scale(codes: ir.Value) -> float:
 
 
 def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[Any]:
-    """What reads a value as 8 bits."""
+    """The uses of a value that read it in 8 bits."""
     maker = value.producer()
     if scheme.between and maker is not None and (maker.name in chosen or _behind_layer(maker, chosen)):
-        # What is computed in 8 bits exists in 8 bits alone: each user in floating point converts it.
+        # The result of a quantised node exists only in 8 bits; floating-point users dequantise it.
         return list(value.uses())
     return [use for use in value.uses() if use.node.name in chosen and not _is_weight_input(use)]
 
@@ -266,7 +266,7 @@ def _is_weight_input(use: Any) -> bool:
 
 
 def _behind_layer(node: ir.Node, chosen: Collection[str]) -> bool:
-    """A ReLU that a layer in 8 bits contains."""
+    """Whether a node is a ReLU that is fused with a quantised layer."""
     maker = node.inputs[0].producer() if node.op_type == "Relu" and node.inputs[0] is not None else None
     return maker is not None and maker.name in chosen
 
@@ -276,14 +276,14 @@ def _behind_layer(node: ir.Node, chosen: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class WeightCodes:
-    """Weights in 8 bits: `codes` int8, `scales` float32 for each channel along `axis`."""
+    """Weights in 8 bits: int8 `codes`, and float32 `scales` per channel along `axis`."""
 
     codes: npt.NDArray[np.int8]
     scales: npt.NDArray[np.float32]
     axis: int
 
     def error(self, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What rounding takes from the weights: w - scale * code."""
+        """The rounding error of the weights, w - scale * code."""
         shape = [1] * weights.ndim
         shape[self.axis] = -1
         result: npt.NDArray[np.float32] = weights - self.codes * self.scales.reshape(shape)
@@ -291,7 +291,7 @@ class WeightCodes:
 
 
 def weight_codes(weights: npt.NDArray[np.float32], axis: int) -> WeightCodes:
-    """Weights rounded to 8 bits, with a scale for each channel along an axis."""
+    """Rounds weights to 8 bits with a scale per channel along an axis."""
     others = tuple(i for i in range(weights.ndim) if i != axis % weights.ndim)
     largest = np.abs(weights).max(axis=others, keepdims=True)
     scales = np.maximum(largest / 127, np.finfo(np.float32).tiny).astype(np.float32)
@@ -300,7 +300,7 @@ def weight_codes(weights: npt.NDArray[np.float32], axis: int) -> WeightCodes:
 
 
 def output_axis(node: ir.Node) -> int:
-    """The axis of the output channels in the weights of a layer."""
+    """The output channel axis of the weights of a layer."""
     if node.op_type == "Conv":
         return 0
     if node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int():
@@ -326,10 +326,10 @@ def _store_weights(graph: ir.Graph, node: ir.Node, codes: WeightCodes) -> None:
 
 
 def correct_bias(graph: ir.Graph, node: ir.Node, codes: WeightCodes, means: npt.NDArray[np.float64]) -> bool:
-    """Adds to the bias what rounding the weights takes from the mean of each output channel; whether it could.
+    """Corrects the bias for the effect of rounding the weights; returns whether this was possible.
 
-    A layer is linear: the mean of its outputs changes by sum_k (w - w')[o, k] * mean(x_k), borders aside (M. Nagel et
-    al., "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019).
+    Except for borders, rounding changes the mean of output o by sum_k (w - w')[o, k] * mean(x_k). Source: M. Nagel et
+    al., `Data-Free Quantization Through Weight Equalization and Bias Correction`, ICCV 2019.
     """
     if node.op_type not in ("Conv", "Gemm") or channel_axis(node) not in (1, -1):
         return False

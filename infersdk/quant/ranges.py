@@ -1,4 +1,4 @@
-"""From what was observed of an activation to the range that 8 bits cover."""
+"""Selects the range of an activation from its observations."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 __all__ = ["PERCENTILE", "check_method", "scale_and_zero_point", "tensor_range"]
 
-#: Of values that are not clipped. Of the millions in an activation the rarest hundred-thousandth is left out.
+#: The default percentage of values that are not clipped.
 PERCENTILE = 99.999
-#: Candidates for an end of a range, as shares of the largest value.
+#: Candidates for the end of a range, as fractions of the maximum.
 _COARSE = np.concatenate([np.geomspace(1 / 64, 0.25, 7), np.linspace(0.3, 1, 15)])
-#: Bins beyond which neighbours are merged before the search: there are several for each of the 256 levels then.
+#: Neighbouring bins are merged before the search until no more are filled: several per level.
 _SEARCHED_BINS = 4096
 
 
 def check_method(method: str, percentile: float) -> Method:
-    """Returns the method. Raises ConfigError for an unknown one, or a percentile out of range."""
+    """Returns the method. Raises ConfigError if it is unknown, or if the percentile is out of range."""
     if method not in get_args(Method):
         raise ConfigError(f"unknown method {method!r}; use one of {', '.join(get_args(Method))}")
     if not 0 < percentile <= 100:
-        raise ConfigError(f"percentile is above 0 and at most 100, not {percentile!r}")
+        raise ConfigError(f"percentile must be above 0 and at most 100, not {percentile!r}")
     return cast("Method", method)
 
 
 def scale_and_zero_point(low: float, high: float, *, signed: bool) -> tuple[np.float32, int]:
-    """The scale, and the code of 0.
+    """The scale and zero point for a range.
 
     Args:
-        low, high: the range that the codes cover; it is widened to hold 0.
-        signed: int8 with zero point 0, whose range is symmetric; else uint8.
+        low, high: the range, which is extended to contain 0.
+        signed: whether codes are int8 with a symmetric range and zero point 0; otherwise uint8.
     """
     low, high = min(low, 0.0), max(high, 0.0)
     smallest = float(np.finfo(np.float32).tiny)
@@ -58,13 +58,13 @@ def tensor_range(
     percentile: float = PERCENTILE,
     function: Function | None = None,
 ) -> TensorRange:
-    """The range of an activation by a method.
+    """Selects the range of an activation with a method.
 
     Args:
-        ranges: of its channels.
-        histogram: of its values; `"minmax"` does without.
-        percentile: for that method.
-        function: what becomes of the values right away; `"mse"` looks at the error behind it.
+        ranges: the ranges of its channels.
+        histogram: the histogram of its values; not used by `"minmax"`.
+        percentile: the percentile for `"percentile"`.
+        function: the activation function after the values; `"mse"` minimises the error after it.
     """
     low, high = ranges.min, ranges.max
     threshold = ranges.absmax
@@ -88,17 +88,17 @@ def tensor_range(
 
 
 class _Search:
-    """The range with the least squared error, sum over the values of (f(Q(x)) - f(x))^2.
+    """Search for the range with the minimum squared error, the sum of (f(Q(x)) - f(x))^2 over the values.
 
-    It weighs what clipping costs against what coarse steps cost. Where a function follows, the error behind it counts:
-    a SiLU gives next to nothing for values far below 0, and codes for them would be wasted.
+    This balances the errors of clipping and of rounding. Errors count after the activation function f: for example, a
+    SiLU is nearly 0 for large negative values, which then need no codes.
     """
 
     def __init__(self, histogram: Histogram, ranges: ChannelRanges, function: Function | None) -> None:
         counts, values = histogram.counts, histogram.centres
         zero = len(counts) // 2
         counts = counts.copy()
-        counts[zero] -= min(ranges.zeros, int(counts[zero]))  # every range holds them without an error
+        counts[zero] -= min(ranges.zeros, int(counts[zero]))  # every range represents them exactly
         while np.count_nonzero(counts) > _SEARCHED_BINS:
             counts, values = counts.reshape(-1, 2).sum(1), values.reshape(-1, 2).mean(1)
         filled = counts > 0
@@ -108,7 +108,7 @@ class _Search:
         self._min, self._max, self._absmax = ranges.min, ranges.max, ranges.absmax
 
     def ends(self) -> tuple[float, float]:
-        """(low, high) of a range that need not be symmetric."""
+        """The best asymmetric range (low, high)."""
         low, high = min(self._min, 0.0), max(self._max, 0.0)
         for _ in range(2):
             if high > 0:
@@ -118,7 +118,7 @@ class _Search:
         return low, high
 
     def threshold(self) -> float:
-        """T of a range from -T to T."""
+        """The best T for a range from -T to T."""
         return _best(lambda end: self._error(-end, end, signed=True), self._absmax)
 
     def _error(self, low: float, high: float, *, signed: bool) -> float:
@@ -133,7 +133,7 @@ class _Search:
 
 
 def _best(error: Callable[[float], float], end: float) -> float:
-    """The share of `end` with the least error: candidates over the whole, then finer ones around the best."""
+    """The fraction of `end` with the minimum error, by a coarse and then a fine search."""
     shares: npt.NDArray[Any] = _COARSE
     result = [error(share * end) for share in shares]
     at = int(np.argmin(result))

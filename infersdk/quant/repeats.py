@@ -1,8 +1,7 @@
-"""Resizes that repeat each code, with the channels last.
+"""Rewrites a Resize that repeats 8-bit codes as an Expand with channels last.
 
-ONNX Runtime computes in 8 bits with the channels last, and there its Resize computes the position of each single code:
-four times as long as copying them takes. Where each row and each column is only repeated, an Expand copies all
-channels of a position at once.
+ONNX Runtime's Resize with channels last computes the source position of each code, which takes four times as long as
+copying. An Expand that repeats rows and columns copies all channels of a position at once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["repeats_of", "write_repeats"]
 
-#: Ways to find the source of a result, with the roundings that make a whole factor repeat it.
+#: Coordinate transformations with the rounding modes for which an integer scale repeats values.
 _REPEATING = {
     "asymmetric": {"floor"},
     "half_pixel": {"round_prefer_floor", "round_prefer_ceil"},
@@ -28,7 +27,7 @@ _REPEATING = {
 
 
 def repeats_of(node: ir.Node) -> tuple[int, ...] | None:
-    """How often a Resize repeats each value along each axis behind the channels; None for any other node."""
+    """The number of repetitions along each spatial axis of a Resize; None for other nodes."""
     attributes = node.attributes
     if node.op_type != "Resize" or len(node.inputs) < 3 or node.inputs[2] is None:
         return None
@@ -46,12 +45,12 @@ def repeats_of(node: ir.Node) -> tuple[int, ...] | None:
 
 
 def write_repeats(graph: ir.Graph, node: ir.Node, factors: tuple[int, ...]) -> None:
-    """Writes an Expand of codes in the place of a Resize between a DequantizeLinear and QuantizeLinears of its scale.
+    """Replaces a Resize between a DequantizeLinear and QuantizeLinears of the same scale by an Expand of codes.
 
-    The nodes of the graph are out of order behind this. Nothing happens where codes are not all that the Resize gives.
+    Does nothing if the Resize has other users. The nodes of the graph are not sorted afterwards.
 
     Args:
-        factors: how often each value is repeated, as `repeats_of` gives them.
+        factors: the number of repetitions from `repeats_of`.
     """
     restore = node.inputs[0].producer() if node.inputs[0] is not None else None
     result = node.outputs[0]
@@ -65,7 +64,7 @@ def write_repeats(graph: ir.Graph, node: ir.Node, factors: tuple[int, ...]) -> N
     last = build("Transpose", restore.inputs[0], perm=[0, *range(2, rank), 1], name="channels_last")
     spread = build("Unsqueeze", last, build.ints(range(2, 2 * len(factors) + 1, 2)))
     copies = build.ints(1, *((1, factor) for factor in factors), 1)
-    sizes = build("Mul", build("Shape", last), build.ints(1, factors, 1))  # not numbers: the model may be resized
+    sizes = build("Mul", build("Shape", last), build.ints(1, factors, 1))  # computed, so that the model can be resized
     codes = build(
         "Transpose", build("Reshape", build("Expand", spread, copies), sizes), perm=[0, rank - 1, *range(1, rank - 1)]
     )
@@ -80,7 +79,7 @@ def write_repeats(graph: ir.Graph, node: ir.Node, factors: tuple[int, ...]) -> N
 
 
 def _same_codes(restore: ir.Node, quantize: ir.Node) -> bool:
-    """Whether a QuantizeLinear gives the codes again that a DequantizeLinear takes."""
+    """Whether a QuantizeLinear has the scale and zero point of a DequantizeLinear."""
     for first, second in zip(restore.inputs[1:3], quantize.inputs[1:3], strict=True):
         arrays = [constant_tensor(value) for value in (first, second) if value is not None]
         if len(arrays) < 2 or None in arrays or not np.array_equal(arrays[0].numpy(), arrays[1].numpy()):

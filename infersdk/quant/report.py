@@ -1,4 +1,4 @@
-"""The report of a quantisation as one HTML page: what each layer costs and brings, and why it stays as it is."""
+"""The report of a quantisation as an HTML page: the error and time of each layer, and the reasons for FP32 layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["LayerRow", "TargetResult", "layer_rows", "quantization_report"]
 
 _INT8, _FLOATING = 0, 1
-#: Images that the errors of layers are measured on.
+#: The number of images for layer errors.
 _MEASURED = 4
 
 
@@ -34,11 +34,11 @@ class LayerRow:
     """A layer in the report.
 
     Attributes:
-        name, operator: of its node.
-        error: of its result if it alone is in INT8; None where it is not quantised.
-        low, high: what the codes of its input cover; None likewise.
-        fp32_ms, int8_ms: of the layer in the FP32 model and in the quantised one; None where the runtime does not tell.
-        reason: why it stays in floating point; "" where it does not.
+        name, operator: the name and operator of the node.
+        error: the error of its result if only this layer is in INT8; None if it is not quantised.
+        low, high: the range of its input; None if it is not quantised.
+        fp32_ms, int8_ms: the times in the FP32 and the quantised model; None if the runtime does not report them.
+        reason: the reason why it stays in floating point, or "".
     """
 
     name: str
@@ -53,12 +53,12 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class TargetResult:
-    """What a file for another target gives on its own backend.
+    """The measurements of a file for another target on its backend.
 
     Attributes:
-        target: its name.
-        agreement, speed: None where it cannot be made or run here.
-        reason: why not; "" where it can.
+        target: the name of the target.
+        agreement, speed: the results; None if the file cannot be created or run on this machine.
+        reason: the reason, or "".
     """
 
     target: str
@@ -70,20 +70,20 @@ class TargetResult:
 def quantization_report(
     work: Workflow, targets: Iterable[tuple[str, OpenWrapper]] = (), *, stage: Stage | None = None
 ) -> str:
-    """The report of a workflow that has run, as an HTML page.
+    """The report of a finished workflow as an HTML page.
 
     Args:
-        work: whose layers are measured with some of its images.
-        targets: other targets, each with what makes a wrapper on its backend: what they would give is measured, too.
-        stage: shows the steps.
+        work: the workflow, whose layers are measured with some of its images.
+        targets: other targets to compare, each with a function that opens a wrapper on its backend.
+        stage: shows the progress.
 
     Raises:
-        ConfigError: nothing was measured, for want of images.
+        ConfigError: the workflow has not run or has no images.
         BackendUnavailableError: Jinja2 or vl-convert is not installed.
     """
     require_packages()
     if work.table is None or work.made is None or not work.compared:
-        raise ConfigError("a report needs a workflow that has run, and images to measure layers with")
+        raise ConfigError("a report needs a finished workflow with images")
     show = stage or silent_stage
     with show("measuring layers"):
         rows = layer_rows(work)
@@ -103,7 +103,7 @@ def quantization_report(
 
 
 def layer_rows(work: Workflow) -> list[LayerRow]:
-    """A row for each layer of the model, in order; it is measured now."""
+    """Measures the layers of the model; returns a row for each."""
     assert work.table is not None
     reasons = {**work.planned.left, **dict.fromkeys(work.planned.excluded, "it is excluded")}
     final = work.planned
@@ -125,7 +125,7 @@ def layer_rows(work: Workflow) -> list[LayerRow]:
 
 
 def _other_target(work: Workflow, target: str, open_wrapper: OpenWrapper) -> TargetResult:
-    """Quantises for another target by the method that was chosen, and compares that with FP32 on its backend."""
+    """Quantises for another target with the selected method and compares the result with FP32 on its backend."""
     candidate = work.choice.candidate if work.choice else work.candidates[0]
     try:
         other = Workflow(
@@ -154,11 +154,14 @@ def _tiles(work: Workflow) -> list[dict[str, str]]:
     if work.agreement is not None:
         count = f"{len(work.compared)} images"
         tiles.append(_tile("results agree with FP32", f"{work.agreement.percent:.1f}", "%", count))
-        tiles.append(_tile("scores shift by", f"{work.agreement.score_shift:+.4f}", "", "mean of what was matched"))
+        if work.agreement.shifts:
+            tiles.append(
+                _tile("scores shift by", f"{work.agreement.score_shift:+.4f}", "", "mean over matched results")
+            )
     if (speed := work.speed) is not None:
         label = f"FP32 {speed.fp32:.2f} ms, INT8 {speed.int8:.2f} ms on {speed.backend}, {speed.device}"
         if work.decode_heads is not None and "native" in work.decode_heads:
-            label += "; boxes are decoded natively, which is not in these times"
+            label += "; without the native decoding of boxes"
         tiles.append(_tile("speed", f"{speed.ratio:.2f}", "times FP32", label))
     if work.choice is not None:
         agreements = work.choice.agreements.items()
@@ -185,8 +188,8 @@ def _errors(rows: Sequence[LayerRow]) -> dict[str, Any] | None:
     ]  # fmt: skip
     return {
         "title": "Error of each layer",
-        "text": "What INT8 does to the layer's own result, on a logarithmic axis. A large error matters where results "
-        "depend on the layer: which layers stay in floating point is decided by the results.",
+        "text": "The error of the layer's result in INT8, on a logarithmic axis. Which layers stay in floating point "
+        "depends on the results of the model, not on these errors.",
         "svg": draw("columns", {"columns": columns}, scales={"y": "log"}, x_title="layer", y_title="Σ(y−y′)² / Σy²"),
         "legend": [("in INT8", _INT8), ("left in floating point for the limits", _FLOATING)],
     }
@@ -206,8 +209,8 @@ def _times(rows: Sequence[LayerRow]) -> dict[str, Any] | None:
         return None
     return {
         "title": "Time of each layer",
-        "text": "By the runtime's own profile. What it fuses counts for the layer that it is fused with, so "
-        "that a layer may show no time.",
+        "text": "Times from the profile of the runtime. Fused layers count for one of them, so a layer may show no "
+        "time.",
         "svg": draw("columns", {"columns": columns}, groups=2, x_title="layer", y_title="ms"),
         "legend": [("FP32", 2), ("quantised", _INT8)],
     }
@@ -227,7 +230,7 @@ def _front(work: Workflow) -> dict[str, Any] | None:
     ]  # fmt: skip
     return {
         "title": "Agreement for the time it costs",
-        "text": "Each point is a file with so many layers in floating point; none that was tried beats it in both.",
+        "text": "Each point is a file with that number of layers in floating point; no tried file is better in both.",
         "svg": draw(
             "scatter", {"points": points}, scales={"x": "linear", "y": "linear"}, height=240, air=0.05, y_air=0.005,
             y_limit=100.0, x_title="ms more than with all layers in INT8", y_title="agreement with FP32, %",
@@ -264,7 +267,8 @@ def _target_row(found: TargetResult) -> dict[str, str]:
     if found.agreement is None:
         return {"target": found.target, "agreement": "–", "shift": "–", "speed": "–", "note": found.reason}
     speed = f"{found.speed.ratio:.2f}" if found.speed else "–"
+    shift = f"{found.agreement.score_shift:+.4f}" if found.agreement.shifts else "–"
     return {
         "target": found.target, "agreement": f"{found.agreement.percent:.1f} %",
-        "shift": f"{found.agreement.score_shift:+.4f}", "speed": speed, "note": found.reason,
+        "shift": shift, "speed": speed, "note": found.reason,
     }  # fmt: skip

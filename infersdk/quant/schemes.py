@@ -1,22 +1,20 @@
-"""What each backend wants of an INT8 file: signs, where values are quantised, and which layers gain nothing by it.
+"""The quantisation schemes of the targets, which `--target` selects.
 
-`--target` names one of these. They come from how the runtimes compute, and hold for every model:
+They follow from the properties of the runtimes and are valid for all models:
 
-- x86 processors multiply unsigned activations by signed weights, and a range with a zero point of its own uses all 256
-  codes where values lie mostly on one side of 0, as behind a SiLU. TensorRT takes only signed ones with zero point 0.
-- OpenVINO and TensorRT fuse what stands between layers into the layers themselves, in floating point. So quantising
-  what enters a layer is enough. ONNX Runtime computes a layer in 8 bits only if its result is quantised, too, and
-  whatever stands between two layers goes back to floating point unless it is quantised as well. A matrix product in 8
-  bits may give floating point, and so may a convolution that is written as one.
-- OpenVINO pools and concatenates in 8 bits if the quantiser stands in front; TensorRT moves quantisers by itself.
-- A depthwise convolution reads more than it computes. In 8 bits it is hardly faster, and one scale for channels that
-  share nothing loses most.
-- ONNX Runtime computes a SiLU in 8 bits in two steps over all values, which take longer than its one in floating point.
-  A layer gains more than that only if it sums up many products for each value. So from the image on layers stay in
-  floating point up to the first that does; a layer behind that would cost two conversions. A convolution of 3x3 over 16
-  channels gains a fifth, which is what the conversion of its input costs if that has twice the width and height.
-- At the end it is the same: depthwise convolutions take twice as long in 8 bits, and what follows them up to the tail
-  gains little.
+- x86 processors multiply unsigned activations by signed weights. With a zero point, asymmetric values, as after a SiLU,
+  use all 256 codes. TensorRT supports only signed activations with zero point 0.
+- OpenVINO and TensorRT fuse operators between layers into the layers, in floating point, so only the inputs of layers
+  have to be quantised.
+- ONNX Runtime computes a layer in 8 bits only if its result is quantised too, and operators between layers only if they
+  are quantised. A matrix product is an exception: its result may be floating point.
+- OpenVINO pools and concatenates in 8 bits if the quantiser comes before; TensorRT moves quantisers itself.
+- Depthwise convolutions are limited by memory, hardly faster in 8 bits, and lose most accuracy.
+- ONNX Runtime computes a SiLU in 8 bits in two steps, which take longer than one step in floating point. Only layers
+  with many products per value outweigh this. The layers before the first such layer stay in floating point, since later
+  exceptions would need two conversions. For a 3x3 convolution over 16 channels, gain and conversion cost are equal.
+- The same applies at the end of a model: depthwise convolutions take twice as long in 8 bits, and the layers after them
+  gain little.
 - TensorRT-RTX 1.6 has no INT8 convolutions.
 """
 
@@ -32,7 +30,7 @@ from ..errors import ConfigError
 
 __all__ = ["SCHEMES", "WEIGHTED", "Scheme", "find_scheme", "scheme_of_backend"]
 
-#: Operators with weights: what INT8 is for.
+#: Operators with weights.
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
@@ -41,21 +39,21 @@ class Scheme:
     """How a model is quantised for a backend.
 
     Attributes:
-        name: what `--target` calls it.
-        signed: activations are int8 with zero point 0; else uint8 with a zero point.
-        between: what stands between layers is quantised, too; else only what enters them.
-        moves: quantisers stand in front of what only moves values, such as a pooling of maxima or a concatenation.
-        float_results: a layer may be INT8 while its result stays in floating point.
-        products: convolutions of one position that give floating point are written as matrix products, which may be
-            INT8 without `float_results`.
-        joins: codes of several scales are concatenated for convolutions.
-        repeats: a Resize that repeats codes is written as an Expand, with the channels last.
-        levels: levels of a detector that are transposed are joined with the channels last.
+        name: the name of the target.
+        signed: activations are int8 with zero point 0; otherwise uint8 with a zero point.
+        between: operators between layers are quantised too; otherwise only the inputs of layers.
+        moves: quantisers are moved before operators that only move values, such as MaxPool and Concat.
+        float_results: a layer may be INT8 with a floating-point result.
+        products: 1 x 1 convolutions with floating-point results become matrix products, which may be INT8 without
+            `float_results`.
+        joins: codes with different scales are concatenated for convolutions.
+        repeats: a Resize that repeats codes becomes an Expand with channels last.
+        levels: transposed levels of a detector are joined with channels last.
         depthwise: depthwise convolutions are quantised.
-        least_products: a layer that sums up fewer products for each value of its result stays in floating point if all
-            layers before it do.
-        least_last_products: likewise if all layers behind it sum up fewer than `least_products`; these then do, too.
-        operators: those with weights that are quantised.
+        least_products: a layer with fewer products per value stays in floating point if all layers before it do.
+        least_last_products: a layer with fewer products per value stays in floating point if no later layer has
+            `least_products`; so do all layers after it.
+        operators: the operators with weights that are quantised.
     """
 
     name: str
@@ -74,11 +72,11 @@ class Scheme:
 
     @property
     def dtype(self) -> type[np.int8 | np.uint8]:
-        """Of quantised activations."""
+        """The type of quantised activations."""
         return np.int8 if self.signed else np.uint8
 
 
-#: By name, which is that of a backend. `portable` runs on every backend, with unsigned activations on x86.
+#: The schemes by the name of their target: a backend, or `portable`, which runs on every backend.
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         scheme.name: scheme
@@ -95,19 +93,13 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         )
     }
 )  # fmt: skip
-_BACKENDS = {
-    "onnxruntime": "onnxruntime",
-    "openvino": "openvino",
-    "tensorrt": "tensorrt",
-    "tensorrt-rtx": "tensorrt-rtx",
-}
 
 
 def find_scheme(target: str | Scheme) -> Scheme:
-    """The scheme of a name; a `Scheme` is returned as it is.
+    """The scheme with a name; a `Scheme` is returned unchanged.
 
     Raises:
-        ConfigError: there is no scheme of that name.
+        ConfigError: there is no scheme with that name.
     """
     if isinstance(target, Scheme):
         return target
@@ -117,5 +109,5 @@ def find_scheme(target: str | Scheme) -> Scheme:
 
 
 def scheme_of_backend(backend: str) -> Scheme:
-    """The scheme that suits a backend best; `portable` for one that is not known here."""
+    """The scheme of a backend; `portable` for unknown backends."""
     return SCHEMES.get(backend, SCHEMES["portable"])

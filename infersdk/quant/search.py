@@ -1,4 +1,4 @@
-"""Which layers are worth leaving in floating point: accuracy for the time that it costs."""
+"""Searches for layers to keep in floating point, by accuracy gained per time."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchReport", "Step", "search"]
 
-#: Groups of neighbouring layers that are tried first.
+#: The number of groups of neighbouring layers to start with.
 _GROUPS = 8
-#: A layer that is as fast in floating point still costs the conversions around it: this share of its time.
+#: The minimum cost of a layer in floating point, as a fraction of its time: the conversions around it.
 _CONVERSIONS = 0.1
-#: Halves of a group that each give less than this share of what the group gives only help together.
+#: A group is not divided if each half gains less than this fraction of the gain of the group.
 _TOGETHER = 0.6
 
-#: Milliseconds of each layer in FP32 and in INT8.
+#: The milliseconds of each layer in FP32 and in INT8.
 Times = tuple[Mapping[str, float], Mapping[str, float]]
-#: Is called after each file that was tried, with how many were.
+#: Called after each tried file with their number.
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Step:
-    """A file that was tried.
+    """A tried file.
 
     Attributes:
-        floating: the layers that it has in floating point beyond those of the plan.
-        agreement: of its results with FP32.
-        cost: milliseconds more than without, by the times of its layers; None where they are not known.
+        floating: the layers in floating point in addition to those of the plan.
+        agreement: the agreement of its results with FP32.
+        cost: the additional milliseconds, by the times of the layers; None if unknown.
     """
 
     floating: tuple[str, ...]
@@ -48,19 +48,19 @@ class Step:
 
     @property
     def percent(self) -> float:
-        """How far its results agree with FP32."""
+        """The agreement with FP32 in per cent."""
         return self.agreement.percent
 
 
 @dataclass(frozen=True)
 class SearchReport:
-    """What the search has found.
+    """The result of a search.
 
     Attributes:
-        exclude: names of the layers to leave in floating point.
-        agreement: of the model with these in floating point.
-        steps: what was tried, in order.
-        reached: whether the limits are kept.
+        exclude: the names of the layers to keep in floating point.
+        agreement: the agreement of the model with these layers in floating point.
+        steps: the tried files in order.
+        reached: whether the limits are met.
     """
 
     exclude: tuple[str, ...]
@@ -70,9 +70,9 @@ class SearchReport:
 
     @property
     def front(self) -> tuple[Step, ...]:
-        """The steps that no other one beats in both agreement and cost, the cheapest first.
+        """The Pareto-optimal steps by agreement and cost, the cheapest first.
 
-        Where the times are not known, the number of layers counts as the cost.
+        If times are unknown, the number of layers is the cost.
         """
         ranked = sorted(
             self.steps, key=lambda step: (len(step.floating) if step.cost is None else step.cost, -step.percent)
@@ -92,9 +92,9 @@ def check_limits(max_drop: float, max_score_shift: float | None) -> None:
         ConfigError: a limit is not a number in its range.
     """
     if not 0 <= max_drop <= 100:
-        raise ConfigError(f"max_drop is a number of per cent from 0 to 100, not {max_drop!r}")
+        raise ConfigError(f"max_drop must be a percentage from 0 to 100, not {max_drop!r}")
     if max_score_shift is not None and not max_score_shift >= 0:
-        raise ConfigError(f"max_score_shift is a number from 0, not {max_score_shift!r}")
+        raise ConfigError(f"max_score_shift must be a number from 0, not {max_score_shift!r}")
 
 
 def search(
@@ -109,26 +109,26 @@ def search(
     max_layers: int | None = None,
     progress: Progress | None = None,
 ) -> SearchReport:
-    """Finds layers to leave in floating point for results that agree with FP32 to within `max_drop`.
+    """Finds layers to keep in floating point so that the agreement with FP32 is within `max_drop` of 100 %.
 
-    Few layers cost most, and which they are shows in the results alone: what a layer does to its own output says little
-    of what that does behind it. So neighbouring layers are left out together, and the group that gains most for the
-    time it costs is halved until one layer remains, or the halves only help together; then the next group, until the
-    drop is within the limit.
+    Few layers cause most of the error, and the errors of single layers do not show which. The search therefore measures
+    the results of the model with groups of neighbouring layers in floating point. It divides the group with the largest
+    gain per time in halves until one layer remains, or until the halves help only together. This is repeated until the
+    limits are met.
 
     Args:
-        planned, table: as `quantize` takes them.
-        measure: says how far the results of a model file agree with FP32.
-        max_drop: per cent that the agreement may be below 100.
-        whole: the agreement with no layer left out, if it is known.
-        max_score_shift: by how much scores may change on average; None is no limit.
-        times: gives the milliseconds of each layer in FP32 and in INT8, as `layer_times` has them; None where they are
-            not known. It is called if the first file does not keep the limits.
-        max_layers: at most so many layers stay in floating point; half of them if not given.
-        progress: is called after each file.
+        planned, table: as in `quantize`.
+        measure: measures the agreement of a model file with FP32.
+        max_drop: the maximum drop of the agreement below 100, in per cent.
+        whole: the agreement without further layers in floating point, if known.
+        max_score_shift: the maximum mean change of scores; None means no limit.
+        times: returns the times of `layer_times` for FP32 and INT8, or None if unknown. It is called if the first file
+            does not meet the limits.
+        max_layers: the maximum number of layers in floating point; half of all layers by default.
+        progress: called after each file.
 
     Raises:
-        ConfigError: a drop that is not a number from 0 to 100, or a shift below 0.
+        ConfigError: `max_drop` is not from 0 to 100, or `max_score_shift` is negative.
     """
     check_limits(max_drop, max_score_shift)
     costs: dict[str, float] = {}
@@ -172,7 +172,7 @@ def search(
 def _most_worthwhile(
     planned: Plan, base: Step, attempt: Callable[[Sequence[str]], Step], costs: Mapping[str, float], limit: int
 ) -> tuple[str, ...]:
-    """The group of layers that gains most for the time it costs, as small as it can be."""
+    """The smallest group of layers with the largest gain per time."""
     rest = [name for name in planned.layers if name not in base.floating]
     whole = sum(costs.values())
 
@@ -180,7 +180,7 @@ def _most_worthwhile(
         return attempt((*base.floating, *group)).percent - base.percent
 
     def worth(group: Sequence[str]) -> float:
-        # A hundredth of the whole time is the least that counts: below it only the gain decides.
+        # Costs below a hundredth of the total hardly count, so that the gain decides.
         return gain(group) / (sum(costs[name] for name in group) + 0.01 * whole)
 
     size = -(-len(rest) // _GROUPS)
@@ -197,7 +197,7 @@ def _most_worthwhile(
 
 
 def _cost(name: str, times: Times | None) -> float:
-    """Milliseconds that a layer costs in floating point; one for each where that is not known."""
+    """The additional milliseconds of a layer in floating point; 1 if times are unknown."""
     if times is None:
         return 1.0
     fp32, int8 = times

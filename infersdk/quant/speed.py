@@ -1,4 +1,4 @@
-"""The speed of two models side by side."""
+"""Compares the speed of two models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..registry import load
+from ..loading.registry import load
 
 if TYPE_CHECKING:
     import os
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Speed", "compare_runs", "compare_speed"]
 
-#: Rounds that are measured at least, however long they take.
-_LEAST_ROUNDS = 5
+#: The minimum number of measured rounds.
+_MIN_ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Milliseconds a run of two models on one backend of this machine: medians of runs that took turns."""
+    """The median milliseconds of runs of two models in turns on one backend."""
 
     backend: str
     device: str
@@ -35,7 +35,7 @@ class Speed:
 
     @property
     def ratio(self) -> float:
-        """How many times faster INT8 is; below 1 it is slower."""
+        """The speed-up of INT8; below 1 it is slower."""
         return self.fp32 / self.int8
 
 
@@ -49,22 +49,22 @@ def compare_speed(
     seconds: float = 1.0,
     **options: Any,
 ) -> Speed:
-    """Runs two models in turns on the same data, so that what else the machine does falls on both.
+    """Runs two models in turns on the same data, so that other load on the machine affects both.
 
     Args:
         fp32, int8: the model files.
-        inputs: arrays by input name; the first is used.
-        backend, options: as `infersdk.load()` takes them.
-        rounds: runs of each model at most, after two that are not counted.
-        seconds: after which no further round begins, once there are five.
+        inputs: arrays by input name; only the first item is used.
+        backend, options: as in `infersdk.load()`.
+        rounds: the maximum number of rounds, after a warm-up.
+        seconds: the time limit, once there are five rounds.
 
     Raises:
         InputError: there is no data.
-        BackendError, ModelError: a model does not load there.
+        BackendError, ModelError: a model cannot be loaded.
     """
     feeds = next(iter(inputs), None)
     if feeds is None:
-        raise InputError("there is no data to measure the speed with")
+        raise InputError("there is no data to measure the speed with; give at least one sample")
     with load(fp32, backend, **options) as plain, load(int8, backend, **options) as quantized:
         return compare_runs(plain, quantized, feeds, rounds=rounds, seconds=seconds)
 
@@ -72,12 +72,12 @@ def compare_speed(
 def compare_runs(
     fp32: Infer, int8: Infer, feeds: Mapping[str, npt.NDArray[Any]], *, rounds: int = 20, seconds: float = 1.0
 ) -> Speed:
-    """The same for two models that are loaded.
+    """`compare_speed` for two loaded models.
 
     Args:
-        fp32, int8: on one backend and device.
+        fp32, int8: the models, on one backend and device.
         feeds: arrays by input name.
-        rounds, seconds: as `compare_speed` takes them.
+        rounds, seconds: as in `compare_speed`.
     """
     times: tuple[list[float], list[float]] = ([], [])
     for infer in (fp32, int8):
@@ -89,7 +89,7 @@ def compare_runs(
             infer.forward()
             if number:
                 spent.append(perf_counter() - start)
-        if number >= _LEAST_ROUNDS and perf_counter() - began > seconds:
+        if number >= _MIN_ROUNDS and perf_counter() - began > seconds:
             break
     first, second = (statistics.median(spent) * 1e3 for spent in times)
     return Speed(fp32.backend, str(fp32.device), first, second)

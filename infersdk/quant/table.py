@@ -1,4 +1,4 @@
-"""The calibration table: what was learnt from the data, as JSON to be read and reused, and TensorRT's form of it."""
+"""The calibration table, as a JSON file or a TensorRT calibration cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from .._files import atomic_write, read_regular
+from ..core.files import atomic_write, read_regular
 from ..errors import CalibrationError
 from ..graph.digest import model_digest
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CalibrationTable", "Method", "TensorRange", "read_tensorrt_cache"]
 
-#: The largest file of a table, in bytes.
+#: The maximum file size in bytes.
 MAX_BYTES = 64 << 20
 
 Method = Literal["mse", "entropy", "minmax", "percentile"]
@@ -29,10 +29,10 @@ class TensorRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The range of one activation.
 
     Attributes:
-        min, max: the values seen.
-        low, high: what uint8 codes cover; beyond it values are clipped. It holds 0.
-        threshold: T of int8 codes, which cover -T to T; their scale is T / 127.
-        mean: of each channel; [] where it is not known.
+        min, max: the range of the observed values.
+        low, high: the range of uint8 codes, which contains 0. Values beyond it are clipped.
+        threshold: T for int8 codes with the range -T to T and the scale T / 127.
+        mean: the mean of each channel; [] if unknown.
     """
 
     min: float
@@ -44,18 +44,20 @@ class TensorRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.threshold) and self.threshold > 0):
-            raise ValueError(f"threshold is {self.threshold!r}; it must be finite and above 0")
+            raise ValueError(f"threshold must be finite and above 0, not {self.threshold!r}")
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= 0 <= self.high != self.low):
-            raise ValueError(f"the range is {self.low!r} to {self.high!r}; it must be finite, hold 0, and have a width")
+            raise ValueError(
+                f"the range must be finite, contain 0 and not be empty; it is {self.low!r} to {self.high!r}"
+            )
 
     @classmethod
     def symmetric(cls, threshold: float) -> TensorRange:
-        """A range of which T alone is known."""
+        """A range from -threshold to threshold."""
         return cls(min=-threshold, max=threshold, low=-threshold, high=threshold, threshold=threshold)
 
     @property
     def scale(self) -> float:
-        """Of int8 codes."""
+        """The scale of int8 codes."""
         return self.threshold / 127
 
 
@@ -63,13 +65,13 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The ranges of a model's activations.
 
     Attributes:
-        model: SHA-256 of the model that it is for; "" where that is not known, as of a TensorRT cache.
-        name: of the model's file.
-        method: how the ranges were chosen.
-        percentile: of that method; None for others.
-        bias_correction: whether biases shall make up for the rounding of weights.
-        samples: how many images, or rows of arrays, were observed.
-        tensors: by name of the activation.
+        model: the SHA-256 digest of the model; "" if unknown, as for a TensorRT cache.
+        name: the name of the model file.
+        method: the calibration method.
+        percentile: the percentile of that method; None for other methods.
+        bias_correction: whether to correct biases for the rounding of weights.
+        samples: the number of images, or of rows of arrays.
+        tensors: the ranges by name of the activation.
     """
 
     format: Literal["infersdk calibration 1"] = "infersdk calibration 1"
@@ -82,15 +84,15 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     tensors: dict[str, TensorRange]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it as JSON. Raises OutputError."""
+        """Writes the table as JSON. Raises OutputError."""
         atomic_write(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CalibrationTable:
-        """Reads what `save` wrote, or a TensorRT calibration cache.
+        """Reads a table that `save` wrote, or a TensorRT calibration cache.
 
         Raises:
-            CalibrationError: there is no such file, or it is damaged.
+            CalibrationError: the file does not exist or is not valid.
         """
         data = _read(path)
         if re.match(rb"TRT-\S*Calibration", data):
@@ -112,32 +114,31 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Raises CalibrationError unless there is a range for each of these activations."""
         if missing := [name for name in tensors if name not in self.tensors]:
             raise CalibrationError(
-                f"the table has no range for {missing[0]!r} ({len(missing)} are missing, {len(self.tensors)} are "
-                "there); it is of another model or another version of it, or was made for another target: calibrate "
-                "again"
+                f"the table has no range for {missing[0]!r} ({len(missing)} missing, {len(self.tensors)} present); it "
+                "is for another model, another version of the model, or another target; calibrate again"
             )
 
     def save_tensorrt_cache(self, path: str | os.PathLike[str], version: str = "10000") -> None:
-        """Writes TensorRT's text form: a header, then `name: scale` with the bits of a float32, big-endian, in hex.
+        """Writes a TensorRT cache: a header, then `name: scale`, with scales as big-endian float32 in hex.
 
         Args:
             path: the file.
-            version: of TensorRT, as its caches have it: 8601 is 8.6.1, 101300 is 10.13.0.
+            version: the TensorRT version in the notation of its caches: 8601 is 8.6.1, 101300 is 10.13.0.
         """
         kind = "MinMaxCalibration" if self.method == "minmax" else "EntropyCalibration2"
         lines = [f"TRT-{version}-{kind}"]
         for name, result in self.tensors.items():
             if "\n" in name:
-                raise CalibrationError(f"{name!r} has a line break, which a TensorRT cache cannot hold")
+                raise CalibrationError(f"{name!r} has a line break, which a TensorRT cache cannot contain")
             lines.append(f"{name}: {struct.pack('>f', result.scale).hex()}")
         atomic_write(path, "\n".join([*lines, ""]).encode())
 
 
 def read_tensorrt_cache(path: str | os.PathLike[str]) -> CalibrationTable:
-    """The ranges in a TensorRT calibration cache. It does not say which model it is for.
+    """Reads a TensorRT calibration cache, which does not identify its model.
 
     Raises:
-        CalibrationError: there is no such file, or it is damaged.
+        CalibrationError: the file does not exist or is not valid.
     """
     text = _read(path).decode("utf-8", "replace")
     header, *lines = text.splitlines() or [""]

@@ -1,4 +1,4 @@
-"""From an FP32 model and images to the best INT8 file for a backend: all steps in their order."""
+"""The quantisation workflow: calibration, selection of a method, search of layers, and comparison with FP32."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..accuracy.agreement import Agreement, agreement, can_compare
-from ..errors import CalibrationError, ConfigError
+from ..accuracy.agreement import Agreement, agreement
+from ..errors import CalibrationError, ConfigError, UnsupportedModelError
 from ..graph.files import write_model
 from .choose import CANDIDATES, ENOUGH, Candidate, Choice, choose
 from .inputs import ImageInputs
@@ -32,33 +32,33 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_DROP", "OpenWrapper", "Stage", "Workflow", "silent_stage"]
 
-#: Images that results are compared on, at most.
+#: The maximum number of images to compare results on.
 _COMPARED = 32
-#: With fewer images than this none is kept apart: all of them calibrate, and are compared on.
-_FEW = 32
-#: One image in so many is kept apart, at least.
+#: With fewer images, all are used for both calibration and comparison.
+_MIN_TO_SPLIT = 32
+#: The minimum interval of images that are reserved for comparison.
 _ONE_IN = 5
 
-#: Seconds after which the speed is known well enough.
+#: The time limit of a speed measurement in seconds.
 _SPEED_SECONDS = 0.3
 
-#: By how many per cent results may differ from FP32 before layers are left in floating point. Boxes of low scores count
-#: as well: detectors that agreed by 93 % lost .007 of mAP, by 81 % .012, and by 46 % .09.
+#: The default maximum drop of the agreement with FP32, in per cent. Boxes with low scores count too: detectors lost
+#: .007 mAP at 93 % agreement, .012 at 81 %, and .09 at 46 %.
 MAX_DROP = 25.0
 
 
-#: Makes the wrapper of a model file, for a `with` statement.
+#: Opens the wrapper of a model file, for a `with` statement.
 OpenWrapper = Callable[[Path], "VisionModel[Any]"]
 
 
 class Stage(Protocol):
-    """Shows a step: `with stage("calibrating", 40) as advance: advance(3)`."""
+    """Shows the progress of a step: `with stage("calibrating", 40) as advance: advance(3)`."""
 
     def __call__(self, title: str, total: float = 1.0) -> AbstractContextManager[Callable[[float], None]]: ...
 
 
 class Workflow:
-    """Quantises a model for a backend, and measures what that costs and brings.
+    """Quantises a model for a backend and measures the agreement and speed.
 
     ::
 
@@ -66,35 +66,35 @@ class Workflow:
         work.run("yolov5n.int8.onnx")
         work.agreement.percent, work.agreement.score_shift, work.speed.ratio
 
-    Some of the images are kept apart while candidates are compared, so that none is judged by what it was made of. The
-    ranges of the file are then of all images.
+    Candidates are calibrated on some of the images and compared on the others. The final ranges are those of all
+    images.
 
     Args:
         model: an ONNX file in FP32.
-        images: what the wrapper takes; [] if `table` is given and nothing is to be measured.
-        open_wrapper: makes the wrapper of a model file on the backend that matters.
-        target: what the file is for: `"onnxruntime"`, `"openvino"`, `"tensorrt"` or `"portable"`.
-        method: how ranges are chosen, see `calibrate`; `"auto"` compares `CANDIDATES`.
-        percentile: for that method.
-        bias_correction: as `quantize` takes it; None leaves it to `"auto"`, and is True for other methods.
-        exclude: names of nodes that stay in floating point.
-        max_drop: per cent by which results may differ from FP32. Where they differ by more, layers are left in floating
-            point until they do not. 100 leaves none.
-        max_score_shift: by how much scores may change on average, likewise; None is no limit.
-        table: ranges that are known already.
+        images: images for the wrapper; [] if `table` is given and nothing is measured.
+        open_wrapper: opens the wrapper of a model file on the backend of the target.
+        target: `"onnxruntime"`, `"openvino"`, `"tensorrt"`, `"tensorrt-rtx"` or `"portable"`.
+        method: the calibration method, see `calibrate`; `"auto"` compares `CANDIDATES`.
+        percentile: the percentile for `"percentile"`.
+        bias_correction: as in `quantize`. By default, `"auto"` decides, and other methods use it.
+        exclude: the names of nodes that stay in floating point.
+        max_drop: the maximum drop of the agreement with FP32, in per cent. If it is larger, layers are kept in floating
+            point. 100 disables this.
+        max_score_shift: the maximum mean change of scores, with the same effect; None means no limit.
+        table: an existing calibration table.
 
     Attributes:
-        planned: what is quantised, by the target and `exclude`.
-        seen, choice, table, search, made, agreement, speed: the result of each step; None before it.
-        decode_heads: what decoded the boxes, `"native"` or `"graph"`, of the FP32 model and of the file. The runs that
-            `speed` compares are without what is native. None before, and for wrappers that do not tell these apart.
+        planned: the quantisation plan for the target and `exclude`.
+        seen, choice, table, search, made, agreement, speed: the results of the steps; None before.
+        decode_heads: where the boxes of the FP32 and the quantised model are decoded, `"native"` or `"graph"`. `speed`
+            excludes native decoding. None before, and for wrappers without this distinction.
         model: the path of the model.
-        images: all of them.
-        compared: the images that results are compared on.
+        images: all images.
+        compared: the images for comparison.
 
     Raises:
-        ConfigError: an unknown method or target, or a percentile or a limit out of range.
-        CalibrationError: there are too few images, or the table is of another model.
+        ConfigError: the method or target is unknown, or a percentile or limit is out of range.
+        CalibrationError: there are too few images, or the table is for another model.
         ModelError, BackendUnavailableError: as `plan`.
     """
 
@@ -121,7 +121,7 @@ class Workflow:
         elif len(images) < MIN_SAMPLES:
             check_samples(len(images))
         if max_score_shift is not None and not images:
-            raise ConfigError(f"max_score_shift={max_score_shift:g} needs images to compare results on; there are 0")
+            raise ConfigError(f"max_score_shift={max_score_shift:g} needs images to compare results on; give some")
         self.model, self.images, self.open_wrapper = Path(model), list(images), open_wrapper
         self._max_drop, self._max_score_shift = max_drop, max_score_shift
         self._kept, self.compared = _split(images)
@@ -136,40 +136,40 @@ class Workflow:
         self._reference: list[Any] = []
 
     def run(self, output: str | os.PathLike[str], *, stage: Stage | None = None) -> QuantizedGraph:
-        """All steps. Raises what calibration, the backend and writing raise."""
+        """Runs all steps. Raises the errors of calibration, the backend and writing."""
         show = stage or silent_stage
         if not self.compared:
             return self.write(output)
         with self.open_wrapper(self.model) as wrapper:
             self._reference = _results(wrapper, self.compared)
-            comparable = can_compare(self._reference[0])
-            if self._max_score_shift is not None and not comparable:
+            identity = _identity(self._reference[0])
+            if self._max_score_shift is not None and (identity is None or not identity.shifts):
                 raise ConfigError(
-                    f"results of {type(self._reference[0]).__name__} have no scores to limit; leave out "
+                    f"results of {type(self._reference[0]).__name__} have no scores; remove "
                     f"max_score_shift={self._max_score_shift:g}"
                 )
             first = self._calibrate(wrapper, show) if self.table is None else None
-            self._write_measured(wrapper, output, show, first, comparable=comparable)
+            self._write_measured(wrapper, output, show, first, comparable=identity is not None)
         assert self.made is not None
         return self.made
 
     def write(self, output: str | os.PathLike[str]) -> QuantizedGraph:
-        """Writes the file with what is known so far."""
+        """Writes the file with the present table and search result."""
         if self.table is None:
-            raise CalibrationError("there is no calibration table yet; run the workflow, or give a table")
+            raise CalibrationError("there is no calibration table; run the workflow or give a table")
         left = self.search.exclude if self.search else ()
         self.made = quantize(self.planned, output, self.table, exclude=left)
         return self.made
 
     def measure(self, path: Path) -> Agreement:
-        """How far the results of a model file agree with FP32 on the images that are compared."""
+        """The agreement of a model file with FP32 on the images for comparison."""
         with _without_target_warnings(), self.open_wrapper(path) as wrapper:
             return agreement(self._reference, _results(wrapper, self.compared))
 
     # ---- the steps ----
 
     def _calibrate(self, wrapper: VisionModel[Any], stage: Stage) -> Observations:
-        """Observes all images, and makes the table of the first candidate; returns what candidates are judged by."""
+        """Observes all images and creates the table of the first candidate; returns the observations for `choose`."""
         first = self._kept if self._kept is not None else self.compared
         count = len(self.images)
         with Observer(self.model, self.planned) as observer, stage(f"calibrating on {count} images", count) as advance:
@@ -192,10 +192,10 @@ class Workflow:
         *,
         comparable: bool,
     ) -> None:
-        """Writes the file and measures it; where its results differ by too much, what else there is is tried.
+        """Writes the file and measures it; repeats this after a change of the method or of the layers.
 
         Args:
-            first: what candidates are judged by; None if there is nothing to choose.
+            first: the observations for `choose`; None if there is nothing to choose.
         """
         while True:
             made = self.write(output)
@@ -208,7 +208,7 @@ class Workflow:
                     return
 
     def _changed(self, wrapper: VisionModel[Any], first: Observations | None, stage: Stage) -> bool:
-        """Whether the file is to be another one: by another method, or with layers in floating point."""
+        """Selects another method or searches layers if the agreement is too low; returns whether the file changes."""
         if self.agreement is None:
             return False
         if first is not None and self.choice is None and len(self.candidates) > 1:
@@ -221,7 +221,7 @@ class Workflow:
         return False
 
     def _choose(self, first: Observations, whole: Agreement, stage: Stage) -> None:
-        """Compares the candidates if the first one does not agree well enough."""
+        """Compares the candidates if the agreement of the first one is below `ENOUGH`."""
         assert self.seen is not None
         default = self.candidates[0]
         if whole.percent >= ENOUGH:
@@ -237,7 +237,7 @@ class Workflow:
             steps: list[Callable[[float], None]] = []
 
             def progress(done: int) -> None:
-                if not steps:  # only a search that tries a file is shown
+                if not steps:  # shown only if a file is tried
                     steps.append(stack.enter_context(stage("searching layers")))
                 steps[0](1 - 1 / done)
 
@@ -251,11 +251,11 @@ class Workflow:
     def layer_times(
         self, wrapper: VisionModel[Any], planned: Plan | None = None
     ) -> tuple[dict[str, float], dict[str, float]] | None:
-        """Milliseconds of each layer in FP32 and in INT8 on the wrapper's backend; None where it does not tell.
+        """The milliseconds of each layer in FP32 and in INT8 on the backend of the wrapper; None if unsupported.
 
         Args:
-            wrapper: of the FP32 model.
-            planned: what is quantised; that of the workflow if not given.
+            wrapper: the wrapper of the FP32 model.
+            planned: the quantisation plan, by default that of the workflow.
         """
         assert self.table is not None
         infer = wrapper.network
@@ -276,8 +276,16 @@ class Workflow:
             self.speed = compare_runs(wrapper.network, quantized.network, feeds, seconds=_SPEED_SECONDS)
 
 
+def _identity(result: Any) -> Agreement | None:
+    """The agreement of a result with itself; None if results cannot be compared."""
+    try:
+        return agreement([result], [result])
+    except UnsupportedModelError:
+        return None
+
+
 def _results(wrapper: VisionModel[Any], images: Sequence[ImageSource]) -> list[Any]:
-    """The results for images, which go through one by one: a large batch would take more memory than it saves time."""
+    """The results for images, one by one to save memory."""
     return [wrapper([image])[0] for image in images]
 
 
@@ -290,11 +298,11 @@ def _candidates(method: str, percentile: float, bias_correction: bool | None) ->
 
 
 def _split(images: Sequence[ImageSource]) -> tuple[list[ImageSource] | None, list[ImageSource]]:
-    """Those that calibrate alone, spread evenly, and those that results are compared on.
+    """Splits images into those for calibration only and evenly spaced ones for comparison.
 
-    With few images none is kept apart (None).
+    With few images, the first part is None and all images are used for both.
     """
-    if len(images) < _FEW:
+    if len(images) < _MIN_TO_SPLIT:
         return None, list(images)
     step = max(_ONE_IN, len(images) // _COMPARED)
     apart = set(range(0, len(images), step)[:_COMPARED])
@@ -303,7 +311,7 @@ def _split(images: Sequence[ImageSource]) -> tuple[list[ImageSource] | None, lis
 
 @contextlib.contextmanager
 def _without_target_warnings() -> Iterator[None]:
-    """No warning for a measurement on another backend than the target's: the caller chose both."""
+    """Suppresses the warning about running a file on another backend than its target."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*it was quantised for", RuntimeWarning)
         yield
@@ -311,5 +319,5 @@ def _without_target_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silent_stage(title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
-    """Shows nothing."""
+    """A `Stage` that shows nothing."""
     yield lambda done: None

@@ -11,14 +11,14 @@ from typing import Any, TextIO
 
 import msgspec
 
-from .._text import printable
+from ..core.text import printable
 from .errors import shortened
 
 __all__ = ["AccessLog"]
 
-#: Lines that wait to be written; more are dropped, and counted in the next line that is written.
+#: Size of the queue. Further lines are dropped; the next line reports their number.
 _MOST_LINES = 10_000
-#: Characters of a field: clients choose names and ids.
+#: Maximum characters of a field: clients choose names and ids.
 _LONGEST = 1000
 
 
@@ -39,7 +39,7 @@ class AccessLog:
             self._thread.start()
 
     def write(self, protocol: str, method: str, path: str, status: int | str, seconds: float, **fields: Any) -> None:
-        """Puts a request down. Fields that are empty are left out."""
+        """Logs a request. Empty fields are omitted."""
         if not self.enabled:
             return
         line = {
@@ -60,7 +60,7 @@ class AccessLog:
                 print(printable(msgspec.json.encode(line).decode()), file=self._stream or sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Writes what is left, for a second at most."""
+        """Writes the remaining lines; waits at most one second."""
         if self.enabled:
             with contextlib.suppress(queue.Full):
                 self._lines.put(None, timeout=1)

@@ -1,8 +1,8 @@
-"""Which requests go on to a pipeline, which wait, and which are refused at once. In the thread of the event loop.
+"""Admission control: requests enter a pipeline, wait, or are refused. It runs in the thread of the event loop.
 
-A pipeline serves in the order in which requests come, and does not know priorities. Here a request waits until the
-pipeline has a slot; among those that wait the lowest number goes first. The queue is bounded, and a request that would
-still wait at its deadline is refused when it comes.
+A pipeline runs requests in the order of arrival, without priorities. Here a request waits for a slot of the pipeline;
+the lowest priority number goes first. The queue is bounded, and a request that would miss its deadline is refused on
+arrival.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ..errors import DeadlineExceeded, Overloaded
 
 __all__ = ["Admission"]
 
-#: Priority 0, "none given", goes after all others.
+#: Priority 0 means "none" and goes after all others.
 _LAST = 1 << 62
-#: Seconds after which a request that ended counts a third for the estimate.
+#: Time constant in seconds of the exponential average behind `estimate()`.
 _MEMORY = 10.0
 
 
 class Admission:
-    """Lets requests through to a pipeline.
+    """Admits requests to a pipeline.
 
     Args:
-        slots: how many the pipeline holds.
-        queue: how many may wait here.
-        name: of the model, for messages.
+        slots: the capacity of the pipeline.
+        queue: the maximum number of waiting requests.
+        name: the model, for messages.
         clock: gives the time in seconds.
     """
 
@@ -40,26 +40,26 @@ class Admission:
         self._name, self._clock = name, clock
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # sorted: the next one is the first
         self._order = count()
-        # Of about the last 10 s: the seconds that slots were taken for, and how many requests ended. The ratio is the
-        # time for which a request takes a slot, whether requests wait or not.
+        # Over about the last 10 s: the busy seconds of all slots, and the number of finished requests. Their ratio is
+        # the mean time that a request occupies a slot.
         self._busy = self._ended = 0.0
         self._measured = clock()
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a slot."""
+        """The number of requests that wait for a slot."""
         return len(self._waiting)
 
     def estimate(self) -> float:
-        """Seconds that a new request will wait, as far as the last ones tell; 0 as long as a slot is free."""
+        """The expected wait of a new request in seconds; 0 while a slot is free."""
         if self.running < self.slots:
             return 0.0
         self._measure()
-        held = self._busy / (self._ended + 1)  # one more: those that run have not ended yet
+        held = self._busy / (self._ended + 1)  # one more, for the running requests
         return (len(self._waiting) + 1) * held / self.slots
 
     def _measure(self) -> None:
-        """Brings the sums up to now. Called before `running` changes."""
+        """Updates the averages. Called before `running` changes."""
         now = self._clock()
         passed, self._measured = now - self._measured, now
         kept = math.exp(-passed / _MEMORY)
@@ -67,14 +67,14 @@ class Admission:
         self._ended *= kept
 
     async def enter(self, deadline: float | None, priority: int) -> None:
-        """Waits for a slot. Each successful `enter()` is followed by one `leave()`.
+        """Waits for a slot. Call `leave()` after each successful `enter()`.
 
         Args:
             deadline: seconds from now.
 
         Raises:
-            Overloaded: too many requests wait, or the deadline would pass before there is a slot.
-            DeadlineExceeded: it has passed.
+            Overloaded: the queue is full, or the deadline would pass before a slot is free.
+            DeadlineExceeded: the deadline has passed.
         """
         if self.running < self.slots and not self._waiting:
             self._measure()
@@ -126,13 +126,13 @@ class Admission:
             del self._waiting[index]
 
     def leave(self) -> None:
-        """A request has ended: the next one may go."""
+        """Frees the slot of a finished request for the next one."""
         self._measure()
         self._ended += 1
         while self._waiting:
             future = self._waiting.pop(0)[2]
             if not future.done():
-                future.set_result(None)  # it takes over the slot
+                future.set_result(None)  # it inherits the slot
                 return
         self.running -= 1
 

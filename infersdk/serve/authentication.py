@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Authentication"]
 
-#: Load balancers ask these, without a key; the page asks its user for one.
+#: Paths and calls without authentication: health checks of load balancers, and the page, which asks for a key.
 _OPEN_PATHS = {"/v2/health/live", "/v2/health/ready", "/"}
 _OPEN_CALLS = {"ServerLive", "ServerReady", "Check"}
 
 
 class Authentication:
-    """Checks that a request has one of the keys; without any key all requests pass.
+    """Checks that a request has one of the configured keys. Without configured keys all requests pass.
 
     Attributes:
-        needs_key: whether there are keys: otherwise nothing need be looked up.
+        needs_key: whether keys are configured.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
-"""The element types of the Open Inference Protocol v2, and how tensors travel as bytes.
+"""The element types of the Open Inference Protocol v2, and the encoding of tensors as bytes.
 
-Numbers travel in C order, little-endian. An element of `BYTES` is its length (4 bytes, little-endian), then its bytes.
+Numbers are little-endian and in C order. An element of `BYTES` is its length (4 bytes, little-endian), then its bytes.
 In memory a `BYTES` tensor is an array of objects, each of type `bytes`. `BF16` needs the package ml_dtypes.
 """
 
@@ -39,12 +39,12 @@ DATATYPES: dict[str, np.dtype[Any]] = {
     "BYTES": np.dtype(np.object_),
 }
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
-#: The largest number of elements that a shape may describe, and the most axes; no real tensor comes near.
+#: Maximum elements and axes of a shape.
 _MOST_ELEMENTS, _MOST_AXES = 1 << 48, 32
 _SWAP = sys.byteorder == "big"
-#: In front of each element of BYTES.
+#: The length of an element of BYTES.
 _LENGTH = struct.Struct("<I")
-#: Copying so many bytes takes less than a view of an array as bytes.
+#: Up to this size, copying is faster than creating a view.
 _COPIED_NBYTES = 4096
 
 
@@ -84,28 +84,29 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def element_count(shape: Sequence[int], what: str) -> int:
-    """How many elements a shape has.
+    """The number of elements of a shape.
 
     Raises:
-        RequestError: it has too many axes, a side is negative, or the shape describes more than any memory holds.
+        RequestError: it has too many axes, a negative dimension, or too many elements.
     """
     if len(shape) > _MOST_AXES:  # first: the product of a million sides takes minutes
         raise RequestError(Status.INVALID, f"{what}: a shape has at most {_MOST_AXES} axes, not {len(shape):,}")
-    if any(side < 0 for side in shape):
+    if min(shape, default=0) < 0:
         raise RequestError(Status.INVALID, f"{what}: a shape has sides of at least 0, not {list(shape)}")
-    if math.prod(side or 1 for side in shape) > _MOST_ELEMENTS:  # NumPy refuses [0, 1 << 62], too
+    count = math.prod(shape)
+    if (count or math.prod(side or 1 for side in shape)) > _MOST_ELEMENTS:  # NumPy refuses [0, 1 << 62], too
         raise RequestError(
             Status.INVALID,
             f"{what}: the sides of {list(shape)} have a product above {_MOST_ELEMENTS:,}; use a real shape",
         )
-    return math.prod(shape)
+    return count
 
 
 def unpack(data: memoryview, datatype: str, shape: Sequence[int], what: str) -> npt.NDArray[Any]:
-    """A tensor out of its bytes. Numbers are not copied.
+    """Decodes a tensor. Numbers are not copied.
 
     Raises:
-        RequestError: the bytes do not fit the shape.
+        RequestError: the size does not match the shape.
     """
     dtype, count = numpy_dtype(datatype), element_count(shape, what)
     if datatype == "BYTES":
@@ -122,7 +123,7 @@ def unpack(data: memoryview, datatype: str, shape: Sequence[int], what: str) -> 
 
 
 def _unpack_bytes(data: memoryview, count: int, what: str) -> npt.NDArray[Any]:
-    if count * 4 > data.nbytes:  # before memory is asked for
+    if count * 4 > data.nbytes:  # before memory is allocated
         raise RequestError(
             Status.INVALID,
             f"{what}: {count:,} elements of BYTES have at least {count * 4:,} bytes, not {data.nbytes:,}",
@@ -147,7 +148,7 @@ def _unpack_bytes(data: memoryview, count: int, what: str) -> npt.NDArray[Any]:
 
 
 def pack(array: npt.NDArray[Any]) -> memoryview:
-    """The bytes of a tensor. Many numbers that lie in C order are not copied."""
+    """Encodes a tensor. Large contiguous arrays of numbers are not copied."""
     if array.dtype.kind in "OSU":
         parts: list[bytes] = []
         for element in bytes_of(array):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from .._text import logger
+from ..core.text import logger
 from ..errors import ConfigError
 from .shared_memory import MOST_REGIONS
 
@@ -16,16 +16,17 @@ __all__ = ["connection_limit"]
 
 _log = logger("infersdk.serve")
 
-#: Descriptors that connections leave to model files, libraries and logs.
+#: File descriptors reserved for model files, libraries and logs.
 _RESERVE = 96
 
 
 def connection_limit(settings: ServerSettings) -> int:
-    """The connections that each port may have at a time: `max_connections`, or fewer where the process may not open so
-    many files (`ulimit -n`), which is logged.
+    """The maximum number of simultaneous connections of each port.
+
+    It is `max_connections`, or fewer with a warning if the process may not open as many files (`ulimit -n`).
 
     Raises:
-        ConfigError: no descriptor is left for connections.
+        ConfigError: no file descriptor is available for connections.
     """
     import resource  # here: systems without it can import the package
 

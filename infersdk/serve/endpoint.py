@@ -1,4 +1,4 @@
-"""One loaded version of a model: what it takes and gives, and its pipeline."""
+"""One loaded version of a model: its inputs and outputs, and its pipeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DeadlineExceeded
+from ..errors import BundleError, DeadlineExceeded
 from ..pipeline import RequestStages, stage_listener
 from .admission import Admission
 from .errors import RequestError, Status
@@ -18,29 +18,29 @@ from .regions import SharedTensor
 from .workers import in_worker, within
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from ..pipeline import Pipeline
+    from .shadow import Shadow
 
 __all__ = ["Counters", "Endpoint"]
 
-#: Requests that wait at least, before more are refused: with one image a run a pipeline holds a few requests alone, and
-#: the clients of a small service are not refused for that.
+#: Minimum default size of the queue: a pipeline with batches of one image has only a few slots.
 _LEAST_QUEUE = 64
 
 
 class Counters:
-    """What a version of a model has done, as the protocol's statistics name it. Durations in nanoseconds.
+    """The statistics of a version, in the terms of the protocol. Durations are in nanoseconds.
 
     Attributes:
-        success, failed: requests, and with `_ns` their durations in all.
-        queue_ns, input_ns, infer_ns, output_ns: how long requests that succeeded waited, were decoded, were run and
-            had their results made; of a request of several rows the mean of its rows.
-        batches: of each batch size, the durations of its batches: decoding of all rows, run, results.
-        rows: of requests that succeeded.
-        last_ms: when the last request ended, since 1970.
+        success, failed: number of requests; with `_ns` their total duration.
+        queue_ns, input_ns, infer_ns, output_ns: total time of successful requests in the queue, decoding, the model and
+            postprocessing; a request of several rows counts the mean of its rows.
+        batches: by batch size, the total durations of decoding, run and postprocessing.
+        rows: rows of successful requests.
+        last_ms: the end of the last request, in milliseconds since 1970.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Counters:
         self.last_ms = 0
 
     def add(self, rows: int, seconds: float, failed: bool) -> None:
-        """A request has ended."""
+        """Counts a finished request."""
         if failed:
             self.failed += 1
             self.failed_ns += int(seconds * 1e9)
@@ -62,12 +62,12 @@ class Counters:
         self.last_ms = time_ns() // 1_000_000
 
     def add_stages(self, came: float, read: float, stages: Sequence[RequestStages], gathered: float) -> None:
-        """A request has succeeded.
+        """Adds the stages of a successful request.
 
         Args:
-            came, read: when it came, and when its rows were known, by `time.monotonic()`.
-            stages: of its rows.
-            gathered: seconds that its outputs took to be made of the results of the rows.
+            came, read: the times of its arrival and of its parsed rows, by `time.monotonic()`.
+            stages: the stages of its rows.
+            gathered: seconds spent on combining the results of the rows.
         """
         self.input_ns += int((read - came) * 1e9)
         self.output_ns += int(gathered * 1e9)
@@ -85,7 +85,7 @@ class Counters:
 
 @contextmanager
 def _stages() -> Iterator[list[RequestStages]]:
-    """Collects the stages of the requests to pipelines that are made within."""
+    """Collects the stages of all pipeline requests submitted within the block."""
     stages: list[RequestStages] = []
     outer = stage_listener.get()
 
@@ -102,18 +102,22 @@ def _stages() -> Iterator[list[RequestStages]]:
 
 
 class Endpoint(ABC):
-    """A model that answers requests. Its methods but `close()` run in the thread of the event loop.
+    """A model that answers requests. All methods except `close()` run in the thread of the event loop.
 
     Args:
-        pipelines: of the model; the first one takes its rows.
-        queue: how many requests may wait; see `Admission`.
+        pipelines: the pipelines of the model; rows are submitted to the first.
+        queue: the maximum number of waiting requests; see `Admission`.
 
     Attributes:
-        platform: what runs it, as metadata names it: `"onnxruntime"`, ...
-        inputs, outputs: what it takes and gives.
+        platform: the backend in the metadata: `"onnxruntime"`, ...
+        inputs, outputs: descriptions of its tensors.
         labels: the class names, by number.
+        check_samples: runs the golden samples of a bundle, and raises BundleError where they differ; None for a model
+            without samples.
+        shadow: a second model that is compared with this one; None without.
+        golden_checks: how often the golden samples agreed and differed.
         batched: whether the first axis of all tensors is the batch.
-        parameters: names of the settings that a request may give.
+        parameters: names of the settings that a request may override.
     """
 
     platform: str
@@ -122,6 +126,8 @@ class Endpoint(ABC):
     labels: Sequence[str] = ()
     batched: bool
     parameters: frozenset[str] = frozenset()
+    check_samples: Callable[[], None] | None = None
+    shadow: Shadow | None = None
 
     def __init__(self, name: str, version: str, pipelines: Sequence[Pipeline[Any]], queue: int | None) -> None:
         self.name, self.version = name, version
@@ -129,51 +135,72 @@ class Endpoint(ABC):
         self.counters = Counters()
         waiting = max(self.pipeline.slots * 8, _LEAST_QUEUE) if queue is None else queue
         self.admission = Admission(self.pipeline.slots, waiting, name)
+        self.golden_checks = {"pass": 0, "fail": 0}
+        self._differs: BaseException | None = None
         self._runs_before: Mapping[int, int] = {}
         self._leases = 0
         self._lock = threading.Lock()
         self._unused = threading.Condition(self._lock)
 
-    # ---- what a kind of model fills in ----
+    # ---- abstract methods ----
 
     @abstractmethod
-    def rows(self, request: InferRequest) -> list[Any]:
-        """What is submitted to the pipeline for a request, checked: an item for each row of its batch."""
+    def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
+        """Validates a request, and returns an item of the pipeline for each row of its batch.
+
+        Args:
+            names: the requested outputs.
+        """
 
     @abstractmethod
     def gather(
         self, request: InferRequest, results: Sequence[Any], names: Sequence[str]
     ) -> dict[str, npt.NDArray[Any]]:
-        """The outputs of these names out of the results of all rows."""
+        """Combines the results of all rows to the outputs of these names."""
 
     def gathers_slowly(self, results: Sequence[Any]) -> bool:
-        """Whether `gather()` takes long: it runs in a worker thread then."""
+        """Whether `gather()` is slow and runs in a worker thread."""
         return False
 
     @abstractmethod
     def release(self) -> None:
-        """Frees the model. Its pipeline has no more requests."""
+        """Frees the model after its last request."""
 
     def takes_shared(self, tensor: SharedTensor) -> bool:
-        """Whether `rows()` takes a tensor that is still in shared memory. It gets any other as an array."""
+        """Whether `rows()` accepts a tensor in shared memory; others are copied to arrays."""
         return False
 
     def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
-        """Gives the result of one row."""
+        """Runs one row."""
         return self.pipeline.infer(item, deadline=deadline, **parameters)
 
     @property
     def fault(self) -> BaseException | None:
-        """The exception that ended a pipeline of the model; None while it takes requests."""
+        """The exception that ended a pipeline of the model, or the difference of its golden samples; None if it accepts
+        requests.
+        """
+        if self._differs is not None:
+            return self._differs
         return next((pipeline.fault for pipeline in self.pipelines if pipeline.fault is not None), None)
+
+    def verify_samples(self) -> None:
+        """Runs the golden samples. Where they differ, that is the `fault` of the model. In any thread."""
+        assert self.check_samples is not None
+        try:
+            self.check_samples()
+        except BundleError as error:
+            self.golden_checks["fail"] += 1
+            self._differs = error
+        else:
+            self.golden_checks["pass"] += 1
 
     # ---- requests ----
 
     async def infer(self, request: InferRequest) -> dict[str, npt.NDArray[Any]]:
-        """Runs a request; the outputs by name, in the order in which they were asked for.
+        """Runs a request; returns the outputs by name, in the requested order.
 
         Raises:
-            RequestError, InferSDKError: why not.
+            RequestError, InferSDKError: the request failed.
         """
         names = self._checked_names(request)
         came, failed, count = monotonic(), True, 1
@@ -181,7 +208,7 @@ class Endpoint(ABC):
             for name, tensor in request.inputs.items():
                 if isinstance(tensor, SharedTensor) and not self.takes_shared(tensor):
                     request.inputs[name] = await in_worker(tensor.load)
-            items = self.rows(request)
+            items = self.rows(request, names)
             read, count = monotonic(), len(items)
             with _stages() as stages:
                 if count == 1:
@@ -189,8 +216,10 @@ class Endpoint(ABC):
                 else:
                     results = await self._submit_all(items, request)
             before = monotonic()
-            gathering = in_worker(self.gather, request, results, names, when=self.gathers_slowly(results))
-            outputs = await within(request.deadline, gathering)
+            if self.gathers_slowly(results):
+                outputs = await within(request.deadline, in_worker(self.gather, request, results, names))
+            else:
+                outputs = self.gather(request, results, names)
             self.counters.add_stages(came, read, stages, monotonic() - before)
             failed = False
         finally:
@@ -222,7 +251,7 @@ class Endpoint(ABC):
             self.admission.leave()
 
     async def predict(self, item: Any, parameters: Mapping[str, Any], deadline: float | None, priority: int) -> Any:
-        """One item, counted as a request; the result as the model gives it. Otherwise as `infer()`."""
+        """Runs one item as a request; returns the unchanged result of the model."""
         self._check_parameters(parameters)
         request = InferRequest(self.name, self.version, "", {}, None, parameters, deadline, priority)
         came, failed = monotonic(), True
@@ -236,12 +265,12 @@ class Endpoint(ABC):
         return result
 
     def start_counting(self) -> None:
-        """Leaves the runs so far out of `batch_sizes`: they were no requests of clients."""
+        """Resets `batch_sizes` after the warm-up."""
         self._runs_before = self.pipeline.stats().batch_sizes
 
     @property
     def batch_sizes(self) -> dict[int, int]:
-        """The number of batches that were run for requests, by their size."""
+        """The number of batches of client requests, by size."""
         sizes = self.pipeline.stats().batch_sizes
         runs = {size: count - self._runs_before.get(size, 0) for size, count in sizes.items()}
         return {size: count for size, count in runs.items() if count}
@@ -272,23 +301,24 @@ class Endpoint(ABC):
             raise RequestError(Status.INVALID, f"an output is asked for twice: {', '.join(names)}")
         return names
 
-    # ---- its life ----
+    # ---- closing ----
 
     def acquire(self) -> None:
-        """A request is on its way: until `put_back()` the model is not closed."""
+        """Keeps the model open until `put_back()`."""
         with self._lock:
             self._leases += 1
 
     def put_back(self) -> None:
-        """The request has ended."""
+        """Releases the model after a request."""
         with self._lock:
             self._leases -= 1
             if not self._leases:
                 self._unused.notify_all()
 
     def close(self, drain: float) -> None:
-        """Waits for the requests that are on their way, at most `drain` seconds, and frees the model. In any thread
-        but that of the event loop.
+        """Waits at most `drain` seconds for running requests, and frees the model.
+
+        Call it from any thread except that of the event loop.
         """
         with self._lock:
             self._unused.wait_for(lambda: not self._leases, drain)

@@ -1,4 +1,4 @@
-"""How a request fails: one status with its HTTP code and its gRPC name, and the message that the client gets."""
+"""Failed requests: the status with its HTTP and gRPC codes, and the message for the client."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from concurrent.futures import CancelledError
 from enum import Enum
 
 from .. import errors
-from .._text import logger
+from ..core.text import logger
 
 __all__ = ["RequestError", "Status", "as_request_error", "shortened"]
 
 _log = logger("infersdk.serve")
 
 
-#: Characters of a message. Names and values that a client sent may be of any length.
+#: Maximum characters of a message. Names and values from clients may have any length.
 _LONGEST_MESSAGE = 4000
 
 
@@ -51,12 +51,11 @@ class Status(Enum):
 
 
 class RequestError(Exception):
-    """A request that a server refuses, or could not answer.
+    """A request was refused or failed.
 
     Args:
         status: the kind of failure.
-        message: what was wrong, with the values, and what to do next. The client gets it; the middle of one of more
-            than 4,000 characters is left out.
+        message: the cause with its values, and the remedy. The client receives it, shortened to 4,000 characters.
         retry_after: seconds after which the same request may succeed.
     """
 
@@ -72,7 +71,7 @@ class RequestError(Exception):
         return [("retry-after", str(max(1, math.ceil(self.retry_after))))]
 
 
-#: The first that fits counts.
+#: The first matching type determines the status.
 _STATUS: tuple[tuple[type[BaseException], Status], ...] = (
     (errors.Overloaded, Status.OVERLOADED),
     (errors.DeadlineExceeded, Status.DEADLINE),
@@ -87,7 +86,7 @@ _STATUS: tuple[tuple[type[BaseException], Status], ...] = (
 
 
 def shortened(text: str, limit: int) -> str:
-    """A text of about `limit` characters at most, without its middle if it is longer."""
+    """The text, or a longer one without its middle: about `limit` characters."""
     if len(text) <= limit:
         return text
     tail = limit // 4
@@ -95,10 +94,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def as_request_error(error: BaseException) -> RequestError:
-    """What the client gets for an exception: the message of a typed error, and no detail of any other.
-
-    Other exceptions are logged with their traceback.
-    """
+    """The error for the client: a typed error keeps its message, others are logged with their traceback."""
     if isinstance(error, RequestError):
         return error
     for kind, status in _STATUS:

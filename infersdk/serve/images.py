@@ -1,7 +1,8 @@
-"""Models of images, wrappers and compositions: images in, boxes, classes or text out."""
+"""Endpoints of wrappers and compositions: images in, results out."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,18 +15,19 @@ from .regions import SharedTensor
 from .result_tensors import ResultTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from ..models import ImageModel
+    from .shadow import Shadow
 
 __all__ = ["ENCODED", "PIXELS", "ImageEndpoint"]
 
-#: Encoded images (JPEG, PNG, ...), or decoded ones of one size. A request has one of the two.
+#: The two inputs: encoded images (JPEG, PNG, ...), or decoded images of one size. A request has one of them.
 ENCODED = TensorInfo("image", "BYTES", (-1,), optional=True)
 PIXELS = TensorInfo("pixels", "UINT8", (-1, -1, -1, -1), optional=True)
-#: More rows of results become tensors in a worker thread.
+#: Results with more rows are converted in a worker thread.
 _MANY_ROWS = 64
 
 
@@ -33,10 +35,11 @@ class ImageEndpoint(Endpoint):
     """A model of `infersdk.models`: preprocessing and postprocessing are part of the model.
 
     Args:
-        model: belongs to the endpoint, which closes it. It is warmed up, and runs one gray image.
-        queue: how many requests may wait; see `Admission`.
-        max_images: in one request.
+        model: a warm model; the endpoint owns and closes it. It runs one grey image to find the output tensors.
+        queue: the maximum number of waiting requests; see `Admission`.
+        max_images: the maximum number of images of one request.
         max_results: rows of one result; see `ServerSettings`.
+        shadow: a second model that is compared with this one. It belongs to the endpoint, too.
     """
 
     batched = True
@@ -50,12 +53,16 @@ class ImageEndpoint(Endpoint):
         queue: int | None,
         max_images: int,
         max_results: int = 30_000,
+        shadow: Shadow | None = None,
     ) -> None:
-        super().__init__(name, version, model.pipelines, queue)
+        super().__init__(name, version, model.details.pipelines, queue)
         self.model, self._max_images, self._max_results = model, max_images, max_results
-        self.platform = ", ".join(dict.fromkeys(network.backend for network in model.networks))
+        self.platform = ", ".join(dict.fromkeys(network.backend for network in model.details.networks))
 
-        self._device = str(model.image_device)  # where frames may stay
+        samples = getattr(model.details, "golden_samples", None)
+        self.check_samples = None if samples is None else partial(samples.verify, model)
+        self.shadow = shadow
+        self._device = str(model.details.image_device)  # inputs on this device are not copied
         self.labels = tuple(model.class_names)
         self.parameters = frozenset(model.per_call)
         gray = np.full((64, 64, 3), 114, np.uint8)
@@ -66,7 +73,7 @@ class ImageEndpoint(Endpoint):
     def takes_shared(self, tensor: SharedTensor) -> bool:
         return tensor.device == self._device
 
-    def rows(self, request: InferRequest) -> list[Any]:
+    def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
         if unknown := sorted(set(request.inputs) - {ENCODED.name, PIXELS.name}):
             raise RequestError(
                 Status.INVALID,
@@ -91,7 +98,7 @@ class ImageEndpoint(Endpoint):
         return images
 
     def _on_device(self, given: SharedTensor) -> list[Any]:
-        """Decoded images in memory of the model's own device, where they stay."""
+        """Decoded images on the device of the model, without copies."""
         if given.dtype != np.uint8 or given.ndim != 4:
             raise self._wrong(given, PIXELS)
         return [given[index].tensor() for index in range(len(given))]
@@ -99,7 +106,7 @@ class ImageEndpoint(Endpoint):
     def _encoded(self, array: npt.NDArray[Any]) -> list[Any]:
         if datatype_of(array.dtype) != ENCODED.datatype:
             raise self._wrong(array, ENCODED)
-        return list(bytes_of(array))  # bytes: text would be taken as a path
+        return list(bytes_of(array))  # bytes, because text would be opened as a path
 
     def _pixels(self, array: npt.NDArray[Any]) -> list[Any]:
         if array.dtype != np.uint8 or array.ndim != 4:
@@ -124,11 +131,11 @@ class ImageEndpoint(Endpoint):
                     )
 
     def _most(self, name: str) -> int:
-        """The largest value of a parameter that limits rows: `max_results`, or more where the configuration has it."""
+        """The maximum of a parameter that limits rows: `max_results`, or a larger value of the configuration."""
         return max(self._max_results, getattr(self.model, name, 0))
 
     def check_result(self, result: Any) -> None:
-        """Raises RequestError for a result of too many rows."""
+        """Raises RequestError if a result has too many rows."""
         rows, most = len(result) if hasattr(result, "__len__") else 1, self._most("max_det")
         if rows > most:
             raise RequestError(
@@ -137,8 +144,11 @@ class ImageEndpoint(Endpoint):
                 "the thresholds of the request",
             )
 
-    def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
-        return self.model.infer(item, deadline=deadline, **parameters)
+    async def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Any:
+        result = await self.model.infer(item, deadline=deadline, **parameters)
+        if self.shadow is not None:
+            self.shadow.offer(item, parameters, result)
+        return result
 
     def gather(
         self, request: InferRequest, results: Sequence[Any], names: Sequence[str]
@@ -151,4 +161,6 @@ class ImageEndpoint(Endpoint):
         return sum(len(result) if hasattr(result, "__len__") else _MANY_ROWS for result in results) > _MANY_ROWS
 
     def release(self) -> None:
+        if self.shadow is not None:
+            self.shadow.close()
         self.model.close()

@@ -1,4 +1,4 @@
-"""What goes into the models and comes out of them, apart from how it travels."""
+"""Inference requests and responses, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
+    import numpy as np
 
     from .regions import RegionPart
 
-__all__ = ["InferRequest", "InferResponse", "RequestedOutput", "SharedMemory", "Tensor", "TensorInfo"]
+__all__ = ["InferRequest", "InferResponse", "PlacedOutput", "RequestedOutput", "SharedMemory", "Tensor", "TensorInfo"]
 
-#: A tensor of a request: an array, or a `SharedTensor`, which has its values in shared memory still.
+#: A tensor of a request: an array, or a `SharedTensor` whose values are still in shared memory.
 Tensor: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a model says of one of its inputs or outputs.
+    """The description of an input or output.
 
     Attributes:
-        datatype: as the protocol names it: `"FP32"`, `"BYTES"`, ...
-        shape: with the batch axis; -1 where the model leaves a side open.
-        optional: whether a request may leave this input out.
+        datatype: the protocol's name: `"FP32"`, `"BYTES"`, ...
+        shape: with the batch axis; -1 for a dynamic dimension.
+        optional: whether a request may omit this input.
     """
 
     name: str
@@ -35,7 +35,7 @@ class TensorInfo:
 
     @property
     def text(self) -> str:
-        """As messages show it: `images: FP32 [-1, 3, 640, 640]`."""
+        """The form in messages: `images: FP32 [-1, 3, 640, 640]`."""
         return f"{self.name}: {self.datatype} {list(self.shape)}"
 
 
@@ -50,12 +50,12 @@ class SharedMemory:
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that the client asks for.
+    """An output requested by the client.
 
     Attributes:
-        binary: as bytes behind the JSON text; None is the request's default.
-        classification: instead of the scores, the best so many classes as text.
-        shared_memory: write it there.
+        binary: whether it is sent as bytes behind the JSON text; None is the request's default.
+        classification: return this number of best classes as text instead of the scores.
+        shared_memory: memory to write the output to.
     """
 
     name: str
@@ -69,13 +69,13 @@ class InferRequest:
     """A request to one model.
 
     Attributes:
-        version: empty for the model's newest.
-        id: the client's own, returned with the response.
+        version: empty selects the newest.
+        id: the client's id, returned with the response.
         inputs: by name.
-        outputs: those that the client asks for; None is all.
-        parameters: settings for this request alone.
-        deadline: seconds from now within which the request has to leave for the model.
-        priority: requests of a lower number go first; 0 goes last.
+        outputs: the requested outputs; None is all.
+        parameters: settings of this request.
+        deadline: seconds from now within which the model must start the request.
+        priority: lower numbers run first; 0 runs last.
     """
 
     model: str
@@ -89,10 +89,18 @@ class InferRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedOutput:
+    """An output that was written to shared memory."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class InferResponse:
-    """The answer to an `InferRequest`: arrays by name, in the order in which the client asked for them."""
+    """The response to an `InferRequest`: arrays or `PlacedOutput`s by name, in the requested order."""
 
     model: str
     version: str
     id: str
-    outputs: dict[str, npt.NDArray[Any]]
+    outputs: dict[str, Any]

@@ -1,9 +1,11 @@
-"""The numbers of a server, as Prometheus reads them.
+"""Metrics of a server for Prometheus.
 
-Those of the pipelines (`infersdk.pipeline.prometheus`), by `model/version`, and by `model/version/2` for the second one
-of a composition; and of the server itself:
+The metrics of the pipelines (`infersdk.pipeline.prometheus`) are labelled `model/version`; the second pipeline of a
+composition is `model/version/2`. The metrics of the server are
 `infersdk_server_requests_total{model, version, outcome}`, `infersdk_server_request_seconds_total{...}`,
-`infersdk_server_waiting{model, version}`, `infersdk_server_ready`, `infersdk_model_loads_total{model}`.
+`infersdk_server_waiting{model, version}`, `infersdk_server_ready`, `infersdk_model_loads_total{model}`,
+`infersdk_golden_checks_total{model, version, outcome}`, `infersdk_shadow_images_total{model, version, outcome}`,
+`infersdk_shadow_agreement_total{model, version}`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ __all__ = ["metrics_text"]
 
 
 def metrics_text(service: InferenceService) -> bytes:
-    """All numbers in Prometheus' text format."""
+    """All metrics in Prometheus' text format."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
@@ -37,7 +39,7 @@ def metrics_text(service: InferenceService) -> bytes:
 
 
 class _ServerCollector:
-    """What the server counts beside its pipelines."""
+    """The metrics of the server itself."""
 
     def __init__(self, service: InferenceService) -> None:
         self._service = service
@@ -46,12 +48,21 @@ class _ServerCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         labels = ("model", "version", "outcome")
-        requests = CounterMetricFamily("infersdk_server_requests", "Requests that have ended", labels=labels)
-        seconds = CounterMetricFamily("infersdk_server_request_seconds", "How long they took in all", labels=labels)
-        waiting = GaugeMetricFamily(
-            "infersdk_server_waiting", "Requests that wait for a slot of the pipeline", labels=("model", "version")
+        requests = CounterMetricFamily("infersdk_server_requests", "Finished requests", labels=labels)
+        seconds = CounterMetricFamily(
+            "infersdk_server_request_seconds", "Total duration of finished requests", labels=labels
         )
-        loads = CounterMetricFamily("infersdk_model_loads", "How often a model was loaded", labels=("model",))
+        waiting = GaugeMetricFamily(
+            "infersdk_server_waiting", "Requests waiting for a slot of the pipeline", labels=("model", "version")
+        )
+        checks = CounterMetricFamily("infersdk_golden_checks", "Checks of golden samples", labels=labels)
+        shadows = CounterMetricFamily("infersdk_shadow_images", "Images offered to a shadow", labels=labels)
+        agreement = CounterMetricFamily(
+            "infersdk_shadow_agreement",
+            "Sum of the agreement of a shadow, 0 to 1 an image",
+            labels=("model", "version"),
+        )
+        loads = CounterMetricFamily("infersdk_model_loads", "Number of times the model was loaded", labels=("model",))
         for one in self._service.repository.endpoints():
             counters, key = one.counters, (one.name, one.version)
             for outcome, count, ns in (
@@ -60,9 +71,15 @@ class _ServerCollector:
                 requests.add_metric((*key, outcome), count)
                 seconds.add_metric((*key, outcome), ns / 1e9)
             waiting.add_metric(key, one.admission.waiting)
+            for outcome, count in one.golden_checks.items() if one.check_samples is not None else ():
+                checks.add_metric((*key, outcome), count)
+            if one.shadow is not None:
+                for outcome, count in one.shadow.outcomes.items():
+                    shadows.add_metric((*key, outcome), count)
+                agreement.add_metric(key, one.shadow.agreement)
         for name, entry in self._service.repository.models.items():
             loads.add_metric((name,), entry.loads)
         ready = GaugeMetricFamily(
             "infersdk_server_ready", "1 while all models are loaded and warm", value=self._service.ready
         )
-        return iter((requests, seconds, waiting, loads, ready))
+        return iter((requests, seconds, waiting, checks, shadows, agreement, loads, ready))

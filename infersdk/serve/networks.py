@@ -1,4 +1,4 @@
-"""Networks without a wrapper: tensors in, tensors out."""
+"""Endpoints of networks without a wrapper: tensors in, tensors out."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from ..pipeline import OneBucket, Pipeline
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
-from .messages import InferRequest, Tensor, TensorInfo
-from .rows import RowRequests
+from .messages import InferRequest, PlacedOutput, Tensor, TensorInfo
+from .rows import Row, RowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
+    from ..core.tensor_spec import TensorSpec
     from ..infer import Infer
-    from ..tensor_spec import TensorSpec
     from .regions import SharedTensor
 
 __all__ = ["NetworkEndpoint", "WholeRequests", "tensor_info"]
 
 
 class NetworkEndpoint(Endpoint):
-    """A network as `infersdk.load()` gives it.
+    """A network loaded by `infersdk.load()`.
 
-    Rows of different requests share a run where all tensors have a free batch axis, and nothing else is free. Any other
-    model runs one request at a time, in whatever shapes it comes.
+    Rows of different requests share a batch if the batch is the only dynamic axis of all tensors. Any other model runs
+    one request at a time, with the shapes of that request.
 
     Args:
-        network: belongs to the endpoint, which closes it.
-        pipeline: the settings of its pipeline.
-        queue: how many requests may wait; see `Admission`.
+        network: the endpoint owns and closes it.
+        pipeline: settings of the pipeline.
+        queue: the maximum number of waiting requests; see `Admission`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class NetworkEndpoint(Endpoint):
     def takes_shared(self, tensor: SharedTensor) -> bool:
         return self.batched and tensor.datatype not in ("BOOL", "BYTES")  # whose values `load()` checks
 
-    def rows(self, request: InferRequest) -> list[Any]:
+    def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
         inputs = {info.name: self._checked(info, request.inputs.get(info.name)) for info in self.inputs}
         if unknown := sorted(set(request.inputs) - set(inputs)):
             raise RequestError(
@@ -80,7 +80,14 @@ class NetworkEndpoint(Endpoint):
                 f"inference request batch-size must be between 1 and {self.pipeline.max_batch} for model "
                 f"{self.name!r}, not {size}",
             )
-        return [{name: array[row] for name, array in inputs.items()} for row in range(size)]
+        targets = {
+            output.name: output.shared_memory
+            for output in request.outputs or ()
+            if output.shared_memory is not None and not output.classification
+        }
+        return [
+            Row({name: array[row] for name, array in inputs.items()}, names, targets, row, size) for row in range(size)
+        ]
 
     def _checked(self, info: TensorInfo, array: Tensor | None) -> Tensor:
         if array is None:
@@ -95,10 +102,9 @@ class NetworkEndpoint(Endpoint):
                 f"inference input {info.name!r} data-type is {given!r}, but model {self.name!r} expects "
                 f"{info.datatype!r}",
             )
-        fits = len(array.shape) == len(info.shape) and all(
-            side in (-1, given) for side, given in zip(info.shape, array.shape, strict=True)
-        )
-        if not fits:
+        # The model's shape, with the dimensions of this tensor in place of dynamic ones.
+        expected = [size if side == -1 else side for side, size in zip(info.shape, array.shape, strict=False)]
+        if len(array.shape) != len(info.shape) or list(array.shape) != expected:
             raise RequestError(
                 Status.INVALID,
                 f"unexpected shape for input {info.name!r} of model {self.name!r}: expected {list(info.shape)}, got "
@@ -111,19 +117,33 @@ class NetworkEndpoint(Endpoint):
     ) -> dict[str, npt.NDArray[Any]]:
         if not self.batched:
             return {name: results[0][name] for name in names}
-        if len(results) == 1:
-            return {name: results[0][name][None] for name in names}
-        return {name: np.stack([result[name] for result in results]) for name in names}
+        return {name: _stacked([result[name] for result in results]) for name in names}
+
+    async def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Any:
+        try:
+            return await super().run(item, deadline, parameters)
+        except BaseException:  # the client may reuse its memory
+            if self.batched:
+                item.targets = {}
+            raise
 
     def release(self) -> None:
         self._network.close()
 
 
+def _stacked(rows: Sequence[Any]) -> Any:
+    """Stacks an output of the rows of a request."""
+    first = rows[0]
+    if isinstance(first, PlacedOutput):
+        return PlacedOutput(first.dtype, (len(rows), *first.shape))
+    return first[None] if len(rows) == 1 else np.stack(rows)
+
+
 def tensor_info(spec: TensorSpec) -> TensorInfo:
-    """A spec in the protocol's terms.
+    """Converts a `TensorSpec`.
 
     Raises:
-        UnsupportedModelError: no tensor of the protocol holds it.
+        UnsupportedModelError: the protocol has no such type.
     """
     shape = tuple(side if isinstance(side, int) else -1 for side in spec.shape)
     if spec.kind == "tensor":
@@ -135,14 +155,14 @@ def tensor_info(spec: TensorSpec) -> TensorInfo:
 
 
 class WholeRequests:
-    """A network for a `Pipeline` whose batches are one request each, with its own shapes."""
+    """A network for a `Pipeline` whose batches are single requests with their own shapes."""
 
     def __init__(self, network: Infer) -> None:
         self.network = network
-        self.concurrency, self.serializes_runs = network.concurrency, network.serializes_runs
+        self.concurrency, self.serializes_runs = network.scheduling.concurrency, network.scheduling.serializes_runs
 
     def batch_buffer(self, capacity: int | None) -> _WholeRequestBuffer:
-        """One row, whatever the capacity."""
+        """A buffer of one request; the capacity is ignored."""
         return _WholeRequestBuffer(self.network.clone())
 
 
@@ -157,7 +177,7 @@ class _WholeRequestBuffer(OneBucket):
         self._outputs: dict[str, Any] = {}
 
     def prepares_quickly(self, item: Any) -> bool:
-        return True  # it is only remembered
+        return True  # it only stores a reference
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
         if parameters:
@@ -185,7 +205,7 @@ class _WholeRequestBuffer(OneBucket):
         return [1]
 
     def warm_up(self, count: int, example: Any = None) -> None:
-        """A model of open shapes has none that could be run before its first request."""
+        """Runs zeros. Models with dynamic shapes are not warmed up."""
         if any(spec.is_dynamic or spec.kind != "tensor" for spec in self._infer.input_specs):
             return
         self._infer({spec.name: np.zeros(spec.shape, spec.dtype) for spec in self._infer.input_specs})
@@ -195,7 +215,7 @@ class _WholeRequestBuffer(OneBucket):
 
 
 def _as_text(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Strings of a runtime are text: UTF-8."""
+    """Decodes UTF-8 for runtimes, whose strings are text."""
     text = np.empty(array.shape, np.object_)
     try:
         text.reshape(-1)[:] = [value.decode("utf-8") for value in array.reshape(-1).tolist()]

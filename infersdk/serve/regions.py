@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._lib import check, ffi, lib, out
-from ..device import Device
+from ..core._lib import check, ffi, lib, out
+from ..core.device import Device
+from ..core.tensor import Tensor
 from ..errors import CudaError, DeviceUnavailableError, InferSDKError
-from ..tensor import Tensor
-from .datatypes import numpy_dtype, pack, unpack
+from .datatypes import pack, unpack
 from .errors import RequestError, Status
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ HANDLE_NBYTES = int(lib.IFS_CUDA_IPC_NBYTES)
 
 
 class Region(ABC):
-    """A registered region. It is freed when it is not registered any more and no request uses it.
+    """A registered region. It is freed when it is unregistered and no request uses it.
 
     Attributes:
-        name: as the client registered it.
+        name: the name chosen by the client.
         byte_size: the number of bytes that requests may use.
-        device: where the memory is: `"cpu"` or `"cuda:0"`.
+        device: `"cpu"` or `"cuda:0"`.
     """
 
     device: str
@@ -61,12 +61,13 @@ class Region(ABC):
 
 
 class HostRegion(Region):
-    """A part of POSIX shared memory. It is read and written by system calls: a client that shrinks the memory causes a
-    short read or write, and no signal.
+    """A part of POSIX shared memory.
+
+    System calls read and write it, so that a client that shrinks the memory causes a short read and not a signal.
 
     Args:
-        file: its descriptor, which belongs to the region.
-        key, offset: as the client registered them.
+        file: the file descriptor; the region owns and closes it.
+        key, offset: the values registered by the client.
     """
 
     device = "cpu"
@@ -81,7 +82,7 @@ class HostRegion(Region):
         self._transfer(os.preadv, offset, array.reshape(-1).view(np.uint8))
 
     def write(self, offset: int, data: npt.NDArray[np.uint8]) -> None:
-        if os.fstat(self._file).st_size < self.offset + offset + len(data):  # a write would make the file longer
+        if os.fstat(self._file).st_size < self.offset + offset + len(data):  # a write would extend the file
             raise self._shorter()
         self._transfer(os.pwritev, offset, data)
 
@@ -92,7 +93,7 @@ class HostRegion(Region):
         while done < len(view):  # one call transfers at most 2 GiB
             try:
                 count = call(self._file, [view[done:]], self.offset + offset + done)
-            except OSError as error:  # no memory is left for the pages of the file
+            except OSError as error:  # no memory for the pages of the file
                 raise RequestError(
                     Status.INVALID, f"shared memory region {self.name!r} cannot be used: {error.strerror}"
                 ) from None
@@ -115,7 +116,7 @@ class CudaRegion(Region):
         handle: the bytes of its `cudaIpcMemHandle_t`.
 
     Raises:
-        RequestError: there is no such device or memory, or it is shorter.
+        RequestError: the device or the memory does not exist, or the memory is shorter.
     """
 
     def __init__(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
@@ -134,7 +135,7 @@ class CudaRegion(Region):
         self._address = int(ffi.cast("uintptr_t", address))
         close = weakref.finalize(self, lib.ifs_cuda_ipc_close, device_id, address)
         if size < byte_size:
-            close()  # the error keeps this object for a while
+            close()  # the traceback keeps this object alive
             raise RequestError(
                 Status.INVALID, f"{what}: the memory has {size:,} bytes, and {byte_size:,} are registered"
             )
@@ -146,7 +147,7 @@ class CudaRegion(Region):
     def write(self, offset: int, data: npt.NDArray[np.uint8]) -> None:
         with self.tensor(offset, data.shape, data.dtype) as target:
             target.numpy(writable=True)[:] = data
-            target.device_ptr()  # the copy to the device is done on return
+            target.device_ptr()  # copies to the device
 
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
         """The memory of the region as a tensor."""
@@ -154,14 +155,14 @@ class CudaRegion(Region):
 
 
 def _opened(device_id: int, handle: bytes) -> tuple[Any, int]:
-    """The address of the memory behind a handle, and its bytes from there on."""
+    """The address of the memory of a handle, and its remaining size in bytes."""
     address, size = out("void *"), out("size_t")
     try:
         check(lib.ifs_cuda_ipc_open(device_id, handle, address, size))
     except CudaError as error:
         if "cudaErrorAlreadyMapped" not in str(error):
             raise
-        # A request that failed may keep the region that lay there: an exception and its frames refer to each other.
+        # A failed request may keep the previous region alive by a cycle of its exception and frames.
         gc.collect()
         check(lib.ifs_cuda_ipc_open(device_id, handle, address, size))
     return address[0], int(size[0])
@@ -169,68 +170,52 @@ def _opened(device_id: int, handle: bytes) -> tuple[Any, int]:
 
 @dataclass(frozen=True, slots=True)
 class RegionPart:
-    """A part of a region that takes an output.
+    """A part of a region for an output.
 
-    It holds the region, and not its name: a request writes into the memory that it named when it came, also after a
-    client has unregistered that, or registered other memory under the same name.
+    It refers to the region itself. A request therefore keeps its memory when a client unregisters the region, or
+    registers another one of the same name.
     """
 
     region: Region
     offset: int
     nbytes: int
 
-    def check_size(self, needed: int, output: str) -> None:
-        """Raises a RequestError if the part is too small for an output."""
-        if needed > self.nbytes:
+    def write(self, array: npt.NDArray[Any], output: str, index: int = 0, count: int = 1) -> None:
+        """Writes an output, or one of its rows of equal size.
+
+        Args:
+            output: its name, for messages.
+            index, count: the index of the row, and the number of rows.
+
+        Raises:
+            RequestError: the part is too small for all rows, or the region has shrunk.
+        """
+        data = np.frombuffer(pack(array), np.uint8)
+        if (needed := len(data) * count) > self.nbytes:
             raise RequestError(
                 Status.INVALID,
                 f"shared memory size specified with the request for output {output!r} ({self.nbytes} bytes) should be "
                 f"at least {needed} bytes to hold the results",
             )
-
-    def write(self, array: npt.NDArray[Any], output: str) -> int:
-        """Writes an output, and returns its number of bytes.
-
-        Raises:
-            RequestError: the part is too small, or the region has shrunk.
-        """
-        data = np.frombuffer(pack(array), np.uint8)
-        if len(data) > self.nbytes:
-            raise RequestError(
-                Status.INVALID,
-                f"shared memory size specified with the request for output {output!r} ({self.nbytes} bytes) should be "
-                f"at least {len(data)} bytes to hold the results",
-            )
-        self.region.write(self.offset, data)
-        return len(data)
+        self.region.write(self.offset + index * len(data), data)
 
 
 class SharedTensor:
-    """A tensor in a part of a region, not copied yet. The client may change its values until it is copied.
+    """A tensor in a part of a region, before it is copied. The client may change its values until then.
 
-    `shape` and `dtype` are those of an array. `read_into(array)` copies numbers into a row of a batch, `load()` copies
-    the tensor into an array, and `tensor()` is the memory itself where it belongs to a CUDA device.
+    `read_into(array)` copies numbers into a row of a batch, `load()` copies the tensor into an array, and `tensor()`
+    returns a view of CUDA memory.
 
     Args:
+        datatype, dtype: element type of the protocol and of NumPy.
         what: the name of the tensor in messages.
     """
 
-    def __init__(self, part: RegionPart, datatype: str, shape: tuple[int, ...], what: str) -> None:
-        self.part, self.datatype, self.shape, self.what = part, datatype, shape, what
-        self.dtype = numpy_dtype(datatype)
-
-    @property
-    def device(self) -> str:
-        """Of the region."""
-        return self.part.region.device
-
-    @property
-    def nbytes(self) -> int:
-        return self.part.nbytes
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
+    def __init__(
+        self, part: RegionPart, datatype: str, dtype: np.dtype[Any], shape: tuple[int, ...], what: str
+    ) -> None:
+        self.part, self.datatype, self.dtype, self.shape, self.what = part, datatype, dtype, shape, what
+        self.nbytes, self.ndim, self.device = part.nbytes, len(shape), part.region.device
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -241,10 +226,10 @@ class SharedTensor:
             raise IndexError(row)
         size = self.nbytes // count
         part = RegionPart(self.part.region, self.part.offset + row * size, size)
-        return SharedTensor(part, self.datatype, self.shape[1:], self.what)
+        return SharedTensor(part, self.datatype, self.dtype, self.shape[1:], self.what)
 
     def tensor(self) -> Tensor:
-        """The memory as a tensor, where the region is a `CudaRegion`."""
+        """A view of the memory of a `CudaRegion`."""
         region = self.part.region
         assert isinstance(region, CudaRegion)
         return region.tensor(self.part.offset, self.shape, self.dtype)
@@ -261,7 +246,7 @@ class SharedTensor:
         """A copy of the tensor.
 
         Raises:
-            RequestError: the region has shrunk, or the bytes are no values of the datatype.
+            RequestError: the region has shrunk, or the bytes are not valid values of the datatype.
         """
         data = np.empty(self.nbytes, np.uint8)
         self.read_into(data)

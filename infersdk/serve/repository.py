@@ -1,7 +1,7 @@
-"""The models of a configuration: which versions serve, and how others take their place.
+"""The models of a configuration and their versions: loading, lookup, replacement and closing.
 
-A version is loaded and warmed up before it serves, and closed when its last request has ended. Loading and closing run
-on threads of their own; lookups run in the thread of the event loop.
+A version is loaded and warmed up before it serves, and closed after its last request. Loading and closing run on
+separate threads; lookups run in the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .. import registry
-from .._text import logger
 from ..config import convert, model_files, model_tables, read
+from ..core.text import logger
 from ..errors import ClosedError, ConfigError, InferSDKError, nearest, text_of
+from ..loading import registry
 from ..models import create
 from ..pipeline import PipelineSettings
 from .errors import RequestError, Status
 from .images import ImageEndpoint
 from .networks import NetworkEndpoint
+from .shadow import Shadow, ShadowShare
 
 if TYPE_CHECKING:
     import os
 
-    from ..options import Progress
+    from ..core.options import Progress
     from .endpoint import Endpoint
     from .settings import ServerSettings
 
@@ -39,14 +41,14 @@ _log = logger("infersdk.serve")
 
 #: Arguments of `load()` that are not options of a backend.
 _LOADING = {"model", "backend", "device", "precision", "max_batch", "while_building", "custom_ops"}
-#: Threads that wait for the last requests of versions, and free these.
+#: Threads that wait for the last requests of versions and free them.
 _CLOSERS = 4
-#: The reason of a model that was unloaded on purpose.
+#: The reason of a model that a client unloaded.
 _UNLOADED = "unloaded"
-#: Seconds between two looks at the pipelines, and between two attempts to load a model that has failed.
+#: Seconds between checks of the pipelines, and between attempts to reload a failed model.
 _RELOAD_CHECK, _RELOAD_PAUSE = 1.0, 60.0
 
-#: The type of a table that has a network, and no wrapper.
+#: The type of a table with a network instead of a wrapper.
 NETWORK = "network"
 
 
@@ -55,11 +57,11 @@ class ModelEntry:
     """A model of the configuration.
 
     Attributes:
-        versions: those that serve, by name.
-        state: as the protocol names it: `"LOADING"`, `"READY"`, `"UNAVAILABLE"`.
+        versions: the serving versions, by name.
+        state: `"LOADING"`, `"READY"` or `"UNAVAILABLE"`.
         reason: why it is not ready, or why the last load failed.
-        loads: how often it was loaded.
-        retry_at: when it is loaded again after a failure, in seconds of `monotonic()`; 0 for no failure.
+        loads: number of successful loads.
+        retry_at: the time of the next load after a failure, by `monotonic()`; 0 without a failure.
     """
 
     name: str
@@ -71,12 +73,12 @@ class ModelEntry:
 
     @property
     def fault(self) -> BaseException | None:
-        """The exception that ended a pipeline of a version; None while all take requests."""
+        """The exception that ended a pipeline of a version; None while all accept requests."""
         return next((one.fault for one in self.versions.values() if one.fault is not None), None)
 
     @property
     def newest(self) -> Endpoint | None:
-        """The version that answers requests that name none."""
+        """The version for requests that name none."""
         if len(self.versions) == 1:
             return next(iter(self.versions.values()))
         return self.versions[max(self.versions, key=_version_order)] if self.versions else None
@@ -86,12 +88,12 @@ class Repository:
     """The models of a configuration.
 
     Args:
-        config: the file, or a mapping. A file is read anew for each load.
+        config: a file or a mapping. A file is read again for each load.
         settings: the server's.
 
     Attributes:
-        on_closed: called in the thread of the event loop when a version has been closed.
-        report: called there with a line when a model begins to load and when it serves. It is logged by default.
+        on_closed: called in the thread of the event loop after a version was closed.
+        report: called there with a line when a model starts to load and when it serves; logs by default.
     """
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], settings: ServerSettings) -> None:
@@ -106,7 +108,7 @@ class Repository:
         self._closed = False
 
     def tables(self) -> Mapping[str, Any]:
-        """The table of each model, as the configuration has it now.
+        """The current table of each model.
 
         Raises:
             ConfigError: it cannot be read, or has no models.
@@ -116,7 +118,7 @@ class Repository:
     # ---- lookups ----
 
     def find(self, name: str, version: str = "") -> Endpoint:
-        """The endpoint that answers requests to a model.
+        """The endpoint for requests to a model.
 
         Raises:
             RequestError: there is no such model or version, or it is not ready.
@@ -144,19 +146,19 @@ class Repository:
         return endpoint
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """All versions that serve."""
+        """All serving versions."""
         for entry in self.models.values():
             yield from entry.versions.values()
 
     @property
     def ready(self) -> bool:
-        """Whether all models serve. One that was unloaded on purpose counts as ready."""
+        """Whether all models serve. Models unloaded by a client count as ready."""
         return all(
             entry.fault is None if entry.versions else entry.reason == _UNLOADED for entry in self.models.values()
         )
 
     def files(self, table: Any) -> set[str]:
-        """The files that the versions of a model are loaded from, as its table names them.
+        """The model files named by the table of a model, for all versions.
 
         Raises:
             ConfigError: the table is wrong.
@@ -169,16 +171,16 @@ class Repository:
         """Loads each model.
 
         Raises:
-            InferSDKError: the first that cannot be loaded; the others are closed.
+            InferSDKError: a model cannot be loaded; the loaded ones are closed.
         """
         for name in list(self.models):
             await self._load(name)
 
     async def load(self, name: str) -> None:
-        """Loads a model anew, and swaps it in; what served before goes on until then.
+        """Reloads a model. The previous versions serve until it is ready.
 
         Raises:
-            RequestError: there is no such model, or it cannot be loaded. What served before serves on.
+            RequestError: there is no such model, or it cannot be loaded; the previous versions serve on.
         """
         if name not in self.models:
             raise RequestError(Status.NOT_FOUND, f"failed to load {name!r}: the configuration has no such model")
@@ -190,13 +192,13 @@ class Repository:
             raise RequestError(Status.INVALID, f"failed to load {name!r}: {text}") from None
 
     async def _load(self, name: str) -> None:
-        """Goes on when the caller is cancelled, a client that goes away for instance: a thread that loads cannot be
-        stopped, and what it has loaded is swapped in, or closed.
+        """Loads a model, even if the caller is cancelled: a loading thread cannot be stopped, so its result is used or
+        closed.
         """
         task = asyncio.ensure_future(self._load_and_swap(name))
         self._loading.add(task)
         task.add_done_callback(self._loading.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be without a caller
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be cancelled
         await asyncio.shield(task)
 
     async def _load_and_swap(self, name: str) -> None:
@@ -226,9 +228,7 @@ class Repository:
             )
 
     async def reload_failed(self) -> None:
-        """Loads models whose pipelines have failed, until it is cancelled. After a load that fails, the next one
-        begins in a minute.
-        """
+        """Reloads failed models until it is cancelled; retries a failed load after a minute."""
         while True:
             await asyncio.sleep(_RELOAD_CHECK)
             for name, entry in list(self.models.items()):
@@ -240,17 +240,31 @@ class Repository:
                 with contextlib.suppress(RequestError):  # `load()` has logged it
                     await self.load(name)
 
+    async def verify_samples(self, interval: float) -> None:
+        """Checks the golden samples of all models that have some, every `interval` seconds, until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(interval)
+            for endpoint in list(self.endpoints()):
+                if endpoint.check_samples is None or endpoint.fault is not None:
+                    continue
+                endpoint.acquire()
+                try:
+                    await loop.run_in_executor(self._loader, endpoint.verify_samples)
+                finally:
+                    endpoint.put_back()
+
     def add(self, name: str) -> None:
-        """Knows a model that has come into the configuration. It is not loaded yet."""
+        """Adds a model of the configuration without loading it."""
         self.models.setdefault(name, ModelEntry(name))
 
     async def remove(self, name: str) -> None:
-        """Forgets a model that is not in the configuration any more. Requests that run end as usual."""
+        """Removes a model. Running requests finish normally."""
         await self.unload(name)
         del self.models[name]
 
     async def unload(self, name: str) -> None:
-        """Takes a model out of service. Requests that run end as usual.
+        """Unloads a model. Running requests finish normally.
 
         Raises:
             RequestError: there is no such model.
@@ -262,9 +276,9 @@ class Repository:
         self._close_later(endpoints)
 
     def _check_open(self, what: str, share: float = 0.0) -> None:
-        """Ends the warm-up of a model, which takes long, when the server ends."""
+        """Aborts the warm-up of a model when the server stops."""
         if self._closed:
-            raise ClosedError(f"the server ends, and does not go on with this: {what}")
+            raise ClosedError(f"the server stops; cancelled: {what}")
 
     def _load_versions(self, name: str) -> dict[str, Endpoint]:
         self._check_open(name)
@@ -282,7 +296,7 @@ class Repository:
         return made
 
     def _close_later(self, endpoints: Sequence[Endpoint]) -> None:
-        """On a few threads of their own: draining takes as long as the slowest request. The time for it begins now."""
+        """Closes endpoints in the threads for closing. The time for draining starts now."""
         loop, until = asyncio.get_running_loop(), monotonic() + self._settings.drain
         for endpoint in endpoints:
             future = loop.run_in_executor(self._closer, _close, endpoint, until)
@@ -295,7 +309,7 @@ class Repository:
             self.on_closed()
 
     async def close(self) -> None:
-        """Drains and frees all models, after the one that is being loaded."""
+        """Drains and frees all models, including one that is being loaded."""
         self._closed = True
         if self._loading:
             await asyncio.wait(list(self._loading))
@@ -310,7 +324,7 @@ class Repository:
 
 
 def _close(endpoint: Endpoint, until: float) -> None:
-    """Closes an endpoint, whose requests have until then."""
+    """Closes an endpoint; its requests may run until the time `until`."""
     try:
         endpoint.close(max(0.0, until - monotonic()))
     except Exception:
@@ -322,12 +336,12 @@ def _unknown(name: str) -> RequestError:
 
 
 def _version_order(version: str) -> tuple[int, str]:
-    """Numbers in their order, in front of all that is none."""
+    """A sort key: numbers in their order, after all other names."""
     return (int(version), "") if version.isdecimal() and len(version) < 19 else (-1, version)
 
 
 def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
-    """The table of each version: the model's own, with what `versions` says otherwise. One without is version 1."""
+    """The table of each version: the model's table, updated by that of `versions`. The default version is 1."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"models.{name} is a table, not {table!r}")
     base = dict(table)
@@ -343,17 +357,17 @@ def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
 
 
 def newest_table(name: str, table: Any) -> tuple[str, dict[str, Any]]:
-    """The version of a model that answers requests that name none, and its table."""
+    """The version for requests that name none, and its table."""
     tables = _version_tables(name, table)
     version = max(tables, key=_version_order)
     return version, tables[version]
 
 
 def served_tables(config: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table of each model of a configuration, by its name in requests and in a repository of Triton.
+    """The table of each model of a configuration, by its name in requests.
 
     Raises:
-        ConfigError: it cannot be read, has no models, or one has a name that no path can have.
+        ConfigError: it cannot be read, has no models, or a name does not fit into a path.
     """
     tables = model_tables(read(config))
     for name in tables:
@@ -365,23 +379,39 @@ def served_tables(config: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping
 def load_endpoint(
     name: str, version: str, table: Mapping[str, Any], settings: ServerSettings, progress: Progress | None = None
 ) -> Endpoint:
-    """A version of a model out of its table, warmed up.
+    """Loads and warms up a version of a model.
 
     Args:
-        progress: called before each step of the warm-up; what it raises ends that.
+        progress: called before each step of the warm-up; its exception aborts the warm-up.
 
     Raises:
-        ConfigError, BackendError, ModelError: what loading raises.
+        ConfigError, BackendError, ModelError: loading failed.
     """
     if table.get("type") == NETWORK:
         return _load_network(name, version, dict(table), settings, progress)
-    model = create({"models": {name: table}})[name]
-    try:
+    own = dict(table)
+    second = own.pop("shadow", None)
+    with ExitStack() as opened:
+        model = create({"models": {name: own}})[name]
+        opened.callback(model.close)
         model.warm_up(progress)
-        return ImageEndpoint(name, version, model, settings.max_queue, settings.max_images, settings.max_results)
-    except BaseException:
-        model.close()
-        raise
+        shadow = None if second is None else _shadow(name, own, second)
+        if shadow is not None:
+            opened.callback(shadow.close)
+        endpoint = ImageEndpoint(
+            name, version, model, settings.max_queue, settings.max_images, settings.max_results, shadow
+        )
+        opened.pop_all()
+    return endpoint
+
+
+def _shadow(name: str, table: Mapping[str, Any], second: Any) -> Shadow:
+    """The second model of a table: the same with other fields."""
+    if not isinstance(second, Mapping):
+        raise ConfigError(f"models.{name}.shadow is a table, not {second!r}")
+    fields = {**table, **second}
+    share = convert({"share": fields.pop("share")} if "share" in fields else {}, ShadowShare, f"models.{name}.shadow")
+    return Shadow(name, create({"models": {"shadow": fields}})["shadow"], share.share)
 
 
 def _load_network(

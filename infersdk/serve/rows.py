@@ -2,36 +2,99 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..pipeline import TensorBatchBuffer
+from ..pipeline.side_by_side import runs_side_by_side
+from .errors import RequestError
+from .messages import PlacedOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
     from ..infer import Infer
+    from .messages import Tensor
+    from .regions import RegionPart
 
-__all__ = ["DEFAULT_BATCH", "RowRequests"]
+__all__ = ["DEFAULT_BATCH", "Row", "RowRequests"]
 
-#: Rows in a batch where neither the network nor the configuration gives a number.
+#: The batch size where neither the network nor the configuration sets one.
 DEFAULT_BATCH = 8
-#: Bytes of a row that the thread of the event loop copies, in some 0.3 ms. Waking another thread up takes longer than
-#: copying less.
+#: Rows up to this size are copied in the thread of the event loop (0.3 ms); waking another thread would take longer.
 _QUICK_NBYTES = 2 << 20
 
 
+@dataclass(slots=True)
+class Row:
+    """A row of the batch of a request.
+
+    Attributes:
+        inputs: by name: arrays, or `SharedTensor`s, which are read into the batch.
+        outputs: the names of the requested outputs.
+        targets: shared memory for whole outputs, by name. Other outputs become arrays.
+        index, count: the index of the row in its request, and the number of rows.
+    """
+
+    inputs: Mapping[str, Tensor]
+    outputs: Sequence[str]
+    targets: Mapping[str, RegionPart]
+    index: int
+    count: int
+
+    def take(self, outputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any] | RequestError:
+        """Copies the outputs of this row to their targets or to arrays; returns an error if a target is too small."""
+        taken: dict[str, Any] = {}
+        for name in self.outputs:
+            array, target = outputs[name], self.targets.get(name)
+            if target is None:
+                taken[name] = array.copy()
+                continue
+            try:
+                target.write(array, name, self.index, self.count)
+            except RequestError as error:
+                return error
+            taken[name] = PlacedOutput(array.dtype, array.shape)
+        return taken
+
+
 class RowRequests:
-    """A network for a `Pipeline` whose items are dicts of tensors by input: arrays or `SharedTensor`s."""
+    """A network for a `Pipeline` whose items are `Row`s."""
 
     def __init__(self, network: Infer) -> None:
         self.network = network
-        self.concurrency, self.serializes_runs = network.concurrency, network.serializes_runs
+        self.concurrency = runs_side_by_side(network)
+        self.serializes_runs = network.scheduling.serializes_runs
 
     def batch_buffer(self, capacity: int | None) -> _RowBuffer:
-        """With `capacity` rows; None is as many as the network was loaded for."""
+        """A buffer of `capacity` rows; None is the maximum batch of the network."""
         return _RowBuffer(self.network.clone(), capacity or self.network.max_batch or DEFAULT_BATCH)
 
 
 class _RowBuffer(TensorBatchBuffer):
-    """A buffer whose items are read in the thread of the event loop where that is short."""
+    """A buffer for `Row`s. Small rows are copied in the thread of the event loop."""
 
-    def prepares_quickly(self, item: Any) -> bool:
-        return bool(sum(value.nbytes for value in item.values()) <= _QUICK_NBYTES)
+    def __init__(self, infer: Infer, capacity: int) -> None:
+        super().__init__(infer, capacity)
+        self._items: list[Row | None] = [None] * capacity
+
+    def prepares_quickly(self, item: Row) -> bool:
+        return bool(sum([value.nbytes for value in item.inputs.values()]) <= _QUICK_NBYTES)
+
+    def prepare(self, row: int, item: Row, parameters: Mapping[str, Any] | None) -> None:
+        super().prepare(row, item.inputs, parameters)
+        self._items[row] = item
+
+    def move(self, source: int, target: int) -> None:
+        super().move(source, target)
+        self._items[target] = self._items[source]
+
+    def results(self, count: int) -> Sequence[Any]:
+        outputs, items = self.outputs(count), self._items[:count]
+        self._items[:count] = [None] * count
+        return [
+            None if item is None else item.take({name: array[row] for name, array in outputs.items()})
+            for row, item in enumerate(items)
+        ]

@@ -1,4 +1,4 @@
-"""A server: its ports, its signals and its end."""
+"""The server: ports, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from .._files import read_regular
-from .._text import logger
 from ..config import read
+from ..core.files import read_regular
+from ..core.text import logger
 from ..errors import BackendUnavailableError, ConfigError, DeadlineExceeded
 from .access_log import AccessLog
 from .authentication import Authentication
 from .descriptors import connection_limit
-from .garbage import freeze
+from .garbage import freeze, keep_freed_memory
 from .http.app import Application
 from .http.page import PageHandlers
 from .http.predict import PredictHandler
@@ -49,17 +49,17 @@ class Server:
 
     ::
 
-        with Server("app.toml").start() as server:      # in a thread of its own
+        with Server("app.toml").start() as server:      # in a new thread
             print(server.http_port, server.grpc_port)
 
         Server("app.toml").run()                         # in this thread, until SIGTERM or Ctrl-C
 
     Args:
         config: a file or a mapping with a table `models`, and perhaps a table `server` (`ServerSettings`).
-        settings: instead of what the table `server` says.
+        settings: override those of the table `server`.
 
     Attributes:
-        http_port, grpc_port: where it listens; None before it does, and for a port that it does without.
+        http_port, grpc_port: the open ports; None before `run()`, and for a disabled protocol.
 
     Raises:
         ConfigError: a wrong setting, or a certificate that cannot be used.
@@ -89,15 +89,15 @@ class Server:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    # ---- in this thread ----
+    # ---- in the calling thread ----
 
     def run(self, listening: Callable[[Server], None] | None = None, *, owns_process: bool = False) -> None:
-        """Serves until SIGTERM, SIGINT or `stop()`; requests that run then have `drain` seconds to end.
+        """Serves until SIGTERM, SIGINT or `stop()`; running requests then get `drain` seconds to end.
 
         Args:
             listening: called when the ports are open and all models are ready.
-            owns_process: the process does nothing else: what is loaded is left out of garbage collections, which stop
-                all threads.
+            owns_process: the process only serves: loaded objects are excluded from garbage collection, which stops all
+                threads, and freed memory is not returned to the system.
 
         Raises:
             InferSDKError: a model cannot be loaded.
@@ -105,6 +105,8 @@ class Server:
         """
         import uvloop
 
+        if owns_process:
+            keep_freed_memory()
         loop = uvloop.new_event_loop()
         try:
             loop.run_until_complete(self._serve(listening or (lambda server: None), owns_process))
@@ -124,7 +126,7 @@ class Server:
         most = connection_limit(self.settings)
         try:
             with _signals(loop, ended.set):
-                # The ports open first: who asks meanwhile hears that the models are not ready.
+                # The ports open first, so that clients learn that the models are not ready.
                 async with _together() as ports:
                     if self.settings.http_port is not None:
                         ports.append(await self._open_http(authentication, log, most))
@@ -154,8 +156,10 @@ class Server:
                 await asyncio.to_thread(self.tracing.close)
 
     async def _until(self, ending: asyncio.Future[Any], loaded: dict[str, Any]) -> None:
-        """Serves until the end. Meanwhile it looks after the pipelines, and after the files of the models."""
+        """Reloads failed and changed models until `ending` is done."""
         watching = [asyncio.ensure_future(self.repository.reload_failed())]
+        if self.settings.verify is not None:
+            watching.append(asyncio.ensure_future(self.repository.verify_samples(self.settings.verify)))
         if self.settings.watch is not None:
             watching.append(asyncio.ensure_future(watch(self.repository, self.settings.watch, loaded)))
         try:
@@ -168,7 +172,7 @@ class Server:
                 task.cancel()
 
     async def _open_http(self, authentication: Authentication, log: AccessLog, most: int) -> _Close:
-        """Opens the port for at most so many connections."""
+        """Opens the HTTP port with at most `most` connections."""
         import uvicorn
 
         from .http.connection import abort_unread_answers, connection_factory
@@ -187,12 +191,12 @@ class Server:
             ssl_keyfile=self.settings.private_key,
         )  # fmt: skip
         server = uvicorn.Server(config)
-        server.capture_signals = contextlib.nullcontext  # the signals are ours
+        server.capture_signals = contextlib.nullcontext  # `_signals()` handles them
         task = asyncio.ensure_future(server.serve([listener]))
 
         async def close() -> None:
             server.should_exit = True
-            for one in server.servers:  # uvicorn itself looks at `should_exit` ten times a second
+            for one in server.servers:  # uvicorn polls `should_exit` ten times a second
                 one.close()
             await task
 
@@ -204,24 +208,24 @@ class Server:
         return close
 
     async def _open_grpc(self, authentication: Authentication, log: AccessLog, most: int) -> _Close:
-        """Opens the port for at most so many connections."""
+        """Opens the gRPC port with at most `most` connections."""
         from .grpc.server import open_grpc
 
         port = await open_grpc(self.service, authentication, log, self.tracing, most)
         self.grpc_port = port.port
         return partial(port.close, self.settings.drain)
 
-    # ---- in a thread of its own ----
+    # ---- in a new thread ----
 
     def start(self, timeout: float = 300.0) -> Server:
-        """Serves in a thread of its own; returns when all models are ready.
+        """Serves in a new thread; returns when all models are ready.
 
         Args:
-            timeout: seconds within which they have to be.
+            timeout: seconds within which all models must be ready.
 
         Raises:
-            DeadlineExceeded: they are not ready by then; the server ends.
-            InferSDKError: what `run()` raises.
+            DeadlineExceeded: a model was not ready in time; the server stops.
+            InferSDKError: as `run()`.
         """
 
         def work() -> None:
@@ -245,7 +249,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Ends the server as SIGTERM does, from any thread. After `start()` it waits for the end."""
+        """Stops the server like SIGTERM, from any thread. After `start()` it waits for the end."""
         self._stop()
         if self._thread is not None:
             self._thread.join()
@@ -253,7 +257,7 @@ class Server:
             atexit.unregister(self._stop_at_exit)
 
     def _stop_at_exit(self) -> None:
-        """A thread in the event loop or in a runtime while the interpreter is taken down could crash the process."""
+        """Joins the thread: a thread in a runtime could crash the process while the interpreter shuts down."""
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._stop()
         if self._thread is not None:
@@ -283,16 +287,16 @@ def require_packages() -> None:
 
 
 def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The table with its files relative to the configuration's folder."""
+    """Resolves the files of the table relative to the folder of the configuration."""
     paths = {key: str(folder / table[key]) for key in ("certificate", "private_key") if isinstance(table.get(key), str)}
     return {**table, **paths}
 
 
 def _check_certificate(settings: ServerSettings) -> None:
-    """Raises ConfigError if TLS could not begin."""
+    """Raises ConfigError if the certificate or the key cannot be used."""
     if settings.certificate is None or settings.private_key is None:
         return
-    import ssl  # here: a Python without it, as in the stub of Triton's python backend, imports this module
+    import ssl  # here: the Python of Triton's python backend lacks it
 
     for path in (settings.certificate, settings.private_key):
         try:
@@ -303,7 +307,7 @@ def _check_certificate(settings: ServerSettings) -> None:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
             settings.certificate,
             settings.private_key,
-            password=lambda: "",  # else a terminal is asked
+            password=lambda: "",  # avoids a prompt on the terminal
         )
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(
@@ -323,7 +327,7 @@ def _listen(settings: ServerSettings) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def _together() -> AsyncIterator[list[_Close]]:
-    """Closes all ports at the same time: each of them waits for its requests."""
+    """Closes all ports concurrently, because each waits for its requests."""
     closing: list[_Close] = []
     try:
         yield closing
@@ -333,7 +337,7 @@ async def _together() -> AsyncIterator[list[_Close]]:
 
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the server, where it runs in the main thread."""
+    """Calls `stop` on SIGTERM and Ctrl-C, if the server runs in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,6 +1,4 @@
-"""What a server does for its clients, whatever they speak: the calls of the Open Inference Protocol v2 and of Triton's
-extensions, on plain data.
-"""
+"""The calls of the Open Inference Protocol v2 and of Triton's extensions, independent of HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -8,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..stream import device_count
+from ..core.stream import device_count
 from .datatypes import array_of
 from .errors import RequestError, Status
-from .messages import InferRequest, InferResponse, RequestedOutput
+from .messages import InferRequest, InferResponse, PlacedOutput
 from .model_config import model_config
 from .regions import SharedTensor
 from .shared_memory import SharedMemoryRegions
@@ -32,11 +30,11 @@ EXTENSIONS = (
     "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
     "model_configuration", "system_shared_memory", "binary_tensor_data", "parameters", "statistics",
 )  # fmt: skip
-#: Bytes of an output that the thread of the event loop writes to shared memory.
+#: Outputs up to this size are written to shared memory in the thread of the event loop.
 _QUICK_NBYTES = 2 << 20
 #: The longest deadline of a request.
 MOST_SECONDS = 1_000_000
-#: Parameters of a request that the protocol defines, and that are not the model's.
+#: Request parameters of the protocol; all others belong to the model.
 _TIMING = ("deadline", "timeout", "priority")
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 
@@ -58,7 +56,7 @@ class InferenceService:
 
     @property
     def ready(self) -> bool:
-        """Whether all models are loaded and warm, and the server is not about to end."""
+        """Whether all models are loaded and warm, and the server is not stopping."""
         return not self.stopping and self.repository.ready
 
     def model_ready(self, name: str, version: str) -> bool:
@@ -97,45 +95,33 @@ class InferenceService:
         """Runs a request.
 
         Raises:
-            RequestError, InferSDKError: why not.
+            RequestError, InferSDKError: the request failed.
         """
         endpoint = self.repository.find(request.model, request.version)
         self._check_copied(endpoint, request)
         endpoint.acquire()
         try:
-            outputs = await endpoint.infer(request)
+            outputs: dict[str, Any] = await endpoint.infer(request)
         finally:
             endpoint.put_back()
         for wanted in request.outputs or ():
             if wanted.classification:
                 outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification, endpoint.labels)
+            if wanted.shared_memory is not None and not isinstance(output := outputs[wanted.name], PlacedOutput):
+                quick = output.nbytes <= _QUICK_NBYTES and output.dtype.kind != "O"
+                await in_worker(wanted.shared_memory.write, output, wanted.name, when=not quick)
+                outputs[wanted.name] = PlacedOutput(output.dtype, output.shape)
         return InferResponse(request.model, endpoint.version, request.id, outputs)
 
     def _check_copied(self, endpoint: Endpoint, request: InferRequest) -> None:
-        """Raises a RequestError if more bytes of shared memory than a request may have would become arrays."""
+        """Raises RequestError if the inputs that must be copied from shared memory are too large."""
         shared = [tensor for tensor in request.inputs.values() if isinstance(tensor, SharedTensor)]
-        size, most = sum(one.nbytes for one in shared if not endpoint.takes_shared(one)), self.settings.max_decompressed
-        if size > most:
+        size = sum([one.nbytes for one in shared if not endpoint.takes_shared(one)])
+        if size > (most := self.settings.max_decompressed):
             raise RequestError(
                 Status.TOO_LARGE,
                 f"the inputs in shared memory have {size:,} bytes, and max_decompressed under [server] is {most:,}",
             )
-
-    async def place(self, response: InferResponse, outputs: Sequence[RequestedOutput] | None) -> dict[str, int]:
-        """Writes the outputs that are asked for in shared memory there; the number of bytes of each, by name.
-
-        Raises:
-            RequestError: a part is too small for its output, or its region has shrunk.
-        """
-        sizes = {}
-        for output in outputs or ():
-            if (part := output.shared_memory) is not None:
-                array = response.outputs[output.name]
-                if array.nbytes <= _QUICK_NBYTES and array.dtype.kind != "O":
-                    sizes[output.name] = part.write(array, output.name)
-                else:
-                    sizes[output.name] = await in_worker(part.write, array, output.name)
-        return sizes
 
     def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
         """The deadline and the priority of a request: `request_timing()` with the server's default."""
@@ -157,7 +143,7 @@ class InferenceService:
         return rows
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Loads a model anew from its table in the configuration."""
+        """Reloads a model from its table in the configuration."""
         self._check_control(f"failed to load {name!r}")
         if parameters:
             raise RequestError(
@@ -182,7 +168,7 @@ class InferenceService:
     # ---- statistics ----
 
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        """What each version has done so far, as the protocol has it; times in nanoseconds."""
+        """The statistics of each version in the form of the protocol; times in nanoseconds."""
         if name:
             endpoints = [self.repository.find(name, version)]
             if not version:
@@ -191,10 +177,10 @@ class InferenceService:
             endpoints = list(self.repository.endpoints())
         return [_statistics(endpoint) for endpoint in endpoints]
 
-    # ---- what it has not ----
+    # ---- trace and log ----
 
     def log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of Triton's log. They are read only: the log is that of Python's `logging`."""
+        """Triton's log settings. They are read-only; the server logs through Python's `logging`."""
         if changes:
             raise RequestError(
                 Status.UNIMPLEMENTED, "the log of this server is set in its process, and not by its clients"
@@ -205,7 +191,7 @@ class InferenceService:
         }  # fmt: skip
 
     def trace_settings(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of Triton's trace. It is off: traces go through OpenTelemetry."""
+        """Triton's trace settings. They are read-only; the server traces through OpenTelemetry."""
         if name:
             self.repository.find(name)
         if changes:
@@ -222,7 +208,7 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     """Takes the deadline in seconds and the priority out of the parameters of a request.
 
     Raises:
-        RequestError: they are wrong, or ask for what models do not do.
+        RequestError: a value is wrong, or a sequence is requested.
     """
     if not parameters:
         return default_deadline, 0

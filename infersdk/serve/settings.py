@@ -23,41 +23,41 @@ _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a server listens, and what it takes.
+    """Addresses, limits and features of a server.
 
     Attributes:
-        name: what it calls itself in its metadata. Some clients expect `"triton"`.
-        host: the address that it listens on; `"0.0.0.0"` for all.
-        http_port, grpc_port: 0 takes a free one; None does without.
-        certificate, private_key: PEM files: both ports speak TLS.
-        api_keys: a request needs one of them, as `Authorization: Bearer KEY` or `X-API-Key: KEY`. Live and ready need
-            none.
+        name: the name in its metadata. Some clients expect `"triton"`.
+        host: the address to listen on; `"0.0.0.0"` for all.
+        http_port, grpc_port: 0 selects a free port; None disables the protocol.
+        certificate, private_key: PEM files; they enable TLS on both ports.
+        api_keys: accepted keys, sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`. Health checks need no key.
         model_control: whether clients may load and unload the models of the configuration.
-        watch: seconds between two looks at the files of the models; a changed one is loaded anew. None never looks.
-        shared_memory_prefix: POSIX shared memory that clients may name: what begins with it, such as `"/frames-"`;
-            `"/"` is all of it. None refuses all.
-        max_queue: requests that wait for a model; more are refused. None is eight times what its pipeline holds, at
-            least 64.
-        default_deadline: seconds for requests that name none.
+        watch: seconds between checks of the model files; changed models are reloaded. None disables the checks.
+        verify: seconds between checks of the golden samples of bundles. A model whose samples differ is not ready, and
+            is reloaded. None checks them on loading alone.
+        shared_memory_prefix: prefix of the POSIX shared memory that clients may register, such as `"/frames-"`; `"/"`
+            allows any name. None disables shared memory.
+        max_queue: waiting requests of a model; further ones are refused. None is eight times the slots of its pipeline,
+            at least 64.
+        default_deadline: deadline in seconds of requests without one.
         max_body: bytes of a request.
         max_decompressed: bytes of a request after decompression.
-        max_bodies: bytes of all HTTP requests that the server works on at a time; more are refused with 503.
+        max_bodies: total bytes of the HTTP requests in progress; further ones are refused with 503.
         max_json: bytes of JSON in a request, also after decompression.
-        max_elements: of tensors as JSON, as typed contents of gRPC and as BYTES in a request; of outputs as JSON in an
-            answer.
-        max_headers, max_header_bytes: of an HTTP request.
-        max_connections: open at a time to each port, fewer where the process may not open so many files; the same
-            number of calls at a time over gRPC.
-        max_images: in one request.
-        max_results: rows of one result, such as boxes. Parameters of requests that limit rows, such as `max_det`, are
-            at most that, or what the configuration of the model has.
-        read_timeout: seconds that a client may take to send the head of a request, to send its body, and to take a
-            part of its answer; over gRPC for its handshake.
+        max_elements: elements of a request in JSON, typed contents of gRPC and BYTES; elements of a response in JSON.
+        max_headers, max_header_bytes: limits of an HTTP request.
+        max_connections: open connections of each port, and concurrent calls over gRPC; fewer if the process may not
+            open as many files.
+        max_images: images in one request.
+        max_results: rows of one result, such as boxes. It also limits parameters such as `max_det`, unless the
+            configuration of the model sets a higher value.
+        read_timeout: seconds that a client may take to send the head or the body of a request, or to receive a part of
+            the response; over gRPC for the handshake.
         keep_alive: seconds that a connection stays open between requests.
-        drain: seconds for requests that run when the server or a model ends.
-        access_log: whether each request is written as a line of JSON to stderr.
-        traces: whether requests are traced by OpenTelemetry, as its environment variables say (the extra `otel`).
-        page: whether `/` shows the page to try the models on.
+        drain: seconds that running requests get when the server stops or a model is closed.
+        access_log: whether each request is logged as a line of JSON to stderr.
+        traces: whether OpenTelemetry traces requests; its environment variables configure it (the extra `otel`).
+        page: whether `/` serves a page to try the models.
     """
 
     name: str = "infersdk"
@@ -69,6 +69,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     api_keys: Sequence[Annotated[str, msgspec.Meta(min_length=8)]] = ()
     model_control: bool = False
     watch: _Seconds | None = None
+    verify: _Seconds | None = None
     shared_memory_prefix: Annotated[str, msgspec.Meta(pattern=r"^/[^/]*$")] | None = None
     max_queue: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] | None = None
     default_deadline: _Seconds | None = None
@@ -90,7 +91,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     page: bool = True
 
     def address(self, port: int | None) -> str:
-        """The host and a port as addresses are written: an IPv6 address is in brackets."""
+        """`host:port`; an IPv6 address is in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{port}"
 

@@ -1,4 +1,4 @@
-"""The shared memory that clients have registered, by name: parts of it are inputs, or take outputs."""
+"""Shared memory regions registered by clients, for inputs and outputs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["MOST_REGIONS", "SharedMemoryRegions"]
 
 _FOLDER = "/dev/shm"  # see shm_overview(7)
-#: The most regions that are registered at a time: each holds a file open; and the longest name of one.
+#: Maximum number of regions, each of which holds an open file, and the maximum length of their names.
 MOST_REGIONS, _LONGEST_NAME = 512, 256
 _Region = TypeVar("_Region", bound=Region)
 
 
 class SharedMemoryRegions:
-    """The regions of a server, by name. Any thread may use it.
+    """The regions of a server, by name. It is thread-safe.
 
     Args:
-        prefix: what the keys of all regions begin with; None refuses every region.
+        prefix: required prefix of the keys; None refuses every region.
     """
 
     def __init__(self, prefix: str | None) -> None:
@@ -82,7 +82,7 @@ class SharedMemoryRegions:
             self._regions[name] = CudaRegion(name, handle, device_id, byte_size)
 
     def _check_name(self, name: str, what: str) -> None:
-        if not 1 <= len(name) <= _LONGEST_NAME:  # an empty one would mean all regions to `unregister()`
+        if not 1 <= len(name) <= _LONGEST_NAME:  # `unregister()` takes an empty name as all regions
             raise RequestError(
                 Status.INVALID,
                 f"{what}: a region has a name of 1 to {_LONGEST_NAME} characters, and this one has {len(name):,}",
@@ -120,7 +120,7 @@ class SharedMemoryRegions:
             )
 
     def unregister(self, name: str, *, cuda: bool = False) -> None:
-        """Forgets a region, or all of its kind where `name` is empty. As in Triton it is no error if there is none."""
+        """Removes a region, or all of its kind if `name` is empty. As in Triton, a missing region is not an error."""
         kind = CudaRegion if cuda else HostRegion
         with self._lock:
             names = [name] if name else list(self._regions)
@@ -155,7 +155,7 @@ class SharedMemoryRegions:
         return named
 
     def tensor(self, part: SharedMemory, datatype: str, shape: Sequence[int], what: str) -> SharedTensor:
-        """A tensor in a part of a region; it is not copied.
+        """A tensor in a part of a region, without a copy.
 
         Raises:
             RequestError: the part is not in the region, or does not fit the shape.
@@ -168,7 +168,7 @@ class SharedMemoryRegions:
                 f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and its part of shared memory "
                 f"has {part.nbytes:,}",
             )
-        return SharedTensor(memory, datatype, tuple(shape), what)
+        return SharedTensor(memory, datatype, dtype, tuple(shape), what)
 
     def part(self, part: SharedMemory) -> RegionPart:
         """The memory that a request names.
@@ -190,6 +190,6 @@ class SharedMemoryRegions:
         return RegionPart(region, part.offset, part.nbytes)
 
     def close(self) -> None:
-        """Forgets all regions."""
+        """Removes all regions."""
         with self._lock:
             self._regions.clear()

@@ -1,4 +1,4 @@
-"""Traces of requests, by OpenTelemetry: a span for each, and for its stages in the model."""
+"""OpenTelemetry traces: a span for each request, with child spans for its stages in the model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["RequestTrace", "Tracing"]
 
-#: Failures that are the server's. The others are the client's, and its span says so.
+#: Failures caused by the server; all others are caused by the client.
 _OF_THE_SERVER = {Status.INTERNAL, Status.UNIMPLEMENTED, Status.UNAVAILABLE, Status.DEADLINE}
 
 
 class Tracing:
-    """Makes the spans of a server.
+    """Creates the spans of a server.
 
     Args:
-        provider: a `TracerProvider`. None is the one that the process has set, or else one that is made here: it sends
-            spans by OTLP over HTTP, as OpenTelemetry's environment variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...).
+        provider: a `TracerProvider`. None uses the provider of the process, or creates one that exports by OTLP over
+            HTTP, configured by OpenTelemetry's environment variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...).
 
     Raises:
         BackendUnavailableError: the packages of OpenTelemetry are missing.
@@ -46,7 +46,7 @@ class Tracing:
         self._tracer = provider.get_tracer("infersdk.serve", __version__)
 
     def start(self, name: str, carrier: Mapping[str, str], attributes: Mapping[str, Any]) -> RequestTrace:
-        """Begins the span of a request, in the task that runs it.
+        """Starts the span of a request, in the task that runs it.
 
         Args:
             carrier: the headers of the request, in lower case: `traceparent` names the parent.
@@ -57,13 +57,13 @@ class Tracing:
         return RequestTrace(self._trace, self._tracer, span)
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Exports the remaining spans."""
         if self._own is not None:
             self._own.shutdown()
 
 
 class RequestTrace:
-    """The span of one request. `end()` follows in the same task."""
+    """The span of one request. Call `end()` in the same task."""
 
     def __init__(self, api: Any, tracer: Any, span: Any) -> None:
         self._api, self._tracer, self._span = api, tracer, span
@@ -74,15 +74,15 @@ class RequestTrace:
 
     @property
     def trace_id(self) -> str:
-        """As traces show it: 32 hexadecimal digits."""
+        """32 hexadecimal digits."""
         return self._api.format_trace_id(self._span.get_span_context().trace_id)  # type: ignore[no-any-return]
 
     def end(self, error: RequestError | None, attributes: Mapping[str, Any]) -> None:
-        """Ends the span, after those of the stages.
+        """Ends the span, after the spans of the stages.
 
         Args:
-            error: why the request failed.
-            attributes: what is known of the request by now.
+            error: the reason of a failed request.
+            attributes: further attributes of the span.
         """
         if self._listening is not None:
             stage_listener.reset(self._listening)

@@ -1,4 +1,4 @@
-"""Looks at the files of the models and at the configuration, and loads anew what has changed."""
+"""Reloads models when their files or their configuration change."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .._text import logger
+from ..core.model_source import ModelSource
+from ..core.text import logger
 from ..errors import ConfigError, ModelError
 from ..importers.loading import source_files
-from ..model_source import ModelSource
 from .errors import RequestError
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ _log = logger("infersdk.serve")
 
 
 async def watch(repository: Repository, interval: float, loaded: dict[str, Any]) -> None:
-    """Looks every `interval` seconds, until it is cancelled. Start it when the models are loaded.
+    """Checks every `interval` seconds until it is cancelled. Start it when the models are loaded.
 
     Args:
-        loaded: the `signatures()` from before they were loaded: what changed while they were is seen.
+        loaded: the `signatures()` from before loading, so that changes during loading are detected.
 
-    A change counts when two looks in a row see the same: a file that is still being written is left alone. A model that
-    cannot be loaded is logged, and what served before serves on; it is tried again when its files change again.
+    A change is applied when two consecutive checks agree: files that are still being written are ignored. If loading
+    fails, the error is logged and the previous versions serve on until the files change again.
     """
     before = loaded
     while True:
@@ -38,10 +38,10 @@ async def watch(repository: Repository, interval: float, loaded: dict[str, Any])
         try:
             now = await asyncio.to_thread(signatures, repository)
         except ConfigError as error:
-            _log.error("the configuration cannot be read, and stays as it was: %s", error)
+            _log.error("the configuration cannot be read; the previous one stays in use: %s", error)
             continue
         except Exception:
-            _log.exception("the configuration cannot be looked at, and stays as it was")
+            _log.exception("the configuration cannot be checked; the previous one stays in use")
             continue
         if now == before and now != loaded:
             await _apply(repository, loaded, now)
@@ -60,11 +60,11 @@ async def _apply(repository: Repository, loaded: dict[str, Any], now: dict[str, 
             try:
                 await repository.load(name)
             except RequestError as error:
-                _log.error("%s; what served before serves on", error.message)
+                _log.error("%s; the previous versions serve on", error.message)
 
 
 def signatures(repository: Repository) -> dict[str, Any]:
-    """What changes with a model: its table, and the sizes and times of its files.
+    """The table of each model, with the sizes and modification times of its files.
 
     Raises:
         ConfigError: the configuration cannot be read.
@@ -79,23 +79,23 @@ def signatures(repository: Repository) -> dict[str, Any]:
 
 
 def _states(path: str) -> list[tuple[Any, ...]]:
-    """The states of a file that a table names, and of the files that belong to it, such as external weights."""
+    """The states of a model file and of the files that it refers to."""
     state = _state(path)
     return [state, *(_state(file) for file in _other_files(path, state))]
 
 
 @functools.lru_cache(256)
 def _other_files(path: str, state: tuple[Any, ...]) -> tuple[str, ...]:
-    """The files besides `path` that a model consists of. They are read from it once for each of its states."""
+    """The other files of a model, such as external weights; cached for each state of `path`."""
     try:
         return tuple(str(file) for file in source_files(ModelSource.of(path)) if str(file) != path)
-    except (ConfigError, ModelError):  # none, or damaged: loading says how
+    except (ConfigError, ModelError):  # missing or damaged: loading reports the reason
         return ()
 
 
 def _state(path: str) -> tuple[Any, ...]:
     try:
         status = os.stat(path)
-    except (OSError, ValueError):  # ValueError: it is not text of the file system
+    except (OSError, ValueError):  # ValueError: the path cannot be encoded
         return (path,)
     return path, status.st_size, status.st_mtime_ns, status.st_ino

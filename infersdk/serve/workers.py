@@ -1,4 +1,4 @@
-"""Threads for the parts of a request that take long: large bodies and results, compression."""
+"""Worker threads for slow parts of a request: large bodies and results, compression."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WORKERS = ThreadPoolExecutor(2, "infersdk-serve-worker")
 
 
 async def in_worker(function: Callable[..., _Result], *arguments: object, when: bool = True) -> _Result:
-    """Calls a function in a worker thread while the event loop goes on, or right here.
+    """Calls a function in a worker thread, so that it does not block the event loop.
 
     Args:
-        when: whether the call may take long.
+        when: False calls the function directly, because it is fast.
     """
     if not when:
         return function(*arguments)
@@ -29,13 +29,13 @@ async def in_worker(function: Callable[..., _Result], *arguments: object, when: 
 
 
 async def within(deadline: float | None, writing: Awaitable[_Result]) -> _Result:
-    """The result of `writing`, which writes a result for its client.
+    """Awaits `writing`, which encodes a result for its client.
 
     Args:
-        deadline: of the request, in seconds from now.
+        deadline: deadline of the request, in seconds from now.
 
     Raises:
-        DeadlineExceeded: the result was not written by then.
+        DeadlineExceeded: the result was not encoded before the deadline.
     """
     try:
         return await asyncio.wait_for(writing, deadline)

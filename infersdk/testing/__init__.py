@@ -1,7 +1,7 @@
-"""For who writes a backend: the contract that every backend passes, and ONNX's own tests behind one.
+"""Tests for authors of backends: the contract of all backends, and an adapter for ONNX's backend tests.
 
-`infersdk.testing.InferContract` needs pytest, `infersdk.testing.onnx_backend` the onnx package; each is imported when
-it is looked at.
+`infersdk.testing.InferContract` needs pytest, `infersdk.testing.onnx_backend` the onnx package; each is imported on
+first access.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An Infer backend as ONNX's own test suite wants to see it: `onnx.backend.base.Backend`.
+"""An adapter from an Infer backend to `onnx.backend.base.Backend`, for ONNX's test suite.
 
 The ONNX project ships its operator tests as a suite that any implementation of its `Backend` interface can run
 through (https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html)::
@@ -8,7 +8,7 @@ through (https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html)::
 
     globals().update(BackendTest(backend_for("onnxruntime"), __name__).test_cases)   # for pytest or unittest to find
 
-Each model goes the way a user's goes: into a file, through `infersdk.load()`, and through `infer(...)`.
+Each model is written to a file, loaded by `infersdk.load()`, and called.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from ..device import Device
+from ..core.device import Device
 from ..errors import DeviceUnavailableError
-from ..registry import backend_class, load
+from ..loading.registry import backend_class, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,8 +40,8 @@ class InferBackendRep(BackendRep):  # type: ignore[misc]  # onnx is looked at wi
 
     Attributes:
         infer: the model.
-        input_names: the inputs of the ONNX graph, in its order. A runtime may have folded some of them away (an input
-            whose type alone is used); what is given for those is not handed on.
+        input_names: the inputs of the ONNX graph, in its order. A runtime may have removed some of them (an input
+            of which only the type is used); their values are ignored.
     """
 
     def __init__(self, infer: Infer, input_names: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class InferBackend(Backend):  # type: ignore[misc]
 
     #: The name that `infersdk.load()` knows it by.
     name: ClassVar[str]
-    #: What is handed to `infersdk.load()` beside the model and the device.
+    #: Further arguments of `infersdk.load()`.
     options: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
@@ -111,7 +111,7 @@ def backend_for(name: str, **options: Any) -> type[InferBackend]:
 
 @functools.cache  # the suite asks once a case
 def _device_kinds(name: str) -> frozenset[str]:
-    return frozenset(Device.parse(device).kind for device in backend_class(name).probe().devices)
+    return frozenset(Device.parse(device).kind for device in backend_class(name).declaration.probe().devices)
 
 
 def _device(name: str) -> Device:

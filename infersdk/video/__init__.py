@@ -12,7 +12,7 @@ Decoding and encoding run on threads of their own, and overlap with the model an
 only a few of them wait at any place, so the memory is bounded.
 """
 
-from .._prefetch import Prefetch, paired
+from ..core.prefetch import Prefetch, paired
 from .frames import AnyFrame, DeviceFrame, Frame
 from .nvdec import DeviceVideoReader
 from .reader import VideoReader

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from ..device import Device
+from ..core.device import Device
+from ..core.stream import Stream, device_count
+from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, VideoError
-from ..stream import Stream, device_count
-from ..tensor import Tensor
 from .frames import DeviceFrame
 from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
 
@@ -153,8 +153,8 @@ class _Decoder:
             self._filter = bitstream.BitStreamFilterContext(_FILTERS[codec], stream)
         latency = module.DisplayDecodeLatencyType
         # Each packet of a live source ends its frame. Frames that refer to later ones come in another order than they
-        # are shown in, and wait for those. Many cameras do not say in their H.264 that nothing is reordered, and the
-        # decoder would hold frames back until it is certain: these are taken as they are decoded. (Other codecs say it,
+        # are shown in, and wait for those. Many cameras do not declare in their H.264 that frames are not reordered.
+        # The decoder would delay their frames, so these are taken as they are decoded. (Other codecs say it,
         # and some of them decode frames that are never shown.)
         self._at_once = live
         self._in_order = live and codec == "h264" and not stream.codec_context.has_b_frames
@@ -193,7 +193,7 @@ class _Decoder:
                 data.decode_flag = _WHOLE_FRAME
         try:
             frames = self._decoder.Decode(data)
-        except self._module.PyNvVCExceptionUnsupported as error:  # only the first packet shows what it needs
+        except self._module.PyNvVCExceptionUnsupported as error:  # raised at the first packet
             raise self._unsupported(error) from None
         copied = []
         for frame in frames:
@@ -241,8 +241,7 @@ class _Decoder:
 
 
 class _Pool:
-    """Memory for frames on a device. What a frame had is used again when nothing refers to it any more: the work on it
-    is done then.
+    """Memory for frames on a device. The memory of a frame is reused after its last reference is gone.
 
     A decoder writes its frames to few addresses. The tensors over them are kept: each call of the core lets the threads
     of other readers go first, and making a tensor takes ten.

@@ -36,12 +36,12 @@ class VideoReader(SourceReader[Frame]):
         options: FFmpeg's options for the container: `{"rtsp_transport": "tcp"}`, `{"video_size": "1280x720"}`.
 
     Attributes:
-        size: (width, height) of the frames as they are shown, rotated if the file says so.
+        size: (width, height) of the frames as they are shown, after rotation by the file.
         fps: frames per second on average; None if the source does not say.
         frames: number of frames; None if the source does not say.
         duration: in seconds; None for live sources.
         live: whether the source does not wait for its reader.
-        damage: what was wrong with a file that was read to its end; empty if nothing was.
+        damage: the damage of a file that was read to its end; else empty.
 
     Raises:
         VideoError: there is no such source, it is not a video, or none of its frames can be decoded.

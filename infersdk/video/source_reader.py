@@ -1,4 +1,4 @@
-"""What the readers of videos share: opening a source, what it says about itself, and its frames on a thread."""
+"""The base of video readers: opening a source, its properties, and decoding in a thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .._http import without_password
-from .._prefetch import NoItemError, Prefetch
+from ..core.prefetch import NoItemError, Prefetch
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
+from ..image.http import without_password
 from ._av import import_av, reason
 from .frames import DeviceFrame, Frame
 
@@ -49,19 +49,18 @@ MAX_PIXELS = 4 * 7680 * 4320
 TIMEOUT = 10.0
 #: Seconds that `close()` waits for the thread that reads. A live source that sends gives it an end within a few frames.
 CLOSING, CLOSING_LIVE = 5.0, 1.0
-#: While PyAV can interrupt FFmpeg, FFmpeg asks it twice for each read from a socket, and PyAV takes the interpreter's
-#: lock to answer: 81 times for a frame of 17 kB by RTSP, which reads a packet of RTP in three steps. A few dozens of
-#: streams wait for the lock most of the time then. So FFmpeg itself keeps the timeout of these protocols.
+#: PyAV's timeout takes the interpreter's lock twice for each read from a socket, 81 times for a frame of 17 kB by RTSP.
+#: Dozens of streams would mostly wait for the lock. FFmpeg itself therefore handles the timeout of these protocols.
 _TIMED_BY_FFMPEG = frozenset({"rtsp", "rtsps"})
 #: Seconds that a frame may come later than FFmpeg's timeout, which is for any data.
 _LATER = 1.0
-#: Sources that sent data, but no frame, for too long. Nothing ends such a read, so they are read in the other way then.
+#: Sources that sent data without a frame for too long. They are read with PyAV's timeout, which can end such a read.
 _stalled: set[str] = set()
 
 
 @dataclass
 class Decoded:
-    """What the decoding thread has done so far."""
+    """The progress of the decoding thread."""
 
     frames: int = 0
     damaged: int = 0
@@ -303,7 +302,7 @@ class SourceReader(ABC, Generic[FrameKind]):
 
 
 def _allowed(scheme: str) -> dict[str, str]:
-    """FFmpeg's options for what a source may reach: a file nothing but itself, an address no file.
+    """FFmpeg's options that restrict a file to itself, and an address to the network.
 
     Args:
         scheme: of an address; empty for a file.
@@ -327,7 +326,7 @@ class Clock:
 
     def __init__(self, stream: Any, fps: float | None) -> None:
         start = stream.start_time
-        self._begin = float(start * stream.time_base) if start is not None else None  # what the source calls its start
+        self._begin = float(start * stream.time_base) if start is not None else None  # start time of the source
         self._interval = 1 / (fps or 30.0)
         self._start: float | None = None
         self._next = 0.0

@@ -1,4 +1,4 @@
-"""One of the sources of `Streams`: the thread that reads it, and its frames that are under way."""
+"""One source of `Streams`: its reading thread and its frames in flight."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from .._http import without_password
-from .._text import logger
+from ..core.text import logger
 from ..errors import InferSDKError, Overloaded, VideoError
+from ..image.http import without_password
 from .nvdec import DeviceVideoReader
 from .reader import VideoReader
 
@@ -60,7 +60,7 @@ class StreamResult(Generic[Result]):
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """What a source says about itself when it is open.
+    """The properties of an open source.
 
     Attributes:
         size: (width, height) of its frames.
@@ -286,7 +286,7 @@ class Stream:
             self._announce()
 
     def _announce(self) -> None:
-        """Says to the thread that takes results how many more are ready, in order."""
+        """Announces further results that are ready, in order."""
         with self._guard:
             while self._ready < len(self._items):
                 request = self._items[self._ready][1]

@@ -12,14 +12,14 @@ from concurrent.futures import Future
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .._http import without_password
 from ..errors import ClosedError, ConfigError
+from ..image.http import without_password
 from .stream import Source, Stream, StreamHealth, StreamInfo, StreamResult, StreamSettings, looks_live
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ..device import Device
+    from ..core.device import Device
     from .frames import AnyFrame
 
 __all__ = ["StreamHealth", "StreamInfo", "StreamResult", "Streams", "Submits"]
@@ -34,7 +34,7 @@ CLOSING = 2.0
 
 
 class Submits(Protocol[Result]):
-    """What runs the frames: every wrapper, and what is composed of wrappers."""
+    """A model for frames: every wrapper and composition."""
 
     def submit(self, image: Any, **parameters: Any) -> Future[Result]: ...
 
@@ -154,7 +154,7 @@ class Streams:
                 self._on_end(ready.name)
 
     def info(self) -> dict[str, StreamInfo]:
-        """What the sources say about themselves, by the names of the streams that have been open."""
+        """The properties of the sources that have been opened, by stream name."""
         return {name: stream.info for name, stream in self._streams.items() if stream.info is not None}
 
     def health(self) -> dict[str, StreamHealth]:

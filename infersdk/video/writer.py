@@ -55,8 +55,8 @@ class VideoWriter:
         size: (width, height); None is that of the first image. An odd side is made even by repeating its last row or
             column, since players require it.
         fps: frames per second, for images that `write()` gets without a time.
-        codec: the name of an encoder of FFmpeg; None is the usual one for the suffix: H.264 if there is an encoder for
-            it, otherwise MPEG-4 (MPEG-2 in .ts); MPEG-4 in .avi; VP9, otherwise VP8, in .webm.
+        codec: the name of an FFmpeg encoder. None selects by the suffix: H.264, or MPEG-4 (MPEG-2 in .ts) without an
+            encoder for it. It is MPEG-4 in .avi, and VP9 or else VP8 in .webm.
         options: options of the encoder, such as {"crf": "18", "preset": "slow"}.
         queue_size: images that may wait for the encoder.
 

@@ -1,7 +1,7 @@
-"""What products build around models: large images in tiles, a second model on the boxes of a first one, several models
-on the same images.
+"""Compositions of models: large images in tiles, a second model on the boxes of a first one, several models on the same
+images.
 
-They are used as a wrapper is: calls, `stream()`, `submit()`, `map()` and asyncio. They hold no network of their own.
+They have the interface of a wrapper: calls, `stream()`, `submit()`, `map()` and asyncio.
 """
 
 from .base import Composed

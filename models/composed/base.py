@@ -1,4 +1,4 @@
-"""What all compositions share: calls, asyncio, and the models underneath."""
+"""The base class of all compositions: calls, asyncio, and their models."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_imag
 from ...image.uploads import UploadPools
 from ...pipeline.abandoned import CancelsPending
 from ...pipeline.futures import RequestFuture, outcome_of
-from ...pipeline.limits import check_seconds
+from ...pipeline.request import check_seconds
 from ..declaration import Declared
 from ..image_calls import ImageCalls
 from ..results import Detections
 from .image_request import ImageRequest
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from ...device import Device
+    from ...core.device import Device
+    from ...core.options import Progress
     from ...infer import Infer
-    from ...options import Progress
     from ...pipeline import Pipeline
     from ..execution import Timings
     from ..image_model import ImageModel
@@ -40,14 +38,13 @@ Result = TypeVar("Result")
 
 
 class Composed(ImageCalls[Result], Declared, ABC):
-    """A composition of models, which is used as a wrapper is.
+    """A composition of models, with the interface of a wrapper.
 
     A composition declares its settings as a wrapper does (see `declaration`), names its models in `parts`, and checks
     both in `_prepare()`.
 
     Args:
-        models: those of `parts`, in order. The first one gets the images: names of classes and parameters of calls are
-            those of this model.
+        models: those of `parts`, in order. The first one takes the images, and defines class names and parameters.
         settings: those of `Settings`, by name.
 
     The composition owns its models: `close()` closes them, and so does the end of `with`.
@@ -83,18 +80,7 @@ class Composed(ImageCalls[Result], Declared, ABC):
         """Checks the models and the settings.
 
         Raises:
-            ConfigError, UnsupportedModelError: what is wrong with them.
-        """
-
-    @abstractmethod
-    def stream(
-        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
-    ) -> Iterator[Result]:
-        """The results of any number of images, in order.
-
-        Args:
-            return_exceptions: return the exception of an image in place of its result, as `map()` does, through which
-                the images go then.
+            ConfigError, UnsupportedModelError: they cannot be used; the message has the reason.
         """
 
     def submit(
@@ -105,7 +91,7 @@ class Composed(ImageCalls[Result], Declared, ABC):
         deadline: float | None = None,
         **parameters: Any,
     ) -> Future[Result]:
-        """One image, which runs together with whatever else is waiting. See `Pipeline.submit()`.
+        """One image, batched with other waiting requests. See `Pipeline.submit()`.
 
         The image is read in the calling thread. The deadline holds for all requests of the image. Cancelling the future
         cancels those that have not left.
@@ -145,7 +131,7 @@ class Composed(ImageCalls[Result], Declared, ABC):
         return requests
 
     def _begin_or_refuse(self, image: Any, request: ImageRequest, *arguments: Any) -> None:
-        """As `_begin()`. Where that raises, what it has submitted is cancelled."""
+        """As `_begin()`. After an exception, its requests are cancelled."""
         try:
             self._begin(image, request, *arguments)
         except BaseException:
@@ -171,20 +157,6 @@ class Composed(ImageCalls[Result], Declared, ABC):
             PipelineError, ClosedError: see `Pipeline.submit_batch()`.
         """
 
-    @abstractmethod
-    def map(
-        self,
-        images: Iterable[ImageSource | HostImage],
-        *,
-        in_flight: int | None = None,
-        return_exceptions: bool = False,
-        **parameters: Any,
-    ) -> Iterator[Result]:
-        """As `stream()`, through the pipelines of the models. See `Pipeline.map()`."""
-
-    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
-        return list(self.stream(sources, **parameters))
-
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
     ) -> Result:
@@ -200,18 +172,8 @@ class Composed(ImageCalls[Result], Declared, ABC):
     # ---- the models ----
 
     def result_type(self) -> type[Any]:
-        """What a call returns for an image."""
+        """The type of the result of an image."""
         return self.models[0].result_type()
-
-    @property
-    def batch_limit(self) -> int:
-        """The most images in one run of the first model."""
-        return self.models[0].batch_limit
-
-    @property
-    def image_device(self) -> Device | None:
-        """The CUDA device where the first model takes images; None for the host."""
-        return self.models[0].image_device
 
     @property
     def timings(self) -> Timings:
@@ -219,14 +181,9 @@ class Composed(ImageCalls[Result], Declared, ABC):
         return self.models[0].timings
 
     @property
-    def networks(self) -> tuple[Infer, ...]:
-        """The networks of all models."""
-        return tuple(network for model in self.models for network in model.networks)
-
-    @property
-    def pipelines(self) -> tuple[Pipeline[Any], ...]:
-        """The pipelines of all models."""
-        return tuple(pipeline for model in self.models for pipeline in model.pipelines)
+    def details(self) -> ComposedDetails:
+        """Its details, for commands, the server and benchmarks."""
+        return ComposedDetails(self.models)
 
     def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
         """Runs batches of all sizes of each model; see `Pipeline.warm_up()`.
@@ -245,11 +202,32 @@ class Composed(ImageCalls[Result], Declared, ABC):
             model.close()
         self._pools.clear()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+class ComposedDetails:
+    """The details of several models; the first one takes the images."""
+
+    def __init__(self, models: Sequence[ImageModel[Any]]) -> None:
+        self._models = models
+
+    @property
+    def batch_limit(self) -> int:
+        """Maximum number of images in one run of the first model."""
+        return self._models[0].details.batch_limit
+
+    @property
+    def image_device(self) -> Device | None:
+        """The CUDA device where the first model takes images; None for the host."""
+        return self._models[0].details.image_device
+
+    @property
+    def networks(self) -> tuple[Infer, ...]:
+        """The networks of all models."""
+        return tuple(network for model in self._models for network in model.details.networks)
+
+    @property
+    def pipelines(self) -> tuple[Pipeline[Any], ...]:
+        """The pipelines of all models."""
+        return tuple(pipeline for model in self._models for pipeline in model.details.pipelines)
 
 
 def _cancel(submitting: asyncio.Future[Future[Any]]) -> None:

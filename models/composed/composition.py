@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class Plan(Generic[Part, Result]):
-    """What one image asks of a model, and how its result comes of that.
+    """The requests of one image to a model, and the function that joins their results.
 
     Args:
         sources: the images for the model, in order.
@@ -43,23 +43,14 @@ class Composition(Composed[Result], Generic[Part, Result]):
 
     @abstractmethod
     def plan(self, image: ImageSource | HostImage) -> Plan[Part, Result]:
-        """What is asked of the model for this image.
+        """The requests to the model for this image.
 
         Raises:
             ImageError: the image cannot be read.
         """
 
-    def stream(
-        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
-    ) -> Iterator[Result]:
-        """The results of any number of images, in order. The parts of successive images fill the batches together.
-
-        Args:
-            return_exceptions: return the exception of an image in place of its result, as `map()` does, through which
-                the images go then.
-        """
-        if return_exceptions:
-            return self.map(images, return_exceptions=True, **parameters)
+    def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Result]:
+        """The parts of successive images fill the batches together."""
         return self._in_order(images, lambda sources: self.model.stream(sources, **parameters))
 
     def map(
@@ -124,7 +115,7 @@ class Composition(Composed[Result], Generic[Part, Result]):
         for part in run(sources()):
             parts.append(part)
             yield from _joined(plans, parts)
-        yield from _joined(plans, parts)  # images at the end that ask nothing of the model
+        yield from _joined(plans, parts)  # images at the end without requests
 
 
 def _joined(plans: deque[Any], parts: list[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Parts of an image, one for each box: what a second model looks at."""
+"""Parts of an image, one for each box: the images of a second model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from ...core.stream import default_stream
+from ...core.tensor import Tensor
 from ...errors import ConfigError, ImageError, InferSDKError, InputError
 from ...image import DeviceImage, Geometry, HostImage, PixelTransform, image_view
 from ...ops import preprocess
 from ...ops.alignment import alignments
 from ...ops.device import preprocess_batch
-from ...stream import default_stream
-from ...tensor import Tensor
 
 if TYPE_CHECKING:
     from ..results import Detections
@@ -30,12 +30,11 @@ CropKind = Literal["box", "oriented", "landmarks"]
 
 
 def cutter(kind: CropKind, margin: float = 0.0, size: int = 112) -> Cutter:
-    """How parts are cut out.
+    """The function that cuts out parts.
 
     Args:
-        kind: `"box"` is the pixels within the box's edges; `"oriented"` turns an oriented box upright, its width along
-            the rows; `"landmarks"` brings five landmarks of a face to where recognition networks expect them (see
-            `infersdk.ops.aligned_crops`).
+        kind: `"box"`: the pixels within the box's edges. `"oriented"`: an oriented box turned upright, its width along
+            the rows. `"landmarks"`: a face turned and scaled by its five landmarks (see `infersdk.ops.aligned_crops`).
         margin: by how much a box is enlarged on each side, as a share of that side; for `"box"` and `"oriented"`.
         size: the side of a crop by landmarks, in pixels.
 

@@ -1,4 +1,4 @@
-"""An image on its way through the models of a composition."""
+"""The requests of an image to the models of a composition."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ImageRequest:
 
         Args:
             then: called with the result or exception of each image when the last one has ended, unless this request has
-                ended before. What it raises ends this request.
+                ended before. Its exception ends this request.
             parameters, timeout, wait: see `Pipeline.submit_batch()`.
             fail_early: the first exception ends this request, and cancels the other images.
 

@@ -1,4 +1,4 @@
-"""Boxes of several views of an image, brought together."""
+"""Merging the boxes of several views of an image."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def _fusion(
     """Weighted boxes fusion, with the best score of each group (R. Solovyev et al., "Weighted boxes fusion: Ensembling
     boxes from different object detection models", 2021).
 
-    From the best box on, each joins the fused box that it matches best, if that match is above the threshold, and moves
-    its edges to the average of the group, weighted by score; otherwise it begins a group of its own.
+    Boxes are added from the best one on. A box joins the fused box that it matches best, if that match is above the
+    threshold. The edges of the fused box become the average of the group, weighted by score. Other boxes begin a group.
 
     Returns:
         The best box of each group, best first; for each box the best one of its group; the fused boxes, (groups, 4).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,13 @@ from ...image import DeviceImage, HostImage, ImageSource, SharedImage
 from ...image.uploads import UploadPools
 from ...pipeline.futures import RequestFuture
 from ..ocr import OCR
+from ..results import Result
+from ..results.plain import plain_rows, plain_value
 from ..vision import VisionModel
 from .base import Composed, map_requests
 
 if TYPE_CHECKING:
+    from PIL import Image
     from typing_extensions import Self
 
     from ..image_model import CancellableRequest, ImageModel
@@ -25,34 +29,67 @@ if TYPE_CHECKING:
 __all__ = ["GroupResult", "ModelGroup"]
 
 
-class GroupResult(Mapping[str, Any]):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GroupResult(Result, Mapping[str, Any]):
     """The results of the models of a group for one image, by name.
 
-    `result["road"]` raises what the model raised, if it failed: the others have their results all the same.
+    `result["road"]` raises the exception of that model, if it failed. The others have their results.
 
     Attributes:
+        names: of the models.
+        results: of the models that did not fail, by name.
         errors: the exceptions of the models that failed, by name.
     """
 
-    def __init__(self, names: tuple[str, ...], results: Mapping[str, Any], errors: Mapping[str, BaseException]) -> None:
-        self._names, self._results, self.errors = names, dict(results), dict(errors)
+    names: tuple[str, ...]
+    results: Mapping[str, Any]
+    errors: Mapping[str, BaseException]
 
     def __getitem__(self, name: str) -> Any:
         if name in self.errors:
             raise self.errors[name]
-        return self._results[name]
+        return self.results[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.names)
 
     def __contains__(self, name: object) -> bool:  # Mapping's asks for the result, which may raise
-        return name in self._names
+        return name in self.names
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A dict for each model: `model`, and its rows as `results`, or its exception as `error`."""
+        return [{"model": name, **self._plain(name)} for name in self.names]
+
+    def _plain(self, name: str) -> dict[str, Any]:
+        if name in self.errors:
+            return plain_value(self.errors[name])  # type: ignore[no-any-return]
+        return {"results": plain_rows(self.results[name])}
+
+    def summary(self) -> str:
+        """The summary of each result below the name of its model."""
+        texts = [
+            result.summary() if isinstance(result, Result) else repr(result)
+            for result in (self.errors.get(name, self.results.get(name)) for name in self.names)
+        ]
+        return "\n".join(f"{name}:\n{text}" for name, text in zip(self.names, texts, strict=True))
+
+    def _drawn(self, pil: Image.Image) -> Image.Image:
+        for result in self.results.values():
+            if isinstance(result, Result) and result._is_drawn():
+                pil = result._drawn(pil)
+        return pil
+
+    def _remember_image(self, source: Any) -> None:
+        for result in self.results.values():
+            if isinstance(result, Result):
+                result._remember_image(source)
+        Result._remember_image(self, source)
 
     def __repr__(self) -> str:
-        parts = [f"{name}={self.errors.get(name, self._results.get(name))!r}" for name in self._names]
+        parts = [f"{name}={self.errors.get(name, self.results.get(name))!r}" for name in self.names]
         return f"<{type(self).__name__}: {', '.join(parts)}>"
 
 
@@ -104,8 +141,8 @@ class ModelGroup:
         deadline: float | None = None,
         **parameters: Mapping[str, Any],
     ) -> Future[GroupResult]:
-        """One image for all models. The future ends when the last of them has its result, and never in their errors:
-        these are in the `GroupResult`. `cancel()` takes back what has not left yet.
+        """One image for all models. The future ends when the last of them has its result; errors of models are in the
+        `GroupResult`. `cancel()` cancels the requests whose batches have not left.
 
         Args:
             image: what `read_image()` takes; on a GPU also arrays that lie there.
@@ -149,8 +186,7 @@ class ModelGroup:
         in_flight: int | None = None,
         **parameters: Mapping[str, Any],
     ) -> Iterator[GroupResult]:
-        """The results of any number of images, in order; they may be endless. Waits for slots, whatever `submit()` does
-        when all are taken.
+        """The results of any number of images, in order; they may be endless. Always waits for slots.
 
         Args:
             in_flight: images that are read ahead of the result that is returned; None is as many as the largest
@@ -161,8 +197,9 @@ class ModelGroup:
             ConfigError: `in_flight` is less than 1, or parameters name a model that the group does not have.
         """
         self._check(parameters)
-        ahead = max(model.pipelines[0].slots for model in self.models.values()) if in_flight is None else in_flight
-        return map_requests(images, lambda image: self._future(image, parameters, True), ahead)
+        if in_flight is None:
+            in_flight = max(model.details.pipelines[0].slots for model in self.models.values())
+        return map_requests(images, lambda image: self._future(image, parameters, True), in_flight)
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Mapping[str, Any]
@@ -189,7 +226,7 @@ class ModelGroup:
     # ---- the rest ----
 
     def close(self) -> None:
-        """Closes the models. What has not left yet is cancelled."""
+        """Closes the models. Requests whose batches have not left are cancelled."""
         for model in self.models.values():
             model.close()
         self._pools.clear()
@@ -216,7 +253,7 @@ class ModelGroup:
 
 
 class _GroupRequest:
-    """An image on its way through all models: it ends when the last of them has.
+    """The requests of an image to all models: it ends when the last of them has ended.
 
     Args:
         names: of the models.
@@ -248,6 +285,6 @@ class _GroupRequest:
         self._on_done(GroupResult(self._names, results, errors))
 
     def cancel(self) -> bool:
-        """Takes the image back from each model whose batch has not left; whether none of them runs it."""
+        """Cancels the request of each model whose batch has not left. True if no model runs the image."""
         cancelled = [request.cancel() for request in list(self.requests)]
         return all(cancelled) and len(cancelled) == len(self._names)

@@ -1,4 +1,4 @@
-"""Large images in tiles: a detector sees each part at full resolution, and the results come together again."""
+"""Large images in tiles: a detector runs on each part at full resolution, and the results are merged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tile_grid(size: tuple[int, int], tile: tuple[int, int], overlap: float = 0.2
     """The tiles of an image, row by row.
 
     Neighbours overlap by the whole part of `overlap` times a tile's side. The last tile of a row or column ends at the
-    image's edge and overlaps more, so that all tiles have the same size; an image smaller than a tile is one tile.
+    image's edge and overlaps more: all tiles have the same size. An image smaller than a tile is one tile.
 
     Args:
         size: (width, height) of the image.
@@ -63,7 +63,7 @@ def _starts(side: int, tile: int, overlap: float) -> list[int]:
 
 
 class Tiled(Composition[Detections, Detections]):
-    """A model of boxes on large images: it runs on overlapping tiles, whose results come together.
+    """A model of boxes on large images: it runs on overlapping tiles, whose results are merged.
 
     ::
 
@@ -77,12 +77,11 @@ class Tiled(Composition[Detections, Detections]):
         tile: the side of a tile in pixels, or (width, height); None is the size of the model's input.
         overlap: how far neighbours overlap, as a share of a tile's side: 0 to below 1. An object that is smaller than
             the overlap is whole in one tile at least.
-        whole_image: whether the model sees the whole image too, at reduced size, which finds what is larger than a
-            tile.
-        merge: what becomes of boxes that several views show. `"nms"` keeps the best one of them; `"union"` makes one
-            box around all that match the best one, with the union of their masks; `"weighted"` is weighted boxes
-            fusion: each box joins the group whose average it matches best, and the result is the average of a group's
-            edges, weighted by score; 10,000 crowded boxes take 0.3 s. The score is always the best one's.
+        whole_image: whether the model also runs on the whole image at reduced size, for objects larger than a tile.
+        merge: how boxes of one object are merged. `"nms"` keeps the best one. `"union"` makes one box around all that
+            match the best one, with the union of their masks. `"weighted"` is weighted boxes fusion: each box joins the
+            group whose average it matches best, and the result is the weighted average of the group. It takes 0.3 s for
+            10,000 crowded boxes. The score is the best one.
         match: `"smaller"` compares the intersection of two boxes with the smaller one, so that a part that a tile's
             edge cut off belongs to the whole; `"iou"` with their union.
         threshold: the match above which two boxes show one object.
@@ -113,7 +112,7 @@ class Tiled(Composition[Detections, Detections]):
         return tile_grid(size, self._tile, self.overlap)
 
     def plan(self, image: ImageSource | HostImage) -> Plan[Detections, Detections]:
-        whole = whole_image(image, self.model.channel_order, self.model.image_device, self._pools)
+        whole = whole_image(image, self.model.channel_order, self.model.details.image_device, self._pools)
         tiles = self.tiles(whole.size)
         views: list[Any] = [whole.crop(tile) for tile in tiles]
         if len(views) == 1:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -38,16 +41,16 @@ class TwoStage(Composed[Detections]):
         for person in people("street.jpg"):
             print(person.xyxy, person.columns["vector"])
 
-    The results are those of the detector with one column more: what the second model says of each box, in the order of
-    the boxes. The parts of all images that are under way fill the second model's batches. A part that cannot be cut
-    out, or fails, fails alone: its row of the column holds the exception.
+    The results are those of the detector with one more column: the results of the second model, in the order of the
+    boxes. The parts of all images in progress fill the second model's batches. For a part that cannot be cut out, or
+    that fails, the column holds the exception.
 
     Args:
         detector: a model whose results are `Detections`: a wrapper, or `Tiled`.
         second: any wrapper, or `OCR`.
-        crop: what the second model gets: `"box"` the pixels within the box, `"oriented"` an oriented box turned
-            upright, `"landmarks"` a face turned and scaled by its five landmarks; or a function of an image and its
-            `Detections` that returns an image for each box.
+        crop: the image of a box for the second model. `"box"`: the pixels within the box. `"oriented"`: an oriented box
+            turned upright. `"landmarks"`: a face turned and scaled by its five landmarks. Or a function of an image and
+            its `Detections` that returns an image for each box.
         margin: by how much a box is enlarged on each side, as a share of that side.
         column: the name of the new column.
 
@@ -70,24 +73,11 @@ class TwoStage(Composed[Detections]):
         self._slots: threading.Semaphore | None = None
         self._guard = threading.Lock()
         self._cut = self.crop if callable(self.crop) else cutter(self.crop, self.margin)
-        first, second = self.detector.image_device, self.second.image_device
+        first, second = self.detector.details.image_device, self.second.details.image_device
         #: Where parts are cut. A function may need the pixels on the host.
         self._device = first if first == second and isinstance(self.crop, str) else None
 
     # ---- calls ----
-
-    def stream(
-        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
-    ) -> Iterator[Detections]:
-        """The results of any number of images, in order; up to 16 of them are read ahead.
-
-        Args:
-            return_exceptions: return the exception of an image in place of its result, as `map()` does, through which
-                the images go then.
-        """
-        if return_exceptions:
-            return self.map(images, return_exceptions=True, **parameters)
-        return self._stream(images, parameters)
 
     def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Detections]:
         read: deque[Any] = deque()
@@ -97,7 +87,7 @@ class TwoStage(Composed[Detections]):
                 read.append(self._shared(source, read=True))
                 yield read[-1]
 
-        batch = self.second.batch_limit
+        batch = self.second.details.batch_limit
         waiting: list[tuple[Detections, Sequence[Any]]] = []
         count = 0
         for boxes in self.detector.stream(sources(), **parameters):
@@ -126,45 +116,77 @@ class TwoStage(Composed[Detections]):
         timeout: float | None,
         wait: bool | None,
     ) -> None:
-        """The boxes and the parts run together with whatever else is waiting. The thread that ends the detector's
-        request cuts the parts and submits them. As many images may be on their way as both pipelines have slots.
+        """The thread that ends the detector's request cuts the parts and submits them. The number of images in progress
+        is limited to the slots of both pipelines.
         """
         if wait is not False and not self._take_slot(request, timeout, wait):
             return
-        shared = self._shared(image, read=wait is None)  # `map()` reads files in the detector's threads
+        shared = self._shared(image, read=wait is None)
+        self._submit([shared], request, lambda found: request.end(found[0]), parameters, timeout, wait)
+
+    def _submit(
+        self,
+        images: Sequence[Any],
+        request: ImageRequest,
+        then: Callable[[list[Any]], object],
+        parameters: Mapping[str, Any] | None,
+        timeout: float | None = None,
+        wait: bool | None = None,
+    ) -> None:
+        """Submits images to the detector, and the parts of all of them together to the second model.
+
+        Args:
+            images: from `_shared()`; an exception is the result of its row.
+            then: called with a result or an exception for each image.
+        """
+        results: list[Any] = list(images)
+        good = [row for row, image in enumerate(images) if not isinstance(image, Exception)]
 
         def detected(outcomes: list[Any]) -> None:
-            (boxes,) = outcomes
-            if isinstance(boxes, BaseException):
-                request.end(boxes)
-                return
-            answers = list(self.cut(shared, boxes))
-            rows = [index for index, part in enumerate(answers) if not isinstance(part, Exception)]
+            found: list[tuple[int, Detections, list[Any]]] = []
+            parts: list[Any] = []
+            for row, boxes in zip(good, outcomes, strict=True):
+                if isinstance(boxes, BaseException):
+                    results[row] = boxes
+                    continue
+                try:
+                    answers = list(self.cut(images[row], boxes))
+                except Exception as error:
+                    results[row] = error
+                    continue
+                found.append((row, boxes, answers))
+                parts += [part for part in answers if not isinstance(part, Exception)]
 
             def answered(outcomes: list[Any]) -> None:
-                for row, outcome in zip(rows, outcomes, strict=True):
-                    if isinstance(outcome, CancelledError):
-                        raise outcome
-                    answers[row] = outcome
-                request.end(self.joined(boxes, answers))
+                rest = iter(outcomes)
+                for row, boxes, answers in found:
+                    answers[:] = [part if isinstance(part, Exception) else next(rest) for part in answers]
+                    cancelled = next((one for one in answers if isinstance(one, CancelledError)), None)
+                    results[row] = self.joined(boxes, answers) if cancelled is None else cancelled
+                then(results)
 
-            if rows:
-                request.submit(self.second, [answers[row] for row in rows], answered, wait=False)
+            if parts:
+                request.submit(self.second, parts, answered, wait=False)
             else:
-                request.end(self.joined(boxes, answers))
+                answered([])
 
-        request.submit(self.detector, [shared], detected, parameters, timeout=timeout, wait=wait)
+        if good:
+            request.submit(
+                self.detector, [images[row] for row in good], detected, parameters, timeout=timeout, wait=wait
+            )
+        else:
+            then(results)
 
     def _take_slot(self, request: ImageRequest, timeout: float | None, wait: bool | None) -> bool:
-        """Waits until fewer images are on their way than both pipelines have slots. False where the deadline passes,
+        """Waits until fewer images are in progress than both pipelines have slots. False where the deadline passes,
         which ends the request.
 
         Raises:
             Overloaded: the settings of the detector's pipeline or `timeout` say not to wait any longer.
         """
-        settings = self.detector.pipelines[0].settings
+        settings = self.detector.details.pipelines[0].settings
         with self._guard:
-            count = sum(model.pipelines[0].slots for model in self.models)
+            count = sum(model.details.pipelines[0].slots for model in self.models)
             self._slots = slots = self._slots or threading.Semaphore(count)
         patience = settings.timeout if timeout is None else timeout
         if wait:
@@ -176,11 +198,11 @@ class TwoStage(Composed[Detections]):
             request.slot = slots
             return True
         if request.seconds_left is not None and request.seconds_left <= 0:
-            request.end(DeadlineExceeded("the deadline passed while other images were on their way"))
+            request.end(DeadlineExceeded("the deadline passed while other images were in progress"))
             return False
         waited = f", and none ended within {patience:g} s" if patience else ""
         raise Overloaded(
-            f"{count} images are on their way through both models{waited}; submit later, or make the pipelines with "
+            f"{count} images are in progress in both models{waited}; submit later, or make the pipelines with "
             "more slots"
         )
 
@@ -192,22 +214,36 @@ class TwoStage(Composed[Detections]):
         return_exceptions: bool = False,
         **parameters: Any,
     ) -> Iterator[Detections]:
-        """As `stream()`, through the pipelines of both models, which run side by side. Waits for slots, whatever
-        `submit()` does when all are taken.
+        """As `stream()`, through the pipelines of both models, which run in parallel. Always waits for slots.
 
         Args:
-            in_flight: images that are read ahead; None is twice what the detector's pipeline takes in.
+            in_flight: images that are read ahead; None is twice the slots of the detector's pipeline.
             return_exceptions: return the exception of an image in place of its result, instead of raising it.
         """
 
-        def submit(image: ImageSource | HostImage) -> Future[Detections]:
-            future = RequestFuture()
-            future.request = request = ImageRequest(future.end, None)
-            self._begin_or_refuse(image, request, parameters or None, None, True)
-            return future
+        ahead = 2 * self.detector.details.pipelines[0].slots if in_flight is None else in_flight
+        count = max(min(self.detector.details.batch_limit, GATHERED, ahead), 1)  # images that are submitted together
+        source = iter(images)
+        groups = iter(lambda: list(islice(source, count)), [])
+        submit = partial(self._submit_group, parameters=parameters or None)
+        return _in_order(map_requests(groups, submit, -(-ahead // count)), return_exceptions)
 
-        ahead = 2 * self.detector.pipelines[0].slots if in_flight is None else in_flight
-        return map_requests(images, submit, ahead, return_exceptions)
+    def _submit_group(self, group: Sequence[Any], parameters: Mapping[str, Any] | None) -> Future[list[Any]]:
+        """The results of several images, and exceptions in place of those that fail."""
+        images: list[Any] = []
+        for image in group:
+            try:
+                images.append(self._shared(image))
+            except Exception as error:
+                images.append(error)
+        future = RequestFuture()
+        future.request = request = ImageRequest(future.end, None)
+        try:
+            self._submit(images, request, request.end, parameters, wait=True)
+        except BaseException:
+            request.refuse()
+            raise
+        return future
 
     # ---- between the models ----
 
@@ -215,7 +251,7 @@ class TwoStage(Composed[Detections]):
         """The part of each box, cut on the device of both models if it is the same one; the reason where that fails.
 
         Args:
-            image: what the detector got.
+            image: the image of the detector.
         """
         if isinstance(image, SharedImage):
             order = self.channel_order
@@ -235,7 +271,7 @@ class TwoStage(Composed[Detections]):
         return boxes.with_columns(**{self.column: column})
 
     def _shared(self, source: Any, read: bool = False) -> Any:
-        """What the detector gets: an image that is decoded once for both models, and copied to their device once.
+        """The image for the detector, decoded once for both models, and copied to their device once.
 
         Args:
             read: decode it now.
@@ -255,3 +291,14 @@ class TwoStage(Composed[Detections]):
 
     def __repr__(self) -> str:
         return f"<TwoStage {self.detector!r}, then {self.second!r}>"
+
+
+def _in_order(groups: Iterator[list[Any]], return_exceptions: bool) -> Iterator[Detections]:
+    """The results of groups of images, one by one."""
+    with contextlib.closing(groups):  # type: ignore[type-var]
+        for outcomes in groups:
+            for outcome in outcomes:
+                failed = isinstance(outcome, BaseException) and not return_exceptions
+                if failed or isinstance(outcome, CancelledError):
+                    raise outcome
+                yield outcome

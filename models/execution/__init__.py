@@ -1,30 +1,23 @@
 """How the batches of a wrapper run: on the host, or on a CUDA device.
 
-Executors know a `Preprocessor` and functions for what follows the network (`ModelStages`); they know nothing of model
-families. `make_executor()` is the one place that chooses.
+`Execution` runs calls and streams, and makes the batch buffers of pipelines. It knows a `Preprocessor` and the
+functions that follow the network (`ModelStages`); it knows nothing of model families.
 """
 
 from __future__ import annotations
 
-from .executor import BatchItem, DevicePostprocess, Executor, HostOutputs, ModelStages, OutputRow, Parameters, Timings
-from .executor_pool import ExecutorPool, Lease
-from .following import FollowingBuffer, make_executor
+from .execution import Execution
+from .host import HostOutputs
 from .placement import PreprocessPlacement
-from .run_order import RunOrder
+from .stages import DevicePostprocess, ModelStages, OutputRow, Parameters, Timings
 
 __all__ = [
-    "BatchItem",
     "DevicePostprocess",
-    "Executor",
-    "ExecutorPool",
-    "FollowingBuffer",
+    "Execution",
     "HostOutputs",
-    "Lease",
     "ModelStages",
     "OutputRow",
     "Parameters",
     "PreprocessPlacement",
-    "RunOrder",
     "Timings",
-    "make_executor",
 ]

@@ -1,55 +1,56 @@
-"""Batches on a CUDA device: images in, results out, without stopping in between.
+"""Batches on a CUDA device, from images to results.
 
-Several batches are in flight at a time. Each has a stream, a clone of the model, and memory of its own. On its stream
-are queued, one after the other: the copy in, the preprocessing, the model, the postprocessing and one small copy out.
-So the copies of one batch run while another's model does, and the host waits for a batch only when its memory is
-needed again.
+The calls, streams and requests of a wrapper share a few execution contexts (`CudaInstances`). Each has a stream and
+memory of its own. On its stream are queued, one after the other: the copy in, the preprocessing, the model, the
+postprocessing and one small copy out. So the copies of one batch run while another batch is on the model.
+
+A batch takes an instance when it runs, and any thread may wait for its end and collect its results. A thread that needs
+an instance ends the oldest batch, so an instance is never held by a thread that waits for something else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from ...errors import InferSDKError
+from ...core.memory import is_page_locked
+from ...core.memory_limit import charging
+from ...core.tensor import Tensor
+from ...errors import ClosedError, InferSDKError
 from ...image import DeviceImage, HostImage, SharedImage
 from ...image.uploads import bring_in
 from ...ops.batch import ImageBatch, shared_workers
-from ...stream import Event
 from ..preprocessor import geometry_of_pixels, view_of
 from .device_decoding import DeviceDecoding
-from .executor import BatchItem, DevicePostprocess, HostOutputs, ModelStages, Parameters, Timings
-from .image_uploads import HostAddress, ImageUploads
+from .host import HostOutputs
+from .placement import LocationCost, WholeBatch
+from .stages import DevicePostprocess, ModelStages, Parameters, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ...image import Geometry
     from ...image.nvimgcodec import DecodedBatch, EncodedImage
     from ...infer import Infer
-    from ...tensor import Tensor
+    from ...ops.batch import Workers
+    from ..preprocessor import Preprocessor
     from .placement import PreprocessPlacement
-    from .run_order import RunOrder
 
-__all__ = ["CudaExecutor", "InFlightBatch"]
+__all__ = ["CudaBuffer", "CudaInstance", "CudaInstances"]
 
 Result = TypeVar("Result")
 
-#: Batches in flight at once: one is copied in, one runs, one is copied out.
-IN_FLIGHT = 3
-#: Image shapes that a batch of requests remembers.
-KNOWN_SHAPES = 64
-#: Rows that are copied ahead together. To queue the copies takes the thread that comes last 0.1 ms; with fewer rows it
-#: takes more than is gained.
-ROWS_AHEAD = 16
+#: Instances of a wrapper: one batch is copied in, one runs, one is copied out.
+INSTANCES = 3
 
 
 class FetchOutputs:
-    """The postprocessing of a wrapper that has none for a device: the outputs are copied home, and the host does it."""
+    """The postprocessing of a wrapper that has none for a device: the outputs are copied to the host, which does it."""
 
     def __init__(self, infer: Infer, stages: ModelStages[Any]) -> None:
         self._infer, self._stages = infer, stages
@@ -66,310 +67,417 @@ class FetchOutputs:
         """It holds nothing of its own."""
 
 
-class InFlightBatch:
-    """One execution context with its stream and memory, and the batch that is on it.
+class CudaInstance:
+    """An execution context with its stream and memory, and the batch that is on it. One thread at a time.
 
     Args:
-        infer: the context.
+        infer: the context; it stays the caller's.
         stages: of the model.
-        capacity: the most images in a batch.
-        shares_cpu: see `shared_workers()`.
-        order: of the runs on the device; None is whatever the device does.
-
-    Attributes:
-        uploads: of the images on the host.
+        capacity: maximum number of images in a batch.
+        placement: where images are preprocessed.
     """
 
-    def __init__(
-        self, infer: Infer, stages: ModelStages[Any], capacity: int, shares_cpu: bool, order: RunOrder | None = None
-    ) -> None:
+    def __init__(self, infer: Infer, stages: ModelStages[Any], capacity: int, placement: PreprocessPlacement) -> None:
         assert infer.stream is not None
-        self.infer, self.stream = infer, infer.stream
-        self._stages, self._capacity = stages, capacity
-        self._workers = shared_workers(self.stream.device.index, shares_cpu=shares_cpu)
+        self.infer, self.capacity, self.stream = infer, capacity, infer.stream
+        self._stages, self._placement = stages, placement
         self._batch = ImageBatch(capacity)
-        self.uploads = ImageUploads(self._batch, self.stream, self._workers, may_copy_ahead=not infer.shares_stream)
+        self._images = Tensor((0,), "uint8", self.stream.device)  # unprocessed images, for the upload
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
-        self._queued: tuple[Sequence[Geometry], Sequence[Parameters]] | None = None
-        self._host_input = HostAddress()
-        self._order = order
-        self._run_end = Event(self.stream.device)
+        self._rows: Sequence[Row] = ()
         self._borrowed: list[DeviceImage] = []
-        self._decoders: list[str | None] = []
+        self._measured: WholeBatch | None = None
+        self._sizes_run: set[tuple[int, tuple[int, int]]] = set()
 
-    @property
-    def is_busy(self) -> bool:
-        return self._queued is not None
-
-    def begin(
-        self,
-        batch: Sequence[BatchItem],
-        geometries: Sequence[Geometry],
-        placement: PreprocessPlacement,
-    ) -> None:
+    def queue(self, rows: Sequence[Row], workers: Workers) -> None:
         """Queues a batch of images that all lie on the device, or all on the host."""
         try:
-            with self.infer.charging(), self.infer.stream_guard:
-                self._begin(batch, geometries, placement)
+            with charging(self.infer.memory_budget), self.infer.scheduling.stream_guard:
+                self._queue(rows, workers)
         except BaseException:
             self._return_borrowed()
-            self.uploads.forget_ahead()
             raise
 
-    def _begin(
-        self, batch: Sequence[BatchItem], geometries: Sequence[Geometry], placement: PreprocessPlacement
-    ) -> None:
+    def _queue(self, rows: Sequence[Row], workers: Workers) -> None:
+        self._rows, self._measured = rows, None
+        geometries = [row.geometry for row in rows]
         images: list[HostImage] = []
-        if isinstance(batch[0].image, DeviceImage):
-            self._borrow([cast("DeviceImage", item.image) for item in batch])
+        if isinstance(rows[0].image, DeviceImage):
+            self._borrow([cast("DeviceImage", row.image) for row in rows], workers)
             self._batch.fill([image.view() for image in self._borrowed], geometries)
             location = "resident"
         else:
-            images = [cast("HostImage", item.image) for item in batch]
-            sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
-            location = placement.choose(images, lambda location: self.measure(images, sampled, location))
-            self._batch.fill([view_of(image) for image in images], sampled)
-        preprocessor = self._stages.canvases.on(geometries[0].canvas)
-        tensor = preprocessor.input.tensor(self.infer, len(batch), self._capacity)
-        self._bring_in(tensor, location, images, geometries)
-        parameters = [item.parameters for item in batch]
-        self._queue_run(geometries, parameters)
-        self._queued = geometries, parameters
-        self._decoders = [item.image.decoder for item in batch]
+            images = [cast("HostImage", row.image) for row in rows]
+            location = self._location(images, geometries, workers)
+            self._fill(images, geometries)
+        started = perf_counter()
+        self._bring_in(location, rows[0].geometry.canvas, len(rows), workers)
+        if self._measured is not None:
+            self.stream.synchronize()
+            started = perf_counter()
+        self.infer.enqueue()
+        if not self._stages.verified:
+            self._stages.verify_once(HostOutputs(self.infer))
+        self._postprocess.queue(geometries, [row.parameters for row in rows])
+        if self._measured is not None:
+            self._measured.queue = perf_counter() - started
+            self.stream.synchronize()
+            self._measured.device = perf_counter() - started
+        self._sizes_run.add((len(rows), rows[0].geometry.canvas))
 
-    def _borrow(self, images: list[DeviceImage]) -> None:
+    def _fill(self, images: Sequence[HostImage], geometries: Sequence[Geometry]) -> None:
+        sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
+        self._batch.fill([view_of(image) for image in images], sampled)
+
+    def _borrow(self, images: list[DeviceImage], workers: Workers) -> None:
         """Borrows images on the device; those that models share are copied there together first."""
         self._borrowed = images
         if uploads := [image.upload for image in images if image.upload is not None]:
-            bring_in(uploads, self.stream, self._workers)
+            bring_in(uploads, self.stream, workers)
         for image in images:
             image.on(self.stream)
 
     def _return_borrowed(self) -> None:
-        """After an error: what reads the images may be queued still, and their memory is used again."""
+        """After an error: queued work may still read the images, and their memory is used again."""
         if self._borrowed:
             with contextlib.suppress(InferSDKError):  # the first error is reported
                 self.stream.synchronize()
             self._borrowed = []
 
-    def _queue_run(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
-        """Queues the model and the postprocessing."""
-        order = self._order
-        if order is None:
-            self.infer.enqueue()
-        else:
-            order.wait(self.stream)
-            self.infer.enqueue()
-            order.queued(self._run_end, self.stream)
-        try:
-            if not self._stages.verified:
-                self._stages.verify_once(HostOutputs(self.infer))
-            self._postprocess.queue(geometries, parameters)
-        except BaseException:
-            if order is not None:
-                order.finished()
-            raise
+    def _bring_in(self, location: str, canvas: tuple[int, int], count: int, workers: Workers) -> None:
+        """Queues what brings the images of the batch into the model's input; `location` is where they are preprocessed.
 
-    def _bring_in(
-        self, tensor: Tensor, location: str, images: Sequence[HostImage], geometries: Sequence[Geometry]
-    ) -> None:
-        """Queues what brings the batch's images into the model's input; `location` is where they are preprocessed."""
+        Args:
+            count: images whose rows the input has.
+        """
         batch, transform, stream = self._batch, self._stages.preprocessor.transform, self.stream
+        tensor = self._stages.canvases.on(canvas).input.tensor(self.infer, count, self.capacity)
         if location == "host":
-            host = self._host_input.of(tensor)
+            host = tensor.host_ptr(read=False, write=True)
             at = tensor.device_ptr(read=False, write=True, stream=stream)
-            batch.preprocess(transform, host, tensor.nbytes, workers=self._workers, device=at, stream=stream)
+            batch.preprocess(transform, host, tensor.nbytes, workers=workers, device=at, stream=stream)
             return
         if location == "device":
-            self.uploads.upload(images, geometries)
+            self._upload(workers)
         else:
             batch.use_device_images()
         at = tensor.device_ptr(read=False, write=True, stream=stream)
         batch.preprocess_on_device(transform, at, tensor.nbytes, stream)
 
-    def measure(self, images: Sequence[HostImage], geometries: Sequence[Geometry], location: str) -> float:
-        """Seconds that bringing a batch in takes at this location: the better of two runs, after one to warm up."""
-        self.uploads.forget_ahead()  # each run copies all
-        self._batch.fill([view_of(image) for image in images], geometries)
-        preprocessor = self._stages.canvases.on(geometries[0].canvas)
-        tensor = preprocessor.input.tensor(self.infer, len(images), self._capacity)
-        best = float("inf")
-        for _ in range(3):
-            start = perf_counter()
-            self._bring_in(tensor, location, images, geometries)
-            self.stream.synchronize()
-            best = min(best, perf_counter() - start)
-        return best
+    def _upload(self, workers: Workers) -> None:
+        """Queues the copies of the images to the device, straight from memory that is page-locked."""
+        memory, nbytes = self._images, self._batch.upload_nbytes()
+        if nbytes > memory.nbytes:
+            memory.resize((nbytes,))
+        staging = memory.host_ptr(read=False, write=True)
+        at = memory.device_ptr(read=False, write=True, stream=self.stream)
+        self._batch.upload(staging, at, memory.nbytes, self.stream, workers=workers)
 
-    def finish(self) -> list[Any]:
-        """Waits for the batch that was begun; returns its results."""
-        queued, self._queued = self._queued, None
-        assert queued is not None
+    # ---- where images are preprocessed ----
+
+    def _location(self, images: Sequence[HostImage], geometries: Sequence[Geometry], workers: Workers) -> str:
+        size, page_locked = sum(image.pixels.nbytes for image in images), is_page_locked(images[0].pixels)
+        location = self._placement.choose(size, page_locked)
+        if location is not None:
+            return location
+        canvas = geometries[0].canvas
+        if (len(images), canvas) not in self._sizes_run:  # its first run prepares the size, and takes longer
+            return "device"
+        costs = {}
+        few = slice(0, self._placement.sample)
+        self._fill(images[few], geometries[few])
+        share = len(images) / len(images[few])
+        for location in ("device", "host"):
+            costs[location] = self._cost(location, canvas, len(images), workers).times(share)
+        self._measured = WholeBatch(size, page_locked, costs)
+        return self._measured.faster_alone
+
+    def _cost(self, location: str, canvas: tuple[int, int], count: int, workers: Workers) -> LocationCost:
+        """Seconds that bringing the images in takes at this location: the second of two runs."""
+        for _ in range(2):
+            start = perf_counter()
+            self._bring_in(location, canvas, count, workers)
+            queued = perf_counter()
+            self.stream.synchronize()
+            cost = LocationCost(queued - start, perf_counter() - start)
+        return cost
+
+    # ---- results ----
+
+    def collect(self) -> list[Any]:
+        """Waits for the batch that was queued; returns its results."""
+        rows, self._rows = self._rows, ()
+        started = perf_counter()
         try:
-            with self.infer.stream_guard:
-                results = self._postprocess.collect(*queued)
+            with self.infer.scheduling.stream_guard:
+                results = self._postprocess.collect([row.geometry for row in rows], [row.parameters for row in rows])
             self._borrowed = []
-            self.uploads.ended()
         finally:
             self._return_borrowed()
-            self.uploads.forget_ahead()
-            if self._order is not None:
-                self._order.finished()
-        self._stages.name_decoders(results, self._decoders)
-        return results
+        if self._measured is not None:
+            self._measured.collect = perf_counter() - started
+            self._placement.decide(self._measured)
+            self._measured = None
+        return self._stages.with_decoders(results, [row.image.decoder for row in rows])
 
     def close(self) -> None:
         self._postprocess.close()
-        self.uploads.close()
+        self._images.close()
 
 
-class CudaExecutor(Generic[Result]):
-    """See `Executor`.
+class _Slot:
+    """A place for an instance in `CudaInstances`: a network, which may be swapped (`while_building`).
 
     Args:
-        infer: the network; the first batch in flight uses it, others use clones of it.
+        network: `network.current()` serves; None is a clone that is made when it is first needed.
+        owned: whether the network is closed with the slot.
+    """
+
+    def __init__(self, network: Infer | None, owned: bool) -> None:
+        self.network, self.owned = network, owned
+        self.instance: CudaInstance | None = None
+
+    def release(self) -> None:
+        """Frees the instance; the network remains."""
+        instance, self.instance = self.instance, None
+        if instance is not None:
+            instance.close()
+
+    def close(self) -> None:
+        self.release()
+        if self.owned and self.network is not None:
+            self.network.close()
+
+
+class CudaRun:
+    """A batch that is queued on an instance, until its results are collected.
+
+    Any thread may end it; the first one that does so collects the results for all.
+    """
+
+    def __init__(self, instances: CudaInstances, slot: _Slot, instance: CudaInstance) -> None:
+        self._instances, self._slot, self._instance = instances, slot, instance
+        self._lock = threading.Lock()
+        self._ended = False
+        self._results: list[Any] = []
+        self._error: BaseException | None = None
+
+    def end(self) -> None:
+        """Waits for the device, collects the results, and gives the instance back."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            try:
+                self._results = self._instance.collect()
+            except BaseException as error:
+                self._error = error
+                if not isinstance(error, Exception):  # Ctrl-C is for the thread that is here
+                    raise
+            finally:
+                self._instances.give_back(self._slot, self)
+
+    def results(self) -> list[Any]:
+        """The results, waited for. Raises what made the batch fail."""
+        self.end()
+        if self._error is not None:
+            raise self._error
+        return self._results
+
+
+class CudaInstances:
+    """The instances of a wrapper, which its calls, streams and requests share. Any number of threads may use it.
+
+    They are made when they are first needed, on clones of the network.
+
+    Args:
+        network: of the wrapper; it is not closed here.
         stages: of the model.
-        capacity: the most images in a batch.
-        placement: where images are preprocessed; shared by a model and its clones.
+        placement: where images are preprocessed.
+
+    Attributes:
+        serving: the network of the instance that was made last; None before the first network was added.
+    """
+
+    def __init__(self, network: Infer, stages: ModelStages[Any], placement: PreprocessPlacement) -> None:
+        self._network, self._stages, self._placement = network, stages, placement
+        self._changed = threading.Condition()
+        self._slots: list[_Slot] = []
+        self._idle: list[_Slot] = []
+        self._queued: deque[CudaRun] = deque()  # the oldest one first
+        self.serving: Infer | None = None
+        self._capacity = 0
+        self._closed = False
+        self._warming = threading.Lock()
+        self._warm: set[tuple[Any, ...]] = set()  # what `warm_up()` has run
+
+    def add(self, network: Infer, owned: bool, serving: Infer) -> None:
+        """Gives it a network for an instance, of which `serving` serves now. A clone that is not needed is closed."""
+        with self._changed:
+            self.serving = serving
+            needed = not self._closed and len(self._slots) < INSTANCES
+            if needed:
+                slot = _Slot(network, owned)
+                self._slots.append(slot)
+                self._idle.append(slot)
+                self._changed.notify()
+        if not needed and owned:
+            network.close()
+
+    def reserve(self, capacity: int) -> None:
+        """Raises the capacity of instances to this number of images."""
+        self._capacity = max(self._capacity, capacity)
+
+    def queue(self, rows: Sequence[Row], shares_cpu: bool) -> CudaRun:
+        """Queues a batch, as soon as an instance is free.
+
+        Raises:
+            ClosedError: the model was closed.
+        """
+        slot = self._take()
+        try:
+            return self._queue_on(slot, rows, shares_cpu)
+        except BaseException:
+            self.give_back(slot)
+            raise
+
+    def _queue_on(self, slot: _Slot, rows: Sequence[Row], shares_cpu: bool) -> CudaRun:
+        instance = self._current(slot)
+        instance.queue(rows, shared_workers(instance.stream.device.index, shares_cpu=shares_cpu))
+        run = CudaRun(self, slot, instance)
+        with self._changed:
+            self._queued.append(run)
+            self._changed.notify_all()
+        return run
+
+    def _current(self, slot: _Slot) -> CudaInstance:
+        """The instance of a slot, on the network that serves now."""
+        if slot.network is None:
+            slot.network, slot.owned = self._network.clone(), True
+        infer, instance = slot.network.current(), slot.instance
+        if instance is None or instance.infer is not infer or instance.capacity < self._capacity:
+            slot.release()
+            with charging(infer.memory_budget):
+                slot.instance = instance = CudaInstance(infer, self._stages, self._capacity, self._placement)
+            self.serving = infer
+        return instance
+
+    def _take(self) -> _Slot:
+        while True:
+            with self._changed:
+                self._check_open()
+                if self._idle:
+                    return self._idle.pop()
+                if len(self._slots) < INSTANCES:
+                    slot = _Slot(None, True)
+                    self._slots.append(slot)
+                    return slot
+                oldest = self._queued[0] if self._queued else None
+                if oldest is None:  # other threads are about to queue theirs
+                    self._changed.wait()
+            if oldest is not None:
+                oldest.end()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the {self._network.backend} model {self._network.model.name} was closed; load it again")
+
+    def give_back(self, slot: _Slot, run: CudaRun | None = None) -> None:
+        """The batch that had this slot has ended."""
+        with self._changed:
+            if run is not None:
+                self._queued.remove(run)
+            self._idle.append(slot)
+            self._changed.notify_all()
+
+    def warm_up(self, rows: Sequence[Row], shares_cpu: bool) -> None:
+        """Runs a batch on each instance, until a further run takes no longer than usual."""
+        image = rows[0].image
+        locked = isinstance(image, HostImage) and is_page_locked(image.pixels)
+        key = (len(rows), rows[0].geometry.canvas, type(image), image.size, locked)
+        with self._warming:
+            if key in self._warm:
+                return
+            slots: list[_Slot] = []
+            try:
+                while len(slots) < INSTANCES:
+                    slots.append(self._take())
+                for slot in slots:
+                    # One more: in the second run it is measured where images are preprocessed.
+                    for _ in range(self._current(slot).infer.scheduling.warm_up_runs + 1):
+                        instance = self._current(slot)
+                        instance.queue(rows, shared_workers(instance.stream.device.index, shares_cpu=shares_cpu))
+                        instance.collect()
+            finally:
+                for slot in slots:
+                    self.give_back(slot)
+            self._warm.add(key)
+
+    def release(self) -> None:
+        """Waits for the batches that are queued, and frees all instances. The next batch makes them again."""
+        for slot in self._emptied():
+            if slot.owned:
+                slot.close()
+            else:
+                slot.release()
+                assert slot.network is not None
+                self.add(slot.network, False, slot.network)
+        self._warm.clear()
+
+    def close(self) -> None:
+        """As `release()`; later batches are refused."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for slot in self._emptied():
+            slot.close()
+
+    def _emptied(self) -> list[_Slot]:
+        """All slots, once no batch is on them; none is left here."""
+        while True:
+            with self._changed:
+                if len(self._idle) == len(self._slots):
+                    slots, self._slots, self._idle = self._slots, [], []
+                    return slots
+                oldest = self._queued[0] if self._queued else None
+                if oldest is None:
+                    self._changed.wait()
+            if oldest is not None:
+                oldest.end()
+
+
+class CudaBuffer(Generic[Result]):
+    """See `ModelBuffer`. Rows hold images until the batch runs.
+
+    Args:
+        infer: the network that serves.
+        instances: run the batches.
+        stages: of the model.
+        capacity: maximum number of images in a batch.
         shares_cpu: see `shared_workers()`.
-        order: in which the device runs the batches of several executors, each with one in flight at a time.
     """
 
     def __init__(
-        self,
-        infer: Infer,
-        stages: ModelStages[Result],
-        capacity: int,
-        placement: PreprocessPlacement,
-        *,
-        shares_cpu: bool = False,
-        order: RunOrder | None = None,
+        self, infer: Infer, instances: CudaInstances, stages: ModelStages[Result], capacity: int, shares_cpu: bool
     ) -> None:
         assert infer.stream is not None
-        self.infer, self.capacity, self._device = infer, capacity, infer.stream.device
-        self.timings = Timings()
-        self._stages, self._placement, self._shares_cpu = stages, placement, shares_cpu
-        self._canvas = stages.preprocessor  # of the rows
+        self.capacity, self._device = capacity, infer.stream.device
+        self._instances, self._stages, self._shares_cpu = instances, stages, shares_cpu
+        instances.reserve(capacity)
+        self._canvas = stages.preprocessor
         self._decoding = DeviceDecoding.of(stages.decode, infer)
-        self._contexts = [InFlightBatch(infer, stages, capacity, shares_cpu, order)]  # more when batches overlap
-        self._next_context = 0
-        self._items: list[BatchItem | None] = [None] * capacity
-        self._geometries: list[Geometry | None] = [None] * capacity
-        self._results: list[Any] = []
-        # Frames repeat their shape: its format and geometry are looked up then.
-        self._known: dict[tuple[int, ...], tuple[str, Geometry]] = {}
+        self.decodes = self._decoding is not None
+        self._rows: list[Row | None] = [None] * capacity
+        self._ready: list[Row] | None = None  # the rows with their files decoded
+        self._decoded: DecodedBatch | None = None  # the memory of these
+        self._runs: list[tuple[Sequence[int], CudaRun]] = []
 
     def read(self, source: Any) -> HostImage | DeviceImage | EncodedImage:
-        if isinstance(source, SharedImage):
-            return self._read_shared(source)
-        encoded = None if self._decoding is None else self._decoding.read(source)
-        return self._stages.preprocessor.read_any(source) if encoded is None else encoded
-
-    def _read_shared(self, source: SharedImage) -> HostImage | DeviceImage:
         preprocessor = self._stages.preprocessor
-        if preprocessor.interpolation != "bilinear":  # it is resampled on the host
-            return preprocessor.read(source)  # type: ignore[arg-type]
-        return source.on_device(self._device, preprocessor.channel_order)
-
-    # ---- whole batches ----
-
-    def run(self, batch: Sequence[BatchItem]) -> list[Result]:
-        start = perf_counter()
-        decoded = None
-        if self._decoding is not None:
-            batch, decoded = self._decoding.decode(batch)
-        results = self._run(batch, self._geometries_of(batch))
-        self._recycle(decoded)
-        self.timings.infer += perf_counter() - start
-        return results
-
-    def run_one(self, source: Any, parameters: Parameters) -> Result:
-        return self.run([BatchItem(self.read(source), parameters)])[0]
-
-    def run_arrays(self, sources: Sequence[Any], parameters: Parameters) -> list[Result] | None:
-        return None  # `stream()` copies one batch while it runs another
-
-    def stream(self, batches: Iterator[Sequence[BatchItem]]) -> Iterator[list[Result]]:
-        begun: deque[tuple[InFlightBatch, DecodedBatch | None]] = deque()
-        start = perf_counter()
-        with contextlib.ExitStack() as stack:
-            decoded_batches: Iterator[tuple[Sequence[BatchItem], DecodedBatch | None]]
-            if self._decoding is None:
-                decoded_batches = ((batch, None) for batch in batches)
-            else:
-                decoded_batches = stack.enter_context(self._decoding.ahead(batches))
-            try:
-                for batch, decoded in decoded_batches:
-                    context = self._free_context(len(begun))
-                    if context.is_busy:
-                        yield self._finish(*begun.popleft())
-                    context.begin(batch, self._geometries_of(batch), self._placement)
-                    begun.append((context, decoded))
-                while begun:
-                    yield self._finish(*begun.popleft())
-            finally:
-                for context, _ in begun:  # an image could not be read, or the caller stopped asking
-                    if context.is_busy:
-                        context.finish()
-                self.timings.infer += perf_counter() - start
-
-    def warm_up(self, count: int, canvas: tuple[int, int], source: Any) -> None:
-        batch, decoded = [BatchItem(self.read(source))] * count, None
-        if self._decoding is not None:
-            batch, decoded = self._decoding.decode(batch)
-        preprocessor = self._stages.canvases.on(canvas)
-        geometries = [preprocessor.geometry_of(item.image.size) for item in batch]
-        for _ in range(self.infer.runs_to_warm_up(count)):
-            self._run(batch, geometries)
-        self._recycle(decoded)
-
-    def _finish(self, context: InFlightBatch, decoded: DecodedBatch | None) -> list[Result]:
-        results = context.finish()
-        self._recycle(decoded)
-        return results
-
-    def _recycle(self, decoded: DecodedBatch | None) -> None:
-        if self._decoding is not None:
-            self._decoding.recycle(decoded)
-
-    def _geometries_of(self, batch: Sequence[BatchItem]) -> list[Geometry]:
-        """All on the canvas of the first image."""
-        preprocessor = self._stages.canvases.of(batch[0].image.size)
-        return [preprocessor.geometry_of(item.image.size) for item in batch]
-
-    def _free_context(self, begun: int) -> InFlightBatch:
-        """The next context in turn; a new one as long as there are few and all are busy."""
-        if begun == len(self._contexts) < IN_FLIGHT:
-            infer = self.infer.clone()
-            try:
-                with infer.charging():
-                    context = InFlightBatch(infer, self._stages, self.capacity, self._shares_cpu)
-            except BaseException:
-                infer.close()
-                raise
-            self._contexts.append(context)
-            self._next_context = begun
-        elif begun == 0:
-            self._next_context = 0
-        context = self._contexts[self._next_context]
-        following = self._next_context + 1
-        self._next_context = following % IN_FLIGHT if len(self._contexts) == IN_FLIGHT else following
-        return context
-
-    def _run(self, batch: Sequence[BatchItem], geometries: Sequence[Geometry]) -> list[Result]:
-        context = self._contexts[0]
-        context.begin(batch, geometries, self._placement)
-        return context.finish()
-
-    # ---- rows of requests ----
-
-    def open_rows(self) -> None:
-        """There is nothing to prepare: rows hold images until the batch runs."""
-
-    def set_canvas(self, canvas: tuple[int, int]) -> None:
-        if canvas != self._canvas.input.size:
-            self._canvas = self._stages.canvases.on(canvas)
-            self._known = {}
+        if isinstance(source, SharedImage) and preprocessor.interpolation == "bilinear":
+            return source.on_device(self._device, preprocessor.channel_order)
+        encoded = None if self._decoding is None else self._decoding.read(source)
+        return preprocessor.read_any(source) if encoded is None else encoded
 
     def prepares_quickly(self, item: Any) -> bool:
         # An image that is decoded is only kept here until the batch runs.
@@ -377,52 +485,67 @@ class CudaExecutor(Generic[Result]):
             return item.is_decoded
         return isinstance(item, (np.ndarray, HostImage)) or DeviceImage.is_one(item)
 
-    def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
-        known = self._known.get(item.shape) if type(item) is np.ndarray else None
-        if known is not None and item.dtype == np.uint8:
-            self._items[row], self._geometries[row] = BatchItem(HostImage(item, known[0]), parameters), known[1]
-        else:
-            image = self.read(item)
-            geometry = self._canvas.geometry_of(image.size)
-            self._items[row], self._geometries[row] = BatchItem(image, parameters), geometry
-            if isinstance(image, HostImage) and image.pixels is item and len(self._known) < KNOWN_SHAPES:
-                self._known[item.shape] = image.format, geometry
-        if row % ROWS_AHEAD == ROWS_AHEAD - 1:
-            self._contexts[0].uploads.copy_ahead(self._items[: row + 1], self._geometries[: row + 1])
+    def begin(self, canvas: Preprocessor, count: int) -> None:
+        self._canvas = canvas
+
+    def write(self, row: int, image: HostImage | DeviceImage | EncodedImage, parameters: Parameters) -> None:
+        self._rows[row] = Row(image, self._canvas.geometry_of(image.size), parameters)
+
+    def decode(self, count: int) -> None:
+        """Decodes the files among the first `count` rows on the device."""
+        if self._decoding is None or self._ready is not None:
+            return
+        rows = cast("list[Row]", self._rows[:count])
+        images, self._decoded = self._decoding.decode([row.image for row in rows])
+        # The rows keep their files: after a failure each half is decoded again.
+        self._ready = [
+            row if image is row.image else Row(image, self._canvas.geometry_of(image.size), row.parameters)
+            for row, image in zip(rows, images, strict=True)
+        ]
 
     def move(self, source: int, target: int) -> None:
-        self._items[target], self._geometries[target] = self._items[source], self._geometries[source]
+        self._rows[target] = self._rows[source]
 
-    def run_rows(self, count: int) -> None:
-        """Images on the device and images on the host do not mix: two runs then, and the first one is waited for."""
-        batch: list[BatchItem] = self._items[:count]  # type: ignore[assignment]
-        geometries: list[Geometry] = self._geometries[:count]  # type: ignore[assignment]
-        decoded = None
-        if self._decoding is not None:
-            batch, decoded = self._decoding.decode(batch)
-            geometries = [
-                geometry if geometry.source == item.image.size else self._canvas.geometry_of(item.image.size)
-                for item, geometry in zip(batch, geometries, strict=True)
-            ]
-        self._results = [None] * count
+    def run(self, count: int) -> None:
+        """Queues the first `count` rows. Images on the device and images on the host do not mix: two batches then."""
+        self._runs = []
+        self.decode(count)
+        rows, self._ready = self._ready or cast("list[Row]", self._rows[:count]), None
         for kind in (HostImage, DeviceImage):
-            if rows := [row for row, item in enumerate(batch) if isinstance(item.image, kind)]:
-                context = self._contexts[0]
-                context.begin([batch[row] for row in rows], [geometries[row] for row in rows], self._placement)
-                for row, result in zip(rows, context.finish(), strict=True):
-                    self._results[row] = result
-        self._recycle(decoded)
+            if own := [number for number, row in enumerate(rows) if isinstance(row.image, kind)]:
+                run = self._instances.queue([rows[number] for number in own], self._shares_cpu)
+                self._runs.append((own, run))
 
-    def row_results(self, count: int) -> list[Result]:
-        results, self._results = self._results, []
-        self._items[:count] = [None] * count
+    def wait(self) -> None:
+        """Waits for the batch. Raises what made it fail."""
+        for _, run in self._runs:
+            run.results()
+
+    def results(self, count: int) -> list[Result]:
+        results: list[Any] = [None] * count
+        for rows, run in self._runs:
+            for row, result in zip(rows, run.results(), strict=True):
+                results[row] = result
+        self._free(count)
         return results
 
+    def _free(self, count: int) -> None:
+        """The first rows are not needed any more."""
+        self._runs, self._ready = [], None
+        self._rows[:count] = [None] * count
+        decoded, self._decoded = self._decoded, None
+        if self._decoding is not None:
+            self._decoding.recycle(decoded)
+
+    def warm_up(self, count: int, source: Any) -> None:
+        for row in range(count):
+            self.write(row, self.read(source), None)
+        self.decode(count)
+        self._instances.warm_up(self._ready or cast("list[Row]", self._rows[:count]), self._shares_cpu)
+        self._free(count)
+
     def close(self) -> None:
-        for context in self._contexts:
-            if context.is_busy:  # of a stream that waits for its caller
-                with contextlib.suppress(InferSDKError):
-                    context.finish()
-            context.close()
-            if context.infer is not self.infer:
-                context.infer.close()
+        """Ends the batch that is queued, if there is one."""
+        for _, run in self._runs:
+            run.end()
+        self._free(self.capacity)

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._prefetch import Prefetch
 from ...errors import ConfigError
 from ...image.nvimgcodec import DecodedBatch, EncodedImage, JpegDecoder, encoded_image, is_installed, shared_decoder
-from .executor import BatchItem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    from ...image import DeviceImage, HostImage
     from ...infer import Infer
 
 __all__ = ["DeviceDecoding"]
-
-#: Batches that are decoded ahead of the one that begins to run: one waits while the next one is decoded.
-AHEAD = 1
 
 
 class DeviceDecoding:
     """The JPEG files of batches become images on the device, a batch at a time.
 
-    One thread decodes at a time, on a stream of its own, while models run: decoding on several threads at once, or by
-    turns with the model, takes longer.
+    One thread decodes at a time, on a stream of its own, while models run. Decoding on several threads, or on the
+    stream of the model, takes longer.
     """
 
     def __init__(self, decoder: JpegDecoder) -> None:
@@ -48,26 +44,19 @@ class DeviceDecoding:
         return cls(shared_decoder(infer.stream.device))
 
     def read(self, source: Any) -> EncodedImage | None:
-        """The file to decode on the device; None for what is read on the processor."""
+        """The file to decode on the device; None for sources that are read on the processor."""
         return encoded_image(source)
 
-    def decode(self, batch: Sequence[BatchItem]) -> tuple[list[BatchItem], DecodedBatch | None]:
-        """The batch with its files decoded, and their memory; see `recycle()`."""
-        files = [item.image for item in batch if isinstance(item.image, EncodedImage)]
-        if not files:
-            return list(batch), None
-        decoded = self._decoder.decode(files)
-        images = iter(decoded.images)
-        items = [
-            BatchItem(next(images), item.parameters) if isinstance(item.image, EncodedImage) else item for item in batch
-        ]
-        return items, decoded
-
-    def ahead(self, batches: Iterator[Sequence[BatchItem]]) -> Prefetch[tuple[list[BatchItem], DecodedBatch | None]]:
-        """The batches, decoded on a thread of its own while the caller works on earlier ones."""
-        return Prefetch(map(self.decode, batches), AHEAD)
+    def decode(
+        self, images: Sequence[HostImage | DeviceImage | EncodedImage]
+    ) -> tuple[list[HostImage | DeviceImage], DecodedBatch | None]:
+        """The images with the files among them decoded, and the memory of these; see `recycle()`."""
+        files = [image for image in images if isinstance(image, EncodedImage)]
+        decoded = self._decoder.decode(files) if files else None
+        on_device = iter(decoded.images if decoded is not None else ())
+        return [next(on_device) if isinstance(image, EncodedImage) else image for image in images], decoded
 
     def recycle(self, decoded: DecodedBatch | None) -> None:
-        """The images of this batch are not read any more."""
+        """Takes the memory of this batch back; its images are not read any more."""
         if decoded is not None:
             self._decoder.recycle(decoded)

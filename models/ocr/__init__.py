@@ -1,4 +1,4 @@
-"""Text in images: where it is, which way up, and what it says."""
+"""Optical character recognition: detection, orientation and recognition of lines of text."""
 
 from .lines import TextLine, TextLines
 from .reader import OCR

@@ -77,13 +77,13 @@ class PageBuffer(OneBucket):
         return any(new is not old for new, old in zip(self._serving, before, strict=True))
 
     def batch_sizes(self) -> Sequence[int]:
-        return [1]  # what runs is one page after another, whatever their number
+        return [1]  # pages run one after another
 
     def warm_up(self, count: int, example: Any = None) -> None:
         """Runs each network on a page and on a line of it, or reads the example. Pages of other sizes have other
         shapes.
         """
-        for _ in range(self._reader.recognition.infer.warm_up_runs):
+        for _ in range(self._reader.recognition.infer.scheduling.warm_up_runs):
             if example is not None:
                 self._reader.read(read_image(example, channel_order=self._channel_order))
                 continue

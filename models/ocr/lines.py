@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...image import HostImage, ImageSource, read_image
 from .._fonts import font_for, load_font
-from ..draw import to_pil
-from ..results.rows import Rows, save_rows
+from ..results.agreement import Agreement, best_matches, overlaps
+from ..results.habits import Hints
+from ..results.result import ResultTensor, bytes_array
+from ..results.rows import Rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
     from typing_extensions import Self
 
+    from ...image import HostImage, ImageSource
+
 __all__ = ["TextLine", "TextLines"]
 
 
 @dataclass(frozen=True, slots=True)
-class TextLine:
+class TextLine(Hints):
     """A line of text.
 
     Attributes:
-        text: what it says.
-        score: how sure that is, 0 to 1: the mean over the characters.
-        polygon: (4, 2) of x and y in pixels of the image: the corners, in the order of reading: where the line begins
-            above, ends above, ends below, begins below.
+        text: the text.
+        score: mean score of the characters, 0 to 1.
+        polygon: (4, 2) of x and y in pixels of the image: the corners in the order of reading, upper start, upper end,
+            lower end, lower start.
         character_scores: the score of each character.
     """
 
@@ -41,6 +43,13 @@ class TextLine:
     score: float
     polygon: npt.NDArray[np.float32]
     character_scores: tuple[float, ...] = ()
+
+    _whole: ClassVar[str] = "TextLines"
+
+    @property
+    def confidence(self) -> float:
+        """`score`, by the name that supervision has for it."""
+        return self.score
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -72,7 +81,7 @@ class TextLines(Rows[TextLine]):
 
     @property
     def texts(self) -> list[str]:
-        """What each line says."""
+        """The text of each line."""
         return [line.text for line in self.lines]
 
     @property
@@ -103,24 +112,37 @@ class TextLines(Rows[TextLine]):
         """The lines as dicts of plain Python values: `text`, `score`, `polygon`, `character_scores`."""
         return [line.to_dict() for line in self.lines]
 
-    def draw(self, image: ImageSource | HostImage, *, font: str | os.PathLike[str] | None = None) -> Image.Image:
-        """The image with an outline around each line and its text above.
+    def summary(self) -> str:
+        """The lines with their scores, and how many were dropped."""
+        lines = [f"{line.score:.3f}  {line.text}" for line in self.lines] or ["no text"]
+        if self.dropped:
+            lines.append(f"{self.dropped} more lines were less certain than text_score")
+        return "\n".join(lines)
+
+    def draw(
+        self,
+        image: ImageSource | HostImage | None = None,
+        *,
+        channel_order: str = "bgr",
+        font: str | os.PathLike[str] | None = None,
+    ) -> Image.Image:
+        """The image with an outline around each line and its text above, as a new PIL image.
 
         Args:
-            image: what was read.
+            image: the image of the result; None uses `image` of the result.
+            channel_order: of an array.
             font: a font file, for the text; None is one of the system's that has the characters.
 
         Raises:
+            InputError: the result does not know its image, or this one has another size.
             ImageError: the image cannot be read.
-            ShapeError: the image has another size than the one that was read.
         """
+        return self._drawn(self._pil(image, channel_order, same_size=True), font)
+
+    def _drawn(self, pil: Image.Image, font: str | os.PathLike[str] | None = None) -> Image.Image:
         from PIL import ImageDraw
 
-        source = read_image(image)
-        if source.size != self.size:
-            raise ShapeError(f"the image is {source.size}, and these lines are of one of {self.size}")
-        drawn = to_pil(source)
-        pen = ImageDraw.Draw(drawn)
+        pen = ImageDraw.Draw(pil)
         width = max(round(sum(self.size) / 1000), 1)
         height = max(round(sum(self.size) / 90), 10)
         own = load_font(font, height) if font is not None else None
@@ -129,8 +151,32 @@ class TextLines(Rows[TextLine]):
             pen.line([*corners, corners[0]], (220, 40, 40), width)
             x, y = line.polygon.min(axis=0).tolist()
             pen.text((x, y), line.text, (20, 60, 200), font=own or font_for(line.text, height), anchor="lb")
-        return drawn
+        return pil
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes `to_dicts()` to a file that ends in `.json`. Raises ConfigError, OutputError."""
-        return save_rows(self, path, None)
+    def _tensors(self) -> Mapping[str, ResultTensor]:
+        return {
+            "num_lines": ResultTensor(lambda: np.int32(len(self))),
+            "line_texts": ResultTensor(lambda: bytes_array(self.texts), 1, b""),
+            "line_scores": ResultTensor(lambda: self.scores, 1),
+            "line_polygons": ResultTensor(lambda: self.polygons, 1),
+        }
+
+    def _agreement(self, other: Self, min_score: float) -> Agreement:
+        """2 sum IoU similarity / (lines of both) over matched lines: their enclosing boxes have an IoU of at least 0.5.
+
+        The similarity of two texts is that of `difflib`, 1 for equal ones.
+        """
+        lines = [line for line in self.lines if line.score >= min_score]
+        ious = overlaps(_boxes(other.lines), _boxes(lines))
+        common, shifts = 0.0, []
+        for theirs, own in best_matches(ious):
+            read, known = other.lines[theirs], lines[own]
+            common += 2 * float(ious[theirs, own]) * SequenceMatcher(None, known.text, read.text, False).ratio()
+            shifts.append(read.score - known.score)
+        return Agreement.of(common, len(lines) + len(other.lines), shifts)
+
+
+def _boxes(lines: Sequence[TextLine]) -> npt.NDArray[np.float32]:
+    """(N, 4): left, top, right and bottom of what encloses each line."""
+    polygons = np.array([line.polygon for line in lines], np.float32).reshape(-1, 4, 2)
+    return np.concatenate([polygons.min(axis=1), polygons.max(axis=1)], axis=1)

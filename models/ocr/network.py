@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UnsupportedModelError
+from ..preprocessor import image_axes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -20,7 +21,7 @@ class Network:
 
     Args:
         infer: the network.
-        task: what it is for, for messages.
+        task: the task of the network, for messages.
         dimensions: of its output.
 
     Raises:
@@ -35,6 +36,10 @@ class Network:
                 f"{infer.model.name} is no network for {task}: it has the inputs {[str(spec) for spec in inputs]} and "
                 f"the outputs {[str(spec) for spec in outputs]}; use one input of images and one output"
             )
+        if image_axes(inputs[0].shape) != ("chw", 3):
+            raise UnsupportedModelError(
+                f"{infer.model.name} is no network for {task}: its input {inputs[0]} is not (batch, 3, height, width)"
+            )
         if len(outputs[0].shape) not in (0, dimensions):
             raise UnsupportedModelError(
                 f"{infer.model.name} is no network for {task}: its output {outputs[0]} has {len(outputs[0].shape)} "
@@ -47,7 +52,7 @@ class Network:
         return self.infer.inputs[self._input].resize(shape).numpy(writable=True)
 
     def run(self) -> npt.NDArray[Any]:
-        """Runs on what was written; the output stays valid until the next run."""
+        """Runs on the input; the output is valid until the next run."""
         self.infer.forward()
         return self.infer.outputs[self._output].numpy()
 
@@ -75,7 +80,7 @@ def characters_of(infer: Infer) -> list[str]:
     classes = infer.output_specs[0].shape[-1] if infer.output_specs[0].shape else None
     if isinstance(classes, int) and classes != len(characters):
         raise UnsupportedModelError(
-            f"{infer.model.name} tells {classes} classes apart, but its metadata lists {len(characters) - 2} "
+            f"{infer.model.name} has {classes} classes, but its metadata lists {len(characters) - 2} "
             "characters; with a blank and a space there should be two classes more"
         )
     return characters

@@ -73,7 +73,7 @@ class PageReader:
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """Those that there are."""
+        """The networks of the reader."""
         networks = (self.detection, self.recognition, self.orientation)
         return tuple(network for network in networks if network is not None)
 
@@ -95,18 +95,18 @@ class PageReader:
             network.infer.close()
 
     def read(self, image: HostImage) -> list[TextLine]:
-        """The lines of an image, in the order of reading, whatever their scores."""
+        """The lines of an image of any score, in the order of reading."""
         self.timings = Timings()
         quads = self.regions(image)
         lines = self.read_lines(image, quads)
         doubtful = self._upside_down(image, quads)
-        # The network that judges this knows lines of 192 pixels alone, and errs; what a line says decides.
+        # The orientation network sees 192 pixels of a line, and errs; the better score of the text decides.
         for index, turned in zip(doubtful, self.read_lines(image, quads[doubtful][:, [2, 3, 0, 1]]), strict=True):
             if turned.score > lines[index].score:
                 lines[index] = turned
         return lines
 
-    # ---- where text is ----
+    # ---- detection ----
 
     def regions(self, image: HostImage) -> npt.NDArray[np.float32]:
         """See `OCR.regions()`."""
@@ -142,7 +142,7 @@ class PageReader:
         width, height = (max(round(int(edge * scale) / 32) * 32, 32) for edge in size)
         return width, height
 
-    # ---- which way up, and what it says ----
+    # ---- orientation and recognition ----
 
     def _upside_down(self, image: HostImage, quads: npt.NDArray[np.float32]) -> list[int]:
         """The lines that the orientation network takes for upside down."""
@@ -170,7 +170,7 @@ class PageReader:
     def _run(
         self, network: Network, image: HostImage, quads: npt.NDArray[np.float32], group: Sequence[int], width: int
     ) -> npt.NDArray[Any]:
-        """A network's output for lines, upright and 48 pixels high; what is right of them is 0."""
+        """A network's output for lines, upright and 48 pixels high, with zeros on their right."""
         with self._timed("preprocess"):
             view = image_view(image.pixels, image.format)  # type: ignore[arg-type]
             array = network.input((len(group), 3, LINE_HEIGHT, width))

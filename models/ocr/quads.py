@@ -19,7 +19,7 @@ __all__ = ["LINE_HEIGHT", "along_the_text", "line_width", "sides", "upright_geom
 
 #: The height of a line, as the networks take it.
 LINE_HEIGHT = 48
-#: A line that is so many times as high as wide is written from top to bottom.
+#: Minimum height by width of a line that is written from top to bottom.
 VERTICAL = 1.5
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from threading import Lock
 from time import perf_counter
@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from ...config import convert
-from ...device import Device
+from ...core.model_source import ModelLike
 from ...errors import ConfigError, nearest
 from ...image import HostImage, ImageSource, read_image
 from ...infer import Infer
-from ...model_source import ModelLike
-from ...registry import load
+from ...loading.registry import load
 from ..declaration import Declared, argument
+from ..details import ModelDetails
 from ..execution import Timings
-from ..image_calls import ImageCalls
 from ..releasing import IdleRelease
 from ..requests import PipelineHolder, Requests
 from .buffer import PageBuffer, read_page
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["OCR"]
 
 
-class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
+class OCR(Requests[TextLines], Declared):
     """The text in images, by the networks of PaddleOCR (PP-OCR).
 
     ::
@@ -52,26 +51,25 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
 
     Args:
         detection: locates lines: its input is [n, 3, height, width], its output a map of how sure it is of text.
-        recognition: reads lines of 48 pixels: its output is [n, steps, classes] with the probabilities of the
-            characters that its metadata lists under `character`, of a blank before them, and of a space behind them.
-        orientation: says which lines may be upside down; these are read both ways, and the better reading counts. None
-            reads all as they are.
+        recognition: reads lines of 48 pixels: its output is [n, steps, classes]. The classes are a blank, the
+            characters that its metadata lists under `character`, and a space.
+        orientation: finds lines that may be upside down; these are read in both directions, and the higher score
+            counts. None reads all lines in one direction.
         backend, device, precision, options: for each network, as `infersdk.load()` takes them; options may also be
             given as further keyword arguments. In place of a path there may be an `Infer` that is loaded already.
         threshold: the probability above which a pixel is text.
         box_threshold: the mean probability that a line's rectangle has at least.
         unclip: how far rectangles grow beyond the text's core.
         text_score: lines whose score is lower are left out, and counted in `dropped`. A call may change it.
-        side: the smaller side of the image that detection sees has at least so many pixels; smaller images are
-            enlarged, until their larger side is twice `max_side`.
-        max_side: images whose larger side is longer are made smaller.
-        batch: lines that are read together.
+        side: minimum smaller side of the image for detection, in pixels; smaller images are enlarged, until their
+            larger side is twice `max_side`.
+        max_side: maximum larger side; larger images are reduced.
+        batch: maximum number of lines that are read together.
         channel_order: of NumPy arrays that are given as images, `"bgr"` or `"rgb"`.
 
     Attributes:
         settings: all settings, as a frozen struct of the type `Settings`.
-        characters: what each class of the recognition stands for.
-        networks: detection, recognition, and orientation if there is one.
+        characters: the character of each class of the recognition.
         timings: how long the stages of the last call took; zeros before the first.
 
     Raises:
@@ -101,10 +99,6 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
     #: The settings that one call or request may change.
     per_call: ClassVar[frozenset[str]] = frozenset({"text_score"})
     class_names: ClassVar[tuple[str, ...]] = ()
-    #: Images in one run: pages are read one after another.
-    batch_limit: ClassVar[int] = 1
-    #: It takes images on the host.
-    image_device: ClassVar[Device | None] = None
 
     def __init__(
         self,
@@ -161,22 +155,9 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
 
     # ---- calls ----
 
-    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[TextLines]:
-        return list(self.stream(sources, **parameters))
-
-    def stream(
-        self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
-    ) -> Iterator[TextLines]:
-        """The lines of any number of images, in order.
-
-        Args:
-            return_exceptions: return the exception of an image in place of its result, as `map()` does, through which
-                the images go then.
-        """
-        if return_exceptions:
-            return self.map(images, return_exceptions=True, **parameters)
+    def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[TextLines]:
         text_score = self._text_score(parameters)
-        return self.in_use(self._read(image, text_score) for image in images)
+        return self._idle.until_the_end(self._read(image, text_score) for image in images)
 
     def _read(self, source: ImageSource | HostImage, text_score: float) -> TextLines:
         start = perf_counter()
@@ -192,7 +173,7 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
         """The score that a line must reach, with the parameters of a call."""
         if unknown := sorted(set(parameters) - self.per_call):
             hint = nearest(unknown[0], self.per_call)
-            raise ConfigError(f"{unknown[0]!r} cannot be given with a call of OCR; what can: text_score{hint}")
+            raise ConfigError(f"{unknown[0]!r} cannot be given with a call of OCR; use text_score{hint}")
         if "text_score" not in parameters:
             return self.text_score
         return _check_share("text_score", parameters["text_score"])
@@ -205,7 +186,7 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
             return self._reader.regions(image)
 
     def read_lines(self, image: HostImage, quads: npt.NDArray[np.float32]) -> list[TextLine]:
-        """What lines say, whatever their scores.
+        """The text of lines of any score.
 
         Args:
             quads: (N, 4, 2): the corners of each line, from where it begins above, clockwise.
@@ -217,19 +198,19 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
 
     @classmethod
     def result_type(cls) -> type[TextLines]:
-        """What a call returns for an image."""
+        """The type of the result of an image."""
         return TextLines
 
-    def batch_buffer(self, capacity: int | None) -> PageBuffer:
+    def _batch_buffer(self, capacity: int | None) -> PageBuffer:
         """For a pipeline: batches of `capacity` pages, or of one, on clones of the networks."""
-        return PageBuffer(self._reader.clone(), capacity or self.batch_limit, self.channel_order, self._text_score)
+        return PageBuffer(self._reader.clone(), capacity or 1, self.channel_order, self._text_score)
 
     # ---- one reader, several of them ----
 
     @property
-    def networks(self) -> tuple[Infer, ...]:
-        """Detection, recognition, and orientation if there is one."""
-        return tuple(network.infer for network in self._reader.networks)
+    def details(self) -> OCRDetails:
+        """Its details, for pipelines, commands, the server and benchmarks."""
+        return OCRDetails(self, self.network)
 
     def clone(self) -> Self:
         """A second reader for another thread, over the same weights."""
@@ -243,26 +224,29 @@ class OCR(ImageCalls[TextLines], Requests[TextLines], Declared):
         """Releases all but the pipeline, and returns what closes that."""
         pipeline = self._pipeline_holder.detach()
         with self._reading:
-            for network in self.networks:
+            for network in self.details.networks:
                 network.release()
         return pipeline.close if pipeline is not None else lambda: None
 
     def close(self) -> None:
-        """Frees the networks. What was submitted and has not begun to run is cancelled."""
+        """Frees the networks. Requests that have not begun to run are cancelled."""
         self._idle.close()
         self._pipeline_holder.close()
         with self._reading:  # waits for the page that is read
             self._reader.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         infer = self.network
         return f"<OCR {infer.model.name}, {len(self.characters)} characters, {infer.active_backend} on {infer.device}>"
+
+
+class OCRDetails(ModelDetails):
+    """The details of a reader: pages are read one after another, on the host."""
+
+    @property
+    def networks(self) -> tuple[Infer, ...]:
+        """Detection, recognition, and orientation if there is one."""
+        return tuple(network.infer for network in self._model._reader.networks)
 
 
 def _check_share(name: str, value: Any) -> float:

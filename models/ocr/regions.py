@@ -1,8 +1,8 @@
 """From a map of where text is to the rectangles around its lines (differentiable binarization).
 
-M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization", 2020: text is where the map exceeds a
-threshold; each connected part is a line that shrank by area * (1 - r^2) / perimeter when the network was trained, and
-grows again by area * unclip / perimeter.
+M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization", 2020. Text is where the map exceeds a
+threshold, and each connected part is a line. The network is trained on lines that shrink by area * (1 - r^2) /
+perimeter; here they grow by area * unclip / perimeter.
 """
 
 from __future__ import annotations

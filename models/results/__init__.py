@@ -1,4 +1,4 @@
-"""What the wrappers return: small, immutable, with NumPy arrays for all rows at once.
+"""Results of wrappers: small, immutable, with NumPy arrays for all rows at once.
 
 A result is a sequence of rows, best first. It takes the indices of a list (`found[0]`, `found[:3]`) and those of an
 array (`found[found.scores > 0.5]`, `found[[0, 2]]`), and goes on to other programs::
@@ -13,48 +13,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._lazy import lazy
+from ...core.lazy import lazy
 
 if TYPE_CHECKING:
+    from .agreement import Agreement
+    from .anomaly_map import AnomalyMap
     from .class_maps import ClassMap, ClassMaps
     from .classifications import Classification, Classifications
+    from .depth_map import DepthMap
     from .detections import Detection, Detections
     from .embeddings import Embedding, Gallery, Match
     from .image_reference import ImageReference
+    from .images import ImageResult, Matte
     from .masks import Mask, Masks
+    from .result import Result, ResultTensor, ResultTensorSpec
     from .rows import Rows
 
 __all__ = [
+    "Agreement",
+    "AnomalyMap",
     "ClassMap",
     "ClassMaps",
     "Classification",
     "Classifications",
+    "DepthMap",
     "Detection",
     "Detections",
     "Embedding",
     "Gallery",
     "ImageReference",
+    "ImageResult",
     "Mask",
     "Masks",
     "Match",
+    "Matte",
+    "Result",
+    "ResultTensor",
+    "ResultTensorSpec",
     "Rows",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "ClassMap": "class_maps",
-        "ClassMaps": "class_maps",
-        "Classification": "classifications",
-        "Classifications": "classifications",
-        "Detection": "detections",
-        "Detections": "detections",
-        "Embedding": "embeddings",
-        "Gallery": "embeddings",
-        "ImageReference": "image_reference",
-        "Mask": "masks",
-        "Masks": "masks",
-        "Match": "embeddings",
-        "Rows": "rows",
-    },
-)
+#: The names of each module.
+_MODULES = {
+    "agreement": "Agreement",
+    "anomaly_map": "AnomalyMap",
+    "class_maps": "ClassMap ClassMaps",
+    "classifications": "Classification Classifications",
+    "depth_map": "DepthMap",
+    "detections": "Detection Detections",
+    "embeddings": "Embedding Gallery Match",
+    "image_reference": "ImageReference",
+    "images": "ImageResult Matte",
+    "masks": "Mask Masks",
+    "result": "Result ResultTensor ResultTensorSpec",
+    "rows": "Rows",
+}
+
+__getattr__, __dir__ = lazy(__name__, {name: module for module, names in _MODULES.items() for name in names.split()})

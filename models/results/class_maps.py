@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._text import json_text
 from ...errors import BackendUnavailableError, InputError, ShapeError
 from ...ops import NO_CLASS
 from ..colours import colour
 from ..names import find_classes
-from .drawable import Drawable
-from .image_reference import ImageReference
+from .agreement import Agreement
 from .masks import Masks
+from .result import Result, ResultTensor
 from .rows import class_label
 
 if TYPE_CHECKING:
@@ -27,10 +25,10 @@ if TYPE_CHECKING:
 
     from ...image import HostImage, ImageSource
 
-__all__ = ["ClassMap", "ClassMaps"]
+__all__ = ["ClassMap", "ClassMaps", "MapResult"]
 
 
-class _Tinting(Drawable):
+class MapResult(Result):
     """One map or several, which tint the pixels of their image."""
 
     __slots__ = ()
@@ -39,13 +37,15 @@ class _Tinting(Drawable):
     def _tint(self, pixels: npt.NDArray[np.uint8], opacity: float) -> None:
         """Draws into RGB pixels of the image."""
 
-    @abstractmethod
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The classes as dicts of plain Python values."""
+    if TYPE_CHECKING:
 
-    def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dicts()` as JSON."""
-        return json_text(self.to_dicts(), indent=indent, ensure_ascii=False)
+        @property
+        def size(self) -> tuple[int, int]:
+            """(width, height) of the image."""
+
+        @property
+        def maps(self) -> Mapping[str, ClassMap]:
+            """The maps by name; a single one has the name `""`."""
 
     def draw(
         self,
@@ -67,14 +67,7 @@ class _Tinting(Drawable):
         """
         if not 0 <= opacity <= 1:
             raise InputError(f"opacity is {opacity}; use 0 to 1")
-        given = self._image_to_draw(image, channel_order)
-        if given.size != self.size:
-            raise InputError(
-                f"the image has {given.size[0]} x {given.size[1]} pixels, but the map {self.size[0]} x {self.size[1]}"
-            )
-        from ..draw import to_pil
-
-        return self._drawn(to_pil(given), opacity)
+        return self._drawn(self._pil(image, channel_order, same_size=True), opacity)
 
     def _drawn(self, pil: Image.Image, opacity: float = 0.5) -> Image.Image:
         pixels = np.array(pil)
@@ -83,9 +76,15 @@ class _Tinting(Drawable):
 
         return Image.fromarray(pixels)
 
+    def summary(self) -> str:
+        """The classes with their share of the pixels, a line each."""
+        rows = [(" ".join(filter(None, [row.get("map"), row["label"]])), row["area"]) for row in self.to_dicts()]
+        width = max((len(label) for label, _ in rows), default=0)
+        return "\n".join(f"{label:<{width}}  {area:.1%}" for label, area in rows) or "no classes"
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ClassMap(_Tinting):
+class ClassMap(MapResult):
     """The class of each pixel of an image.
 
     Attributes:
@@ -93,14 +92,12 @@ class ClassMap(_Tinting):
         names: the class names by class_id; a class without one is called by its number.
         background: the class that is not drawn; None draws all.
         first_colour: the number of the colour of the first class that is not the background; the others follow.
-        image: what the map was made of, where that is known; `draw()` takes it.
     """
 
     class_ids: npt.NDArray[np.uint8]
     names: Sequence[str]
     background: int | None = None
     first_colour: int = 0
-    image: ImageReference | None = None
 
     def __post_init__(self) -> None:
         if self.class_ids.ndim != 2 or self.class_ids.dtype != np.uint8:
@@ -113,6 +110,11 @@ class ClassMap(_Tinting):
         """(width, height) of the image."""
         height, width = self.class_ids.shape
         return width, height
+
+    @property
+    def maps(self) -> Mapping[str, ClassMap]:
+        """This map, by the name `""`."""
+        return {"": self}
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -223,13 +225,21 @@ class ClassMap(_Tinting):
         colours = self._colours()[self.class_ids[drawn]].astype(np.float32)
         pixels[drawn] = np.rint(pixels[drawn] * (1 - opacity) + colours * opacity).astype(np.uint8)
 
-    def _remember_image(self, source: Any) -> None:
-        """For the wrapper that has just made this map."""
-        object.__setattr__(self, "image", ImageReference.of(source))
+    def _tensors(self) -> Mapping[str, ResultTensor]:
+        return {"class_map": ResultTensor(lambda: self.class_ids, 2, NO_CLASS)}
 
-    def with_image(self, source: Any) -> Self:
-        """The same map, with the image that it was made of; see `ImageReference`."""
-        return dataclasses.replace(self, image=ImageReference.of(source))
+    def _agreement(self, other: Self, min_score: float) -> Agreement:
+        """The mean over the classes that are there, in either map, of their intersection over union."""
+        if other.class_ids.shape != self.class_ids.shape:
+            raise InputError(
+                f"a map of {other.size} cannot be compared with one of {self.size}; give maps of one image"
+            )
+        pairs = self.class_ids.astype(np.int64) * 256 + other.class_ids
+        counts = np.bincount(pairs.reshape(-1), minlength=256 * 256).reshape(256, 256)
+        common = np.diag(counts)[:NO_CLASS]
+        union = (counts.sum(0) + counts.sum(1))[:NO_CLASS] - common
+        there = union > 0
+        return Agreement.of(float(np.mean(common[there] / union[there])) if there.any() else 1.0, 1.0)
 
     def __repr__(self) -> str:
         areas = ", ".join(f"{row['label']} {row['area']:.1%}" for row in self.to_dicts()[:8])
@@ -237,16 +247,14 @@ class ClassMap(_Tinting):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ClassMaps(_Tinting, Mapping[str, ClassMap]):
+class ClassMaps(MapResult, Mapping[str, ClassMap]):
     """Several maps of one image, by name: classes of different maps may lie over one another.
 
     Attributes:
         maps: each map by its name, in the order in which they are drawn.
-        image: what the maps were made of, where that is known; `draw()` takes it.
     """
 
     maps: Mapping[str, ClassMap]
-    image: ImageReference | None = None
 
     def __post_init__(self) -> None:
         sizes = {result.size for result in self.maps.values()}
@@ -283,9 +291,16 @@ class ClassMaps(_Tinting, Mapping[str, ClassMap]):
         for result in self.maps.values():
             result._tint(pixels, opacity)
 
+    def _tensors(self) -> Mapping[str, ResultTensor]:
+        maps = {name: result._tensors()["class_map"] for name, result in self.maps.items()}
+        return {f"class_map_{name}": tensor for name, tensor in maps.items()}
+
+    def _agreement(self, other: Self, min_score: float) -> Agreement:
+        """That of each map."""
+        return Agreement.joined(result.agreement(other[name]) for name, result in self.maps.items())
+
     def _remember_image(self, source: Any) -> None:
-        """For the wrapper that has just made these maps."""
-        object.__setattr__(self, "image", ImageReference.of(source))
+        Result._remember_image(self, source)
         for result in self.maps.values():
             result._remember_image(source)
 
@@ -295,6 +310,6 @@ class ClassMaps(_Tinting, Mapping[str, ClassMap]):
 
 
 def _edges(plane: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom edge of what is True."""
+    """Left, top, right and bottom edge of the pixels that are True."""
     columns, rows = np.flatnonzero(plane.any(axis=0)), np.flatnonzero(plane.any(axis=1))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

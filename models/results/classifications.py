@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from .rows import Rows, class_label, save_rows
+from .agreement import Agreement
+from .habits import Hints
+from .result import ResultTensor, bytes_array
+from .rows import Rows, class_label
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from PIL import Image
     from typing_extensions import Self
 
 __all__ = ["Classification", "Classifications"]
 
 
 @dataclass(frozen=True, slots=True)
-class Classification:
+class Classification(Hints):
     """One class and its score."""
 
     class_id: int
     score: float
     label: str
+
+    _whole: ClassVar[str] = "Classifications"
+
+    @property
+    def confidence(self) -> float:
+        """`score`, by the name that supervision has for it."""
+        return self.score
 
     def to_dict(self) -> dict[str, Any]:
         return {"class_id": self.class_id, "score": self.score, "label": self.label}
@@ -33,15 +42,11 @@ class Classification:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Classifications(Rows[Classification]):
-    """The best classes of one image, best first: `class_ids` int32 and `scores` float32, both (k,).
-
-    `decoder` is as of `Detections`.
-    """
+    """The best classes of one image, best first: `class_ids` int32 and `scores` float32, both (k,)."""
 
     class_ids: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float32]
     names: Sequence[str]
-    decoder: str | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -65,6 +70,28 @@ class Classifications(Rows[Classification]):
         """The classes as dicts of plain Python values: `class_id`, `score`, `label`."""
         return [row.to_dict() for row in self]
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes `to_dicts()` to a file that ends in `.json`. Raises ConfigError, OutputError."""
-        return save_rows(self, path, None)
+    def summary(self) -> str:
+        """The classes with their scores, a line each."""
+        width = max((len(label) for label in self.labels), default=0)
+        return "\n".join(f"{row.label:<{width}}  {row.score:.4f}" for row in self) or "no classes"
+
+    def _tensors(self) -> Mapping[str, ResultTensor]:
+        return {
+            "class_ids": ResultTensor(lambda: self.class_ids, 1, -1),
+            "class_scores": ResultTensor(lambda: self.scores, 1),
+            "class_labels": ResultTensor(lambda: bytes_array(self.labels), 1, b""),
+        }
+
+    def _drawn(self, pil: Image.Image) -> Image.Image:
+        from ..draw import draw_texts
+
+        return draw_texts(pil, [f"{row.label} {row.score:.2f}" for row in self], self.class_ids.tolist())
+
+    def _agreement(self, other: Self, min_score: float) -> Agreement:
+        """The sum of the common part of the scores, sum min(p, p') / sum p for probabilities. The shift is that of the
+        best class.
+        """
+        before, after = (dict(zip(one.class_ids.tolist(), one.scores.tolist(), strict=True)) for one in (self, other))
+        common = 2 * sum(min(before[name], after[name]) for name in before.keys() & after.keys())
+        shifts = [after.get(best, 0.0) - before[best] for best in self.class_ids[:1].tolist()]
+        return Agreement.of(common, sum(before.values()) + sum(after.values()), shifts)

@@ -7,17 +7,20 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from ...errors import InputError, ShapeError
 from ...ops import DETECTION, DetectStats
 from ..oriented import corners
-from .drawable import Drawable
-from .exports import coco_rows, plain, supervision_detections
-from .image_reference import ImageReference
+from .agreement import Agreement, best_matches, overlaps
+from .exports import coco_rows, supervision_detections
+from .habits import Hints
 from .masks import Masks
+from .plain import plain_data, plain_value
+from .result import ResultTensor, bytes_array
 from .rows import Rows, class_label
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ __all__ = ["Detection", "Detections"]
 
 
 @dataclass(frozen=True, slots=True)
-class Detection:
+class Detection(Hints):
     """One box.
 
     Attributes:
@@ -39,7 +42,7 @@ class Detection:
         score: 0 to 1.
         class_id: the number of its class.
         label: the name of its class.
-        columns: what else is known of this box, by name; see `Detections.columns`.
+        columns: further values of this box by name; see `Detections.columns`.
     """
 
     xyxy: tuple[float, float, float, float]
@@ -48,9 +51,28 @@ class Detection:
     label: str
     columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    _whole: ClassVar[str] = "Detections"
+
+    @property
+    def xywh(self) -> tuple[float, float, float, float]:
+        """The centre's x and y, width and height in pixels. COCO's `bbox` begins at the corner instead: `to_coco()`."""
+        x1, y1, x2, y2 = self.xyxy
+        return (x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1
+
+    @property
+    def confidence(self) -> float:
+        """`score`, by the name that supervision has for it."""
+        return self.score
+
+    @property
+    def tracker_id(self) -> int | None:
+        """The number that a tracker gave, the column `track_id`; None without one."""
+        number = self.columns.get("track_id")
+        return None if number is None else int(number)
+
     def to_dict(self) -> dict[str, Any]:
         own = {"xyxy": list(self.xyxy), "score": self.score, "class_id": self.class_id, "label": self.label}
-        return own | {name: plain(value) for name, value in self.columns.items()}
+        return own | {name: plain_value(value) for name, value in self.columns.items()}
 
 
 #: The dimensions and the sizes of the last axis of known columns, and their shape in words.
@@ -76,21 +98,18 @@ def _checked(columns: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Detections(Rows[Detection], Drawable):
+class Detections(Rows[Detection]):
     """The boxes of one image, best first.
 
     Attributes:
         data: the boxes as a structured array (`xyxy` float32 (4,), `score` float32, `class_id` int32).
         names: the class names by class_id; a class without one is called by its number.
         size: (width, height) of the image.
-        stats: how many candidates there were, and what the limits left out.
-        columns: what else is known of each box, by name: arrays whose first axis is that of the boxes, or objects that
-            are indexed like one. Filters and slices keep them together. These names have a meaning of their own: `mask`
+        stats: the number of candidates, and of those that limits left out.
+        columns: further values of each box by name: arrays whose first axis is that of the boxes, or objects that are
+            indexed like one. Filters and slices keep them together. These names have a meaning of their own: `mask`
             (see `masks`; an array (N, height, width) becomes `Masks`), `keypoints`, `oriented`, and `track_id`, the
             number that a tracker gives. Drawing and exports know them.
-        image: what the boxes were found in, where that is known; `draw()` takes it.
-        decoder: what decoded the image file (`"pillow"`, `"simplejpeg"`, `"nvimgcodec"`); None for pixels that came as
-            an array.
     """
 
     data: npt.NDArray[Any]
@@ -98,8 +117,6 @@ class Detections(Rows[Detection], Drawable):
     size: tuple[int, int]
     stats: DetectStats
     columns: Mapping[str, Any] = field(default_factory=dict)
-    image: ImageReference | None = None
-    decoder: str | None = None
 
     @classmethod
     def of(
@@ -113,7 +130,7 @@ class Detections(Rows[Detection], Drawable):
         stats: DetectStats | None = None,
         **columns: Any,
     ) -> Self:
-        """Boxes from arrays, for a `postprocess()` of one's own.
+        """Boxes from arrays, for a custom `postprocess()`.
 
         Args:
             xyxy: (N, 4): left, top, right and bottom in pixels of the image; clipped to it here.
@@ -150,6 +167,14 @@ class Detections(Rows[Detection], Drawable):
         return self.data["xyxy"]
 
     @property
+    def xywh(self) -> npt.NDArray[np.float32]:
+        """(N, 4) float32: the centre's x and y, width and height in pixels. COCO's `bbox` begins at the corner instead:
+        `to_coco()`.
+        """
+        low, high = self.xyxy[:, :2], self.xyxy[:, 2:]
+        return np.concatenate([(low + high) / 2, high - low], axis=1)
+
+    @property
     def scores(self) -> npt.NDArray[np.float32]:
         """(N,) float32."""
         return self.data["score"]
@@ -181,9 +206,9 @@ class Detections(Rows[Detection], Drawable):
 
     @property
     def oriented(self) -> npt.NDArray[np.float32]:
-        """(N, 5) float32: the boxes as they are turned: the centre's x and y, width and height in pixels, and the angle
-        in radians by which the side of the width is turned from the x axis towards the y axis, which points down.
-        `xyxy` are the edges of what encloses them. Raises InputError where the boxes are upright.
+        """(N, 5) float32: the centre's x and y, width and height in pixels, and the angle in radians. The angle turns
+        the side of the width from the x axis towards the y axis, which points down. `xyxy` are the edges of the
+        enclosing upright boxes. Raises InputError where the boxes are upright.
         """
         oriented: npt.NDArray[np.float32] = self._column("oriented", "angles")
         return oriented
@@ -229,15 +254,7 @@ class Detections(Rows[Detection], Drawable):
         """
         # Not by dataclasses.replace(), which takes 2 us more: two stages do this for each image.
         every = {**self.columns, **columns}
-        return type(self)(self.data, self.names, self.size, self.stats, every, self.image, self.decoder)
-
-    def with_image(self, source: Any) -> Self:
-        """The same boxes, with the image that they were found in; see `ImageReference`."""
-        return dataclasses.replace(self, image=ImageReference.of(source))
-
-    def _remember_image(self, source: Any) -> None:
-        """As `with_image()`, in place: for the wrapper that has just made these boxes. A copy would take longer."""
-        object.__setattr__(self, "image", ImageReference.of(source))
+        return type(self)(self.data, self.names, self.size, self.stats, every, image=self.image, decoder=self.decoder)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The boxes as dicts of plain Python values: `xyxy`, `score`, `class_id`, `label`, and each column."""
@@ -246,8 +263,8 @@ class Detections(Rows[Detection], Drawable):
     def to_coco(self, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:
         """The boxes as COCO's result format has them: `bbox` is left, top, width and height in pixels.
 
-        `segmentation` is a mask as compressed run lengths, or the polygon of an oriented box; `keypoints`
-        are x, y and score of each in one list (points without scores have 1).
+        `segmentation` is a mask as compressed run lengths, or the polygon of an oriented box. `keypoints` is one list
+        of x, y and score of each; points without scores have 1.
 
         Args:
             image_id: the image's number in the annotations.
@@ -281,8 +298,8 @@ class Detections(Rows[Detection], Drawable):
             channel_order: of an array.
             font: a font file or a loaded font for the labels; None is a font of Pillow's, or of the system where that
                 lacks a character.
-            colour_by: what chooses the colour of a box: `"class"`, `"box"` (each has its own) or the name of a column
-                of whole numbers; None is `"track_id"` where there is such a column, else `"class"`.
+            colour_by: the colours of boxes: by `"class"`, by `"box"`, or by the name of a column of whole numbers.
+                None is `"track_id"` where there is such a column, else `"class"`.
             skeleton: the pairs of keypoints that a line joins, by number from 0; None is COCO's where there are 17.
 
         Raises:
@@ -290,12 +307,63 @@ class Detections(Rows[Detection], Drawable):
             ConfigError: there is no such font, column or keypoint.
             ImageError: the image cannot be read.
         """
-        from ..draw import draw_boxes, to_pil
+        pil = self._pil(image, channel_order)
+        return self._drawn(pil, font=font, colour_by=colour_by, skeleton=skeleton)
 
-        given = to_pil(self._image_to_draw(image, channel_order))
-        return draw_boxes(given, self, font=font, colour_by=colour_by, skeleton=skeleton)
-
-    def _drawn(self, pil: Image.Image) -> Image.Image:
+    def _drawn(self, pil: Image.Image, **options: Any) -> Image.Image:
         from ..draw import draw_boxes
 
-        return draw_boxes(pil, self)
+        return draw_boxes(pil, self, **options)
+
+    def summary(self) -> str:
+        """A line for each box with label, score and edges, and the number of boxes that limits left out."""
+        labels = self.labels
+        width = max(map(len, labels), default=0)
+        lines = [
+            f"{label:<{width}}  {score:.3f}  " + ", ".join(f"{edge:.1f}" for edge in edges)
+            for label, score, edges in zip(labels, self.scores.tolist(), self.xyxy.tolist(), strict=True)
+        ] or ["nothing found"]
+        if self.stats.dropped_detections or self.stats.dropped_candidates:
+            lines.append(
+                f"{self.stats.dropped_detections} more boxes were left out by max_det, "
+                f"{self.stats.dropped_candidates} candidates before NMS"
+            )
+        return "\n".join(lines)
+
+    def _tensors(self) -> Mapping[str, ResultTensor]:
+        tensors = {
+            "num_detections": ResultTensor(lambda: np.int32(len(self))),
+            "detection_boxes": ResultTensor(lambda: self.xyxy, 1),
+            "detection_scores": ResultTensor(lambda: self.scores, 1),
+            "detection_classes": ResultTensor(lambda: self.class_ids, 1, -1),
+            "detection_labels": ResultTensor(lambda: bytes_array(self.labels), 1, b""),
+        }
+        return tensors | {f"detection_{name}": _column_tensor(column) for name, column in self.columns.items()}
+
+    def _agreement(self, other: Self, min_score: float) -> Agreement:
+        """The Dice coefficient of the scores, weighted with the overlap: 2 sum IoU min(s, s') / (sum s + sum s').
+
+        Boxes of one class match from an IoU of 0.5 on, each once, the highest score first.
+        """
+        kept = self.scores >= min_score
+        boxes, scores, class_ids = self.xyxy[kept], self.scores[kept], self.class_ids[kept]
+        total = float(np.sum(scores, dtype=np.float64) + np.sum(other.scores, dtype=np.float64))
+        ious = overlaps(other.xyxy, boxes) * (other.class_ids[:, None] == class_ids[None])
+        common, shifts = 0.0, []
+        for theirs, own in best_matches(ious):
+            score, known = float(other.scores[theirs]), float(scores[own])
+            common += 2 * float(ious[theirs, own]) * min(score, known)
+            shifts.append(score - known)
+        return Agreement.of(common, total, shifts)
+
+
+def _column_tensor(column: Any) -> ResultTensor:
+    """Numbers as they are; of any other column (masks, results of a second model) each row as JSON."""
+    if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+        return ResultTensor(lambda: column, 1)
+    return ResultTensor(
+        lambda: bytes_array([
+            msgspec.json.encode(plain_data(plain_value(column[index]))) for index in range(len(column))
+        ]),
+        1, b"",
+    )  # fmt: skip

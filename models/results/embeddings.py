@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..._text import json_text
 from ...errors import InputError, ShapeError
-from .rows import save_rows
+from .agreement import Agreement
+from .result import Result, ResultTensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from typing_extensions import Self
 
 __all__ = ["Embedding", "Gallery", "Match"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Embedding:
+class Embedding(Result):
     """A vector of length 1.
 
     Attributes:
@@ -86,13 +85,21 @@ class Embedding:
         """`{"vector": [...], "norm": ...}`, as plain Python values."""
         return {"vector": self.to_list(), "norm": self.norm}
 
-    def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dict()` as JSON."""
-        return json_text(self.to_dict(), indent=indent)
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict: see `to_dict()`."""
+        return [self.to_dict()]
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes `to_json()` to a file that ends in `.json`. Raises ConfigError, OutputError."""
-        return save_rows(self, path, None)
+    def summary(self) -> str:
+        """The dimensions and the first values."""
+        first = ", ".join(f"{value:.3f}" for value in self.vector[:3])
+        return f"{len(self)} dimensions  {first}{', ...' if len(self) > 3 else ''}"
+
+    def _tensors(self) -> Mapping[str, ResultTensor]:
+        return {"embedding": ResultTensor(lambda: self.vector)}
+
+    def _agreement(self, other: Self, min_score: float) -> Agreement:
+        """The cosine; 0 where it is negative."""
+        return Agreement.of(max(self.cosine(other), 0.0), 1.0)
 
     def __repr__(self) -> str:
         first = ", ".join(f"{value:.3f}" for value in self.vector[:3])

@@ -9,17 +9,18 @@ import numpy as np
 
 from ...errors import BackendUnavailableError, InputError
 from ..oriented import corners
-from .masks import Mask
 from .rows import class_label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["coco_rows", "plain", "supervision_detections"]
+    from .masks import Mask
+
+__all__ = ["coco_rows", "supervision_detections"]
 
 
 class _Boxes(Protocol):
-    """What is exported: a `Detections`."""
+    """The part of `Detections` that is exported."""
 
     @property
     def xyxy(self) -> npt.NDArray[np.float32]: ...
@@ -33,20 +34,6 @@ class _Boxes(Protocol):
     def names(self) -> Sequence[str]: ...
     @property
     def columns(self) -> Mapping[str, Any]: ...
-
-
-def plain(value: Any) -> Any:
-    """A value of a column as JSON takes it; a mask as COCO's run lengths, an exception as its message."""
-    if isinstance(value, Mask):
-        return value.to_coco()
-    for name in ("to_dicts", "to_dict"):
-        if hasattr(value, name):
-            return getattr(value, name)()
-    if isinstance(value, Exception):
-        return {"error": str(value)}
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    return value
 
 
 def coco_rows(found: _Boxes, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Where the image of a result came from."""
+"""References to the images of results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ __all__ = ["ImageReference"]
 
 
 class ImageReference(msgspec.Struct, frozen=True, eq=False):
-    """What an image was read from, without keeping its pixels alive: a path, or a weak reference to what holds them.
-
-    Pickled, it keeps the path alone.
-    """
+    """The source of an image: a path, or a weak reference to the object with its pixels. Only the path is pickled."""
 
     _path: str | None
     _holder: weakref.ref[Any] | None
@@ -26,7 +23,7 @@ class ImageReference(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, source: Any, channel_order: str = "bgr") -> ImageReference | None:
-        """The reference to an image source; None for bytes, streams and what else cannot be referred to."""
+        """The reference to an image source; None for bytes, streams and other sources without weak references."""
         if isinstance(source, np.ndarray):
             return cls(None, weakref.ref(source), channel_order)
         if isinstance(source, (str, os.PathLike)):

@@ -186,8 +186,11 @@ def _only(masks: Masks) -> Mask:
 
 
 def compress_runs(runs: npt.NDArray[np.uint32]) -> str:
-    """Run lengths as COCO compresses them: from the fourth on as the difference to the one two places before, in groups
-    of five bits, the lowest first, each a character from code 48 on whose sixth bit says that another group follows.
+    """Run lengths in COCO's compressed form.
+
+    From the fourth on, a length is stored as its difference to the length two places before. A number is stored in
+    groups of five bits, the lowest first. A group is a character from code 48 on; its sixth bit is set if another group
+    follows.
     """
     values = runs.astype(np.int64)
     values[3:] -= runs[1:-2].astype(np.int64)

@@ -1,32 +1,28 @@
-"""A result of several rows: how it is indexed, and how it leaves as plain data."""
+"""A result of several rows, and how it is indexed."""
 
 from __future__ import annotations
 
 import operator
-import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
-from ..._files import atomic_path, atomic_write
-from ..._text import json_text
-from ...errors import ConfigError, InputError, ShapeError
+from ...errors import InputError, ShapeError
+from .result import Result
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from PIL import Image
     from typing_extensions import Self
 
-__all__ = ["Rows", "class_label", "save_rows"]
+__all__ = ["Rows", "class_label"]
 
 Row = TypeVar("Row")
 
 
-class Rows(Sequence[Row]):
-    """A sequence of rows that takes the indices of a list and those of an array."""
+class Rows(Result, Sequence[Row]):
+    """A result that is a sequence of rows, and takes the indices of a list and those of an array."""
 
     __slots__ = ()
 
@@ -37,10 +33,6 @@ class Rows(Sequence[Row]):
     @abstractmethod
     def _take(self, index: slice | npt.NDArray[Any]) -> Self:
         """The same with the rows that `index` chooses, with all that belongs to them."""
-
-    @abstractmethod
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The rows as dicts of plain Python values."""
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -56,14 +48,6 @@ class Rows(Sequence[Row]):
     def __iter__(self) -> Iterator[Row]:
         return map(self._row, range(len(self)))
 
-    def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dicts()` as JSON; with an indent, the coordinates of a box are on one line.
-
-        Raises:
-            ValueError: a number that JSON cannot hold: infinity or NaN.
-        """
-        return json_text(self.to_dicts(), indent=indent, ensure_ascii=False, allow_nan=False)
-
     def _positions(self, index: Any) -> npt.NDArray[Any]:
         """A mask of booleans or an array of positions, checked."""
         chosen = np.asarray(index)
@@ -77,32 +61,6 @@ class Rows(Sequence[Row]):
                 f"not {index!r}"
             )
         return chosen
-
-
-class Exportable(Protocol):
-    """A result that is JSON."""
-
-    def to_json(self, *, indent: int | None = None) -> str: ...
-
-
-def save_rows(rows: Exportable, path: str | os.PathLike[str], draw: Callable[[], Image.Image] | None) -> Path:
-    """Writes a result to a file, by its suffix: `.json` holds `to_dicts()`, any other an image.
-
-    Args:
-        draw: Makes the image; None for results that are saved as JSON alone.
-
-    Raises:
-        ConfigError: The suffix names an image, and `draw` is None.
-        OutputError: The file cannot be written.
-    """
-    target = Path(path)
-    if target.suffix.lower() == ".json":
-        return atomic_write(target, rows.to_json(indent=2) + "\n")
-    if draw is None:
-        raise ConfigError(f"{str(target)!r}: {type(rows).__name__} are saved as JSON; use a name such as out.json")
-    with atomic_path(target) as sibling:
-        draw().save(sibling)
-    return target
 
 
 def class_label(names: Sequence[str], class_id: int) -> str:

@@ -665,6 +665,20 @@ typedef struct ifs_class_map_params {
 ifs_status ifs_class_map(const ifs_class_map_params *params, const void *scores, const ifs_geometry *geometry,
                          uint8_t *class_ids, size_t nbytes);
 
+/* Maps of numbers (depth, anomaly scores, mattes): width x height points of the canvas, resized to the image without
+ * the padding, whose points take no part. Pixel centres correspond, as PyTorch's interpolate has them without
+ * align_corners. */
+typedef struct ifs_float_map_params {
+    int32_t dtype; /* IFS_FLOAT32 or IFS_FLOAT16 */
+    int32_t width, height; /* of the map; at most those of the canvas */
+    int32_t filter; /* IFS_FILTER_BILINEAR, or IFS_FILTER_BICUBIC with a = -0.75; neither averages where it shrinks */
+} ifs_float_map_params;
+
+/* The value of each pixel of the image, row by row: source_width x source_height floats at `out`, where `nbytes` may be
+ * written; NaN where the canvas does not show the image. The geometry is as for ifs_class_map. */
+ifs_status ifs_float_map(const ifs_float_map_params *params, const void *values, const ifs_geometry *geometry,
+                         float *out, size_t nbytes);
+
 /* ---- 11. Devices --------------------------------------------------------------------------------------------- */
 
 /* Every function of this section is ERR_NO_DEVICE in a CPU-only build, and on a machine without a driver or a GPU.
@@ -774,13 +788,10 @@ ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geomet
  * An image in page-locked memory is copied from its own memory, and must stay there until the copy is done. All other
  * images go piece by piece through `staging`, which is page-locked and has `nbytes` bytes as `device_ptr` does.
  * `out_images` gets the images on the device, and `out_geometries` their geometries.
- *
- * The images before `first` are not copied again: an earlier call queued their copies, with the same images before it
- * and the same `device_ptr`. So a batch may be copied in parts while its last images are still to come.
  */
-ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t first,
-                      int32_t n, void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream,
-                      ifs_image *out_images, ifs_geometry *out_geometries);
+ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,
+                      void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream, ifs_image *out_images,
+                      ifs_geometry *out_geometries);
 
 /* ---- 13. Kernels ---------------------------------------------------------------------------------------------- */
 

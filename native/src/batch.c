@@ -155,15 +155,14 @@ static ifs_status upload_band(void *context, int64_t item) {
     return IFS_OK;
 }
 
-ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t first,
-                      int32_t n, void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream,
-                      ifs_image *out_images, ifs_geometry *out_geometries) {
-    if (first < 0 || n < first ||
+ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,
+                      void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream, ifs_image *out_images,
+                      ifs_geometry *out_geometries) {
+    if (n < 0 ||
         (n && (!images || !geometries || !staging || !device_ptr || !stream || !out_images || !out_geometries)))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "%d images, copied from image %d on, which lies between 0 and their number; none of the "
-                         "pointers but workers may be NULL",
-                         (int)n, (int)first);
+                         "%d images; the number is not negative, and none of the pointers but workers may be NULL",
+                         (int)n);
     size_t needed = 0;
     IFS__TRY(ifs_upload_nbytes(images, geometries, n, &needed));
     if (needed > nbytes)
@@ -174,22 +173,19 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
     for (int32_t i = 0; i < n; i++) {
         plane planes[2];
         IFS__TRY(planes_of(&images[i], &geometries[i], planes, &out_images[i], &out_geometries[i]));
-        page_locked = page_locked && (i < first || ifs_is_page_locked(planes[0].data));
+        page_locked = page_locked && ifs_is_page_locked(planes[0].data);
         out_images[i].data = at;
         at += plane_nbytes(&planes[0]);
         if (planes[1].rows)
             out_images[i].uv = at;
         at += plane_nbytes(&planes[1]);
     }
-    const int32_t count = n - first;
-    if (count == 0)
-        return IFS_OK;
-    upload_job j = {images + first, out_images + first, geometries + first, staging, device_ptr, stream};
+    upload_job j = {images, out_images, geometries, staging, device_ptr, stream};
     if (!page_locked)
-        return ifs__workers_run(workers, upload_band, &j, (int64_t)count * BANDS);
+        return ifs__workers_run(workers, upload_band, &j, (int64_t)n * BANDS);
     /* There is nothing to copy on the host. Waking other threads up, and their queueing for the driver, takes longer
      * than to queue all copies here. */
-    for (int32_t i = 0; i < count; i++)
+    for (int32_t i = 0; i < n; i++)
         IFS__TRY(upload_band(&j, (int64_t)i * BANDS));
     return IFS_OK;
 }

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "calibrate.h"
+#include "simd.h"
 
 #include <float.h>
 #include <math.h>
@@ -37,17 +38,9 @@ static int64_t histogram_plain(const float *x, size_t n, float scale, int32_t ha
     return bad;
 }
 
-static const ifs__calibration_passes passes_plain = {range_plain, histogram_plain};
+static const ifs__calibration_passes ifs__calibration_plain = {range_plain, histogram_plain};
 
-static const ifs__calibration_passes *passes(void) {
-#if IFS__X86
-    if (ifs_simd() == IFS_SIMD_AVX512)
-        return &ifs__calibration_avx512;
-    if (ifs_simd() == IFS_SIMD_AVX2)
-        return &ifs__calibration_avx2;
-#endif
-    return &passes_plain;
-}
+static const ifs__calibration_passes *passes(void) { return IFS__VARIANT(&ifs__calibration); }
 
 static void add_row(ifs_range *range, const ifs__row_range *row, int64_t count) {
     const bool first = range->count == range->nonfinite; /* no finite value so far */

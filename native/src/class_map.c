@@ -8,6 +8,8 @@
  * such row comes.
  */
 #include "class_map.h"
+#include "platform.h"
+#include "simd.h"
 
 #include "masks.h"
 
@@ -49,8 +51,8 @@ int32_t ifs__class_spread_plain(const uint8_t *row, const ifs__class_columns *co
     return count;
 }
 
-static void resolve_plain(const ifs__class_scores *s, size_t top, size_t bottom, const float down[2],
-                          const ifs__class_columns *columns, const int32_t *open, int32_t count, uint8_t *dst) {
+void ifs__class_resolve_plain(const ifs__class_scores *s, size_t top, size_t bottom, const float down[2],
+                              const ifs__class_columns *columns, const int32_t *open, int32_t count, uint8_t *dst) {
     for (int32_t i = 0; i < count; i++) {
         const int32_t x = open[i];
         const size_t k = (size_t)columns->index[x], next = (size_t)columns->next[x];
@@ -74,17 +76,10 @@ static void resolve_plain(const ifs__class_scores *s, size_t top, size_t bottom,
     }
 }
 
-static const ifs__class_passes passes_plain = {best_plain, agree_plain, ifs__class_spread_plain, resolve_plain};
+static const ifs__class_passes ifs__class_plain = {best_plain, agree_plain, ifs__class_spread_plain,
+                                                   ifs__class_resolve_plain};
 
-static const ifs__class_passes *passes(void) {
-#if IFS__X86
-    if (ifs_simd() == IFS_SIMD_AVX512)
-        return &ifs__class_avx512;
-    if (ifs_simd() == IFS_SIMD_AVX2)
-        return &ifs__class_avx2;
-#endif
-    return &passes_plain;
-}
+static const ifs__class_passes *passes(void) { return IFS__VARIANT(&ifs__class); }
 
 /* ---- checks ---- */
 
@@ -196,7 +191,7 @@ ifs_status ifs_class_map(const ifs_class_map_params *params, const void *scores,
                          (int)geometry->source_width, (int)geometry->source_height, needed, nbytes);
     scratch s = {0};
     const size_t size = lay_out(&s, NULL, params, geometry->source_width);
-    char *block = aligned_alloc(64, size);
+    char *block = ifs__aligned_alloc(size);
     if (!block)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of scratch memory for a class map", size);
     lay_out(&s, block, params, geometry->source_width);
@@ -209,7 +204,7 @@ ifs_status ifs_class_map(const ifs_class_map_params *params, const void *scores,
     const ifs__class_passes *pass = passes();
     find_best(pass, &view, params, &s);
     map_image(pass, &view, params, geometry, sides, &s, class_ids);
-    free(block);
+    ifs__aligned_free(block);
     return IFS_OK;
 }
 

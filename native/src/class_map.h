@@ -49,10 +49,10 @@ typedef struct ifs__class_passes {
 } ifs__class_passes;
 
 int32_t ifs__class_spread_plain(const uint8_t *row, const ifs__class_columns *columns, uint8_t *dst, int32_t *open);
+void ifs__class_resolve_plain(const ifs__class_scores *s, size_t top, size_t bottom, const float down[2],
+                              const ifs__class_columns *columns, const int32_t *open, int32_t count, uint8_t *dst);
 
-#if IFS__X86
 extern const ifs__class_passes ifs__class_avx2, ifs__class_avx512;
-#endif
 
 #ifdef __cplusplus
 }

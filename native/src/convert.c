@@ -3,14 +3,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "internal.h"
+#include "simd.h"
 
 #include <math.h>
 #include <string.h>
-
-#if IFS__X86
-#include <immintrin.h>
-#endif
 
 static const struct {
     const char *name;
@@ -71,7 +67,7 @@ float ifs__half_to_float(uint16_t half) {
     return float_of(sign | bits_of(magnitude));
 }
 
-#if IFS__X86
+#if IFS__AVX2
 IFS__TARGET_AVX2 static void floats_to_halves_avx2(const float *src, uint16_t *dst, size_t count) {
     size_t i = 0;
     for (; i + 8 <= count; i += 8)
@@ -90,8 +86,8 @@ IFS__TARGET_AVX2 static void halves_to_floats_avx2(const uint16_t *src, float *d
 #endif
 
 void ifs__floats_to_halves(const float *src, uint16_t *dst, size_t count) {
-#if IFS__X86
-    if (ifs_simd() >= IFS_SIMD_AVX2) {
+#if IFS__AVX2
+    if (ifs_simd() != IFS_SIMD_PLAIN) {
         floats_to_halves_avx2(src, dst, count);
         return;
     }
@@ -101,8 +97,8 @@ void ifs__floats_to_halves(const float *src, uint16_t *dst, size_t count) {
 }
 
 void ifs__halves_to_floats(const uint16_t *src, float *dst, size_t count) {
-#if IFS__X86
-    if (ifs_simd() >= IFS_SIMD_AVX2) {
+#if IFS__AVX2
+    if (ifs_simd() != IFS_SIMD_PLAIN) {
         halves_to_floats_avx2(src, dst, count);
         return;
     }

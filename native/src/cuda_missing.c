@@ -20,8 +20,8 @@ static ifs_status missing(int32_t device) {
     if (device >= 0)
         snprintf(number, sizeof number, ":%d", (int)device);
     return ifs__fail(IFS_ERR_NO_DEVICE,
-                     "no device cuda%s: this build of infersdk is CPU-only; build it where nvcc is on PATH to use a "
-                     "GPU, or use device=\"cpu\"",
+                     "no device cuda%s: this build of infersdk is CPU-only; build it with INFERSDK_CUDA=1 and nvcc to "
+                     "use a GPU, or use device=\"cpu\"",
                      number);
 }
 

@@ -2,9 +2,9 @@
  * custom_ops.c - operators that Python declares, and their nodes. SPDX-License-Identifier: Apache-2.0
  */
 #include "custom_ops.h"
+#include "platform.h"
 #include "workers.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ struct ifs_custom_node {
     char *name;
     ifs_op_attribute *attributes;
     _Atomic(ifs__rule *) rules; /* they are only added to */
-    pthread_mutex_t lock;       /* guards the adding, and `states` */
+    ifs__mutex lock;       /* guards the adding, and `states` */
     kept *states;
 };
 
@@ -141,7 +141,7 @@ ifs_status ifs_custom_node_create(const ifs_custom_op *op, int64_t id, const cha
     node->op = op;
     node->id = id;
     node->name = copy;
-    pthread_mutex_init(&node->lock, NULL);
+    ifs__mutex_init(&node->lock);
     ifs_status status = ifs__attributes_copy(attributes, op->spec.num_attributes, &node->attributes);
     if (status != IFS_OK) {
         ifs_custom_node_destroy(node);
@@ -183,7 +183,7 @@ void ifs_custom_node_destroy(ifs_custom_node *node) {
     }
     if (node->of_runtime && atomic_load(&host_set))
         host_table.destroy(node->id);
-    pthread_mutex_destroy(&node->lock);
+    ifs__mutex_destroy(&node->lock);
     free(node->attributes);
     free(node->name);
     free(node);
@@ -197,10 +197,10 @@ ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words,
                                     int32_t num_texts) {
     ifs__rule *rule;
     IFS__TRY(ifs__rule_create(node->op, words, count, texts, num_texts, &rule));
-    pthread_mutex_lock(&node->lock);
+    ifs__mutex_lock(&node->lock);
     rule->next = atomic_load(&node->rules);
     atomic_store(&node->rules, rule);
-    pthread_mutex_unlock(&node->lock);
+    ifs__mutex_unlock(&node->lock);
     return IFS_OK;
 }
 
@@ -247,7 +247,7 @@ ifs_status ifs_custom_node_shapes(ifs_custom_node *node, const ifs_op_tensor *in
 /* ---- state ---- */
 
 static ifs_status take_state(ifs_custom_node *node, void *stream, kept **out) {
-    pthread_mutex_lock(&node->lock);
+    ifs__mutex_lock(&node->lock);
     kept *k = node->states;
     while (k && (k->in_use || k->stream != stream))
         k = k->next;
@@ -258,15 +258,15 @@ static ifs_status take_state(ifs_custom_node *node, void *stream, kept **out) {
     }
     if (k)
         k->in_use = true;
-    pthread_mutex_unlock(&node->lock);
+    ifs__mutex_unlock(&node->lock);
     *out = k;
     return k ? IFS_OK : ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for the state of node %s", node->name);
 }
 
 static void give_state(ifs_custom_node *node, kept *k) {
-    pthread_mutex_lock(&node->lock);
+    ifs__mutex_lock(&node->lock);
     k->in_use = false;
-    pthread_mutex_unlock(&node->lock);
+    ifs__mutex_unlock(&node->lock);
 }
 
 /* ---- running ---- */

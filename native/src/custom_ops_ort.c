@@ -9,8 +9,8 @@
  * thread has offered just before.
  */
 #include "custom_ops.h"
+#include "platform.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -304,7 +304,7 @@ typedef struct domain {
 } domain;
 
 static domain *domains;
-static pthread_mutex_t domains_lock = PTHREAD_MUTEX_INITIALIZER;
+static ifs__mutex domains_lock = IFS__MUTEX_INITIALIZER;
 
 ifs_status ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count) {
     offered = ops;
@@ -378,7 +378,9 @@ static OrtStatus *domain_for(const OrtApi *api, const ifs_custom_op *const *ops,
     return make_domain(api, ops, count, out);
 }
 
-#if defined(__GNUC__)
+#ifdef _WIN32
+__declspec(dllexport)
+#else
 __attribute__((visibility("default")))
 #endif
 OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base);
@@ -387,7 +389,7 @@ OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
 OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
     const OrtApi *api = base->get_api(API_VERSION);
     OrtStatus *status = NULL;
-    pthread_mutex_lock(&domains_lock);
+    ifs__mutex_lock(&domains_lock);
     for (int32_t start = 0, stop; !status && start < num_offered; start = stop) {
         for (stop = start + 1;
              stop < num_offered && strcmp(offered[stop]->spec.domain, offered[start]->spec.domain) == 0;)
@@ -397,7 +399,7 @@ OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
         if (!status)
             status = ADD_DOMAIN(api)(options, d->raw);
     }
-    pthread_mutex_unlock(&domains_lock);
+    ifs__mutex_unlock(&domains_lock);
     offered = NULL;
     num_offered = 0;
     return status;

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "detect_scan.h"
+#include "simd.h"
 
 #include <math.h>
 
@@ -80,17 +81,9 @@ static void add_weighted_plain(const float *weights, size_t step, const float *r
             sums[i] += weights[k * step] * rows[k * row_length + i];
 }
 
-static const ifs__scan scan_plain = {
+static const ifs__scan ifs__scan_plain = {
     objectness_plain, objectness_half_plain, best_product_plain, find_product_plain, products_above_plain,
     columns_plain,    columns_half_plain,    sigmoids_plain,     add_weighted_plain,
 };
 
-const ifs__scan *ifs__scan_best(void) {
-#if IFS__X86
-    if (ifs_simd() == IFS_SIMD_AVX512)
-        return &ifs__scan_avx512;
-    if (ifs_simd() == IFS_SIMD_AVX2)
-        return &ifs__scan_avx2;
-#endif
-    return &scan_plain;
-}
+const ifs__scan *ifs__scan_best(void) { return IFS__VARIANT(&ifs__scan); }

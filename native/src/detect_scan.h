@@ -47,9 +47,7 @@ typedef struct ifs__scan {
 /* `hits`, `class_ids` and `products` have space for so many elements beyond n, because whole vectors are stored. */
 #define IFS__SCAN_SLACK 16
 
-#if IFS__X86
 extern const ifs__scan ifs__scan_avx2, ifs__scan_avx512;
-#endif
 
 /* The functions of the variant in use. */
 const ifs__scan *ifs__scan_best(void);

@@ -32,18 +32,6 @@ ifs_status ifs__fail(ifs_status status, const char *format, ...) IFS__PRINTF(2, 
             return ifs__status;                                                                                        \
     } while (0)
 
-/* ---- SIMD: a variant is a function with a target attribute; ifs_simd() says which one to call ---- */
-
-#if (defined(__x86_64__) || defined(_M_X64)) && (defined(__GNUC__) || defined(__clang__))
-#define IFS__X86 1
-#define IFS__TARGET_AVX2 __attribute__((target("avx2,f16c,fma,bmi2")))
-#define IFS__TARGET_AVX512                                                                                             \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,f16c,fma,bmi2,popcnt")))
-#endif
-#if defined(__aarch64__)
-#define IFS__NEON 1
-#endif
-
 /* ---- float16, the plain reference ---- */
 
 uint16_t ifs__float_to_half(float value);

@@ -1,9 +1,12 @@
 /* library.c - version, build, and the choice of the SIMD variant. SPDX-License-Identifier: Apache-2.0 */
-#include "internal.h"
+#include "simd.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#if IFS__AVX512
+#include <cpuid.h>
+#endif
 
 #ifndef IFS_VERSION
 #error "the build passes the version in IFS_VERSION"
@@ -16,17 +19,24 @@ static const char *const simd_names[] = {"plain", "neon", "avx2", "avx512"};
 
 const char *ifs_simd_name(int32_t simd) { return simd >= 0 && simd < NUM_SIMD ? simd_names[simd] : NULL; }
 
+#if IFS__AVX512
+/* __builtin_cpu_supports() answers no for everything in a program that zig's compiler links. */
+static int32_t best_of_x86(void) {
+    enum { FMA_POPCNT_OSXSAVE_AVX_F16C = 1 << 12 | 1 << 23 | 1 << 27 | 1 << 28 | 1 << 29, AVX2_BMI2 = 1 << 5 | 1 << 8 };
+    const uint32_t avx512_f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31, avx512_vbmi = 1u << 1;
+    uint32_t eax, ebx, ecx, edx, saved; /* the registers that the system saves */
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || ~ecx & FMA_POPCNT_OSXSAVE_AVX_F16C)
+        return IFS_SIMD_PLAIN;
+    __asm__ volatile("xgetbv" : "=a"(saved), "=d"(edx) : "c"(0));
+    if (~saved & 0x6 || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || ~ebx & AVX2_BMI2)
+        return IFS_SIMD_PLAIN;
+    return ~saved & 0xe6 || ~ebx & avx512_f_dq_bw_vl || ~ecx & avx512_vbmi ? IFS_SIMD_AVX2 : IFS_SIMD_AVX512;
+}
+#endif
+
 int32_t ifs_simd_best(void) {
-#if IFS__X86
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("f16c") &&
-        __builtin_cpu_supports("popcnt"))
-        return IFS_SIMD_AVX512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-        __builtin_cpu_supports("bmi2"))
-        return IFS_SIMD_AVX2;
-    return IFS_SIMD_PLAIN;
+#if IFS__AVX512
+    return best_of_x86();
 #elif IFS__NEON
     return IFS_SIMD_NEON;
 #else

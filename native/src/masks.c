@@ -8,6 +8,8 @@
  * row of the mask is then three products and a comparison for each pixel.
  */
 #include "masks.h"
+#include "platform.h"
+#include "simd.h"
 
 #include "geometry.h"
 #include "workers.h"
@@ -50,17 +52,9 @@ static void rows_plain(const float *const row[3], const float weight[3], float t
         bits[x / 8] |= (uint8_t)((ifs__mask_blend(row[0][x], row[1][x], row[2][x], weight) > threshold) << (x % 8));
 }
 
-static const ifs__mask_passes passes_plain = {activate_plain, activate_half_plain, columns_plain, rows_plain};
+static const ifs__mask_passes ifs__mask_plain = {activate_plain, activate_half_plain, columns_plain, rows_plain};
 
-static const ifs__mask_passes *passes(void) {
-#if IFS__X86
-    if (ifs_simd() == IFS_SIMD_AVX512)
-        return &ifs__mask_avx512;
-    if (ifs_simd() == IFS_SIMD_AVX2)
-        return &ifs__mask_avx2;
-#endif
-    return &passes_plain;
-}
+static const ifs__mask_passes *passes(void) { return IFS__VARIANT(&ifs__mask); }
 
 /* ---- checks, and the layout ---- */
 
@@ -239,7 +233,7 @@ static ifs_status assemble_one(void *context, int64_t i) {
     s.count = clamp_index(end, j->sides[0].prototypes) - first;
     s.columns.padded = (mask->width + 31) / 32 * 32;
     const size_t size = lay_out(&s, NULL);
-    char *block = aligned_alloc(64, size);
+    char *block = ifs__aligned_alloc(size);
     if (!block)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of scratch memory for a mask of %d x %d",
                          size, (int)mask->width, (int)mask->height);
@@ -255,7 +249,7 @@ static ifs_status assemble_one(void *context, int64_t i) {
                 r && tap.weight[r] == 0 ? rows[0] : resized_row(j, &s, coefficients, clamp_index(tap.index + r, last));
         j->passes->rows(rows, tap.weight, j->params->threshold, bits, mask->width);
     }
-    free(block);
+    ifs__aligned_free(block);
     return IFS_OK;
 }
 

@@ -36,9 +36,7 @@ typedef struct ifs__mask_passes {
     void (*rows)(const float *const row[3], const float weight[3], float threshold, uint8_t *bits, int32_t n);
 } ifs__mask_passes;
 
-#if IFS__X86
 extern const ifs__mask_passes ifs__mask_avx2, ifs__mask_avx512;
-#endif
 
 #ifdef __cplusplus
 }

@@ -8,14 +8,12 @@
  */
 #include "budget.h"
 #include "device.h"
+#include "platform.h"
 #include "tensor.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#define ALIGNMENT 64 /* a cache line, and the widest vector */
 
 /* ---- statistics of the process ---- */
 
@@ -95,14 +93,14 @@ static ifs_status block_new(block_kind kind, int32_t device, void *data, size_t 
     if (kind != BORROWED) {
         /* At least one whole vector: an empty tensor has an address too, and a kernel may read its last vector whole.
          */
-        if (nbytes > SIZE_MAX - ALIGNMENT) {
+        if (nbytes > SIZE_MAX - IFS__ALIGNMENT) {
             free(block);
             return out_of_memory(nbytes);
         }
-        size_t size = nbytes ? (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
+        size_t size = nbytes ? (nbytes + IFS__ALIGNMENT - 1) / IFS__ALIGNMENT * IFS__ALIGNMENT : IFS__ALIGNMENT;
         ifs_status status = IFS_OK;
         if (kind == HOST)
-            status = posix_memalign(&block->data, ALIGNMENT, size) ? out_of_memory(size) : IFS_OK;
+            status = (block->data = ifs__aligned_alloc(size)) ? IFS_OK : out_of_memory(size);
         else if (kind == PINNED)
             status = ifs__pinned_alloc(device, size, &block->data);
         else
@@ -125,7 +123,7 @@ void ifs_block_release(ifs_block *block) {
     if (block->kind != BORROWED)
         atomic_fetch_sub(&gauge_of(block->kind)->now, block->capacity);
     if (block->kind == HOST)
-        free(block->data);
+        ifs__aligned_free(block->data);
     else if (block->kind == PINNED)
         ifs__pinned_free(block->device, block->data);
     else if (block->kind == DEVICE)
@@ -139,7 +137,7 @@ void ifs_block_release(ifs_block *block) {
 
 struct ifs_memory {
     _Atomic int32_t references;
-    pthread_mutex_t lock; /* guards everything below: views in several threads share a memory */
+    ifs__mutex lock; /* guards everything below: views in several threads share a memory */
     int32_t device;
     bool read_only;
     int32_t head;
@@ -167,7 +165,7 @@ ifs_status ifs_memory_create(int32_t device, ifs_memory **out) {
     memory->references = 1;
     memory->device = device;
     memory->budget = ifs__budget_in_use();
-    pthread_mutex_init(&memory->lock, NULL);
+    ifs__mutex_init(&memory->lock);
     atomic_fetch_add(&memories_alive, 1);
     *out = memory;
     return IFS_OK;
@@ -275,7 +273,7 @@ void ifs_memory_destroy(ifs_memory *memory) {
     ifs_block_release(memory->host_block);
     ifs_block_release(memory->device_block);
     ifs_budget_destroy(memory->budget);
-    pthread_mutex_destroy(&memory->lock);
+    ifs__mutex_destroy(&memory->lock);
     atomic_fetch_sub(&memories_alive, 1);
     free(memory);
 }
@@ -284,12 +282,12 @@ void ifs_memory_destroy(ifs_memory *memory) {
 static bool is_outgrown(const ifs_block *block, size_t nbytes) { return block && block->capacity < nbytes; }
 
 ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) {
-    pthread_mutex_lock(&memory->lock);
+    ifs__mutex_lock(&memory->lock);
     ifs_block **sides[] = {&memory->host_block, &memory->device_block};
     for (int i = 0; i < 2; i++)
         if (is_outgrown(*sides[i], nbytes) && (*sides[i])->kind == BORROWED) {
             size_t capacity = (*sides[i])->capacity;
-            pthread_mutex_unlock(&memory->lock);
+            ifs__mutex_unlock(&memory->lock);
             return ifs__fail(IFS_ERR_TOO_SMALL, "%zu bytes do not fit the borrowed block of %zu; wrap a larger one",
                              nbytes, capacity);
         }
@@ -301,7 +299,7 @@ ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) {
     if (is_outgrown(memory->host_block, nbytes) || is_outgrown(memory->device_block, nbytes)) {
         ifs_status status = wait_for_all(memory);
         if (status != IFS_OK) {
-            pthread_mutex_unlock(&memory->lock);
+            ifs__mutex_unlock(&memory->lock);
             return status;
         }
     }
@@ -311,7 +309,7 @@ ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) {
             *sides[i] = NULL;
         }
     memory->nbytes = nbytes;
-    pthread_mutex_unlock(&memory->lock);
+    ifs__mutex_unlock(&memory->lock);
     return IFS_OK;
 }
 
@@ -396,9 +394,9 @@ static ifs_status access_side(ifs_memory *memory, int32_t side, int32_t access, 
 }
 
 static ifs_status locked_access(ifs_memory *memory, int32_t side, int32_t access, ifs_stream *stream, void **out) {
-    pthread_mutex_lock(&memory->lock);
+    ifs__mutex_lock(&memory->lock);
     ifs_status status = access_side(memory, side, access, stream, out);
-    pthread_mutex_unlock(&memory->lock);
+    ifs__mutex_unlock(&memory->lock);
     return status;
 }
 
@@ -411,7 +409,7 @@ ifs_status ifs_memory_device_ptr(ifs_memory *memory, int32_t access, ifs_stream 
 }
 
 ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
-    pthread_mutex_lock(&memory->lock);
+    ifs__mutex_lock(&memory->lock);
     ifs_status status = IFS_OK;
     if (memory->head == IFS_HEAD_DEVICE) {
         status = check_stream(memory, stream);
@@ -422,7 +420,7 @@ ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
         if (status == IFS_OK)
             status = queue_copy_to_host(memory, stream);
     }
-    pthread_mutex_unlock(&memory->lock);
+    ifs__mutex_unlock(&memory->lock);
     return status;
 }
 
@@ -453,14 +451,14 @@ ifs_status ifs__memory_access(ifs_memory *memory, int32_t side, int32_t access, 
                               ifs_stream *stream, void **out, ifs_block **hold) {
     if (side != IFS_SIDE_HOST && side != IFS_SIDE_DEVICE)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "side %d is neither IFS_SIDE_HOST nor IFS_SIDE_DEVICE", (int)side);
-    pthread_mutex_lock(&memory->lock);
+    ifs__mutex_lock(&memory->lock);
     ifs_status status = access_range(memory, side, access, offset, nbytes, stream, out, hold);
-    pthread_mutex_unlock(&memory->lock);
+    ifs__mutex_unlock(&memory->lock);
     return status;
 }
 
 ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out) {
-    pthread_mutex_lock(&memory->lock);
+    ifs__mutex_lock(&memory->lock);
     ifs_stream *last = memory->last_stream;
     ifs_status status = check_stream(memory, stream);
     if (status == IFS_OK)
@@ -470,18 +468,18 @@ ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, if
         if (status == IFS_OK)
             status = ifs_stream_wait(stream, memory->order);
     }
-    pthread_mutex_unlock(&memory->lock);
+    ifs__mutex_unlock(&memory->lock);
     return status;
 }
 
 ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {
     if (side != IFS_SIDE_HOST && side != IFS_SIDE_DEVICE)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "side %d is neither IFS_SIDE_HOST nor IFS_SIDE_DEVICE", (int)side);
-    pthread_mutex_lock(&memory->lock);
+    ifs__mutex_lock(&memory->lock);
     ifs_block *block = side == IFS_SIDE_HOST ? memory->host_block : memory->device_block;
     if (block)
         atomic_fetch_add(&block->references, 1);
-    pthread_mutex_unlock(&memory->lock);
+    ifs__mutex_unlock(&memory->lock);
     if (!block)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "the %s side has no block yet; access it first",
                          side == IFS_SIDE_HOST ? "host" : "device");
@@ -498,10 +496,10 @@ typedef struct state {
 
 static state state_of(const ifs_memory *constant) {
     ifs_memory *memory = (ifs_memory *)constant; /* only the lock is written */
-    pthread_mutex_lock(&memory->lock);
+    ifs__mutex_lock(&memory->lock);
     state now = {memory->head, memory->nbytes, memory->host_block ? memory->host_block->capacity : 0,
                  memory->device_block ? memory->device_block->capacity : 0};
-    pthread_mutex_unlock(&memory->lock);
+    ifs__mutex_unlock(&memory->lock);
     return now;
 }
 

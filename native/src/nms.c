@@ -16,6 +16,7 @@
  * which is then compared with all cells that it touches.
  */
 #include "nms.h"
+#include "simd.h"
 
 #include "sort.h"
 
@@ -25,8 +26,8 @@
 
 /* ---- one box against a chain of chunks: one function for each SIMD variant ---- */
 
-static bool suppressed_plain(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
-                             float area, float iou_threshold) {
+static bool ifs__suppressed_plain(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
+                                  float area, float iou_threshold) {
     for (int32_t at = head; at >= 0; at = links[at].next) {
         const ifs__nms_chunk *c = &pool[at];
         for (int i = 0; i < links[at].count; i++) {
@@ -38,8 +39,8 @@ static bool suppressed_plain(const ifs__nms_chunk *pool, const ifs__nms_link *li
     return false;
 }
 
-static bool covered_plain(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
-                          float area, float threshold) {
+static bool ifs__covered_plain(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
+                               float area, float threshold) {
     for (int32_t at = head; at >= 0; at = links[at].next) {
         const ifs__nms_chunk *c = &pool[at];
         for (int i = 0; i < links[at].count; i++) {
@@ -52,14 +53,7 @@ static bool covered_plain(const ifs__nms_chunk *pool, const ifs__nms_link *links
 }
 
 static ifs__suppressed_fn *suppressed_best(int32_t match) {
-    bool iou = match == IFS_MATCH_IOU;
-#if IFS__X86
-    if (ifs_simd() == IFS_SIMD_AVX512)
-        return iou ? ifs__suppressed_avx512 : ifs__covered_avx512;
-    if (ifs_simd() == IFS_SIMD_AVX2)
-        return iou ? ifs__suppressed_avx2 : ifs__covered_avx2;
-#endif
-    return iou ? suppressed_plain : covered_plain;
+    return match == IFS_MATCH_IOU ? IFS__VARIANT(ifs__suppressed) : IFS__VARIANT(ifs__covered);
 }
 
 /* The lowest rank of the boxes of a chain that suppress `box`, or `best` if none is lower. */

@@ -8,13 +8,15 @@
  * found out in between: the device makes them all at once.
  */
 #include "nms_oriented.h"
+#include "platform.h"
+#include "simd.h"
 
 #include "sort.h"
 
 #include <stdlib.h>
 
-static bool suppressed_plain(const ifs__oriented_boxes *boxes, size_t first, size_t count, ifs__oriented box,
-                             ifs__oriented_limit limit) {
+static bool ifs__oriented_suppressed_plain(const ifs__oriented_boxes *boxes, size_t first, size_t count,
+                                           ifs__oriented box, ifs__oriented_limit limit) {
     for (size_t i = first; i < first + count; i++) {
         const ifs__oriented other = {boxes->x[i], boxes->y[i], boxes->a[i], boxes->b[i], boxes->c[i], boxes->root[i]};
         if (ifs__oriented_overlap(other, box, limit))
@@ -23,15 +25,7 @@ static bool suppressed_plain(const ifs__oriented_boxes *boxes, size_t first, siz
     return false;
 }
 
-static ifs__oriented_suppressed_fn *suppressed_best(void) {
-#if IFS__X86
-    if (ifs_simd() == IFS_SIMD_AVX512)
-        return ifs__oriented_suppressed_avx512;
-    if (ifs_simd() == IFS_SIMD_AVX2)
-        return ifs__oriented_suppressed_avx2;
-#endif
-    return suppressed_plain;
-}
+static ifs__oriented_suppressed_fn *suppressed_best(void) { return IFS__VARIANT(ifs__oriented_suppressed); }
 
 /* Scratch memory, in one block. */
 typedef struct scratch {
@@ -113,7 +107,7 @@ ifs_status ifs_nms_oriented(const float *boxes, const float *scores, const int32
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "iou_threshold is %g; it must be 0 to 1", (double)iou_threshold);
     scratch s;
     const size_t size = lay_out(&s, NULL, (size_t)n);
-    char *block = aligned_alloc(64, size);
+    char *block = ifs__aligned_alloc(size);
     if (!block)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of scratch memory for NMS of %lld boxes",
                          size, (long long)n);
@@ -127,6 +121,6 @@ ifs_status ifs_nms_oriented(const float *boxes, const float *scores, const int32
                 keep[kept++] = (uint32_t)s.ranked[place];
         *count = kept;
     }
-    free(block);
+    ifs__aligned_free(block);
     return status;
 }

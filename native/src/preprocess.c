@@ -12,13 +12,12 @@
 #include "geometry.h"
 #include "pixel_math.h"
 #include "preprocess_check.h"
+#include "platform.h"
+#include "simd.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#if IFS__X86
-#include <xmmintrin.h>
-#endif
 
 /* The output of each of 256 values, for each channel, in the output's type. */
 static void fill_table(const ifs_pixel_transform *t, int32_t channels, void *table) {
@@ -57,21 +56,8 @@ typedef struct plan {
     ifs__columns columns;
 } plan;
 
-static const ifs__kernels *kernels_in_use(void) {
-    switch (ifs_simd()) {
-#if IFS__X86
-    case IFS_SIMD_AVX512:
-        return &ifs__kernels_avx512;
-    case IFS_SIMD_AVX2:
-        return &ifs__kernels_avx2;
-#endif
-    default:
-        return &ifs__kernels_plain;
-    }
-}
-
 static plan plan_of(const ifs_image *image, const ifs_geometry *g, const ifs_pixel_transform *t, void *dst) {
-    plan p = {.kernels = kernels_in_use(), .image = image, .geometry = g, .resized_y = {-1, -1}};
+    plan p = {.kernels = IFS__VARIANT(&ifs__kernels), .image = image, .geometry = g, .resized_y = {-1, -1}};
     p.rgb = image->format == IFS_PIXEL_RGB || image->format == IFS_PIXEL_RGBA;
     p.channels = t->order == IFS_ORDER_GRAY ? 1 : 3;
     p.to_gray = t->order == IFS_ORDER_GRAY && image->format != IFS_PIXEL_GRAY;
@@ -194,9 +180,19 @@ static void fill_canvas(plan *p, const uint8_t *fill) {
         memset(p->canvas + c * p->canvas_pitch, fill[c], p->canvas_pitch);
 }
 
+/* Stores the canvas row as the rows `from` to `to` - 1: the first by the kernel, the others as copies of that, unless
+ * all of them go past the caches. */
 static void store_rows(const plan *p, int32_t from, int32_t to) {
+    const ifs__store *s = &p->store;
+    const int32_t planes = s->layout == IFS_LAYOUT_CHW ? s->channels : 1;
     for (int32_t y = from; y < to; y++)
-        p->kernels->store(&p->store, p->canvas, p->canvas_pitch, y);
+        if (y == from || s->past)
+            p->kernels->store(s, p->canvas, p->canvas_pitch, y);
+        else
+            for (int32_t c = 0; c < planes; c++) {
+                uint8_t *plane = s->dst + (size_t)c * s->plane;
+                memcpy(plane + (size_t)y * s->row, plane + (size_t)from * s->row, s->row);
+            }
 }
 
 /* ---- RESIZE ---- */
@@ -204,6 +200,7 @@ static void store_rows(const plan *p, int32_t from, int32_t to) {
 static void fill_columns(plan *p, int32_t first, bool halves) {
     ifs__columns *t = &p->columns;
     const int32_t source = p->geometry->source_width;
+    t->halves = halves;
     const double scale = ifs__resize_scale(source, p->geometry->resized_width);
     for (int32_t x = 0; x < t->count; x++) {
         const int32_t d = first + x;
@@ -298,7 +295,9 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
     IFS__TRY(ifs__check_output(geometry, transform, 1, dst, nbytes, &needed));
 
     plan p = plan_of(image, geometry, transform, dst);
+#if IFS__AVX512
     p.store.past = needed >= IFS__PAST_FROM;
+#endif
     ifs__cover across = {0, 0, 0}, down = {0, 0, 0};
     if (geometry->kind == IFS_GEOMETRY_RESIZE) {
         across = ifs__cover_of(geometry->canvas_width, geometry->resized_width, geometry->offset_x);
@@ -314,7 +313,7 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
         };
     }
     const size_t size = lay_out(&p, NULL);
-    char *block = aligned_alloc(64, size);
+    char *block = ifs__aligned_alloc(size);
     if (!block)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of scratch memory for a canvas of %d x %d",
                          size, (int)geometry->canvas_width, (int)geometry->canvas_height);
@@ -326,10 +325,10 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
         fill_table(transform, p.channels, (void *)p.store.table);
     const ifs_status status = geometry->kind == IFS_GEOMETRY_RESIZE ? run_resize(&p, across, down, transform->fill)
                                                                     : run_warp(&p, transform->fill);
-#if IFS__X86
+#if IFS__AVX512
     if (p.store.past)
         _mm_sfence();
 #endif
-    free(block);
+    ifs__aligned_free(block);
     return status;
 }

@@ -44,6 +44,7 @@ typedef struct ifs__columns {
     int16_t *weight;  /* [padded][2] */
     int8_t *high;     /* [padded][2] */
     int8_t *low;      /* [padded][2] */
+    bool halves;      /* each column is the sum of two neighbouring pixels */
     int64_t ahead;    /* bytes from this row to the next one that will be read */
     int32_t window;   /* AVX-512: columns whose bytes fit one register; 0: they lie too far apart */
     uint8_t *index;   /* [padded][2] AVX-512: the positions of a column's two bytes in its window */
@@ -92,10 +93,7 @@ typedef struct ifs__kernels {
 } ifs__kernels;
 
 extern const ifs__kernels ifs__kernels_plain;
-#if IFS__X86
-extern const ifs__kernels ifs__kernels_avx2;
-extern const ifs__kernels ifs__kernels_avx512;
-#endif
+extern const ifs__kernels ifs__kernels_avx2, ifs__kernels_avx512;
 
 /* The plain kernels, which the variants call for the pixels that fill no vector. */
 void ifs__gray_plain(const uint8_t *src, int32_t pixel, bool rgb, uint8_t *dst, int32_t n);

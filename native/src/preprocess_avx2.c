@@ -3,9 +3,9 @@
  */
 #include "pixel_math.h"
 #include "preprocess.h"
+#include "simd.h"
 
-#if IFS__X86
-#include <immintrin.h>
+#if IFS__AVX2
 #include <string.h>
 
 #define TARGET IFS__TARGET_AVX2
@@ -16,6 +16,58 @@ INLINE __m128i load64(const uint8_t *p) { return _mm_loadl_epi64((const __m128i 
 
 /* ---- columns ---- */
 
+#if IFS__NEON
+/* (p0 a0 + p1 a1) >> 4 for 8 columns: the first bytes and weights in the lower halves, the second in the upper ones. */
+INLINE int16x8_t weigh(uint8x16_t bytes, uint8x16_t high, uint8x16_t low) {
+    const uint16x8_t a = vmlal_high_u8(vmull_u8(vget_low_u8(bytes), vget_low_u8(high)), bytes, high);
+    const uint16x8_t b = vmlal_high_u8(vmull_u8(vget_low_u8(bytes), vget_low_u8(low)), bytes, low);
+    return vreinterpretq_s16_u16(vsraq_n_u16(a, b, 4));
+}
+
+INLINE uint8x16_t weights_of(const int8_t *pairs) {
+    const uint8x8x2_t apart = vld2_u8((const uint8_t *)pairs);
+    return vcombine_u8(apart.val[0], apart.val[1]);
+}
+
+/* 8 columns of 3 planes: column k is at byte 8 k of a table of 64, in which each plane looks its bytes up. */
+INLINE void columns_of_colour(const uint8_t *row, const ifs__columns *t, int pixel, int16_t *dst, size_t pitch) {
+    uint8_t first[16];
+    for (int k = 0; k < 8; k++) {
+        first[k] = (uint8_t)(8 * k);
+        first[k + 8] = (uint8_t)(8 * k + pixel);
+    }
+    const uint8x16_t take = vld1q_u8(first);
+    int32_t x = 0;
+    if (pixel == 3 && t->halves)
+        for (const uint8_t *at = row + *t->offset; x + 8 <= t->count; x += 8, at += 48) {
+            const uint8x16x3_t planes = vld3q_u8(at);
+#pragma GCC unroll 3
+            for (int c = 0; c < 3; c++)
+                vst1q_s16(dst + c * pitch + x, vreinterpretq_s16_u16(vpaddlq_u8(planes.val[c])));
+        }
+    for (; x < t->padded; x += 8) {
+        const int32_t *offset = t->offset + x;
+        uint8x16x4_t bytes;
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            bytes.val[i] = vcombine_u8(vld1_u8(row + offset[2 * i]), vld1_u8(row + offset[2 * i + 1]));
+        const uint8x16_t high = weights_of(t->high + 2 * x), low = weights_of(t->low + 2 * x);
+#pragma GCC unroll 3
+        for (int c = 0; c < 3; c++)
+            vst1q_s16(dst + c * pitch + x, weigh(vqtbl4q_u8(bytes, vaddq_u8(take, vdupq_n_u8((uint8_t)c))), high, low));
+    }
+}
+
+INLINE void columns_of_gray(const uint8_t *row, const ifs__columns *t, int16_t *dst) {
+    for (int32_t x = 0; x < t->padded; x += 8) {
+        uint16_t pairs[8];
+        for (int i = 0; i < 8; i++)
+            memcpy(&pairs[i], row + t->offset[x + i], 2);
+        vst1q_s16(dst + x,
+                  weigh(weights_of((const int8_t *)pairs), weights_of(t->high + 2 * x), weights_of(t->low + 2 * x)));
+    }
+}
+#else
 /* Two columns, 8 bytes of the row each: the pairs of their first, second and third byte in the dwords 0, 1 and 2. */
 INLINE __m128i two_columns(const uint8_t *row, const int32_t *offset) {
     return _mm_unpacklo_epi64(load64(row + offset[0]), load64(row + offset[1]));
@@ -65,6 +117,8 @@ INLINE void columns_of_gray(const uint8_t *row, const ifs__columns *t, int16_t *
     }
 }
 
+#endif
+
 TARGET static void columns_avx2(const uint8_t *row, const ifs__columns *t, int32_t planes, int16_t *dst, size_t pitch) {
     if (planes == 1)
         columns_of_gray(row, t, dst);
@@ -76,6 +130,38 @@ TARGET static void columns_avx2(const uint8_t *row, const ifs__columns *t, int32
 
 /* ---- rows ---- */
 
+#if IFS__NEON
+INLINE void put_row(uint8_t *dst, int32_t left, uint8x8_t low, uint8x8_t high) {
+    if (left >= 16) {
+        vst1q_u8(dst, vcombine_u8(low, high));
+    } else {
+        uint8_t some[16];
+        vst1q_u8(some, vcombine_u8(low, high));
+        memcpy(dst, some, (size_t)left);
+    }
+}
+
+/* ((a0 b0 >> 16) + (a1 b1 >> 16) + 2) >> 2. The doubled product has no overflow: a weight is at most 2048. */
+INLINE uint8x8_t blend(const int16_t *a0, const int16_t *a1, int16_t b0, int16_t b1) {
+    int16x8_t sum = vsraq_n_s16(vdupq_n_s16(2), vqdmulhq_n_s16(vld1q_s16(a0), b0), 1);
+    sum = vsraq_n_s16(sum, vqdmulhq_n_s16(vld1q_s16(a1), b1), 1);
+    return vqshrun_n_s16(sum, 2);
+}
+
+static void rows_avx2(const int16_t *row0, const int16_t *row1, uint32_t weights, uint8_t *dst, int32_t n) {
+    const int16_t b0 = (int16_t)weights, b1 = (int16_t)(weights >> 16);
+    for (int32_t x = 0; x < n; x += 16)
+        put_row(dst + x, n - x, blend(row0 + x, row1 + x, b0, b1), blend(row0 + x + 8, row1 + x + 8, b0, b1));
+}
+
+static void rows_area_avx2(const int16_t *row0, const int16_t *row1, uint8_t *dst, int32_t n) {
+    for (int32_t x = 0; x < n; x += 16) {
+        const int16x8_t low = vaddq_s16(vld1q_s16(row0 + x), vld1q_s16(row1 + x)),
+                        high = vaddq_s16(vld1q_s16(row0 + x + 8), vld1q_s16(row1 + x + 8));
+        put_row(dst + x, n - x, vqrshrun_n_s16(low, 2), vqrshrun_n_s16(high, 2));
+    }
+}
+#else
 INLINE __m128i bytes_of(__m256i words) {
     return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
 }
@@ -107,6 +193,8 @@ TARGET static void rows_area_avx2(const int16_t *row0, const int16_t *row1, uint
     }
 }
 
+#endif
+
 /* ---- store ---- */
 
 INLINE size_t size_of(int dtype) { return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : 1; }
@@ -121,7 +209,7 @@ INLINE void put(int dtype, void *dst, __m128i bytes, __m256 scale, __m256 bias, 
         else
             _mm256_storeu_ps(dst, y);
     } else if (dtype == IFS_FLOAT16) {
-        const __m128i halves = _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m128i halves = _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT);
         if (past)
             _mm_stream_si128(dst, halves);
         else

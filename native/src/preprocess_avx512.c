@@ -5,9 +5,9 @@
  */
 #include "pixel_math.h"
 #include "preprocess.h"
+#include "simd.h"
 
-#if IFS__X86
-#include <immintrin.h>
+#if IFS__AVX512
 #include <string.h>
 
 #define TARGET IFS__TARGET_AVX512

@@ -9,6 +9,7 @@
  * columns come first. The definition is that of Image.resize of Pillow 13, and so are the bytes.
  */
 #include "resample.h"
+#include "simd.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -104,17 +105,9 @@ static void column_plain(const uint8_t *source, int64_t stride, const int32_t *w
     }
 }
 
-static const ifs__resampler resampler_plain = {ifs__resample_row_plain, column_plain};
+static const ifs__resampler ifs__resampler_plain = {ifs__resample_row_plain, column_plain};
 
-static const ifs__resampler *best_resampler(void) {
-#if IFS__X86
-    if (ifs_simd() == IFS_SIMD_AVX512)
-        return &ifs__resampler_avx512;
-    if (ifs_simd() == IFS_SIMD_AVX2)
-        return &ifs__resampler_avx2;
-#endif
-    return &resampler_plain;
-}
+static const ifs__resampler *best_resampler(void) { return IFS__VARIANT(&ifs__resampler); }
 
 /* ---- a call ---- */
 

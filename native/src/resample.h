@@ -40,8 +40,6 @@ typedef struct ifs__resampler {
 void ifs__resample_row_plain(const uint8_t *source, int64_t readable, int32_t pixel, int32_t channels,
                              const ifs__taps *taps, int32_t begin, int32_t end, uint8_t *target);
 
-#if IFS__X86
 extern const ifs__resampler ifs__resampler_avx2, ifs__resampler_avx512;
-#endif
 
 #endif

@@ -6,16 +6,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "platform.h"
 #include "tensor.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "tensor files are little-endian, and this code reads them without swapping bytes"
@@ -103,16 +101,11 @@ ifs_status ifs_tensor_parse(const void *data, size_t nbytes, int32_t device, ifs
     return IFS_OK;
 }
 
-static ifs_status load_open(FILE *file, const char *path, int32_t device, ifs_tensor **tensor) {
-    struct stat info;
-    if (fstat(fileno(file), &info) != 0)
-        return ifs__fail(IFS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
-    if (!S_ISREG(info.st_mode))
-        return ifs__fail(IFS_ERR_FORMAT, "%s: not a regular file", path);
+static ifs_status load_open(FILE *file, uint64_t nbytes, const char *path, int32_t device, ifs_tensor **tensor) {
     uint8_t start[MAX_HEADER];
     header head;
     size_t got = fread(start, 1, sizeof start, file);
-    IFS__TRY(parse_header(path, start, got, (uint64_t)info.st_size, &head));
+    IFS__TRY(parse_header(path, start, got, nbytes, &head));
     IFS__TRY(ifs_tensor_create(head.dtype, head.ndim, head.dims, device, tensor));
     void *host = NULL;
     IFS__TRY(ifs_tensor_host_ptr(*tensor, IFS_WRITE, &host));
@@ -123,16 +116,11 @@ static ifs_status load_open(FILE *file, const char *path, int32_t device, ifs_te
 }
 
 ifs_status ifs_tensor_load(const char *path, int32_t device, ifs_tensor **out) {
-    int number = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe would wait for a writer */
-    FILE *file = number < 0 ? NULL : fdopen(number, "rb");
-    if (!file) {
-        ifs_status status = ifs__fail(IFS_ERR_IO, "cannot open %s: %s", path, strerror(errno));
-        if (number >= 0)
-            close(number);
-        return status;
-    }
+    FILE *file = NULL;
+    uint64_t nbytes = 0;
+    IFS__TRY(ifs__file_open(path, &file, &nbytes));
     ifs_tensor *tensor = NULL;
-    ifs_status status = load_open(file, path, device, &tensor);
+    ifs_status status = load_open(file, nbytes, path, device, &tensor);
     fclose(file);
     if (status != IFS_OK) {
         ifs_tensor_destroy(tensor);
@@ -165,8 +153,8 @@ static ifs_status save(ifs_tensor *tensor, const char *path) {
         free(temporary);
         return status;
     }
-    snprintf(temporary, size, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&serial, 1));
-    FILE *file = fopen(temporary, "wbx");
+    snprintf(temporary, size, "%s.%lld.%u.tmp", path, (long long)ifs__process(), atomic_fetch_add(&serial, 1));
+    FILE *file = ifs__file_create(temporary);
     if (!file) {
         status = ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
         ifs_block_release(hold);
@@ -176,11 +164,11 @@ static ifs_status save(ifs_tensor *tensor, const char *path) {
     size_t header_size = FIXED + 4 * (size_t)ndim, nbytes = ifs_tensor_nbytes(tensor);
     bool good = fwrite(start, 1, header_size, file) == header_size && fwrite(host, 1, nbytes, file) == nbytes;
     good = fclose(file) == 0 && good;
-    good = good && rename(temporary, path) == 0;
+    good = good && ifs__file_replace(temporary, path);
     status = good ? IFS_OK : ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     ifs_block_release(hold);
     if (!good)
-        remove(temporary);
+        ifs__file_remove(temporary);
     free(temporary);
     return status;
 }

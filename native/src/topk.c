@@ -11,6 +11,7 @@
  * the k best, and the threshold rises to the last of them. After the first cut few scores are above it.
  */
 #include "topk.h"
+#include "simd.h"
 
 #include "fmath.h"
 #include "sort.h"
@@ -42,17 +43,9 @@ static uint64_t above_plain(const float *x, size_t n, float threshold) {
     return mask;
 }
 
-static const ifs__topk_passes passes_plain = {maximum_plain, add_exps_plain, above_plain};
+static const ifs__topk_passes ifs__topk_plain = {maximum_plain, add_exps_plain, above_plain};
 
-static const ifs__topk_passes *passes(void) {
-#if IFS__X86
-    if (ifs_simd() == IFS_SIMD_AVX512)
-        return &ifs__topk_avx512;
-    if (ifs_simd() == IFS_SIMD_AVX2)
-        return &ifs__topk_avx2;
-#endif
-    return &passes_plain;
-}
+static const ifs__topk_passes *passes(void) { return IFS__VARIANT(&ifs__topk); }
 
 /* The scores from `start` on as float32, at most CHUNK of them. `buffer` holds them where they are converted. */
 static const float *chunk_of(const void *scores, int32_t dtype, size_t start, size_t n, float *buffer) {

@@ -1,11 +1,11 @@
 /* workers.c - a pool of threads that work on the items of one job at a time. SPDX-License-Identifier: Apache-2.0 */
 #include "workers.h"
 
-#include <pthread.h>
+#include "platform.h"
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 typedef struct job {
     ifs__work work;
@@ -17,16 +17,16 @@ typedef struct job {
 } job;
 
 struct ifs_workers {
-    pthread_mutex_t job_lock; /* held during a job: one at a time */
-    pthread_mutex_t lock;     /* guards everything below */
-    pthread_cond_t wake, done;
+    ifs__mutex job_lock; /* held during a job: one at a time */
+    ifs__mutex lock;     /* guards everything below */
+    ifs__condition wake, done;
     job *current;
     uint64_t serial; /* of the job, so that a thread takes part in each job once */
     int32_t busy;
     bool stop;
-    pid_t process; /* the process that started the threads; a fork of it has none of them */
+    int64_t process; /* the process that started the threads; a fork of it has none of them */
     int32_t threads;
-    pthread_t thread[];
+    ifs__thread thread[];
 };
 
 /* Takes items until none are left. */
@@ -42,26 +42,25 @@ static void work_on(job *j) {
     }
 }
 
-static void *serve(void *argument) {
+static void serve(void *argument) {
     ifs_workers *pool = argument;
     uint64_t seen = 0;
-    pthread_mutex_lock(&pool->lock);
+    ifs__mutex_lock(&pool->lock);
     for (;;) {
         while (!pool->stop && (!pool->current || pool->serial == seen))
-            pthread_cond_wait(&pool->wake, &pool->lock);
+            ifs__condition_wait(&pool->wake, &pool->lock);
         if (pool->stop)
             break;
         seen = pool->serial;
         job *mine = pool->current;
         pool->busy++;
-        pthread_mutex_unlock(&pool->lock);
+        ifs__mutex_unlock(&pool->lock);
         work_on(mine);
-        pthread_mutex_lock(&pool->lock);
+        ifs__mutex_lock(&pool->lock);
         if (--pool->busy == 0)
-            pthread_cond_signal(&pool->done);
+            ifs__condition_wake_all(&pool->done);
     }
-    pthread_mutex_unlock(&pool->lock);
-    return NULL;
+    ifs__mutex_unlock(&pool->lock);
 }
 
 ifs_status ifs_workers_create(int32_t threads, ifs_workers **out) {
@@ -71,13 +70,13 @@ ifs_status ifs_workers_create(int32_t threads, ifs_workers **out) {
     ifs_workers *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof *pool->thread);
     if (!pool)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a pool of %d threads", (int)threads);
-    pool->process = getpid();
-    pthread_mutex_init(&pool->job_lock, NULL);
-    pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->wake, NULL);
-    pthread_cond_init(&pool->done, NULL);
+    pool->process = ifs__process();
+    ifs__mutex_init(&pool->job_lock);
+    ifs__mutex_init(&pool->lock);
+    ifs__condition_init(&pool->wake);
+    ifs__condition_init(&pool->done);
     for (; pool->threads < threads - 1; pool->threads++) {
-        int error = pthread_create(&pool->thread[pool->threads], NULL, serve, pool);
+        int error = ifs__thread_start(&pool->thread[pool->threads], serve, pool);
         if (error) {
             ifs_workers_destroy(pool);
             return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot start %d threads (error %d); ask for fewer", (int)threads,
@@ -91,20 +90,20 @@ ifs_status ifs_workers_create(int32_t threads, ifs_workers **out) {
 void ifs_workers_destroy(ifs_workers *pool) {
     if (!pool)
         return;
-    if (pool->process != getpid()) {
+    if (pool->process != ifs__process()) {
         free(pool);
         return;
     }
-    pthread_mutex_lock(&pool->lock);
+    ifs__mutex_lock(&pool->lock);
     pool->stop = true;
-    pthread_cond_broadcast(&pool->wake);
-    pthread_mutex_unlock(&pool->lock);
+    ifs__condition_wake_all(&pool->wake);
+    ifs__mutex_unlock(&pool->lock);
     for (int32_t i = 0; i < pool->threads; i++)
-        pthread_join(pool->thread[i], NULL);
-    pthread_cond_destroy(&pool->wake);
-    pthread_cond_destroy(&pool->done);
-    pthread_mutex_destroy(&pool->lock);
-    pthread_mutex_destroy(&pool->job_lock);
+        ifs__thread_join(pool->thread[i]);
+    ifs__condition_destroy(&pool->wake);
+    ifs__condition_destroy(&pool->done);
+    ifs__mutex_destroy(&pool->lock);
+    ifs__mutex_destroy(&pool->job_lock);
     free(pool);
 }
 
@@ -112,23 +111,23 @@ int32_t ifs_workers_threads(const ifs_workers *pool) { return pool ? pool->threa
 
 ifs_status ifs__workers_run(ifs_workers *pool, ifs__work work, void *context, int64_t count) {
     job j = {.work = work, .context = context, .count = count};
-    bool shared = pool && pool->threads && count > 1 && pool->process == getpid();
+    bool shared = pool && pool->threads && count > 1 && pool->process == ifs__process();
     if (shared) {
-        pthread_mutex_lock(&pool->job_lock);
-        pthread_mutex_lock(&pool->lock);
+        ifs__mutex_lock(&pool->job_lock);
+        ifs__mutex_lock(&pool->lock);
         pool->current = &j;
         pool->serial++;
-        pthread_cond_broadcast(&pool->wake);
-        pthread_mutex_unlock(&pool->lock);
+        ifs__condition_wake_all(&pool->wake);
+        ifs__mutex_unlock(&pool->lock);
     }
     work_on(&j);
     if (shared) {
-        pthread_mutex_lock(&pool->lock);
+        ifs__mutex_lock(&pool->lock);
         pool->current = NULL; /* a thread that wakes up late finds no job */
         while (pool->busy)
-            pthread_cond_wait(&pool->done, &pool->lock);
-        pthread_mutex_unlock(&pool->lock);
-        pthread_mutex_unlock(&pool->job_lock);
+            ifs__condition_wait(&pool->done, &pool->lock);
+        ifs__mutex_unlock(&pool->lock);
+        ifs__mutex_unlock(&pool->job_lock);
     }
     return j.failed == IFS_OK ? IFS_OK : ifs__fail(j.failed, "%s", j.message);
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,33 +46,7 @@ def load(path: Path, **options: Any) -> Infer:
 
 def test_the_session_reads_and_writes_the_tensors_where_they_lie(tmp_path: Path) -> None:
     infer = load(models.double(tmp_path / "m.onnx"))
-    bound: list[tuple[str, int]] = []
-
-    class Watched:
-        """Passes its calls on to the binding, and notes the addresses."""
-
-        def __init__(self, binding: Any) -> None:
-            self._binding = binding
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._binding, name)
-
-        def bind_input(self, name: str, kind: str, index: int, dtype: Any, shape: Any, at: int) -> None:
-            bound.append((name, at))
-            self._binding.bind_input(name, kind, index, dtype, shape, at)
-
-        def bind_output(self, name: str, kind: str, index: int, dtype: Any, shape: Any, at: int) -> None:
-            bound.append((name, at))
-            self._binding.bind_output(name, kind, index, dtype, shape, at)
-
-    real = infer._binding
-    infer._binding = Watched(real)
-    x = infer.inputs["x"].resize((3, 4))
-    x.numpy(writable=True)[:] = 1
-    y = infer.forward()["y"]
-    assert bound == [("x", x.host_ptr()), ("y", y.host_ptr())]
-    infer._binding = real
-    # And it is so: bytes changed there, behind the back of all, are what the session reads, and it writes there.
+    # Bytes that are changed there without a call are what the session reads, and it writes there.
     array = np.full((3, 4), 21, np.float32)
     infer.bind("x", Tensor.wrap(array))
     out = np.zeros((3, 4), np.float32)
@@ -82,35 +55,6 @@ def test_the_session_reads_and_writes_the_tensors_where_they_lie(tmp_path: Path)
     array[:] = 50
     infer.forward()
     assert (out == 100).all()
-
-
-def test_an_array_bound_late_to_an_output_of_unknown_shape_sees_each_run(tmp_path: Path) -> None:
-    node = models.node("Transpose", "x", "y", perm=[1, 0])
-    path = models.save(tmp_path / "m.onnx", [node], [models.value("x", ("a", "b"))], [models.value("y", (None, None))])
-    infer = load(path)
-    infer(np.ones((2, 3), np.float32))
-    infer.forward()
-    out = np.zeros((3, 2), np.float32)
-    infer.bind("y", Tensor.wrap(out))
-    for number in (4, 5, 6):
-        infer.inputs["x"].numpy(writable=True)[:] = number
-        infer.forward()
-        assert (out == number).all()
-    infer(np.full((1, 4), 7, np.float32))  # another shape: the runtime allocates, and the array takes a copy
-    for number in (8, 9):
-        infer.inputs["x"].numpy(writable=True)[:] = number
-        infer.forward()
-        assert (out.ravel()[:4] == number).all()
-
-
-def test_binding_happens_once_while_shapes_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    infer = load(models.double(tmp_path / "m.onnx"))
-    count = []
-    bind = infer._bind
-    monkeypatch.setattr(infer, "_bind", lambda: (count.append(1), bind()))
-    for rows in (1, 1, 1, 2, 2, 1):
-        infer(np.ones((rows, 4), np.float32))
-    assert len(count) == 3
 
 
 # ---- types and shapes ----
@@ -134,40 +78,6 @@ def test_a_model_without_inputs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(infer({})["y"], [0, -1, -2])
     with pytest.raises(InputNameError, match=r"0 inputs, \[\]: pass a dict"):
         infer(np.zeros(3))
-
-
-def test_outputs_of_no_declared_shape(tmp_path: Path) -> None:
-    path = models.save(
-        tmp_path / "m.onnx",
-        [models.node("Transpose", "x", "y", perm=[1, 0])],
-        [models.value("x", ("a", "b"))],
-        [models.value("y", (None, None))],
-    )
-    infer = load(path)
-    for shape in ((2, 3), (5, 1), (2, 3), (0, 4)):
-        x = np.random.default_rng(1).random(shape, np.float32)
-        np.testing.assert_array_equal(infer(x)["y"], x.T)
-
-
-def test_shapes_that_depend_on_the_data_and_views_of_earlier_ones(tmp_path: Path) -> None:
-    infer = load(models.nonzero(tmp_path / "m.onnx"))
-    rows = [
-        np.array([[0, 1, 0, 2]], np.float32),
-        np.array([[3, 1, 0, 2], [0, 0, 0, 1]], np.float32),
-        np.zeros((3, 4), np.float32),
-        np.ones((50, 4), np.float32),
-        np.zeros((1, 4), np.float32),
-    ]
-    views, slices = [], []
-    for x in rows:
-        infer.inputs["x"].resize(x.shape).numpy(writable=True)[:] = x
-        infer.forward()
-        views.append(infer.outputs["y"].numpy())
-        slices.append(infer.outputs["y"][1:])
-    infer.close()
-    for x, view, part in zip(rows, views, slices, strict=True):  # none was overwritten: each had memory of its own
-        np.testing.assert_array_equal(view, np.array(np.nonzero(x)))
-        np.testing.assert_array_equal(part.numpy()[0], np.nonzero(x)[1])
 
 
 @pytest.mark.parametrize("named", ["batch", "other", ""])
@@ -194,33 +104,6 @@ def test_an_output_smaller_than_it_was_declared(tmp_path: Path) -> None:
     for rows in (3, 1, 4):
         x = np.random.default_rng(rows).random((rows, 2), np.float32)
         np.testing.assert_array_equal(infer(x)["y"], x[:1])
-
-
-def test_several_inputs_of_different_types(tmp_path: Path) -> None:
-    path = models.save(
-        tmp_path / "m.onnx",
-        [models.node("Gather", "table rows", "picked"), models.node("Where", "mask picked zero", "y")],
-        [
-            models.value("table", ("n", 2)),
-            models.value("rows", ("k",), "int64"),
-            models.value("mask", ("k", 1), "bool"),
-        ],
-        [models.value("y", ("k", 2)), models.value("picked", ("k", 2))],
-        {"zero": np.zeros((), np.float32)},
-    )
-    infer = load(path)
-    assert [str(spec) for spec in infer.input_specs] == [
-        "table: float32 (n, 2)", "rows: int64 (k,)", "mask: bool (k, 1)",
-    ]  # fmt: skip
-    table, rows = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([3, 0, 2])
-    mask = np.array([[True], [False], [True]])
-    got = infer({"rows": rows, "mask": mask, "table": table})
-    np.testing.assert_array_equal(got["y"], [[6, 7], [0, 0], [4, 5]])
-    np.testing.assert_array_equal(got["picked"], table[rows])
-    with pytest.raises(DTypeError, match=r"input 'rows' takes int64, not int32; convert it with .astype\('int64'\)"):
-        infer({"rows": rows.astype(np.int32), "mask": mask, "table": table})
-    with pytest.raises(InputNameError, match=r"input 'mask' was not given; the model's inputs are \['table', 'rows'"):
-        infer({"rows": rows, "table": table})
 
 
 # ---- what no tensor holds ----
@@ -324,23 +207,6 @@ def test_floats_that_numpy_has_not(kind: str, name: str, bits: str, tmp_path: Pa
         infer(x.astype(np.float32))
 
 
-def test_powers_of_two_in_a_byte(tmp_path: Path) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    cast = models.node("Cast", "x", "y", to=models.onnx.TensorProto.FLOAT)
-    path = models.save(
-        tmp_path / "m.onnx", [cast], [models.typed("x", None, "FLOAT8E8M0")], [models.value("y", None)], opset=24
-    )
-    try:
-        infer = load(path)
-    except (ModelFormatError, UnsupportedModelError) as error:
-        pytest.skip(f"this ONNX Runtime has no float8e8m0: {error}")
-    x = np.array([[1, 2, 0.25], [4096, 0.5, 8]], ml_dtypes.float8_e8m0fnu)
-    for given in (x, x.view(np.uint8)):
-        np.testing.assert_array_equal(infer(given)["y"], x.astype(np.float32), strict=True)
-    with pytest.raises(DTypeError, match=r"input 'x' takes float8e8m0, not float32; .*bits as uint8"):
-        infer(x.astype(np.float32))
-
-
 def test_bfloat16_does_not_come_out(tmp_path: Path) -> None:
     same = models.node("Identity", "x", "y")
     path = models.save(
@@ -348,44 +214,6 @@ def test_bfloat16_does_not_come_out(tmp_path: Path) -> None:
     )
     with pytest.raises(UnsupportedModelError, match=r"output 'y' of m\.onnx is a tensor\(bfloat16\).*Cast before it"):
         load(path)
-
-
-# ---- clones and threads ----
-
-
-def test_clones_share_the_session_and_never_mix_results(tmp_path: Path) -> None:
-    infer = load(models.double(tmp_path / "m.onnx", ("batch", 256)), threads=1)
-    clones = [infer, *(infer.clone() for _ in range(7))]
-    assert all(clone._session is infer._session for clone in clones)
-    wrong: list[object] = []
-    start = threading.Barrier(len(clones))
-
-    def work(number: int, mine: Infer) -> None:
-        try:
-            start.wait()
-            for turn in range(150):
-                rows = 1 + (number + turn) % 4
-                mine.inputs["x"].resize((rows, 256)).numpy(writable=True)[:] = number * 1000 + turn
-                got = mine.forward()["y"].numpy()
-                assert got.shape == (rows, 256)
-                assert (got == 2 * (number * 1000 + turn)).all()
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=item) for item in enumerate(clones)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, wrong[0]
-
-
-def test_clones_of_a_model_whose_names_are_wrong(tmp_path: Path) -> None:
-    infer = load(models.twice_as_many(tmp_path / "m.onnx"))
-    infer(np.ones((2, 2), np.float32))
-    twin = infer.clone()
-    assert twin(np.ones((3, 2), np.float32))["y"].shape == (6, 2)
-    assert infer.outputs["y"].shape == (4, 2)
 
 
 # ---- options ----
@@ -550,7 +378,7 @@ def test_what_cannot_be_read_back_is_not_promised(tmp_path: Path, monkeypatch: p
     for path, precision in ((half, "fp16"), (quantised, "int8")):
         with load(path) as infer:
             assert infer.input_specs
-        with pytest.raises(PrecisionUnavailableError, match=rf"{precision!r} cannot be verified.* to .*none'; free"):
+        with pytest.raises(PrecisionUnavailableError, match=rf"{precision!r} cannot be verified.*free .*none'"):
             load(path, precision=precision)
 
 
@@ -650,18 +478,9 @@ def test_devices_that_are_not_there(tmp_path: Path, capfd: pytest.CaptureFixture
         with pytest.raises(DeviceUnavailableError, match=message):
             load(path, device=device)
     if "CUDAExecutionProvider" not in ort.get_available_providers():
-        with pytest.raises(DeviceUnavailableError, match=r"device 'cuda:0' .*for a GPU: pip install .infersdk\[gpu\]"):
+        with pytest.raises(DeviceUnavailableError, match=r"device 'cuda:0' .*for cuda: pip install .infersdk\[gpu\]"):
             load(path, device="cuda")
     assert tuple(capfd.readouterr()) == ("", "")
-
-
-def test_shapes_that_the_model_does_not_take(tmp_path: Path) -> None:
-    infer = load(models.double(tmp_path / "m.onnx", ("batch", 3, 8, "width")))
-    infer.inputs["x"].resize((1, 3, 9, 5))
-    with pytest.raises(ShapeError, match=r"input 'x' takes shape \(batch, 3, 8, width\), not \(1, 3, 9, 5\)"):
-        infer.forward()
-    infer.inputs["x"].resize((2, 3, 8, 5)).numpy(writable=True)[:] = 1
-    assert infer.forward()["y"].shape == (2, 3, 8, 5)
 
 
 def test_loading_prints_nothing_in_a_fresh_process(tmp_path: Path) -> None:
@@ -683,3 +502,13 @@ def test_an_output_that_is_an_input(tmp_path: Path) -> None:
             x = np.full((rows, 3), -rows, "float32")
             np.testing.assert_array_equal(infer(x)["x"], x)
             np.testing.assert_array_equal(infer(x)["y"], 0 * x)
+
+
+def test_the_precision_of_a_changed_file_is_not_read(tmp_path: Path) -> None:
+    """Without a requested precision, the executed graph is written on first use."""
+    path = models.double(tmp_path / "m.onnx")
+    with load(path) as infer:
+        path.write_bytes(models.double(tmp_path / "other.onnx", (4, 4)).read_bytes())
+        assert "on cpu" in repr(infer)
+        with pytest.raises(UnsupportedModelError, match="has changed since it was loaded"):
+            infer.precision

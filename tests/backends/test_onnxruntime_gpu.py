@@ -71,7 +71,7 @@ def test_each_clone_and_batch_has_a_graph_of_its_own(net: Path) -> None:
         infersdk.load(net, device="cuda:0", max_batch=4, cuda_graph=True) as first,
         first.clone() as second,
     ):
-        assert first.concurrency == 1
+        assert first.scheduling.concurrency == 1
         for _ in range(4):
             for infer in (first, second):
                 for batch in (1, 4, 2):
@@ -81,16 +81,16 @@ def test_each_clone_and_batch_has_a_graph_of_its_own(net: Path) -> None:
 
 def test_a_batch_is_kept_for_a_while(net: Path) -> None:
     with infersdk.load(net, device="cuda:0", max_batch=8) as infer, infer.clone() as twin:
-        assert [infer.bucket_batch(n) for n in (1, 5, 3)] == [1, 6, 6]
-        assert [twin.bucket_batch(n) for n in (8, 1)] == [8, 8]  # what is planned is the session's
-        assert infer.bucket_batch(9) == 9  # which the run refuses
+        assert [infer.scheduling.bucket_batch(n) for n in (1, 5, 3)] == [1, 6, 6]
+        assert [twin.scheduling.bucket_batch(n) for n in (8, 1)] == [8, 8]  # what is planned is the session's
+        assert infer.scheduling.bucket_batch(9) == 9  # which the run refuses
         x = np.random.default_rng(2).standard_normal((5, 3, 12, 10), dtype=np.float32)
         want = infer(x)["y"]
         with infersdk.Pipeline(infer, max_delay=0.02) as pipeline:
             found = [future.result(60)["y"] for future in pipeline.submit_many(list(x))]
         np.testing.assert_allclose(np.stack(found), want, rtol=2e-3, atol=2e-3)
     with infersdk.load(net, device="cuda:0", max_batch=8, cuda_graph=True) as infer:
-        assert [infer.bucket_batch(n) for n in (1, 5, 3, 8, 1)] == [1, 6, 3, 8, 1]
+        assert [infer.scheduling.bucket_batch(n) for n in (1, 5, 3, 8, 1)] == [1, 6, 3, 8, 1]
 
 
 def test_graphs_in_a_pipeline(net: Path) -> None:

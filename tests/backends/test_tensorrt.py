@@ -10,15 +10,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from waiting import together
 
 import infersdk
 from infersdk.backends import _cuda
@@ -29,6 +28,7 @@ from infersdk.backends._trt.infer import Options
 from infersdk.backends._trt.options import Range
 from infersdk.backends._trt.profiles import fits, make_profile, make_profiles
 from infersdk.backends.tensorrt import build
+from infersdk.core.tensor_spec import TensorSpec
 from infersdk.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -40,9 +40,10 @@ from infersdk.errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from infersdk.tensor_spec import TensorSpec
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
+import onnx_models
+from onnx_models import node, value
 
 RTX = FLAVOURS["tensorrt-rtx"]
 
@@ -55,58 +56,37 @@ def _has_rtx() -> bool:
 
 
 rtx = pytest.mark.skipif(not _has_rtx(), reason="TensorRT-RTX (tensorrt_rtx_bindings) is not installed")
-gpu = pytest.mark.skipif(_cuda.device_count() == 0, reason="needs an NVIDIA GPU")
 
 
 # ---- models ----
 
 
-def make_model(
-    nodes: list[Any],
-    inputs: dict[str, tuple[int | str, ...]],
-    outputs: dict[str, tuple[int | str, ...]],
-    weights: dict[str, npt.NDArray[Any]] | None = None,
-    **opsets: int,
-) -> Any:
-    """An ONNX model of float tensors."""
-    float32 = onnx.TensorProto.FLOAT
-    graph = onnx.helper.make_graph(
-        nodes,
-        "graph",
-        [onnx.helper.make_tensor_value_info(name, float32, shape) for name, shape in inputs.items()],
-        [onnx.helper.make_tensor_value_info(name, float32, shape) for name, shape in outputs.items()],
-        [onnx.numpy_helper.from_array(value, name) for name, value in (weights or {}).items()],
-    )
-    imports = [onnx.helper.make_opsetid("", 17), *(onnx.helper.make_opsetid(k, v) for k, v in opsets.items())]
-    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
-
-
-def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> Any:
-    return onnx.helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
-
-
-def conv_net(batch: int | str = "batch", side: int | str = 16) -> Any:
-    """A convolution and a Relu, with metadata as exporters write it."""
-    weights = {"w": np.random.default_rng(0).normal(size=(8, 3, 3, 3)).astype(np.float32)}
-    nodes = [node("Conv", "images w", "c", pads=[1] * 4, name="conv1"), node("Relu", "c", "y", name="relu1")]
-    model = make_model(nodes, {"images": (batch, 3, side, side)}, {"y": (batch, 8, side, side)}, weights)
-    onnx.helper.set_model_props(model, {"names": "{0: 'person'}", "stride": "32"})
-    return model
+Shapes = dict[str, tuple[int | str, ...]]
+Save = Callable[..., Path]
 
 
 @pytest.fixture
-def save(tmp_path: Path) -> Callable[..., Path]:
-    def write(model: Any, name: str = "net.onnx") -> Path:
-        path = tmp_path / name
-        onnx.save(model, str(path))
-        return path
+def save(tmp_path: Path) -> Save:
+    """Writes a model of float tensors, given by the shapes of its inputs and outputs."""
+
+    def write(nodes: list[Any], inputs: Shapes, outputs: Shapes, weights: Any = None, **more: Any) -> Path:
+        ends = [[value(name, shape) for name, shape in shapes.items()] for shapes in (inputs, outputs)]
+        return onnx_models.save(tmp_path / "net.onnx", nodes, *ends, weights, **more)
 
     return write
 
 
+def conv_net(save: Save, batch: int | str = "batch", side: int | str = 16) -> Path:
+    """A convolution and a Relu, with metadata as exporters write it."""
+    weights = {"w": np.random.default_rng(0).normal(size=(8, 3, 3, 3)).astype(np.float32)}
+    nodes = [node("Conv", "images w", "c", pads=[1] * 4, name="conv1"), node("Relu", "c", "y", name="relu1")]
+    shapes = {"images": (batch, 3, side, side)}, {"y": (batch, 8, side, side)}
+    return save(nodes, *shapes, weights, metadata={"names": "{0: 'person'}", "stride": "32"})
+
+
 @pytest.fixture
-def net(save: Callable[..., Path]) -> Path:
-    return save(conv_net())
+def net(save: Save) -> Path:
+    return conv_net(save)
 
 
 @pytest.fixture
@@ -162,7 +142,7 @@ def test_capabilities_that_there_are_not(net: Path, tmp_path: Path, capability: 
 @pytest.mark.slow
 @pytest.mark.assets
 @pytest.mark.parametrize("precision", [None, "fp16"])
-@pytest.mark.parametrize("name", ["yolov5n", "yolov8n", "yolox_nano", "squeezenet1.1"])
+@pytest.mark.parametrize("name", ["yolov5n", "squeezenet1.1"])
 def test_builds_real_models(assets: Path, tmp_path: Path, name: str, precision: str | None) -> None:
     manifest = build(
         assets / "models" / f"{name}.onnx", tmp_path / "out.engine",
@@ -175,16 +155,7 @@ def test_builds_real_models(assets: Path, tmp_path: Path, name: str, precision: 
     assert len(data) == manifest.nbytes
 
 
-@rtx
-def test_fp16_is_a_graph_of_fp16(net: Path, tmp_path: Path) -> None:
-    manifest = build(net, tmp_path / "out.engine", compute_capabilities=("8.6",), precision="fp16")
-    assert manifest.details["precision"] == "fp16"
-    assert manifest.details["layers"] == {"fp16": 1}
-    assert manifest.details["inputs"][0]["dtype"] == "float32"  # inputs and outputs stay as they were
-    assert manifest.details["outputs"][0]["dtype"] == "float32"
-
-
-def quantised(*, activations: bool = True) -> Any:
+def quantised(save: Save, *, activations: bool = True) -> Path:
     """A matrix product with int8 weights, and int8 activations or none: what TensorRT-RTX takes of INT8 (it has no INT8
     convolutions)."""
     rng = np.random.default_rng(0)
@@ -199,12 +170,12 @@ def quantised(*, activations: bool = True) -> Any:
             node("QuantizeLinear", "x scale zero", "qx"), node("DequantizeLinear", "qx scale zero", "dx"),
             nodes[0], node("MatMul", "dx dw", "y"),
         ]  # fmt: skip
-    return make_model(nodes, {"x": ("n", 16)}, {"y": ("n", 8)}, weights)
+    return save(nodes, {"x": ("n", 16)}, {"y": ("n", 8)}, weights)
 
 
 @rtx
-def test_int8_is_a_quantised_graph(save: Callable[..., Path], tmp_path: Path) -> None:
-    path = save(quantised())
+def test_int8_is_a_quantised_graph(save: Save, tmp_path: Path) -> None:
+    path = quantised(save)
     details = build(path, tmp_path / "a.engine", compute_capabilities=("8.6",), precision="int8").details
     assert (details["precision"], details["layers"]) == ("int8", {"int8": 1})
     with pytest.raises(PrecisionUnavailableError, match=r"'fp16': net\.onnx is int8"):
@@ -212,7 +183,7 @@ def test_int8_is_a_quantised_graph(save: Callable[..., Path], tmp_path: Path) ->
 
 
 @rtx
-def test_int8_convolutions_are_refused_by_name(save: Callable[..., Path], tmp_path: Path) -> None:
+def test_int8_convolutions_are_refused_by_name(save: Save, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.integers(-100, 100, (8, 3, 3, 3)).astype(np.int8),
@@ -224,31 +195,31 @@ def test_int8_convolutions_are_refused_by_name(save: Callable[..., Path], tmp_pa
         node("DequantizeLinear", "w scale zero", "dw"), node("Conv", "dx dw", "y"),
     ]  # fmt: skip
     nodes[-1].name = "stem"
-    path = save(make_model(nodes, {"x": ("n", 3, 16, 16)}, {"y": ("n", 8, 14, 14)}, weights))
-    with pytest.raises(UnsupportedModelError, match=r"no INT8 convolutions, and net\.onnx asks for 1, 'stem'"):
+    path = save(nodes, {"x": ("n", 3, 16, 16)}, {"y": ("n", 8, 14, 14)}, weights)
+    with pytest.raises(UnsupportedModelError, match=r"no INT8 convolutions, and net\.onnx has 1, 'stem'"):
         build(path, tmp_path / "a.engine", compute_capabilities=("8.6",))
     assert not (tmp_path / "a.engine").exists()
 
 
 @rtx
-def test_weights_in_int8_are_not_arithmetic_in_int8(save: Callable[..., Path], tmp_path: Path) -> None:
-    path = save(quantised(activations=False))
+def test_weights_in_int8_are_not_arithmetic_in_int8(save: Save, tmp_path: Path) -> None:
+    path = quantised(save, activations=False)
     details = build(path, tmp_path / "a.engine", compute_capabilities=("8.6",)).details
     assert (details["precision"], details["layers"]) == ("fp32", {"fp32": 1})
     with pytest.raises(PrecisionUnavailableError, match=r"'int8': net\.onnx is fp32"):
         build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="int8")
-    with pytest.raises(UnsupportedModelError, match="is quantised; convert the fp32 model that it was quantised from"):
+    with pytest.raises(UnsupportedModelError, match="is quantised; convert the original fp32 model"):
         build(path, tmp_path / "b.engine", compute_capabilities=("8.6",), precision="fp16")
 
 
 @rtx
-def test_nodes_that_stay_fp32(save: Callable[..., Path], tmp_path: Path) -> None:
+def test_nodes_that_stay_fp32(save: Save, tmp_path: Path) -> None:
     """What the network says once it is parsed, and a key of its own."""
     weights = {name: np.eye(16, dtype=np.float32) for name in ("v", "w", "u")}
     nodes = [
         node("MatMul", "x v", "a", name="one"), node("MatMul", "a w", "b", name="two"), node("MatMul", "b u", "y")
     ]  # fmt: skip
-    path = save(make_model(nodes, {"x": ("n", 16)}, {"y": ("n", 16)}, weights))
+    path = save(nodes, {"x": ("n", 16)}, {"y": ("n", 16)}, weights)
     common: dict[str, Any] = {"compute_capabilities": ("8.6",), "precision": "fp16"}
     assert build(path, tmp_path / "a.engine", **common).details["layers"] == {"fp16": 3}
     details = build(path, tmp_path / "a.engine", **common, fp16_keep=["two"]).details
@@ -276,10 +247,10 @@ def test_a_precision_that_the_graph_has_not(net: Path, tmp_path: Path, precision
     [("Foo", "my.ops", "Op type Foo is not supported"), ("Det", "", "not supported as it is used here")],
 )
 def test_an_operator_that_is_not_supported_is_named(
-    save: Callable[..., Path], tmp_path: Path, kind: str, domain: str, words: str, capfd: pytest.CaptureFixture[str]
+    save: Save, tmp_path: Path, kind: str, domain: str, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [node("Relu", "x", "a", name="fine"), node(kind, "a", "y", name="head/odd", domain=domain)]
-    path = save(make_model(nodes, {"x": (3, 3)}, {"y": ()}, **({domain: 1} if domain else {})))
+    path = save(nodes, {"x": (3, 3)}, {"y": ()}, domains=[domain] if domain else [])
     with pytest.raises(UnsupportedModelError, match=rf"TensorRT-RTX.*net\.onnx: node 'head/odd' \({kind}\): .*{words}"):
         build(path, tmp_path / "out.engine", compute_capabilities=("8.6",))
     assert not (tmp_path / "out.engine").exists()
@@ -287,11 +258,11 @@ def test_an_operator_that_is_not_supported_is_named(
 
 
 @rtx
-def test_an_input_whose_values_are_a_shape_is_refused(save: Callable[..., Path], tmp_path: Path) -> None:
-    model = make_model([node("Reshape", "x shape", "y")], {"x": (6,)}, {"y": ("a", "b")})
-    model.graph.input.append(onnx.helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, (2,)))
+def test_an_input_whose_values_are_a_shape_is_refused(tmp_path: Path) -> None:
+    inputs = [value("x", (6,)), value("shape", (2,), "int64")]
+    path = onnx_models.save(tmp_path / "m.onnx", [node("Reshape", "x shape", "y")], inputs, [value("y", ("a", "b"))])
     with pytest.raises(UnsupportedModelError, match="input 'shape': its values decide the shapes"):
-        build(save(model), tmp_path / "out.engine", compute_capabilities=("8.6",))
+        build(path, tmp_path / "out.engine", compute_capabilities=("8.6",))
 
 
 @rtx
@@ -341,8 +312,8 @@ def test_options_are_taken(net: Path, tmp_path: Path) -> None:
 
 
 @rtx
-def test_free_dimensions_need_a_profile(save: Callable[..., Path], tmp_path: Path) -> None:
-    path, out = save(conv_net(side="side")), tmp_path / "out.engine"
+def test_free_dimensions_need_a_profile(save: Save, tmp_path: Path) -> None:
+    path, out = conv_net(save, side="side"), tmp_path / "out.engine"
     with pytest.raises(UnsupportedModelError, match=r"input 'images' is \(batch, 3, side, side\).*profiles=.*\"min\""):
         build(path, out, compute_capabilities=("8.6",))
     profiles = {"images": {"min": [1, 3, 8, 8], "opt": [2, 3, 16, 16], "max": [4, 3, 32, 32]}}
@@ -427,21 +398,6 @@ def test_progress_grows_from_0_to_1(net: Path, tmp_path: Path) -> None:
 
 
 @rtx
-def test_what_progress_raises_stops_the_build(net: Path, tmp_path: Path) -> None:
-    told: list[float] = []
-
-    def progress(phase: str, fraction: float) -> None:
-        told.append(fraction)
-        if len(told) == 5:
-            raise ZeroDivisionError("enough")
-
-    with pytest.raises(ZeroDivisionError, match="enough"):
-        build(net, tmp_path / "out.engine", compute_capabilities=("8.6",), progress=progress)
-    assert len(told) == 5
-    assert {file.name for file in tmp_path.iterdir()} == {"net.onnx"}
-
-
-@rtx
 def test_ctrl_c_stops_the_build_and_leaves_nothing(net: Path, tmp_path: Path) -> None:
     code = """
         import sys, time
@@ -459,7 +415,6 @@ def test_ctrl_c_stops_the_build_and_leaves_nothing(net: Path, tmp_path: Path) ->
     """
     command = [sys.executable, "-P", "-c", textwrap.dedent(code), str(net), str(tmp_path / "out.engine")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=60)
@@ -471,20 +426,7 @@ def test_ctrl_c_stops_the_build_and_leaves_nothing(net: Path, tmp_path: Path) ->
 
 @rtx
 def test_builds_in_threads(net: Path, tmp_path: Path) -> None:
-    wrong: list[BaseException] = []
-
-    def work(i: int) -> None:
-        try:
-            build(net, tmp_path / f"{i}.engine", compute_capabilities=("8.6",))
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    together(lambda i: build(net, tmp_path / f"{i}.engine", compute_capabilities=("8.6",)), range(3))
     assert len({read_engine(tmp_path / f"{i}.engine", RTX, None)[1].model_sha256 for i in range(3)}) == 1  # type: ignore[union-attr]
 
 
@@ -495,7 +437,6 @@ def test_builds_in_threads(net: Path, tmp_path: Path) -> None:
 def test_an_engine_is_read_with_its_manifest(engine: Path) -> None:
     data, details = read_engine(engine, RTX, None)
     assert data == engine.read_bytes()
-    assert details is not None
     assert details.metadata["stride"] == "32"
     assert details.inputs[0].spec == TensorSpec("images", np.dtype("float32"), ("batch", 3, 16, 16))
 
@@ -557,11 +498,10 @@ def test_an_engine_for_another_version_gpu_or_backend(engine: Path) -> None:
     with pytest.raises(EngineError, match=r"for compute capability 8\.6, and cuda:0 \(NVIDIA Test\) has 9\.0"):
         read_engine(engine, RTX, device("9.0"))
     _, details = read_engine(engine, RTX, None)
-    assert details is not None
     details.version = "1.2.3.4"
     with pytest.raises(EngineError, match=r"built by TensorRT-RTX 1\.2\.3\.4, and this is"):
         check_details("net.engine", details, RTX, None)
-    with pytest.raises(EngineError, match="an engine of backend 'tensorrt-rtx', and 'tensorrt' was asked for"):
+    with pytest.raises(EngineError, match="an engine of backend 'tensorrt-rtx', not of 'tensorrt'"):
         read_engine(engine, FLAVOURS["tensorrt"], None)
 
 
@@ -569,7 +509,7 @@ def test_an_engine_for_another_version_gpu_or_backend(engine: Path) -> None:
 
 
 @rtx
-def test_the_key_depends_on_all_that_makes_the_engine(net: Path, tmp_path: Path) -> None:
+def test_the_key_depends_on_all_that_makes_the_engine(net: Path, save: Save, tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.so"
     plugin.write_bytes(b"one")
 
@@ -594,10 +534,9 @@ def test_the_key_depends_on_all_that_makes_the_engine(net: Path, tmp_path: Path)
     ]  # fmt: skip
     plugin.write_bytes(b"two")
     changed.append(key(options=Options(plugins=[str(plugin)])))
-    other.write_bytes(conv_net("n").SerializeToString())
-    changed.append(key(other))
-    assert len({key(), *changed}) == len(changed) + 1
-    assert key(options=Options(progress=print, kernel_specialization="eager", cache=False)) == key()
+    changed.append(key(conv_net(save, "n")))
+    assert len({key(other), *changed}) == len(changed) + 1
+    assert key(other, options=Options(progress=print, kernel_specialization="eager", cache=False)) == key(other)
 
 
 def test_the_key_names_the_gpu_where_kernels_are_chosen_by_timing(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -619,7 +558,7 @@ def test_the_key_names_the_gpu_where_kernels_are_chosen_by_timing(net: Path, mon
 @rtx
 @pytest.mark.skipif(_cuda.device_count() > 0, reason="for machines without a GPU")
 def test_without_a_gpu(net: Path) -> None:
-    info = infersdk.registry.backend_class("tensorrt-rtx").probe()
+    info = infersdk.loading.registry.backend_class("tensorrt-rtx").declaration.probe()
     assert info.version == RTX.version
     assert info.devices == ()
     with pytest.raises(DeviceUnavailableError, match=r"'cuda:0': no NVIDIA driver can be used"):

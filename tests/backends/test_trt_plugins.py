@@ -42,7 +42,7 @@ ctypes.CDLL(scratch + "/libtensorrt_rtx.so", ctypes.RTLD_GLOBAL)
 from infersdk.backends._trt.build import build_engine, engine_key
 from infersdk.backends._trt.flavour import FLAVOURS
 from infersdk.backends._trt.options import Options
-from infersdk.backends._trt.plugins import takes_plugins
+from infersdk.backends._trt.flavour import takes_plugins
 from infersdk.custom_ops.operator_set import OperatorSet
 from infersdk.graph.digest import model_digest
 from pathlib import Path
@@ -63,23 +63,6 @@ def aside(tmp_path: Path, code: str) -> Any:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.rpartition("RESULT")[2])
-
-
-def test_an_engine_with_a_plugin(tmp_path: Path) -> None:
-    result = aside(
-        tmp_path,
-        """
-path = ops.swish_model(Path(scratch, "m.onnx"), alpha=0.25)
-data, details = build(path, ops.HardSwish)
-result = [takes_plugins(flavour), len(data), details.custom_ops, details.outputs[0].shape, details.outputs[0].dtype]
-""",
-    )
-    takes, size, operators, shape, dtype = result
-    assert takes
-    assert size > 1000
-    assert operators == ["tests.custom::HardSwish@1"]
-    assert shape == ["batch", 8]
-    assert dtype == "float32"
 
 
 def test_the_attributes_arrive_and_sizes_are_computed(tmp_path: Path) -> None:
@@ -112,17 +95,6 @@ result = [seen[0], [[spec.shape, spec.dtype] for spec in details.outputs]]
     assert values["wholes"] == list(Everything(whole=1).wholes)  # a default
     assert values["factor"] == Everything(whole=1).factor
     assert outputs == [[["b", 6], "float32"], [["b"], "int32"]]
-
-
-def test_the_runtime_of_today_takes_none(tmp_path: Path) -> None:
-    pytest.importorskip("tensorrt_rtx_bindings")
-    from infersdk.backends._trt.flavour import FLAVOURS
-    from infersdk.backends._trt.plugins import takes_plugins
-
-    flavour = FLAVOURS["tensorrt-rtx"]
-    if tuple(int(part) for part in flavour.version.split(".")[:2]) >= (1, 7):
-        pytest.skip(f"TensorRT-RTX {flavour.version} takes plugins")
-    assert not takes_plugins(flavour)
 
 
 # ---- versions ----

@@ -37,10 +37,10 @@ def members(module: ModuleType) -> dict[str, dict[str, Any]]:
 
 def derive(module: ModuleType) -> list[str]:
     """Makes the backend's own classes on top of the module's; their names."""
-    from infersdk.backends._trt import flavour, infer, plugins, progress
+    from infersdk.backends._trt import contexts, flavour, plugins, progress
 
     made = [
-        flavour._make_logger(module), infer._allocator(module),
+        flavour._make_logger(module), contexts.make_allocator(module),
         progress.make_monitor(module, None, threading.Event()), plugins._plugin_class(module),
     ]  # fmt: skip
     return [one.__name__ if isinstance(one, type) else type(one).__name__ for one in made]
@@ -52,12 +52,8 @@ if __name__ == "__main__":
     trt = importlib.import_module(sys.argv[1])
     file = next(value.__file__ for name, value in vars(trt).items() if name in ("tensorrt", "tensorrt_rtx"))
     report = {
-        "file": file,
-        "version": trt.__version__,
-        "names": dir(trt),
-        "members": members(trt),
-        "derived": derive(trt),
-    }
+        "file": file, "version": trt.__version__, "names": dir(trt), "members": members(trt), "derived": derive(trt),
+    }  # fmt: skip
     json.dump(report, sys.stdout)
     sys.stdout.flush()
     os._exit(0)  # the end of the runtime would call its libraries

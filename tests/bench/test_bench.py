@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import threading
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,10 @@ from infersdk.bench.plan import targets_of, usable_backends
 from infersdk.bench.report import Energy
 from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.workload import kind_of, samples_of
+from infersdk.core.target import Target
 from infersdk.data import CLASSIFIER, DETECTOR
 from infersdk.errors import ConfigError, ModelNotFoundError
 from infersdk.models import ModelDescription
-from infersdk.target import Target
 from infersdk.testing import contract_model
 
 pytest.importorskip("onnx")
@@ -75,44 +74,32 @@ def test_combinations() -> None:
 def test_five_measures(report: Report) -> None:
     for row in report.rows[:2]:
         assert row.status == "ok", row.reason
-        assert row.ran is not None
         assert (row.ran["precision"], row.ran["device"], row.ran["kind"]) == ("fp32", "cpu", "yolov5")
         assert row.scenarios.keys() >= {"engine", "multi_stream", "offline"}
         for result in row.scenarios.values():
             assert len(result.throughput.rounds) == 3
-            assert result.throughput.low is not None
-            assert result.throughput.high is not None
             assert result.throughput.low <= result.throughput.value <= result.throughput.high
             assert result.latency_ms["p50"] is not None
         single = row.latency
         engine = row.scenarios["engine"].latency_ms["p50"]
-        assert single is not None
         assert engine is not None
         # A call's stages are the call, near enough; all of its time is somewhere. Rounds differ on a machine in use.
         assert 0.5 * min(single.rounds) < sum(row.stages_ms.values()) < 1.5 * max(single.rounds)
-        assert row.stages_ms.keys() == {"preprocess", "copy", "engine", "postprocess"}
-        assert row.stages_ms["engine"] > 10 * row.stages_ms["postprocess"] > 0
-        assert row.memory is not None
+        assert row.stages_ms.keys() == {"engine", "around the engine"}  # the stages of several images overlap
+        assert row.stages_ms["engine"] > 0
         assert 30e6 < row.memory.host_model_bytes < row.memory.host_peak_bytes < 3e9
-        assert row.accuracy is not None
         assert row.accuracy.metric == "agreement"
         assert row.accuracy.value == pytest.approx(1, abs=1e-6)
         assert row.accuracy.reference == "digits_detector.onnx on onnxruntime/fp32"
-        assert row.loading is not None
         assert row.loading.cold_seconds > 0
-        assert row.contention is not None
         assert row.contention.seconds > 0.1
-        assert row.energy is not None
         assert (row.energy.images_per_joule is None) == row.energy.source.startswith("not measurable here")
-    assert report.rows[0].loading is not None
     assert report.rows[1].loading is not None
     assert report.rows[0].loading.cached_seconds is None  # ONNX Runtime keeps nothing
     assert report.rows[0].loading.cached_first_run_seconds is None
     assert report.rows[1].loading.cached_seconds is not None
     assert report.rows[1].loading.cached_first_run_seconds is not None
     for row in report.rows[:2]:
-        assert row.loading is not None
-        assert row.loading.cold_first_run_seconds is not None
         assert 0 < row.loading.cold_first_run_seconds < 30
 
 
@@ -173,7 +160,6 @@ def test_html_stands_alone_and_is_well_formed(report: Report) -> None:
     assert fills == ["var(--c0)", "var(--c1)", "var(--card)", "var(--card)"]  # two discs and two rings
     assert {str(mark.get("aria-label")).splitlines()[1] for mark in marks} == {"one call after another", "offline"}
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert data is not None
     assert json.loads(data[1].replace("<\\/", "</")) == report.as_dict()
     assert "no backend &#39;nonesuch&#39;" in page
 
@@ -182,7 +168,6 @@ def test_a_row_of_a_gpu(report: Report) -> None:
     """A row as on a GPU: its device in each label, the device's memory, and a call that is timed as a whole."""
     copy = msgspec.convert(msgspec.to_builtins(report), Report)
     row = copy.rows[0]
-    assert row.ran is not None
     assert row.memory is not None
     assert row.loading is not None
     row.ran["device"], row.stages_ms = "cuda:0", {"whole": 8.0}
@@ -191,7 +176,10 @@ def test_a_row_of_a_gpu(report: Report) -> None:
         row.loading, cached_seconds=0.5, cold_first_run_seconds=3.25, cached_first_run_seconds=0.125
     )
     row.energy = Energy(images_per_joule=median_of_rounds([12.25, 12.5, 12.75]), source="NVML", scenario="multi_stream")
+    without = html_report(report)
+    assert ("<th>device MB</th>" in without, "<th>images/J</th>" in without) == (False, False)
     page = html_report(copy)
+    assert "<th>device MB</th>" in page
     assert "onnxruntime@cuda:0 fp32 batch 2" in page
     assert "whole: 4 ms an image" in page
     assert "<td>712</td>" in page
@@ -246,10 +234,8 @@ def test_map_where_there_is_truth(tmp_path: Path) -> None:
     annotations, images = coco_set(tmp_path)
     settings = msgspec.structs.replace(QUICK, data=str(images), annotations=str(annotations), rounds=1)
     (row,) = bench(combine([DETECTOR]), settings).rows
-    assert row.accuracy is not None
     assert row.accuracy.metric == "mAP"
     assert row.accuracy.images == 3
-    assert row.accuracy.value is not None
     assert row.accuracy.value > 0.5
     assert row.scenarios["single_stream"].throughput.low is None  # one round tells nothing of how far off it is
 
@@ -259,9 +245,7 @@ def test_top1_where_there_are_labels(tmp_path: Path) -> None:
         QUICK, data=str(crops(tmp_path)), labels="folder", rounds=1, wrapper={"preset": "unit", "resize": 32}
     )
     (row,) = bench(combine([CLASSIFIER]), settings).rows
-    assert row.accuracy is not None
     assert (row.accuracy.metric, row.accuracy.images) == ("top1", 9)
-    assert row.accuracy.value is not None
     assert row.accuracy.value > 0.8
 
 
@@ -270,10 +254,8 @@ def test_arrays_of_several_inputs(tmp_path: Path) -> None:
     file.write_bytes(contract_model("two"))
     (row,) = bench(combine([file], batches=[3]), QUICK).rows
     assert row.status == "ok", row.reason
-    assert row.ran is not None
     assert row.ran["kind"] == "arrays"
     assert row.stages_ms.keys() == {"copy", "engine"}
-    assert row.accuracy is not None
     assert row.accuracy.value == pytest.approx(1)
 
 
@@ -290,14 +272,6 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
     (row,) = bench(combine([free], batches=[2]), settings, accuracy=False, loading=False).rows
     assert row.status == "ok", row.reason
     assert row.notes[0].startswith("not run offline or as a server: ")
-
-
-def test_a_cache_that_is_turned_off_is_not_timed(net: Path) -> None:
-    settings = msgspec.structs.replace(QUICK, rounds=1, scenarios=["single_stream"])
-    (row,) = bench(combine([net], ["openvino"], options={"cache_dir": ""}), settings, accuracy=False).rows
-    assert row.loading is not None
-    assert row.loading.cold_first_run_seconds is not None
-    assert row.loading.cached_seconds is None
 
 
 def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:
@@ -334,14 +308,6 @@ def test_interrupted(net: Path) -> None:
     assert all(len(row.scenarios["single_stream"].throughput.rounds) == 1 for row in found.rows)
     assert any(line.startswith("interrupted") for line in found.remarks())
     html_report(found, found.remarks())
-
-
-def test_nothing_is_left_behind(net: Path) -> None:
-    before = time.monotonic()
-    bench(combine([net]), msgspec.structs.replace(QUICK, rounds=1), accuracy=False)
-    assert time.monotonic() - before < 60
-    children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
-    assert not [c for c in children if b"infersdk.bench.worker" in Path(f"/proc/{c}/cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import multiprocessing
 import os
+import platform
 import time
 from pathlib import Path
 from time import perf_counter, sleep
@@ -17,6 +18,7 @@ import infersdk
 from infersdk.bench import energy, machine, nvidia
 from infersdk.bench.energy import NOT_MEASURABLE, EnergyMeter, Watch, _Rapl, open_meter
 from infersdk.bench.machine import Contention, Load, describe_machine, peak_resident_bytes, resident_bytes
+from infersdk.core.processors import available_processors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +29,8 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 def test_the_description() -> None:
     found = describe_machine()
     assert found["processor"]
-    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["cores"] == available_processors()
+    assert found["system"].startswith(f"{platform.system()} {platform.release()} {platform.machine()}")
     assert found["memory_bytes"] > 2**28
     assert found["packages"]["numpy"] == np.__version__
 
@@ -55,7 +58,6 @@ def test_work_of_another_process_is_seen_and_our_own_is_not() -> None:
     seen = load.since()
     other.kill()
     other.join()
-    assert seen.others is not None
     share = 1 / (os.cpu_count() or 1)
     assert seen.others > 0.3 * share  # a whole processor, unless the machine is busy
     if seen.others > 0.05:
@@ -63,7 +65,6 @@ def test_work_of_another_process_is_seen_and_our_own_is_not() -> None:
     load, used = Load(), time.process_time()
     _spin(0.5)
     mine, used = load.since(), time.process_time() - used
-    assert mine.others is not None
     # Our time is not in it, however little the machine gave us: with us on it, others cannot have filled it.
     assert mine.others <= 1 - 0.8 * used / mine.seconds * share + 0.02  # the kernel counts in ticks of 10 ms
 
@@ -78,16 +79,6 @@ def test_what_counts_as_disturbed() -> None:
     assert contention(1, 0, steal=0.02).disturbed
     assert contention(1, 0, throttled=0.1).disturbed
     assert not contention(1, None).disturbed
-
-
-def test_parts_are_weighed_by_their_seconds() -> None:
-    whole = machine.total_contention([contention(1, 0.5), contention(3, 0.1, throttled=2)])
-    assert whole is not None
-    assert whole.seconds == 4
-    assert whole.others == pytest.approx(0.2)
-    assert whole.throttled == 2
-    assert whole.steal is None
-    assert machine.total_contention([]) is None
 
 
 def powercap(folder: Path) -> Path:
@@ -180,11 +171,6 @@ def test_nvml_is_asked_for_where_it_is_missing() -> None:
         assert watch.peak is None
         with pytest.raises(OSError, match=r"libcuda|cuInit|cuDeviceGet"):
             nvidia.pci_address(0)
-
-
-def test_names_of_cuda_devices() -> None:
-    found = [nvidia.cuda_index(name) for name in ("cuda", "cuda:0", "cuda:3", "cpu", "gpu:1", "npu")]
-    assert found == [0, 0, 3, None, None, None]
 
 
 def test_device_memory_is_of_our_own_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import pytest
 from infersdk.bench.statistics import (
     KEPT,
     Steady,
-    _student,
     median_of_rounds,
     outliers,
     percentile_of_rounds,
@@ -20,16 +19,9 @@ from infersdk.bench.statistics import (
 def test_the_median_and_its_interval() -> None:
     found = median_of_rounds([10, 12, 11, 30, 9])
     assert found.value == 11
-    assert found.low is not None
-    assert found.high is not None
     assert 9 <= found.low < 11 < found.high <= 30
     assert found.rounds == [10, 12, 11, 30, 9]
     assert median_of_rounds([10, 12, 11, 30, 9]) == found  # the same each time
-
-
-def test_rounds_that_do_not_vary_have_an_interval_of_nothing() -> None:
-    found = median_of_rounds([5.0] * 4)
-    assert (found.low, found.high) == (5, 5)
 
 
 @pytest.mark.parametrize("rounds", [[3.0], [3.0, 4.0]])
@@ -44,27 +36,17 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(rng: np.random.G
     hits, widths = 0, []
     for _ in range(400):
         found = median_of_rounds(rng.normal(100, 5, 9).tolist())
-        assert found.low is not None
-        assert found.high is not None
         hits += found.low <= 100 <= found.high
         widths.append(found.high - found.low)
     assert hits >= 362  # 0.95 of 400 is 380, with a standard deviation of 4.4
     assert np.mean(widths) < 14  # twice 2.45 times the standard error of such a median is 10
 
 
-def test_students_quantiles() -> None:
-    # Tables give 2.776, 2.262, 2.045 for 4, 9 and 29 degrees of freedom.
-    assert [_student(n) for n in (4, 9, 29)] == pytest.approx([2.776, 2.262, 2.045], rel=0.003)
-
-
 def test_percentiles_are_of_all_samples_together(rng: np.random.Generator) -> None:
     rounds = [rng.exponential(1, 400).tolist() for _ in range(5)]
     for q in (50, 90, 99):
         found = percentile_of_rounds(rounds, q)
-        assert found is not None
         assert found.value == pytest.approx(np.percentile(np.concatenate(rounds), q))
-        assert found.low is not None
-        assert found.high is not None
         assert found.low <= found.value <= found.high
         assert found.rounds == pytest.approx([np.percentile(r, q) for r in rounds])
 
@@ -75,31 +57,14 @@ def test_a_percentile_with_nothing_beyond_it_is_not_told() -> None:
     assert percentile_of_rounds([[1.0, 2.0, 3.0]], 90) is None
     assert percentile_of_rounds([[]], 50) is None
     found = percentile_of_rounds([[], [4.0, 4.0]], 50)  # a round without a request is left out
-    assert found is not None
     assert found.value == 4
-
-
-def test_a_round_that_was_disturbed_widens_the_interval(rng: np.random.Generator) -> None:
-    quiet = [rng.normal(10, 0.1, 50).tolist() for _ in range(5)]
-    loud = [*quiet[:3], rng.normal(20, 0.1, 50).tolist(), rng.normal(20, 0.1, 50).tolist()]
-    calm, rough = percentile_of_rounds(quiet, 50), percentile_of_rounds(loud, 50)
-    assert calm is not None
-    assert rough is not None
-    assert calm.high is not None
-    assert rough.high is not None
-    assert calm.high < 10.2
-    assert rough.high > 15
 
 
 def test_ratio() -> None:
     found = ratio([20, 21, 22, 20, 21], [10, 10.5, 11, 10, 10.5])
     assert found.value == pytest.approx(2)
-    assert found.low is not None
-    assert found.high is not None
     assert 1.8 < found.low <= 2 <= found.high < 2.3
     same = ratio([10, 11, 12, 10, 11], [11, 10, 12, 11, 10])
-    assert same.low is not None
-    assert same.high is not None
     assert same.low < 1 < same.high or same.value == 1
 
 

@@ -10,14 +10,14 @@ import pytest
 from labelled import coco_set, damaged
 
 import infersdk
-from infersdk.bench import BenchSettings, Combination, bench
+from infersdk.bench import BenchSettings, Combination
 from infersdk.bench.candidates import candidates
-from infersdk.bench.tune import _judged_as, tune
+from infersdk.bench.tune import tune
 from infersdk.bench.tuned_file import tuned_toml
 from infersdk.bench.worker_process import WorkerProcess
+from infersdk.core.target import Target
 from infersdk.data import DETECTOR
 from infersdk.errors import BackendNotFoundError, ConfigError
-from infersdk.target import Target
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -59,17 +59,6 @@ def test_on_a_gpu_what_runs_there_goes_first() -> None:
     assert not any(what.options for what in found if what.target.backend == "onnxruntime")
 
 
-def test_accuracy_is_asked_once_for_all_that_give_the_same() -> None:
-    what = Combination(model="a.onnx", target=Target.parse("tensorrt-rtx/fp16"))
-    same = [
-        what,
-        *(msgspec.structs.replace(what, **more) for more in ({"batch": 8}, {"options": {"cuda_graph": True}})),
-    ]
-    assert len({_judged_as(each) for each in same}) == 1
-    half = msgspec.structs.replace(what, options={"half_io": True, "cuda_graph": True})
-    assert _judged_as(half) != _judged_as(what)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> BenchSettings:
     pytest.importorskip("pycocotools")
@@ -86,7 +75,7 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
         Combination(model=str(bad), options={"threads": 1}), Combination(model=str(bad)),
         Combination(model=str(model), target=INT8),
     ]  # fmt: skip
-    found = tune(search, data, objective="latency", budget=40)
+    found = tune(search, data, objective="latency", budget=60)
     assert found.best.combination == search[1]
     # On a busy machine the budget may end before the last of them; none is lost.
     assert len(found.tried) + len(found.failed) + len(found.untried) == 5
@@ -132,7 +121,7 @@ def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
         tune([Combination(model=str(DETECTOR), target=INT8)], budget=5)
     with pytest.raises(ConfigError, match=r"every candidate loses more than 0.01 of accuracy; bad.onnx .*mAP"):
         # The first model is the reference; it cannot run in the precision asked for here.
-        tune([Combination(model=str(DETECTOR), target=INT8), Combination(model=str(bad))], data, budget=30)
+        tune([Combination(model=str(DETECTOR), target=INT8), Combination(model=str(bad))], data, budget=120)
     for wrong in ({"budget": 0}, {"max_drop": 1.0}):
         with pytest.raises(ConfigError, match="is a number"):
             tune([Combination(model=str(DETECTOR))], **wrong)  # type: ignore[arg-type]
@@ -153,11 +142,3 @@ def test_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.best.latency is not None
     assert found.untried == [slow.name]
     assert found.seconds < 15, "the first candidate is tried as long as it takes"
-
-
-def test_a_budget_ends_the_measuring() -> None:
-    search = [Combination(model=str(DETECTOR), options={"threads": threads}) for threads in (1, 2)]
-    report = bench(search, BenchSettings(time=600, rounds=1, starts=0), accuracy=False, loading=False, budget=3)
-    assert report.seconds < 8
-    assert not report.interrupted
-    assert {row.status for row in report.rows} <= {"failed", "partial"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
 
-from infersdk import cli
 from infersdk.data import CLASSIFIER, DETECTOR
 
 pytest.importorskip("onnxruntime")
@@ -15,12 +16,7 @@ pytest.importorskip("pycocotools")
 
 from labelled import coco_set, crops, damaged
 
-
-def run(*arguments: str | Path | float) -> int:
-    try:
-        return cli.main(["compare", *(str(a) for a in arguments)])
-    except SystemExit as stop:
-        return int(stop.code or 0)
+run = partial(command_line.run, "compare")
 
 
 def test_a_detector_and_a_worse_one(
@@ -78,7 +74,7 @@ def test_candidates_by_their_outputs(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--conf", "0.1"], "--conf is for --task detect, segment or pose"),
+        (["--conf", "0.1"], "--conf is a setting of a wrapper, for --task"),
         (["--max-drop", "0.1"], "--max-drop is for --task detect, segment, pose, semantic or classify"),
         (["--task", "detect"], "needs the labelled images: --data"),
         (["--task", "detect", "--data", "."], "needs --annotations"),

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 import infersdk
-from infersdk import cli
 from infersdk.data import CLASSIFIER, DETECTOR
 from infersdk.testing import contract_model
 
@@ -21,13 +21,6 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 QUICK = ("--time", 0.03, "--rounds", 3, "--warmup", 0.1, "--starts", 0)
-
-
-def run(*arguments: str | Path | float) -> int:
-    try:
-        return cli.main([str(a) for a in arguments])
-    except SystemExit as stop:
-        return int(stop.code or 0)
 
 
 @pytest.fixture
@@ -88,7 +81,7 @@ def test_json_on_stdout(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", str(DETECTOR), "--data", "nowhere"], "no data at 'nowhere'"),
         (["bench", str(DETECTOR), "--shape", "x"], "--shape 'x' is not of the form"),
         (["bench", "--compare", "a.json", "b.json"], "cannot read the report 'a.json'"),
-        (["bench", str(DETECTOR), "--threshold", "0.1"], "goes with --compare"),
+        (["bench", str(DETECTOR), "--min-change", "0.1"], "goes with --compare"),
         (["tune", "none.onnx"], "no model at 'none.onnx'"),
         (["tune", str(DETECTOR), "-o", "x.json"], "give a name that ends in .toml"),
         (["tune", str(DETECTOR), "--precision", "fp7"], "unknown precision 'fp7'; use one of"),
@@ -146,7 +139,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
 def test_tune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "tuned.toml"
     code = run(
-        "tune", CLASSIFIER, "--backends", "onnxruntime", "--threads", "1", "--precision", "fp32", "--budget", 20,
+        "tune", CLASSIFIER, "--backends", "onnxruntime", "--threads", "1", "--precision", "fp32", "--budget", 40,
         "--objective", "throughput", "--batch", "1,2", "--preset", "unit", "--resize", 32, "-o", output,
     )  # fmt: skip
     out = capsys.readouterr().out

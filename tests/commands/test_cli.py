@@ -9,24 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 from PIL import Image
 
-from infersdk import registry
-from infersdk.cli import main
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
-from infersdk.infer import BackendInfo
+from infersdk.infer import BackendInfo, Declaration
+from infersdk.loading import registry
 
 pytest.importorskip("onnxruntime")
 
 MODEL = ("--model", str(DETECTOR))
 CLASSIFY = ("--model", str(CLASSIFIER), "--preset", "unit", "--resize", "32")
-
-
-def run(*arguments: str | Path) -> int:
-    try:
-        return main([str(a) for a in arguments])
-    except SystemExit as stop:  # argparse
-        return int(stop.code or 0)
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,11 +52,11 @@ def test_demo_on_an_unwritable_output(tmp_path: Path, capsys: pytest.CaptureFixt
         (["demo", "--precision", "fp16"], 3, "fp16"),
         (["demo", "--option", "threads"], 2, "KEY=VALUE"),
         (["demo", "--option", "treads=2"], 2, "treads"),
-        (["detect", "nowhere.jpg", *MODEL], 2, "nowhere.jpg"),
-        (["detect", "x.jpg", "--model", "nowhere.onnx"], 2, "nowhere.onnx"),
-        (["detect", "x.jpg", "--conf", "nan", *MODEL], 2, "conf"),
-        (["detect", "x.jpg", "--setting", "legacy=true", *MODEL], 2, "legacy"),
-        (["detect", "a.jpg", "b.jpg", "-o", "one.jpg", *MODEL], 2, "folder"),
+        (["predict", "nowhere.jpg", *MODEL], 2, "nowhere.jpg"),
+        (["predict", "x.jpg", "--model", "nowhere.onnx"], 2, "nowhere.onnx"),
+        (["predict", "x.jpg", "--conf", "nan", *MODEL], 2, "conf"),
+        (["predict", "x.jpg", "--legacy", *MODEL], 2, "legacy"),
+        (["predict", "a.jpg", "b.jpg", "-o", "one.jpg", *MODEL], 2, "folder"),
         (["info", "nowhere.onnx"], 2, "nowhere.onnx"),
         (["doctor", "--backend", "nonesuch"], 3, None),
         (["frobnicate"], 2, "frobnicate"),
@@ -88,98 +81,14 @@ def test_errors_are_one_line_and_a_code(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_detect_writes_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("detect", *MODEL, IMAGE, IMAGE, "-o", tmp_path / "drawn", "--json", "--option", "threads=1") == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["output"] for row in rows] == [str(tmp_path / "drawn" / IMAGE.name)] * 2
-    assert rows[0]["detections"] == rows[1]["detections"]
-    assert run("detect", *MODEL, IMAGE, "-o", tmp_path / "one.jpg", "--max-det", "1") == 0
-    assert "left out" in capsys.readouterr().out
-    assert Image.open(tmp_path / "one.jpg").format == "JPEG"
-
-
-def test_classify(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("classify", *CLASSIFY, IMAGE, "--json", "--top-k", "3") == 0
-    assert len(json.loads(capsys.readouterr().out)[0]["classes"]) == 3
-    assert run("classify", *CLASSIFY, IMAGE) == 0
-    assert "score" in capsys.readouterr().out
-
-
-def test_a_model_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """The packaged models read digits; only the demo runs them."""
-    for command in ("detect", "classify"):
-        assert run(command, IMAGE) == 2
-        assert f"no model to run: infersdk {command} ... --model" in capsys.readouterr().err
-
-
-def test_classes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run("detect", *MODEL, IMAGE, "--json") == 0
-    every = json.loads(capsys.readouterr().out)[0]["detections"]
-    wanted = sorted({box["label"] for box in every})[:2]
-    expected = [box for box in every if box["label"] in wanted]
-    for text in (",".join(wanted), ", ".join(str(box["class_id"]) for box in expected), f"{wanted[0]},{wanted[1]},"):
-        assert run("detect", *MODEL, IMAGE, "--json", "--classes", text, "-o", tmp_path / "out.png") == 0
-        assert json.loads(capsys.readouterr().out)[0]["detections"] == expected
-    for wrong, words in (
-        ("thre", "did you mean 'three'"),
-        ("10", "no class number 10; use those that it has, from 0 to 9"),
-        ("bicycle", "zero, one"),
-        ("-1", "'-1'"),
-    ):
-        assert run("detect", *MODEL, IMAGE, f"--classes={wrong}") == 2
-        assert words in capsys.readouterr().err
-
-
-def test_how_pixels_are_normalised(capsys: pytest.CaptureFixture[str]) -> None:
-    def scores(*more: str) -> list[float]:
-        assert run("classify", "--model", CLASSIFIER, "--resize", "32", IMAGE, "--json", *more) == 0
-        return [row["score"] for row in json.loads(capsys.readouterr().out)[0]["classes"]]
-
-    unit = scores("--preset", "unit")
-    assert scores("--mean", "0", "--std", "1,1,1", "--scale", str(1 / 255)) == pytest.approx(unit, abs=1e-6)
-    assert scores("--preset", "unit", "--input-order", "bgr") != unit
-    assert run("classify", "--model", CLASSIFIER, IMAGE, "--mean", "1,2") == 2
-    assert "neither one number nor three" in capsys.readouterr().err
-
-
-def test_a_model_of_another_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("classify", *MODEL, IMAGE) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert run("detect", "--model", CLASSIFIER, IMAGE) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_settings_and_flags_do_not_contradict(capsys: pytest.CaptureFixture[str]) -> None:
-    for setting, words in (("conf=0.9", "use --conf"), ("names=x", "use --names"), ("device=cpu", "use --device"),
-                           ("path=x", "argument of its own"), ("max_det=1", "use --max-det"),
-                           ("confidence=1", "YOLOv5 has no setting 'confidence'; did you mean 'conf'?"),
-                           ("treads=2", "did you mean 'threads'?")):  # fmt: skip
-        assert run("detect", *MODEL, IMAGE, "--setting", setting) == 2
-        assert words in capsys.readouterr().err
-    for option, words in (
-        ("conf=0.9", "no such option"), ("path=x", "argument of its own"), ("names=x", "no such option"),
-        ("treads=2", "did you mean 'threads'?"),
-        ("backend=openvino", "use --backend"), ("threads=18446744073709551616", "more than 64 bits"),
-        ('provider_options={"a":[18446744073709551616]}', "more than 64 bits"), ("threads=[1]", "Expected `int`"),
-        ('threads={"a":{"b":1}}', "Expected `int`"), (f"threads={'[' * 100_000}", "nested too deeply"),
-        (f"threads={'9' * 5000}", "Expected `int`"), ("execution_mode=x", "use one of 'parallel', 'sequential'"),
-    ):  # fmt: skip
-        assert run("detect", *MODEL, IMAGE, "--option", option) == 2
-        error = capsys.readouterr().err
-        assert words in error
-        assert "Traceback" not in error
-
-
 @pytest.mark.parametrize(
     ("arguments", "usage", "words"),
     [
-        (["detect", "x.jpg", "--modle", "m.onnx"], "usage: infersdk detect ", "did you mean --model?"),
+        (["predict", "x.jpg", "--modle", "m.onnx"], "usage: infersdk predict ", "did you mean --model?"),
         (["info", "x.onnx", "--frobnicate"], "usage: infersdk info ", "--frobnicate"),
         (["cache", "list", "--jsn"], "usage: infersdk cache list ", "did you mean --json?"),
-        (["classify", "x.jpg", "--preset", "imagnet"], "usage: infersdk classify ", "'imagenet', 'caffe'"),
-        (["classify", "x.jpg", "--preset", "imagnet"], "usage: infersdk classify ", "did you mean 'imagenet'?"),
-        (["classify", "x.jpg", "--top", "3", "--topk=3"], "usage: infersdk classify ", "did you mean --top-k?"),
-        (["clasify", "x.jpg"], "usage: infersdk ", "did you mean 'classify'?"),
+        (["quantize", "x.onnx", "--method", "entrpy"], "usage: infersdk quantize ", "did you mean 'entropy'?"),
+        (["predct", "x.jpg"], "usage: infersdk ", "did you mean 'predict'?"),
         (["--frobnicate"], "usage: infersdk ", ""),
     ],
 )
@@ -192,16 +101,6 @@ def test_a_wrong_flag_shows_the_usage_of_its_command(
     assert words in error
 
 
-def test_info(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("onnx")
-    assert run("info", DETECTOR, "--json") == 0
-    info = json.loads(capsys.readouterr().out)
-    assert info["inputs"][0]["name"] == "images"
-    assert info["precision"] == "fp32"
-    assert run("info", DETECTOR) == 0
-    assert "images" in capsys.readouterr().out
-
-
 def test_a_mistake_in_a_wrapper_of_one_s_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,7 +111,7 @@ def test_a_mistake_in_a_wrapper_of_one_s_own(
         "        return outputs['nonesuch']\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert run("detect", *MODEL, IMAGE, "--type", "own_wrapper:Own") == 4
+    assert run("predict", *MODEL, IMAGE, "--type", "own_wrapper:Own") == 4
     error = capsys.readouterr().err
     assert "KeyError: 'nonesuch'" in error
     last = error.splitlines()[-1]
@@ -236,13 +135,29 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert "native core" in capsys.readouterr().out
 
 
+def test_doctor_of_two_distributions_of_onnx_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.path", [str(tmp_path), *(path for path in sys.path if "site-packages" not in path)])
+    for name, module in (("onnxruntime", "onnxruntime"), ("onnxruntime-gpu", "onnxruntime"), ("onnxruntime-ep-x", "x")):
+        folder = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (folder / "top_level.txt").write_text(f"{module}\n")
+        assert run("doctor", "--json") == 0
+        problems = json.loads(capsys.readouterr().out)["problems"]
+        assert len(problems) == (0 if name == "onnxruntime" else 1)
+    assert "onnxruntime and onnxruntime-gpu overwrite" in problems[0]
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in problems[0]
+    assert run("doctor") == 0
+    assert "problem: onnxruntime and onnxruntime-gpu" in capsys.readouterr().out
+
+
 def test_doctor_of_a_backend_without_a_device(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Deviceless(registry.backend_class("onnxruntime")):  # type: ignore[misc]
-        @classmethod
-        def probe(cls) -> BackendInfo:
-            return BackendInfo("1.2.3", ())
+        declaration = Declaration(probe=lambda: BackendInfo("1.2.3", ()))
 
     monkeypatch.setattr("infersdk.commands.doctor.backend_class", lambda name: Deviceless)
     monkeypatch.setenv("COLUMNS", "200")
@@ -271,19 +186,19 @@ def test_what_the_output_cannot_spell_is_no_failure(tmp_path: Path) -> None:
     image.write_bytes(IMAGE.read_bytes())
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
 
-    def detect(*more: str) -> bytes:
-        command = [sys.executable, "-P", "-m", "infersdk", "detect", *MODEL, image, *more]
+    def predict(*more: str) -> bytes:
+        command = [sys.executable, "-P", "-m", "infersdk", "predict", *MODEL, image, *more]
         return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
 
-    assert b"Zahlen \\xfc \\u65e5.jpg" in detect()
-    assert json.loads(detect("--json"))[0]["image"] == str(image)
+    assert b"Zahlen \\xfc \\u65e5.jpg" in predict()
+    assert json.loads(predict("--json"))[0]["image"] == str(image)
 
 
 def test_a_pipe_has_no_edge(tmp_path: Path) -> None:
     """What is not shown on a terminal is neither broken nor cut at 80 columns."""
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
     target = tmp_path / ("long " * 20) / "annotated.png"
-    command = [sys.executable, "-P", "-m", "infersdk", "detect", *MODEL, IMAGE, "-o", target]
+    command = [sys.executable, "-P", "-m", "infersdk", "predict", *MODEL, IMAGE, "-o", target]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, encoding="utf-8")
     assert str(target) in done.stdout
 
@@ -293,23 +208,12 @@ def test_brackets_in_names_are_no_markup(tmp_path: Path, capsys: pytest.CaptureF
     image.parent.mkdir()
     image.write_bytes(IMAGE.read_bytes())
     names.write_text("\n".join(f"[bold][/x{number}]" for number in range(10)), "utf-8")
-    assert run("detect", *MODEL, str(image), "--names", str(names), "-o", str(tmp_path / "out[dim][" / "d].png")) == 0
+    assert run("predict", *MODEL, str(image), "--names", str(names), "-o", str(tmp_path / "out[dim][" / "d].png")) == 0
     out = capsys.readouterr().out.replace("\n", "")
     assert "a[red]" in out
     assert "out[dim]" in out
     assert "[bold][/x2]" in out
-    assert run("classify", *CLASSIFY, str(image), "--names", str(names)) == 0
+    assert run("predict", *CLASSIFY, str(image), "--names", str(names)) == 0
     out = capsys.readouterr().out.replace("\n", "")
     assert "a[red]" in out
     assert "[bold][/x" in out
-
-
-@pytest.mark.assets
-def test_a_yolox_of_the_first_release(assets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    models = assets / "models"
-    given = ["--model", models / "yolox_nano.onnx", "--names", models / "coco80.txt", "--type", "yolox"]
-    for legacy in ([], ["--setting", "legacy=true"]):  # its weights tell the release, or it is named
-        assert run("detect", assets / "images" / "bus.jpg", *given, *legacy, "--json") == 0
-        labels = [box["label"] for box in json.loads(capsys.readouterr().out)[0]["detections"]]
-        assert labels[0] == "bus"
-        assert labels.count("person") == 3

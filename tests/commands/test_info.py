@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import zipfile
+from functools import partial
 from pathlib import Path
 
+import command_line
+import numpy as np
 import pytest
+from head_models import head_model
 
 from infersdk import cli
 from infersdk.data import CLASSIFIER, DETECTOR
 
-
-def run(*arguments: object) -> int:
-    return cli.main(["info", *map(str, arguments)])
+run = partial(command_line.run, "info")
 
 
 def test_onnx(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +26,7 @@ def test_onnx(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["inputs"] == [{"name": "images", "dtype": "float32", "shape": ["batch", 3, 320, 320]}]
     assert report["precision"] == "fp32"
     assert report["pixels"] == {}, "it is no classifier"
+    assert report["wrapper"] == "yolov5 (infersdk.models.YOLOv5)"
     assert run(DETECTOR) == 0
     text = capsys.readouterr().out
     assert "images: float32 (batch, 3, 320, 320)" in text
@@ -51,7 +55,8 @@ def test_openvino_ir(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     ov.save_model(ov.Core().read_model(CLASSIFIER), tmp_path / "m.xml", compress_to_fp16=False)
     assert run(tmp_path / "m.xml", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["format"] == "an OpenVINO IR"
+    assert report["format"] == "an OpenVINO IR, read by backend 'openvino'"
+    assert report["types"] == ["classifier"]
     assert report["outputs"][0]["name"] == "logits"
     assert report["precision"] == "fp32 on cpu"
 
@@ -68,10 +73,40 @@ def test_engine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert report["format"] == "a TensorRT-RTX engine"
     assert report["inputs"][0]["shape"] == ["batch", 3, 32, 32]
     assert report["metadata"]["task"] == "classify"
+    assert report["types"] == ["classifier"]
     assert report["profiles"][-1] == "images (1, 3, 32, 32) to (2, 3, 32, 32)"
     engine.with_name("m.engine.json").unlink()
     assert run(engine) == 0
     assert "not found: " in capsys.readouterr().out
+
+
+def test_files_for_several_wrappers_and_for_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    for shape, types, nearly, words in (
+        ((84, 7), ["yolov5", "yolox"], [], "yolov5 or yolox: models.load() runs the model to decide"),
+        (
+            (1, 64, 64),
+            [],
+            ["segmentation", "depth", "background-removal"],
+            "segmentation, but its output is one map of numbers",
+        ),
+        ((3, 4, 5, 6), [], [], "none: it looks like no model that a wrapper here knows: output0"),
+    ):
+        path = head_model(tmp_path / "m.onnx", [np.zeros(shape, np.float32)], {})
+        assert run(path, "--json") == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["types"], list(report["nearly"])) == (types, nearly)
+        assert run(path) == 0
+        assert words in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.assets
+def test_a_file_that_openvino_alone_reads(capsys: pytest.CaptureFixture[str], assets: Path) -> None:
+    pytest.importorskip("openvino")
+    if importlib.util.find_spec("tensorflow") is not None:
+        pytest.skip("TensorFlow is installed, and converts it")
+    assert run(assets / "models" / "face_landmark.tflite", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "a TensorFlow Lite model, read by backend 'openvino'"
 
 
 def test_other_files_say_what_helps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -79,8 +114,8 @@ def test_other_files_say_what_helps(capsys: pytest.CaptureFixture[str], tmp_path
         archive.writestr("m/data.pkl", b"")
     (tmp_path / "m.tflite").write_bytes(b"\x1c\0\0\0TFL3" + bytes(64))
     (tmp_path / "m.onnx").write_bytes(b"no model")
-    for name, words in (("m.pt", "checkpoint"), ("m.tflite", "TensorFlow Lite"), ("m.onnx", "m.onnx")):
-        assert run(tmp_path / name) in (2, 3), "3: TensorFlow, which would convert it, is not installed"
+    for name, words in (("m.pt", "checkpoint"), ("m.tflite", "m.tflite"), ("m.onnx", "m.onnx")):
+        assert run(tmp_path / name) in (2, 3), "3: TensorFlow and OpenVINO, which read it, are not installed"
         assert words in capsys.readouterr().err
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
-
-from infersdk import cli
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
@@ -19,13 +19,7 @@ def model(tmp_path: Path) -> Path:
     return small_network(tmp_path / "m[1].onnx")
 
 
-def run(*arguments: str | Path) -> int:
-    try:
-        return cli.main(["layers", *map(str, arguments)])
-    except SystemExit as stop:
-        return int(stop.code or 0)
-
-
+run = partial(command_line.run, "layers")
 QUICK = ("--runs", "2", "--warm-up", "1")
 
 
@@ -83,7 +77,7 @@ def test_layers_of_a_build(model: Path, capsys: pytest.CaptureFixture[str]) -> N
     [
         (["--backend", "nothing"], 3, "no backend 'nothing'"),
         (["--backend", "openvino,openvino"], 2, "each target once"),
-        (["--runs", "0"], 2, "runs is a whole number from 1, not 0"),
+        (["--runs", "0"], 2, "runs must be at least 1, not 0"),
         (["--option", "streams=2"], 2, "no option 'streams'"),
         (["--shape", "z=1,2"], 2, "'z'"),
         (["--compute-capability", "8.9"], 2, "cannot list layers"),

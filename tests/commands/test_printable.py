@@ -38,26 +38,26 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-@pytest.mark.parametrize("command", ["detect", "info"])
+@pytest.mark.parametrize("command", ["predict", "info"])
 def test_names_of_a_model(command: str, form: list[str], model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     image = model.with_name(f"{EVIL}.png")
     shutil.copy(IMAGE, image)
-    given = [command, str(image), "--model", str(model)] if command == "detect" else [command, str(model)]
+    given = [command, str(image), "--model", str(model)] if command == "predict" else [command, str(model)]
     assert cli.main([*given, *form]) == 0
     captured = capfd.readouterr()
     assert not CONTROLS.findall(captured.out + captured.err)
     assert r"\u001b]" in captured.out
     if form:
         data = json.loads(captured.out)
-        assert data[0]["image"] == str(image) if command == "detect" else data["metadata"][f"note{EVIL}"] == EVIL
+        assert data[0]["image"] == str(image) if command == "predict" else data["metadata"][f"note{EVIL}"] == EVIL
 
 
 def test_errors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / f"{EVIL}.onnx"
     broken.write_bytes(b"none")
-    assert cli.main(["detect", str(IMAGE), "--model", str(broken)]) == 2
-    assert cli.main(["detect", f"--{EVIL}", str(IMAGE)]) == 2
-    assert cli.main(["classify", f"{EVIL}.png", "--model", str(CLASSIFIER)]) == 2
+    assert cli.main(["predict", str(IMAGE), "--model", str(broken)]) == 2
+    assert cli.main(["predict", f"--{EVIL}", str(IMAGE)]) == 2
+    assert cli.main(["predict", f"{EVIL}.png", "--model", str(CLASSIFIER)]) == 2
     captured = capfd.readouterr()
     assert not CONTROLS.findall(captured.out + captured.err)
 

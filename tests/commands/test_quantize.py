@@ -8,14 +8,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pytest
 from PIL import Image
 from raw_head_models import yolov5_model
 
-from infersdk import cli, quant
+from infersdk import quant
 from infersdk.commands.quantize import _keep
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.models import Classifier
@@ -37,11 +39,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(*arguments: str | Path | int | float) -> int:
-    try:
-        return cli.main(["quantize", *(str(a) for a in arguments)])
-    except SystemExit as stop:
-        return int(stop.code or 0)
+run = partial(command_line.run, "quantize")
 
 
 def test_a_detector(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,10 +87,10 @@ def test_what_is_compared_is_what_load_runs(tmp_path: Path, backend: str, capsys
     assert report["speed"]["fp32_ms"] > 0
     assert run(*command) == 0
     assert "boxes are decoded natively, as models.load() loads both files" in capsys.readouterr().out
-    assert run(*command, "--json", "--setting", "decode_head=graph") == 0
+    assert run(*command, "--json", "--decode-head", "graph") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["decode_head"] == {"fp32": "graph", "int8": "graph"}
-    assert run(*command, "--setting", "decode_head=graph") == 0
+    assert run(*command, "--decode-head", "graph") == 0
     assert "decoded natively" not in capsys.readouterr().out
 
 
@@ -206,11 +204,11 @@ def test_layers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "--data names the images"),
         (["--data", "no/such/folder"], "no data at"),
         (["--data", "{empty}"], "no images in"),
-        (["--data", "{images}", "--limit", "3"], "3 samples are too few"),
+        (["--data", "{images}", "--limit", "3"], "at least 8 samples, not 3"),
         (["--data", "{images}", "--limit", "0"], "--limit"),
         (["--data", "{images}", "--exclude", "nonesuch"], "no node 'nonesuch'"),
         (["--data", "{images}", "--method", "percentile", "--percentile", "101"], "percentile"),
-        (["--data", "{blank}"], "0 throughout"),
+        (["--data", "{blank}"], "all values of activation"),
     ],
 )
 def test_wrong_use(

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import run
 from PIL import Image
 from web import content, served
 
-from infersdk.cli import main
 from infersdk.commands.sources import Source, drawn_paths, find_sources
-from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
+from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ConfigError, ImageError
 
 pytest.importorskip("onnxruntime")
 
-DETECT = ["detect", "--model", str(DETECTOR)]
+PREDICT = ["predict", "--model", str(DETECTOR)]
 
 
 @pytest.fixture
@@ -41,7 +41,6 @@ def names(*given: str, **more: bool) -> list[str]:
 
 def test_folders(tree: Path) -> None:
     assert names(".") == ["a.png", "b.jpg", "film.mp4"]
-    assert names(".", videos=False) == ["a.png", "b.jpg"]
     found = find_sources([str(tree)], recursive=True)
     assert [str(source.below) for source in found] == ["a.png", "b.jpg", "film.mp4", "inner/c.jpg", "inner/deep/d.jpg"]
     assert [source.is_video for source in found] == [False, False, True, False, False]
@@ -69,8 +68,6 @@ def test_streams_and_cameras() -> None:
     assert [(s.is_video, s.is_live, str(s.below)) for s in found] == [
         (True, True, "rtsp_host_a_b.mp4"), (True, True, "dev_video0.mp4"),
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match="'/dev/video0' is a video; this command takes images"):
-        find_sources(["/dev/video0"], videos=False)
 
 
 @pytest.fixture(scope="module")
@@ -137,31 +134,25 @@ def test_nothing_is_overwritten(tree: Path) -> None:
 # ---- the commands ----
 
 
-def run(*arguments: str | Path) -> int:
-    return main([str(a) for a in arguments])
-
-
-def test_detect_in_a_folder(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_in_a_folder(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tree / "film.mp4").unlink()
-    assert run(*DETECT, ".", "--recursive", "-o", "out", "--json") == 0
+    assert run(*PREDICT, ".", "--recursive", "-o", "out", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["image"] for row in rows] == ["a.png", "b.jpg", "inner/c.jpg", "inner/deep/d.jpg"]
     for row in rows:
         assert Image.open(row["output"]).size == tuple(row["size"])
-    assert run(*DETECT, "*.png", "--json") == 0
-    assert json.loads(capsys.readouterr().out)[0]["detections"] == rows[0]["detections"]
-    assert run(*DETECT, "empty") == 2
-    assert run("classify", "--model", CLASSIFIER, ".", "--json") == 0
-    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert run(*PREDICT, "*.png", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["results"] == rows[0]["results"]
+    assert run(*PREDICT, "empty") == 2
 
 
-def test_detect_at_an_address(server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(*DETECT, f"{server}/img", IMAGE, "--json", "-o", tmp_path) == 0
+def test_predict_at_an_address(server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(*PREDICT, f"{server}/img", IMAGE, "--json", "-o", tmp_path) == 0
     web, file = json.loads(capsys.readouterr().out)
     assert web["image"] == f"{server}/img"
-    assert web["detections"] == file["detections"]
+    assert web["results"] == file["results"]
     assert Image.open(tmp_path / "img.png").size == Image.open(IMAGE).size
-    assert run(*DETECT, f"{server}/page") == 2
+    assert run(*PREDICT, f"{server}/page") == 2
     assert "neither an image nor a video" in capsys.readouterr().err
 
 
@@ -180,49 +171,46 @@ REPORTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", [DETECT, ["classify", "--model", str(CLASSIFIER)]])
-def test_images_that_cannot_be_read_are_skipped(
-    command: list[str], damaged: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*command, ".", "--json") == 1
+def test_images_that_cannot_be_read_are_skipped(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*PREDICT, ".", "--json") == 1
     captured = capsys.readouterr()
     rows = json.loads(captured.out)
     assert [row["image"] for row in rows] == ["a.png", "b.jpg", "c.png"]
     assert ["error" in row for row in rows] == [True, False, True]
     for line, words in zip(captured.err.splitlines(), REPORTED, strict=True):
         assert re.fullmatch(words, line)
-    assert run(*command, ".") == 1
+    assert run(*PREDICT, ".") == 1
     captured = capsys.readouterr()
     assert "b.jpg" in captured.out
     assert len(captured.err.splitlines()) == 3
 
 
 def test_drawings_go_on_behind_an_image_that_cannot_be_read(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*DETECT, ".", "-o", "out", "--json-lines", "rows.json") == 1
+    assert run(*PREDICT, ".", "-o", "out", "--json-lines", "rows.json") == 1
     assert [path.name for path in Path("out").iterdir()] == ["b.jpg"]
     rows = [json.loads(line) for line in Path("rows.json").read_text().splitlines()]
     assert ["error" in row for row in rows] == [True, False, True]
 
 
 def test_no_image_that_can_be_read_is_wrong_input(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*DETECT, "a.png", "c.png", "--json") == 2
+    assert run(*PREDICT, "a.png", "c.png", "--json") == 2
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)) == 2
     assert captured.err.splitlines()[-1] == "infersdk: 2 of 2 sources could not be read, and were skipped"
-    assert run(*DETECT, "a.png") == 2
+    assert run(*PREDICT, "a.png") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "'a.png': cannot be decoded" in line
 
 
 def test_an_address_and_a_missing_file_are_skipped_too(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*DETECT, f"{server}/page", "none.jpg", IMAGE, "--json") == 1
+    assert run(*PREDICT, f"{server}/page", "none.jpg", IMAGE, "--json") == 1
     captured = capsys.readouterr()
     assert ["error" in row for row in json.loads(captured.out)] == [True, True, False]
     assert "neither an image nor a video" in captured.err
     assert "no image at 'none.jpg'" in captured.err
 
 
-def test_detect_at_an_address_of_a_video(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_at_an_address_of_a_video(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("av")
     from infersdk.video import VideoWriter
 
@@ -230,7 +218,7 @@ def test_detect_at_an_address_of_a_video(tmp_path: Path, capsys: pytest.CaptureF
         for _ in range(3):
             writer.write(Image.open(IMAGE).convert("RGB"))
     with served({"/film": content((tmp_path / "in.mp4").read_bytes(), "video/mp4")}) as address:
-        assert run(*DETECT, f"{address}/film", "--json", "--classes", "three") == 0
+        assert run(*PREDICT, f"{address}/film", "--json", "--classes", "three") == 0
     *rows, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert summary["summary"]["frames"] == len(rows) == 3
-    assert {box["label"] for row in rows for box in row["detections"]} <= {"three"}
+    assert {box["label"] for row in rows for box in row["results"]} <= {"three"}

@@ -5,30 +5,32 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from custom_operators import DOMAIN, Everything, HardSwish, HardSwishInC, node, save_model, swish, swish_model
+from custom_operators import (
+    Everything,
+    HardSwish,
+    HardSwishInC,
+    choice_of,
+    node,
+    save_model,
+    swish,
+    swish_model,
+)
+from waiting import together
 
 import infersdk
-from infersdk.cache import Cache
+from infersdk.core.cache import Cache
 from infersdk.errors import CustomKernelError
 
 pytest.importorskip("onnx")
 
-BACKENDS = ["onnxruntime", "openvino"]
 OPERATORS = [HardSwish, HardSwishInC]
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip(request.param)
-    return str(request.param)
 
 
 def batch(rows: int, dtype: str = "float32", seed: int = 0) -> Any:
@@ -75,36 +77,16 @@ def test_two_models_clones_and_threads(tmp_path: Path, backend: str) -> None:
     """Two sessions of one operator with other attributes, a clone for each thread, all at the same time."""
     quarter = infersdk.load(swish_model(tmp_path / "a.onnx", alpha=0.25), backend, custom_ops=[HardSwish])
     half = infersdk.load(swish_model(tmp_path / "b.onnx", HardSwishInC, alpha=0.5), backend, custom_ops=[HardSwishInC])
-    wrong: list[Any] = []
 
     def work(infer: Any, alpha: float, seed: int) -> None:
         x = batch(2 + seed, seed=seed)
         for _ in range(50):
-            if not np.allclose(infer(x)["y"], swish(x, alpha), atol=1e-6):
-                wrong.append((alpha, seed))
+            np.testing.assert_allclose(infer(x)["y"], swish(x, alpha), atol=1e-6)
 
     clones = [(model.clone(), alpha, seed) for seed, (model, alpha) in enumerate([(quarter, 0.25), (half, 0.5)] * 2)]
-    threads = [threading.Thread(target=work, args=clone) for clone in clones]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work, clones)
     for infer in (quarter, half, *(clone for clone, _, _ in clones)):
         infer.close()
-    assert not wrong
-
-
-def test_a_kernel_may_be_called_for_long(tmp_path: Path, backend: str) -> None:
-    """Nothing grows: neither nodes that are gone, nor what Python keeps of them."""
-    from infersdk.custom_ops.native import _halves
-
-    path = swish_model(tmp_path / "m.onnx")
-    before = len(_halves)
-    for _ in range(5):
-        with infersdk.load(path, backend, custom_ops=[HardSwish]) as infer:
-            infer(batch(2))
-    del infer
-    assert len(_halves) <= before + 1
 
 
 def test_in_a_pipeline(tmp_path: Path, backend: str) -> None:
@@ -188,13 +170,8 @@ def test_a_second_process_finds_the_compiled_kernel(tmp_path: Path, backend: str
 
 def test_nested_graphs(tmp_path: Path) -> None:
     """A custom operator in the branch of an If."""
-    from onnx import TensorProto, helper
-
     pytest.importorskip("onnxruntime")
-    out = [helper.make_tensor_value_info("b", TensorProto.FLOAT, ["n", 8])]
-    then = helper.make_graph([node(HardSwish, ["x"], ["b"], "inner")], "then", [], out)
-    other = helper.make_graph([helper.make_node("Neg", ["x"], ["b"])], "else", [], out)
-    choice = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    choice = choice_of([node(HardSwish, ["x"], ["b"], "inner")])
     path = save_model(
         tmp_path / "m.onnx", [choice], {"x": ("float32", ["n", 8]), "c": ("bool", [])}, {"y": ("float32", ["n", 8])}
     )
@@ -203,18 +180,6 @@ def test_nested_graphs(tmp_path: Path) -> None:
         got = infer({"x": x, "c": np.array(True)})["y"]
         np.testing.assert_allclose(got, x * np.clip(x / 6 + 0.5, 0, 1), atol=1e-6)
         np.testing.assert_array_equal(infer({"x": x, "c": np.array(False)})["y"], -x)
-
-
-def test_the_domain_is_found_without_reading_the_graph(tmp_path: Path) -> None:
-    from infersdk.graph.domains import foreign_domains, model_domains
-
-    path = swish_model(tmp_path / "m.onnx")
-    assert model_domains(path) == {"", DOMAIN}
-    assert foreign_domains(path) == {DOMAIN}
-    (tmp_path / "no.onnx").write_bytes(b"\xff" * 100)
-    assert model_domains(tmp_path / "no.onnx") == set()
-    (tmp_path / "cut.onnx").write_bytes(path.read_bytes()[:50])
-    assert model_domains(tmp_path / "cut.onnx") == set()
 
 
 @pytest.mark.parametrize("is_output", [False, True])

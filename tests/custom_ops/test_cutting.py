@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from custom_operators import Everything, HardSwish, HardSwishInC, node, save_model, swish, swish_model
+from custom_operators import Everything, HardSwish, HardSwishInC, choice_of, node, save_model, swish, swish_model
 from onnx_models import node as plain
+from waiting import together
 
 import infersdk
 from infersdk import Tensor
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 onnx = pytest.importorskip("onnx")
 
 OPS = [HardSwish, HardSwishInC, Everything]
-
-
-@pytest.fixture(params=["onnxruntime", "openvino"])
-def backend(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip(request.param)
-    return str(request.param)
 
 
 def load(path: Path, backend: str = "onnxruntime", **options: Any) -> Any:
@@ -81,7 +75,7 @@ def random_model(path: Path, rng: np.random.Generator) -> Path:
     return save_model(path, made, inputs, outputs, initializer=weights)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_any_graph_gives_what_it_gives_whole(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     path = random_model(tmp_path / "m.onnx", rng)
@@ -97,7 +91,6 @@ def test_any_graph_gives_what_it_gives_whole(tmp_path: Path, seed: int) -> None:
             assert cut(x).keys() == want.keys()
             for name, array in cut(x).items():
                 np.testing.assert_allclose(array, want[name], atol=1e-6)
-        assert cut is not None
         cut.close()
 
 
@@ -105,16 +98,12 @@ def test_a_branch_goes_around_the_cut(tmp_path: Path, backend: str) -> None:
     path = save_model(
         tmp_path / "m.onnx",
         [
-            plain("Relu", "x", "a"),
-            plain("Neg", "a", "around"),
-            node(HardSwish, ["a"], ["b"], "one"),
-            node(HardSwishInC, ["around"], ["c"], "two"),
-            plain("Add", "b c", "d"),
-            plain("Add", "d around", "y"),
+            plain("Relu", "x", "a"), plain("Neg", "a", "around"), node(HardSwish, ["a"], ["b"], "one"),
+            node(HardSwishInC, ["around"], ["c"], "two"), plain("Add", "b c", "d"), plain("Add", "d around", "y"),
         ],
         {"x": ("float32", ["n", 8])},
         {"y": ("float32", ["n", 8]), "b": ("float32", ["n", 8])},
-    )
+    )  # fmt: skip
     with load(path, backend) as infer:
         assert steps(infer) == ["2", "one", "two", "2"]
         assert infer.plan.segments[1].inputs == ("around", "b", "c")
@@ -125,20 +114,12 @@ def test_a_branch_goes_around_the_cut(tmp_path: Path, backend: str) -> None:
         np.testing.assert_allclose(got["b"], one, atol=1e-6)
         np.testing.assert_allclose(got["y"], one + two - a, atol=1e-6)
         assert infer.describe() == (
-            f"m.onnx is cut at 2 custom nodes into 2 segments on {backend}, cpu:\n"
+            f"m.onnx is divided at 2 custom nodes into 2 segments on {backend}, cpu:\n"
             f"  segment 0 on {backend}, 2 nodes: x -> a, around\n"
             "  kernel of tests.custom::HardSwish, node one: a -> b\n"
             "  kernel of tests.custom::HardSwishInC, node two: around -> c\n"
             f"  segment 1 on {backend}, 2 nodes: around, b, c -> y"
         )
-
-
-def test_custom_nodes_one_after_another_need_no_segment_between(tmp_path: Path) -> None:
-    nodes = [node(HardSwish, ["x"], ["a"], "one"), node(HardSwish, ["a"], ["b"], "two"), plain("Relu", "b", "y")]
-    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n"])}, {"y": ("float32", ["n"])})
-    with load(path) as infer:
-        assert steps(infer) == ["one", "two", "1"]
-        np.testing.assert_allclose(infer(np.full(3, 9, "float32"))["y"], np.full(3, 9))
 
 
 def test_nothing_but_a_custom_node(tmp_path: Path, backend: str) -> None:
@@ -169,13 +150,9 @@ def test_what_is_handed_through(tmp_path: Path) -> None:
 def test_sizes_are_worked_out_where_they_are_needed(tmp_path: Path) -> None:
     """No size goes over a cut: runtimes that need shapes when they build could not take it."""
     nodes = [
-        plain("Shape", "x", "s"),
-        plain("Relu", "x", "a"),
-        node(HardSwish, ["a"], ["b"], "one"),
-        plain("Constant", "", "m", value_ints=[-1]),
-        plain("Reshape", "b m", "flat"),
-        plain("Reshape", "flat s", "y"),
-    ]
+        plain("Shape", "x", "s"), plain("Relu", "x", "a"), node(HardSwish, ["a"], ["b"], "one"),
+        plain("Constant", "", "m", value_ints=[-1]), plain("Reshape", "b m", "flat"), plain("Reshape", "flat s", "y"),
+    ]  # fmt: skip
     path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n", 8])}, {"y": ("float32", ["n", 8])})
     with load(path) as infer:
         assert steps(infer) == ["1", "one", "4"]
@@ -209,32 +186,19 @@ def test_functions_of_the_model_are_put_in_place(tmp_path: Path) -> None:
 
 
 def test_within_a_branch_it_cannot_be_cut(tmp_path: Path) -> None:
-    from onnx import TensorProto, helper
-
-    out = [helper.make_tensor_value_info("b", TensorProto.FLOAT, ["n"])]
-    then = helper.make_graph([node(HardSwish, ["x"], ["b"], "inner")], "then", [], out)
-    other = helper.make_graph([helper.make_node("Neg", ["x"], ["b"])], "else", [], out)
-    choice = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    choice = choice_of([node(HardSwish, ["x"], ["b"], "inner")])
     path = save_model(
         tmp_path / "m.onnx", [choice], {"x": ("float32", ["n"]), "c": ("bool", [])}, {"y": ("float32", ["n"])}
     )
-    with pytest.raises(
-        CustomOpError, match="node 'inner': it lies in a graph within the graph .* cannot be cut; use a"
-    ):
+    with pytest.raises(CustomOpError, match="node 'inner': it is in a subgraph .* cannot be divided; use a"):
         load(path)
 
 
 def test_a_branch_that_takes_values_from_outside(tmp_path: Path) -> None:
     """The graph within an If uses a value that a kernel makes."""
-    from onnx import TensorProto, helper
-
-    out = [helper.make_tensor_value_info("r", TensorProto.FLOAT, ["n"])]
-    then = helper.make_graph([helper.make_node("Relu", ["b"], ["r"])], "then", [], out)
-    other = helper.make_graph([helper.make_node("Neg", ["x"], ["r"])], "else", [], out)
-    choice = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
     path = save_model(
         tmp_path / "m.onnx",
-        [node(HardSwish, ["x"], ["b"], "one"), choice],
+        [node(HardSwish, ["x"], ["made"], "one"), choice_of([plain("Relu", "made", "b")])],
         {"x": ("float32", ["n"]), "c": ("bool", [])},
         {"y": ("float32", ["n"])},
     )
@@ -247,24 +211,17 @@ def test_a_branch_that_takes_values_from_outside(tmp_path: Path) -> None:
 
 def test_clones_threads_and_the_users_own_tensors(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx", HardSwishInC)
-    wrong = []
 
     def work(infer: Any, seed: int) -> None:
         x = np.random.default_rng(seed).standard_normal((seed + 1, 8), dtype="float32")
         for _ in range(30):
-            if not np.allclose(infer(x)["y"], swish(x), atol=1e-6):
-                wrong.append(seed)
+            np.testing.assert_allclose(infer(x)["y"], swish(x), atol=1e-6)
 
     with load(path, backend, max_batch=4) as infer:
         clones = [infer.clone() for _ in range(3)]
-        threads = [threading.Thread(target=work, args=(clone, seed)) for seed, clone in enumerate(clones)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, zip(clones, range(3), strict=True))
         for clone in clones:
             clone.close()
-        assert not wrong
         x, y = np.full((4, 8), 9, "float32"), np.zeros((4, 8), "float32")
         infer.bind("x", Tensor.wrap(x))
         infer.bind("y", Tensor.wrap(y))

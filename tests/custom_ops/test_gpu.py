@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from boxes_in_models import check_rows, decoded, detector, head_output
 from custom_operators import C_SOURCE, DOMAIN, HardSwish, node, save_model, swish, swish_model
+from waiting import together
 
 import infersdk
 from infersdk.custom_ops import CFunction, CSource, CudaSource, CustomOp, Launch
@@ -105,7 +105,10 @@ BACKENDS = [("onnxruntime", {}), ("onnxruntime", {"cut_custom_ops": True}), ("te
 def how(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     pytest.importorskip({"onnxruntime": "onnxruntime", "tensorrt-rtx": "tensorrt_rtx_bindings"}[request.param[0]])
     backend, options = request.param
-    if backend == "onnxruntime" and "cuda" not in infersdk.registry.backend_class(backend).probe().devices:
+    if (
+        backend == "onnxruntime"
+        and "cuda" not in infersdk.loading.registry.backend_class(backend).declaration.probe().devices
+    ):
         pytest.skip("this ONNX Runtime has no CUDA provider")
     return backend, dict(options)
 
@@ -142,23 +145,16 @@ def test_float16(tmp_path: Path, how: tuple[str, dict[str, Any]]) -> None:
 def test_clones_in_threads(tmp_path: Path, how: tuple[str, dict[str, Any]]) -> None:
     backend, options = how
     path = swish_model(tmp_path / "m.onnx", OnGpu)
-    wrong = []
 
     def work(infer: Any, seed: int) -> None:
         for _ in range(50):
-            if not np.allclose(infer(batch(4, seed))["y"], swish(batch(4, seed)), atol=1e-5):
-                wrong.append(seed)
+            np.testing.assert_allclose(infer(batch(4, seed))["y"], swish(batch(4, seed)), atol=1e-5)
 
     with infersdk.load(path, backend, device="cuda:0", max_batch=8, custom_ops=[OnGpu], **options) as infer:
         clones = [infer.clone() for _ in range(4)]
-        threads = [threading.Thread(target=work, args=pair) for pair in zip(clones, range(4), strict=True)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, zip(clones, range(4), strict=True))
         for clone in clones:
             clone.close()
-    assert not wrong
 
 
 def test_branches_around_several_nodes(tmp_path: Path, how: tuple[str, dict[str, Any]]) -> None:

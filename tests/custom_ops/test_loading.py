@@ -19,12 +19,6 @@ pytest.importorskip("onnx")
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.fixture(params=["onnxruntime", "openvino"])
-def backend(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip(request.param)
-    return str(request.param)
-
-
 X = np.linspace(-4, 4, 16, dtype="float32").reshape(2, 8)
 
 
@@ -53,30 +47,10 @@ def test_declared_twice(tmp_path: Path, backend: str) -> None:
         infersdk.load(path, backend, custom_ops=[HardSwish, HardSwish])
 
 
-@pytest.mark.parametrize("given", [HardSwish, "HardSwish", 3])
+@pytest.mark.parametrize("given", [HardSwish, "HardSwish", 3, [HardSwish()], [int]])
 def test_no_list_of_classes(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(CustomOpError, match="it is a list of classes"):
+    with pytest.raises(CustomOpError, match="use a list of classes|custom_ops has .* use classes that derive from"):
         infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=given)
-
-
-def test_no_operator(tmp_path: Path) -> None:
-    for given in (HardSwish(), int):
-        with pytest.raises(CustomOpError, match="custom_ops has .* it takes classes that derive from"):
-            infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=[given])  # type: ignore[list-item]
-
-
-def test_an_attribute_of_the_wrong_type(tmp_path: Path, backend: str) -> None:
-    path = save_model(
-        tmp_path / "m.onnx",
-        [node(HardSwish, ["x"], ["y"], "swish", alpha="big")],
-        {"x": ("float32", ["b"])},
-        {"y": ("float32", ["b"])},
-    )
-    with pytest.raises(
-        CustomOpError,
-        match="operator tests.custom::HardSwish, node 'swish': attribute 'alpha' is 'big', of type str; it ",
-    ):
-        infersdk.load(path, backend, custom_ops=[HardSwish])
 
 
 def test_an_attribute_that_it_has_not(tmp_path: Path, backend: str) -> None:
@@ -137,7 +111,7 @@ def test_a_type_that_it_does_not_take(tmp_path: Path, backend: str) -> None:
     ("function", "message"),
     [
         (CFunction("/no/such/lib.so", "f"), "its library '/no/such/lib.so' cannot be loaded"),
-        (CSource(C_SOURCE, "nonesuch"), "its source has no function 'nonesuch'; declare it int32_t nonesuch"),
+        (CSource(C_SOURCE, "nonesuch"), "its source has no function 'nonesuch'; declare it as int32_t nonesuch"),
         (CSource("int f(;", "f"), "does not compile its kernel:.*error"),
         (CSource(Path("/no/such/file.c"), "f"), "cannot read the source '/no/such/file.c': No such file"),
     ],
@@ -164,7 +138,7 @@ def test_a_kernel_that_raises(tmp_path: Path, backend: str) -> None:
         with pytest.raises(
             CustomKernelError,
             match=r"operator tests.custom::HardSwish, node swish: its CPU kernel raises ZeroDivisionError: by nought; "
-            r"it was given x float32 \(2, 8\), y float32 \(2, 8\)",
+            r"its arguments are x float32 \(2, 8\), y float32 \(2, 8\)",
         ) as caught:
             infer(X)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -184,9 +158,9 @@ def test_a_kernel_in_c_that_fails(tmp_path: Path, backend: str) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"cpu": lambda self, x, y: x + 1}, r"returns a ndarray; a kernel fills its outputs in place, y\[:\] = ..."),
+        ({"cpu": lambda self, x, y: x + 1}, r"returns a ndarray; a kernel must fill its outputs .*, y\[:\] = ..."),
         ({"cpu": lambda self, x, y: x.__setitem__(0, 1)}, "ValueError: assignment destination is read-only"),
-        ({"shape": lambda self, x: (x[0], x[1] + 1)}, r"could not broadcast .* y float32 \(2, 9\), the outputs"),
+        ({"shape": lambda self, x: (x[0], x[1] + 1)}, r"could not broadcast .* y float32 \(2, 9\), with outputs"),
         ({"shape": lambda self, x: (x[0], x[1] - 9)}, r"shape\(\) gives output 0 the size -1 in dimension 1"),
         ({"shape": lambda self, x: (x[0] // (x[1] - 8), 8)}, r"shape\(\) divides 2 by 0"),
     ],
@@ -245,7 +219,7 @@ def test_an_installed_package_that_fails(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime")
     installed(monkeypatch, 3)
-    with pytest.raises(CustomOpError, match="entry point 'mine' of package the-package has 3; it takes classes"):
+    with pytest.raises(CustomOpError, match="entry point 'mine' of package the-package has 3; use classes"):
         infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime")
 
 

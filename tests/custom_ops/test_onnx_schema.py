@@ -73,18 +73,6 @@ def test_attributes_and_computed_sizes(tmp_path: Path, register: Callable[..., N
     assert width not in (15, "w")  # unknown, by whatever name ONNX gives that
 
 
-def test_the_checker_finds_a_missing_attribute(tmp_path: Path, register: Callable[..., None]) -> None:
-    register(Everything)
-    path = save_model(
-        tmp_path / "m.onnx",
-        [node(Everything, ["x", "i"], ["y", "n"])],
-        {"x": ("float32", ["b", 5]), "i": ("int64", ["n"])},
-        {"y": ("float32", ["b", 5]), "n": ("int32", ["n"])},
-    )
-    with pytest.raises(onnx.checker.ValidationError, match="Required attribute 'whole' is missing"):
-        onnx.checker.check_model(onnx.load(path))
-
-
 def test_a_broken_requirement_shows_in_shape_inference(tmp_path: Path, register: Callable[..., None]) -> None:
     class Pair(CustomOp):
         domain = DOMAIN
@@ -116,20 +104,3 @@ def test_declared_anew_it_replaces_the_earlier_one(register: Callable[..., None]
     for text in ("first", "second"):
         register(declare(text))
         assert onnx.defs.get_schema("Anew", 1, DOMAIN).doc == text
-
-
-def test_known_for_a_while() -> None:
-    from infersdk.custom_ops.onnx_schema import registered
-
-    assert not onnx.defs.has("HardSwish", 1, DOMAIN)
-    with registered(HardSwish):
-        with registered(HardSwish):
-            assert onnx.defs.has("HardSwish", 1, DOMAIN)
-        assert onnx.defs.has("HardSwish", 1, DOMAIN)
-    assert not onnx.defs.has("HardSwish", 1, DOMAIN)
-    custom_ops.register(HardSwish)
-    with registered(HardSwish):
-        pass
-    assert onnx.defs.has("HardSwish", 1, DOMAIN)
-    custom_ops.deregister(HardSwish)
-    assert not onnx.defs.has("HardSwish", 1, DOMAIN)

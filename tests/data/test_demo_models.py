@@ -41,8 +41,6 @@ def demo_data() -> Any:
     """The module that composed the training images."""
     pytest.importorskip("cv2")
     spec = importlib.util.spec_from_file_location("demo_data", TOOLS / "demo_data.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules.setdefault("demo_data", importlib.util.module_from_spec(spec))
     spec.loader.exec_module(module)
     return module

@@ -24,6 +24,11 @@ def code_of_section(title: str) -> str:
     return "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
 
 
+def code_of_text() -> str:
+    page = PAGE.parent / "tasks" / "ocr.md"
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE))
+
+
 def cut(source: Path, target: Path, start: int, count: int) -> None:
     from infersdk.video import VideoReader, VideoWriter
 
@@ -53,7 +58,7 @@ FILES = {
     "yolov8n.onnx": "models/yolov8n.onnx", "osnet.onnx": "models/osnet_x0_25_msmt17.onnx",
     "det.onnx": "ocr/ch_PP-OCRv4_det_infer.onnx", "rec.onnx": "ocr/ch_PP-OCRv4_rec_infer.onnx",
     "cls.onnx": "ocr/ch_ppocr_mobile_v2.0_cls_infer.onnx", "aerial.jpg": "images/zidane.jpg",
-    "street.jpg": "images/bus.jpg", "page.jpg": "ocr/latin.jpg",
+    "street.jpg": "images/bus.jpg", "page.png": "ocr/latin.jpg",
 }  # fmt: skip
 
 
@@ -72,18 +77,19 @@ def folder(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_code_of_images_and_text(folder: Path, assets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {}
     try:
-        for title in ("Large images: tiles", "Two stages", "Text"):
+        for title in ("Large images: tiles", "Two stages"):
             exec(compile(code_of_section(title), "applications.md", "exec"), namespace)
+        exec(compile(code_of_text(), "ocr.md", "exec"), namespace)
         assert "person" in namespace["boxes"].labels
         people = namespace["people"]("street.jpg")
         assert len(people) == 4
         assert all(len(one.vector) == 512 for one in people.columns["vector"])
         truth = json.loads((assets / "ocr" / "truth.json").read_text())["latin.jpg"]
-        assert namespace["page"].text.replace(" ", "") == "\n".join(truth).replace(" ", "")
+        assert namespace["found"].text.replace(" ", "") == "\n".join(truth).replace(" ", "")
         assert len(set(namespace["texts"])) == 1
-        assert (folder / "lines.jpg").stat().st_size > 1000
+        assert (folder / "out.png").stat().st_size > 1000
     finally:
-        for name in ("detector", "people", "reader"):
+        for name in ("detector", "people"):
             if name in namespace:
                 namespace[name].close()
 
@@ -96,7 +102,7 @@ def test_the_configuration(folder: Path) -> None:
         made = {name: opened.enter_context(model) for name, model in models.create(folder / "app.toml").items()}
         assert "person" in made["aerial"]("aerial.jpg").labels
         assert len(made["people"]("street.jpg").columns["vector"]) == 4
-        assert len(made["reader"].submit("page.jpg").result(60)) == 1
+        assert len(made["reader"].submit("page.png").result(60)) == 1
 
 
 def test_each_application_is_drawn() -> None:

@@ -65,6 +65,7 @@ def test_faces_and_landmarks(module: Path, assets: Path, backend: str) -> None:
         assert type(again) is kind
 
 
+@pytest.mark.slow
 def test_it_is_benchmarked(module: Path, assets: Path, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "infersdk", "bench", str(assets / "face" / "yunet_n_dynamic.onnx"),

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from head_models import head_model
 
+from docs import scenes
 from infersdk.models import TYPES, ClassMap
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -25,6 +24,7 @@ PAGES = {
         "person_keypoints.json": "keypoints/person_keypoints.json", "val": "keypoints/val",
     },
     "semantic.md": {
+        "scene.onnx": "",
         "selfie_segmentation.onnx": "models/selfie_segmentation.onnx", "twinlitenet.onnx": "models/twinlitenet.onnx",
         "bus.jpg": "images/bus.jpg", "frame_01.jpg": "driving/frame_01.jpg",
     },
@@ -33,24 +33,9 @@ PAGES = {
         "osnet_x0_25_msmt17.onnx": "models/osnet_x0_25_msmt17.onnx", "yolov8n.onnx": "models/yolov8n.onnx",
         "bus.jpg": "images/bus.jpg", "zidane.jpg": "images/zidane.jpg",
     },
-    "oriented.md": {"yolov8n-obb.onnx": "", "harbour.jpg": "images/bus.jpg"},
-    "queries.md": {"rtdetr.onnx": "", "bus.jpg": "images/bus.jpg"},
 }  # fmt: skip
 #: Images that accuracy is measured on here.
 IMAGES = 4
-
-
-def made_up(path: Path) -> None:
-    """Networks of families that the test data have no model of: the same two boxes for each image."""
-    if path.name == "rtdetr.onnx":
-        logits, boxes = np.full((100, 2), -9.0), np.full((100, 4), 0.2)
-        logits[[3, 50], [0, 1]] = 2.0, 1.0
-        head_model(path, [logits, boxes], {}, names=("logits", "pred_boxes"))
-        return
-    output = np.zeros((4 + 15 + 1, 84))
-    output[[0, 1, 2, 3, 4, 19], 10] = 32, 32, 20, 10, 0.9, 0.5
-    output[[0, 1, 2, 3, 7, 19], 60] = 20, 40, 20, 10, 0.8, 1.5
-    head_model(path, [output], {"task": "obb", "names": str({i: f"class {i}" for i in range(15)})})
 
 
 def code_of(page: str) -> str:
@@ -76,7 +61,7 @@ def test_code_of_a_page(page: str, assets: Path, tmp_path: Path, monkeypatch: py
         pytest.importorskip(module)
     for name, source in PAGES[page].items():
         if not source:
-            made_up(tmp_path / name)
+            scenes.make(name, tmp_path)
         elif name.endswith(".json"):
             (tmp_path / name).write_text(json.dumps(first_images(assets / source)))
         else:

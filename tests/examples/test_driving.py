@@ -22,8 +22,6 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "driving.py"
 def driving() -> Any:
     pytest.importorskip("trackers")
     spec = importlib.util.spec_from_file_location("driving", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

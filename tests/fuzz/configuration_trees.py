@@ -34,21 +34,11 @@ _WORDS = (
         "raise",
     ),
     *(
-        ".",
-        "..",
-        "/",
-        "/dev/zero",
-        "/dev/null",
-        "/dev/stdin",
-        "~",
-        "~nosuch/x",
-        "a\0b",
-        "a\x1b[31m",
-        "\udcff",
+        ".", "..", "/", "/dev/zero", "/dev/null", "/dev/stdin", "~", "~nosuch/x", "a\0b", "a\x1b[31m", "\udcff",
         "ü" * 200,
     ),
     *("x" * 300, "/" + "x/" * 3000, "1", "-1", "1e400", "64MB", "0.5", "null", "[]", "{}", "%s", "{0}", "2", "٣"),
-)
+)  # fmt: skip
 #: None is between the numbers that are refused at once and those that would take all memory.
 _NUMBERS = (
     *(0, 1, 2, 3, -1, 5, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**400, -(2**63), True, False),
@@ -60,15 +50,12 @@ _ODD = (None, b"bytes", (1, 2), {1, 2}, Path("a.onnx"), np.float32(3), np.arange
 @functools.cache
 def files() -> dict[str, str]:
     """A network, a detector, a classifier, class names, and what is none of these, by name."""
-    from onnx import TensorProto, helper, save
+    import onnx_models
 
     from infersdk.data import CLASSIFIER, DETECTOR
 
     folder = Path(tempfile.mkdtemp(prefix="infersdk-fuzz-"))
-    infos = [helper.make_tensor_value_info(side, TensorProto.FLOAT, ["batch", 4]) for side in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", infos[:1], infos[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    save(model, folder / "network.onnx")
+    onnx_models.identity(folder / "network.onnx", ["batch", 4])
     (folder / "names.txt").write_text("\n".join("0123456789"))
     (folder / "damaged.onnx").write_bytes(Path(DETECTOR).read_bytes()[:1000])
     (folder / "folder.onnx").mkdir()
@@ -81,30 +68,22 @@ def fields() -> list[str]:
     """Names of settings: of the server, of pipelines, of backends and of models."""
     import msgspec
 
-    from infersdk.models.loading import TYPES
+    from infersdk.loading.registry import backend_class
+    from infersdk.models.registry import TYPES
     from infersdk.pipeline import PipelineSettings
-    from infersdk.registry import backend_class
     from infersdk.serve.settings import ServerSettings
 
     structs: list[Any] = [ServerSettings, PipelineSettings, *(kind.Settings for kind in TYPES.values())]
-    structs += [backend_class(name).Options for name in ("onnxruntime", "openvino")]
+    structs += [backend_class(name).declaration.options for name in ("onnxruntime", "openvino")]
     own = {field.name for kind in structs for field in msgspec.structs.fields(kind)}
     more = (
         *(
-            "models",
-            "server",
-            "type",
-            "path",
-            "backend",
-            "device",
-            "precision",
-            "max_batch",
-            "while_building",
+            "models", "server", "type", "path", "backend", "device", "precision", "max_batch", "while_building",
             "options",
         ),
         *("pipeline", "versions", "model", "detector", "second", "detection", "recognition", "orientation", "tile"),
         *("overlap", "merge", "column", "margin", "external_data", "convert", "custom_ops", "cut_custom_ops", "names"),
-    )
+    )  # fmt: skip
     return [*sorted(own | set(more)), "", "a.b", "self", "kind", "\0", "x" * 300]
 
 

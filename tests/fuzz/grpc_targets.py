@@ -5,25 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import random
-import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from serve_targets import DEFINED, channel, server
 
 __all__ = ["grpc_requests"]
 
-_SETTINGS = {
-    "http_port": None, "grpc_port": 0, "access_log": False, "max_body": 1 << 20, "max_decompressed": 1 << 20,
-    "shared_memory_prefix": "/infersdk-fuzz-", "max_images": 4,
-}  # fmt: skip
 _PREFIX = "/inference.GRPCInferenceService/"
-#: Statuses that say what is wrong with a request. INTERNAL, UNKNOWN and UNAVAILABLE are findings.
-_DEFINED = {
-    "OK", "INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED",
-    "DEADLINE_EXCEEDED", "ALREADY_EXISTS",
-}  # fmt: skip
 _REGION, _REGION_NBYTES = "region", 4096
 _DATATYPES = ("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP16", "BF16", "FP32",
               "FP64", "BYTES")  # fmt: skip
@@ -42,40 +33,15 @@ _OTHER_NAMES = ("sequence_id", "sequence_start", "sequence_end", "triton_enable_
 
 
 @functools.cache
-def _server() -> Any:
-    """A server of small networks and of a detector, with a region of shared memory."""
-    import onnx
-    from onnx import TensorProto, helper
-
-    from infersdk.data import DETECTOR
-    from infersdk.serve import Server
-
-    folder = Path(tempfile.mkdtemp(prefix="infersdk-fuzz-"))
-    tables: dict[str, Any] = {"detector": {"type": "yolov5", "path": str(DETECTOR)}}
-    for name, kind, shape in (
-        ("numbers", TensorProto.FLOAT, ["batch", 4]), ("text", TensorProto.STRING, ["batch", 4]),
-        ("free", TensorProto.INT64, ["rows", "columns"]), ("flags", TensorProto.BOOL, ["batch", 4]),
-    ):  # fmt: skip
-        infos = [helper.make_tensor_value_info(side, kind, shape) for side in ("x", "y")]
-        graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], name, infos[:1], infos[1:])
-        opsets = [helper.make_opsetid("", 17)]
-        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), folder / f"{name}.onnx")
-        tables[name] = {"type": "network", "path": str(folder / f"{name}.onnx"), "options": {"threads": 1}}
-    server = Server({"models": tables, "server": _SETTINGS}).start()
+def _channel() -> Any:
+    """The channel to the server, which has a region of shared memory."""
     if os.path.isdir("/dev/shm"):
         key = f"/infersdk-fuzz-{uuid.uuid4().hex}"
         path = Path(f"/dev/shm{key}")
         path.write_bytes(bytes(_REGION_NBYTES))
-        server.service.regions.register(_REGION, key, 0, _REGION_NBYTES)
+        server().service.regions.register(_REGION, key, 0, _REGION_NBYTES)
         path.unlink()
-    return server
-
-
-@functools.cache
-def _channel() -> Any:
-    import grpc
-
-    return grpc.insecure_channel(f"127.0.0.1:{_server().grpc_port}")
+    return channel()
 
 
 def grpc_requests(rng: random.Random) -> bool:
@@ -108,7 +74,7 @@ def _call(name: str, message: Any, rng: random.Random) -> str:
     timeout = rng.choice([20, 20, 20, 20, 1e-6, 0.001, 0.05])
     ended = _channel().unary_unary(_PREFIX + name).future(message.SerializeToString(), timeout=timeout)
     code: str = ended.code().name
-    assert code in _DEFINED, f"{name}: {code}: {ended.details()}"
+    assert code in DEFINED, f"{name}: {code}: {ended.details()}"
     assert code != "DEADLINE_EXCEEDED" or timeout < 20 or name == "ModelInfer", f"{name} does not end"
     return code
 

@@ -11,7 +11,7 @@ import random
 import socket
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from mutation import mutate
@@ -258,17 +258,6 @@ _OUTPUT_PARAMETERS = ["binary_data", "classification", *_INPUT_PARAMETERS[1:]]
 
 
 @functools.cache
-def _detector() -> Any:
-    """A server of a detector of images, for as long as the process lives."""
-    from infersdk.data import DETECTOR
-    from infersdk.serve import Server
-
-    models = {"detector": {"type": "yolov5", "path": str(DETECTOR)}}
-    settings = {"http_port": 0, "grpc_port": None, "access_log": False, "shared_memory_prefix": "/infersdk-fuzz-"}
-    return Server({"models": models, "server": settings}).start()
-
-
-@functools.cache
 def _image() -> bytes:
     from infersdk.data import IMAGE
 
@@ -300,14 +289,14 @@ def http_parameters(rng: random.Random) -> bool:
     if rng.random() < 0.3:
         names = rng.sample(_PARAMETERS, rng.choice([1, 1, 2, 3]))
         pairs = [f"{name}={quote(_value(rng).strip(chr(34)))}" for name in names]
-        port, path, body = _detector().http_port, "/predict?" + "&".join(pairs), _image()
+        path, body = "/predict?" + "&".join(pairs), _image()
     else:
-        port, path, body = server().http_port, INFER, _request(rng)
-    status = _ask(port, path, body)
+        path, body = INFER, _request(rng)
+    status = _ask(path, body)
     what = f"{path[:2000]} {body[:1500] if body[:1] == b'{' else b''!r}"
     assert status < 500 or status in (501, 503, 504), f"status {status} for {what}"
     if rng.random() < 0.1:
-        assert (again := _ask(port, *_plain(port))) == 200, f"the next request has status {again} after {what}"
+        assert (again := _ask(*_plain(path))) == 200, f"the next request has status {again} after {what}"
     return status < 400
 
 
@@ -327,17 +316,17 @@ def _request(rng: random.Random) -> bytes:
     return f'{{"inputs": [{one}]{outputs}{parameters}{name}}}'.encode("utf-8", "surrogatepass")
 
 
-def _plain(port: int) -> tuple[str, bytes]:
-    if port == server().http_port:
+def _plain(path: str) -> tuple[str, bytes]:
+    if path == INFER:
         return INFER, b'{"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}'
     return "/predict?deadline=20", _image()
 
 
-def _ask(port: int, path: str, body: bytes) -> int:
+def _ask(path: str, body: bytes) -> int:
     lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", "Connection: close", "", ""]
     for _ in range(3):  # the server closes connections that are not used in time
         answer = b""
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as one:
+        with socket.create_connection(("127.0.0.1", server().http_port), timeout=30) as one:
             try:
                 one.sendall("\r\n".join(lines).encode() + body)
                 while chunk := one.recv(1 << 16):

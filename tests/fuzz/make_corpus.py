@@ -217,11 +217,27 @@ def reports() -> None:
     target.write_text(text + "\n")
 
 
+def bundles() -> None:
+    from infersdk.bundles.manifest import Form, Manifest, Part
+    from infersdk.bundles.packing import write_bundle
+
+    golden = {"reference": "onnxruntime", "values": "values", "parameters": {}, "samples": [], "graphs": []}
+    parts = {"model.onnx": b"model", "values": bytes(16), "golden.json": json.dumps(golden).encode()}
+    manifest = Manifest(
+        format=1, name="model", version="1", licence="", origin="", type="yolov8", settings={"conf": 0.4},
+        classes=["a", "b"], forms=[Form("model.onnx", "fp32")], golden="golden.json",
+        parts={name: Part.of(data) for name, data in parts.items()}, encryption=None, signer=None, created_by="",
+    )  # fmt: skip
+    (CORPUS / "bundles").mkdir(parents=True, exist_ok=True)
+    write_bundle(CORPUS / "bundles" / "plain.infer", manifest, parts)
+
+
 if __name__ == "__main__":
     (CORPUS / "tables").mkdir(parents=True, exist_ok=True)
     images()
     tensors()
     models()
     texts()
+    bundles()
     importers()
     reports()

@@ -23,7 +23,7 @@ from http_targets import http_connections, http_parameters
 from mutation import mutate, mutate_text
 from serve_targets import grpc_messages, http_requests
 
-from infersdk._files import atomic_write
+from infersdk.core.files import atomic_write
 from infersdk.errors import BackendUnavailableError, InferSDKError
 
 __all__ = ["TARGETS", "Target", "entering_runtime"]
@@ -127,8 +127,8 @@ def tensor_files(rng: random.Random) -> bool:
 
 def dlpack_capsules(rng: random.Random) -> bool:
     """Structs of DLPack with any numbers in them, over memory that is there: taken or refused, and given back once."""
-    from infersdk import dlpack
-    from infersdk._lib import ffi
+    from infersdk.core import dlpack
+    from infersdk.core._lib import ffi
 
     returned = []
     nbytes = 4096
@@ -208,11 +208,11 @@ def _load(path: Path) -> None:
 
 def importers(rng: random.Random) -> bool:
     """PNNX graphs with their weights, and Keras files, damaged: what this package reads by itself."""
+    from infersdk.core.model_source import ModelSource
     from infersdk.importers.keras.cleaning import clean_configuration
     from infersdk.importers.keras.files import KerasFile
     from infersdk.importers.pnnx import PnnxGraph
     from infersdk.importers.pnnx.expressions import parse_expression
-    from infersdk.model_source import ModelSource
 
     files = corpus("importers")
     name = rng.choice([name for name in files if not name.endswith(".bin")])
@@ -262,38 +262,10 @@ def _keras_damage(rng: random.Random, data: bytes, at: int) -> bytes:
 
 
 _PNNX_TOKENS = [
-    "(1,3,8,8)f32",
-    "(?,3)f32",
-    "()",
-    "(999999999,999999999)f32",
-    "-1",
-    "0",
-    "2147483647",
-    "None",
-    "True",
-    "same",
-    "reflect",
-    "nn.Conv2d",
-    "Tensor.slice",
-    "torch.cat",
-    "F.interpolate",
-    "pnnx.Expression",
-    "expr=add(@0,@1)",
-    "expr=[@0,None]",
-    "@9",
-    "$x=0",
-    "#0=(1)f32",
-    "@weight=(4,3,3,3)f32",
-    " 1 1 0 1 ",
-    "\n",
-    "=",
-    "(",
-    ")",
-    ",",
-    "99999999999999999999",
-    "nan",
-    "inf",
-    "c64",
+    *("(1,3,8,8)f32", "(?,3)f32", "()", "(999999999,999999999)f32", "-1", "0", "2147483647", "None", "True", "same"),
+    *("reflect", "nn.Conv2d", "Tensor.slice", "torch.cat", "F.interpolate", "pnnx.Expression", "expr=add(@0,@1)"),
+    *("expr=[@0,None]", "@9", "$x=0", "#0=(1)f32", "@weight=(4,3,3,3)f32", " 1 1 0 1 ", "\n", "=", "(", ")", ","),
+    *("99999999999999999999", "nan", "inf", "c64"),
 ]
 
 
@@ -363,7 +335,46 @@ def reports(rng: random.Random) -> bool:
     return True
 
 
+def bundles(rng: random.Random) -> bool:
+    """Bundles: damaged files, damaged manifests whose file is laid out as they say, and parts of other content."""
+    import msgspec
+
+    from infersdk.bundles import Bundle
+    from infersdk.bundles.archive import Entry, pieces
+    from infersdk.bundles.golden import Golden
+    from infersdk.bundles.manifest import Manifest, Part
+    from infersdk.bundles.packing import write_bundle
+
+    _, data, others = pick(rng, "bundles")
+    bundle, damage = Bundle(put("bundle.infer", data)), rng.random()
+    parts = {name: bundle.read(name) for name in bundle.manifest.parts}
+    content = data
+    if damage < 0.4:
+        content = mutate(rng, data, others)
+    elif damage < 0.8:
+        head = mutate_text(rng, bundle.manifest.encoded(), _JSON_TOKENS, [])
+        with contextlib.suppress(InferSDKError):
+            parts = {name: parts.get(name, b"") for name in Manifest.decoded(head).parts}
+        contents = [head, *parts.values()]
+        entries = [Entry.of(name, one) for name, one in zip(["bundle.json", *parts], contents, strict=True)]
+        layout = [piece for _, piece in pieces(entries)]
+        content = b"".join([*(a + b for a, b in zip(layout, contents, strict=False)), layout[-1]])
+    else:
+        parts = {name: mutate(rng, part, others) for name, part in parts.items()}
+        listed = {name: Part.of(part) for name, part in parts.items()}
+        path = scratch() / "bundle.infer"
+        write_bundle(path, msgspec.structs.replace(bundle.manifest, parts=listed), parts)
+        content = path.read_bytes()
+    bundle = Bundle(put("bundle.infer", content))
+    for name in bundle.manifest.parts:
+        bundle.read(name)
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        msgspec.json.decode(bundle.read(bundle.manifest.golden), type=Golden)
+    return True
+
+
 TARGETS: dict[str, Target] = {
+    "bundles": Target(bundles),
     "images": Target(images),
     "tensor_files": Target(tensor_files),
     "dlpack_capsules": Target(dlpack_capsules),

@@ -107,6 +107,5 @@ def test_findings_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         monkeypatch.setattr(run, "HERE", tmp_path)
         monkeypatch.setitem(targets.TARGETS, "odd", targets.Target(lambda rng: True))
         outcome = run.run_python("odd", cases=3)
-        assert outcome is not None
         assert any(words in finding for finding in outcome.findings), outcome.findings
         assert "repeat it" in outcome.findings[0]

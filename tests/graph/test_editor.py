@@ -14,7 +14,7 @@ from infersdk.graph import Graph
 
 onnx = pytest.importorskip("onnx")
 models = pytest.importorskip("onnx_models")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 B = np.asarray([-1, 0, 1, 2], np.float32)
 W = np.arange(16, dtype=np.float32).reshape(4, 4) / 16
@@ -35,14 +35,9 @@ def path(tmp_path: Path) -> Path:
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 
 
-def run(graph: Graph | str, **feeds: Any) -> dict[str, Any]:
-    if isinstance(graph, Graph):
-        graph.check()
-    session = ort.InferenceSession(
-        graph.bytes() if isinstance(graph, Graph) else graph, providers=["CPUExecutionProvider"]
-    )
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, feeds or {"x": X}), strict=True))
+def run(graph: Graph, **feeds: Any) -> dict[str, Any]:
+    names = [value.name for value in graph.outputs]
+    return dict(zip(names, models.run(graph, feeds or {"x": X}), strict=True))
 
 
 def test_asking(path: Path) -> None:
@@ -75,7 +70,7 @@ def test_weights_are_arrays(path: Path) -> None:
     assert graph.value("new").is_initializer()
     del graph.weights["new"]
     assert "new" not in graph.weights
-    with pytest.raises(ConfigError, match="weight 'w' is taken by"):
+    with pytest.raises(ConfigError, match="weight 'w' is used by"):
         del graph.weights["w"]
     with pytest.raises(ConfigError, match="'a' is not a weight"):
         graph.weights["a"] = W
@@ -125,7 +120,7 @@ def test_one_node_in_the_place_of_several(path: Path) -> None:
     np.testing.assert_allclose(run(graph)["y"], want, rtol=1e-6)
     other = graphs.open(path)
     other.add_output("a")
-    with pytest.raises(ConfigError, match="the result 'a' of 'first' is taken by the model as an output"):
+    with pytest.raises(ConfigError, match="the output 'a' of 'first' is used by the model as an output"):
         other.fuse(other.chains("MatMul", "Add")[0], "Gemm", "x", "w", "b")
 
 
@@ -207,15 +202,6 @@ def test_parts_and_wholes(path: Path) -> None:
         graph.join(old)
 
 
-def test_two_models_side_by_side(path: Path) -> None:
-    """Nothing connected: one model with the inputs and outputs of both."""
-    graph, other = graphs.open(path), graphs.open(path)
-    graph.join(other, {}, prefix="b/")
-    found = run(graph, **{"x": X, "b/x": 2 * X})
-    np.testing.assert_array_equal(found["y"], run(other)["y"])
-    np.testing.assert_array_equal(found["b/y"], run(other, x=2 * X)["y"])
-
-
 def test_another_opset(path: Path) -> None:
     graph = graphs.open(path)
     want = run(graph)["y"]
@@ -225,7 +211,7 @@ def test_another_opset(path: Path) -> None:
     np.testing.assert_array_equal(run(graph)["y"], want)
     graph.weights["w"] = 0 * W
     assert not run(graph)["y"].any()
-    with pytest.raises(UnsupportedModelError, match="opset 21 cannot become 999"):
+    with pytest.raises(UnsupportedModelError, match="cannot convert opset 21 to 999"):
         graph.set_opset(999)
 
 
@@ -238,9 +224,9 @@ def test_added_nodes(path: Path) -> None:
     graph.add_input("gain", "float32", [])
     graph.insert("Mul", "y", "gain")
     np.testing.assert_allclose(run(graph, x=X, gain=np.asarray(3, np.float32))["y"], 3 * found["y"], rtol=1e-6)
-    with pytest.raises(ConfigError, match="there is a value 'a' already"):
+    with pytest.raises(ConfigError, match="the name 'a' is taken"):
         graph.add("Relu", "x", outputs=["a"])
-    with pytest.raises(ConfigError, match="there is a value 'x' already"):
+    with pytest.raises(ConfigError, match="the name 'x' is taken"):
         graph.add_input("x", "float32", [1])
 
 
@@ -249,7 +235,7 @@ def test_files(path: Path, tmp_path: Path) -> None:
     want = run(graph)["y"]
     (tmp_path / "out").mkdir()
     target = graph.save(tmp_path / "out" / "changed.onnx")
-    np.testing.assert_array_equal(run(str(target))["y"], want)
+    np.testing.assert_array_equal(run(graphs.open(target))["y"], want)
     graph.weights["large"] = np.ones((64, 64), np.float32)
     graph.save(tmp_path / "out" / "split.onnx", external_data="split.weights")
     assert (tmp_path / "out" / "split.weights").stat().st_size >= 64 * 64 * 4
@@ -260,7 +246,7 @@ def test_files(path: Path, tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "changed.onnx", "split.onnx", "split.weights"
     ]  # fmt: skip
-    with pytest.raises(OutputError, match="give the name of another file in the folder"):
+    with pytest.raises(OutputError, match="give a file name without a folder"):
         graph.save(tmp_path / "m2.onnx", external_data="../m.data")
     with pytest.raises(OutputError):
         graph.save(tmp_path / "out" / "changed.onnx" / "x.onnx")

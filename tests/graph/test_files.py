@@ -83,14 +83,6 @@ def test_a_pipe_beside_an_openvino_ir_does_not_hang(path: Path, tmp_path: Path) 
         infersdk.load(tmp_path / "ir.xml", "openvino")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_weights_with_several_names(path: Path, tmp_path: Path, backend: str) -> None:
-    os.link(path.with_suffix(".data"), tmp_path / "second")
-    with infersdk.load(path, backend) as infer:
-        assert (infer(X)["y"] == 65).all()
-    assert (graphs.open(path).weights["w"] == 1).all()
-
-
 def test_weights_behind_a_symbolic_link(path: Path, tmp_path: Path) -> None:
     (tmp_path / "blobs").mkdir()
     path.with_suffix(".data").rename(tmp_path / "blobs" / "0")

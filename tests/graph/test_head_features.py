@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import raw_head_models
 from raw_head_models import yolov5_model
 from raw_head_reference import decoded_yolov5, ended, run
 
-from infersdk.graph.raw_head import RawHead
+if TYPE_CHECKING:
+    from infersdk.graph.raw_head import RawHead
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -27,10 +27,6 @@ def checked(content: bytes) -> tuple[bytes, RawHead]:
         decoded_yolov5(head, run(cut, IMAGES)), run(content, IMAGES)["output0"], rtol=1e-4, atol=1e-3
     )
     return cut, head
-
-
-def levels_with_features(content: bytes) -> list[bool]:
-    return [bool(level.weights) for level in checked(content)[1].levels]
 
 
 @pytest.fixture
@@ -69,17 +65,8 @@ def test_without_a_bias(model: Any) -> None:
     _, head = checked(model.SerializeToString())
     for level in head.levels:
         convolution = level.convolution()
-        assert convolution is not None
         assert convolution[1].shape == (24,)
         assert not convolution[1].any()
-
-
-def test_weights_of_constant_nodes(model: Any) -> None:
-    name = last_convolutions(model)[0].input[1]
-    tensor = weight(model, name)
-    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
-    model.graph.initializer.remove(tensor)
-    assert levels_with_features(model.SerializeToString()) == [True] * 3
 
 
 def _input_of_the_graph(model: Any, node: Any) -> None:
@@ -99,13 +86,6 @@ def _not_finite(model: Any, node: Any) -> None:
     tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
 
 
-def _grouped(model: Any, node: Any) -> None:
-    tensor = weight(model, node.input[1])
-    array = np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)[:, :32])
-    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    next(one for one in node.attribute if one.name == "group").i = 2
-
-
 def _larger_kernel(model: Any, node: Any) -> None:
     tensor = weight(model, node.input[1])
     array = np.pad(onnx.numpy_helper.to_array(tensor), ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -115,18 +95,7 @@ def _larger_kernel(model: Any, node: Any) -> None:
             one.ints[:] = [3, 3] if one.name == "kernel_shape" else [1, 1, 1, 1]
 
 
-def _shifted(model: Any, node: Any) -> None:
-    """As large as it was, and a position is that of another one: the features are two rows smaller than the map."""
-    next(one for one in node.attribute if one.name == "pads").ints[:] = [1, 0, 1, 0]
-    name = node.input[0]
-    for index, bounds in enumerate(([1], [-1], [2])):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(bounds), f"bound{index}"))
-    at = list(model.graph.node).index(node)
-    model.graph.node.insert(at, onnx.helper.make_node("Slice", [name, "bound0", "bound1", "bound2"], ["middle"]))
-    node.input[0] = "middle"
-
-
-@pytest.mark.parametrize("change", [_computed, _not_finite, _grouped, _larger_kernel, _shifted, _input_of_the_graph])
+@pytest.mark.parametrize("change", [_computed, _not_finite, _larger_kernel, _input_of_the_graph])
 def test_another_convolution_keeps_its_map(model: Any, change: Callable[[Any, Any], None]) -> None:
     """It alone, as long as the rest of the head is proven."""
     node = last_convolutions(model)[0]
@@ -138,34 +107,6 @@ def test_another_convolution_keeps_its_map(model: Any, change: Callable[[Any, An
         checked(content)
 
 
-def test_levels_of_the_same_features_keep_their_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw_head_models, "STRIDES", (8, 8, 16))
-    model = onnx.load(str(yolov5_model(tmp_path / "m.onnx", pointwise=True)))
-    first, second, _ = last_convolutions(model)
-    second.input[0] = first.input[0]
-    assert levels_with_features(model.SerializeToString()) == [False, False, True]
-
-
-def test_a_map_that_is_the_features_of_another_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an output once, and the map of the other level is another output."""
-    monkeypatch.setattr(raw_head_models, "STRIDES", (8, 8, 16))
-    model = onnx.load(str(yolov5_model(tmp_path / "m.onnx", pointwise=True)))
-    first, second, _ = last_convolutions(model)
-    _larger_kernel(model, first)
-    tensor = weight(model, second.input[1])
-    array = np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)[:, :24])
-    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    second.input[0] = first.output[0]
-    assert levels_with_features(model.SerializeToString()) == [False, False, True]
-
-
 def test_half_precision_keeps_its_maps(tmp_path: Path) -> None:
     _, head = ended(yolov5_model(tmp_path / "m.onnx", pointwise=True, dtype=np.float16))
     assert not any(level.weights for level in head.levels)
-
-
-def test_what_stands_in_the_metadata_is_read_again(model: Any) -> None:
-    _, head = checked(model.SerializeToString())
-    written: dict[str, str] = {}
-    head.write(written)
-    assert RawHead.read(written) == head

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk.graph.files import parse_model, read_model
+from infersdk.core.precision import describe_layers, keeps_precision
+from infersdk.graph.files import read_model
 from infersdk.graph.precision import is_quantized, layer_precisions, main_precision, precision_of
-from infersdk.precision import describe_layers, keeps_precision
 
 onnx = pytest.importorskip("onnx")
 models = pytest.importorskip("onnx_models")
@@ -42,11 +42,6 @@ def test_without_layers_what_computes_counts(tmp_path: Path) -> None:
     assert not layer_precisions(moving, executed=True)
     assert precision_of(moving) == "fp16"
     assert precision_of(graph(tmp_path, [models.node("Identity", "x", "y")], {}, "uint8")) == "fp32"
-
-
-def test_weights_that_are_widened_before_use(tmp_path: Path) -> None:
-    nodes = [models.node("Cast", "w", "wide", to=1), models.node("MatMul", "x wide", "y")]
-    assert layer_precisions(graph(tmp_path, nodes, {"w": W.astype(np.float16)}), executed=False) == {"fp32": 1}
 
 
 def test_quantised(tmp_path: Path) -> None:
@@ -82,12 +77,3 @@ def test_what_most_layers_run_in() -> None:
     assert not keeps_precision("fp32", "fp32", {"fp32": 5, "int8": 1}), "nothing may run in less"
     assert keeps_precision("int8", "int8", {"int8": 5, "fp32": 1})
     assert not keeps_precision("int8", "fp32", {"int8": 1, "fp32": 5})
-
-
-def test_a_graph_in_the_order_of_a_runtime() -> None:
-    nodes = [models.node("MatMul", "b x", "y"), models.node("Relu", "a", "b", name="r"), models.node("Abs", "x", "a")]
-    value = models.value("x", (4, 4), "float16")
-    graph = onnx.helper.make_graph(nodes, "g", [value], [models.value("y", (4, 4), "float16")])
-    model = parse_model(onnx.helper.make_model(graph).SerializeToString())
-    assert [node.op_type for node in model.graph] == ["Abs", "Relu", "MatMul"]
-    assert layer_precisions(model, executed=True) == {"fp16": 1}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from infersdk.graph.files import read_model
-from infersdk.graph.index_arithmetic import index_nodes
 from infersdk.graph.types import element_types
 
 onnx = pytest.importorskip("onnx")
@@ -73,26 +71,3 @@ def test_an_operator_outside_of_the_standard(tmp_path: Path) -> None:
         [models.value("y", ("n",), "float16")],
     )  # fmt: skip
     assert {name: types(path)[name] for name in "hn"} == {"h": "FLOAT16", "n": "INT32"}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "indices"),
-    [
-        ([("Shape", "x", "s", {}), ("Cast", "s", "f", {"to": 1}), ("Mul", "f one", "g", {}), ("Add", "x g", "y", {})],
-         {"Cast", "Mul"}),
-        ([("ArgMax", "x", "a", {}), ("Cast", "a", "f", {"to": 1}), ("Div", "f one", "y", {})], {"Cast", "Div"}),
-        ([("Cast", "ids", "f", {"to": 1}), ("Sub", "one f", "g", {}), ("Add", "x g", "y", {})], set()),
-        ([("Gather", "table ids", "f", {}), ("Add", "f one", "y", {})], set()),
-        ([("Greater", "x one", "m", {}), ("Cast", "m", "y", {"to": 1})], set()),
-        ([("Mul", "one one", "c", {}), ("Add", "x c", "y", {})], set()),
-    ],
-    ids=["a size", "a position", "a mask that is given", "a table", "a comparison", "constants"],
-)  # fmt: skip
-def test_which_numbers_are_indices(tmp_path: Path, nodes: list[Any], indices: set[str]) -> None:
-    path = models.save(
-        tmp_path / "m.onnx", [models.node(kind, a, b, **more) for kind, a, b, more in nodes],
-        [models.value("x", ("n",)), models.value("ids", ("n",), "int64")], [models.value("y", None)],
-        {"one": np.float32(1), "table": np.ones(9, np.float32)},
-    )  # fmt: skip
-    model = read_model(path)
-    assert {node.op_type for node in index_nodes(model.graph, element_types(model))} == indices

@@ -12,7 +12,6 @@ from PIL import Image
 
 from infersdk.errors import ImageError
 from infersdk.image import HostImage, jpeg, read_image
-from infersdk.image.jpeg import reduction
 
 pytest.importorskip("simplejpeg")
 
@@ -73,18 +72,6 @@ def test_orientation_and_reduction_together(orientation: int, at_least: tuple[in
     if at_least is not None:
         assert all(side >= wanted for side, wanted in zip(image.pixel_size, at_least, strict=True))
         assert image.pixel_size[0] < whole[0] / 2 + 1
-
-
-@pytest.mark.parametrize(
-    ("size", "least", "by"),
-    [
-        ((1920, 1080), (640, 360), 2), ((1280, 720), (640, 360), 2), ((1279, 720), (640, 360), 2),
-        ((1278, 720), (640, 360), 1), ((5120, 2880), (640, 360), 8), ((2560, 1440), (640, 360), 4),
-        ((640, 480), (640, 480), 1), ((100, 100), (640, 640), 1),
-    ],
-)  # fmt: skip
-def test_reduction(size: tuple[int, int], least: tuple[int, int], by: int) -> None:
-    assert reduction(size, least) == by
 
 
 def test_other_files_go_to_pillow(by_pillow: Any) -> None:

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import together
 
 from infersdk import device_count, memory_stats, pinned_empty
-from infersdk.device import Device
+from infersdk.core.device import Device
+from infersdk.core.stream import Stream
+from infersdk.core.tensor import Tensor
 from infersdk.errors import InputError
 from infersdk.image import Geometry, PixelTransform, SharedImage
 from infersdk.image.uploads import UploadPools, bring_in
 from infersdk.ops.device import preprocess_batch
-from infersdk.stream import Stream
-from infersdk.tensor import Tensor
 
 DEVICE = Device("cuda", 0)
 SHAPES = [((36, 64, 3), "bgr"), ((30, 7, 4), "rgb"), ((5, 5), "bgr"), ((48, 8), "nv12"), ((1, 1, 3), "bgr")]
@@ -40,7 +41,6 @@ def test_nothing_is_copied_before_it_is_used() -> None:
     assert shared.is_decoded
     first, second = shared.on_device("cuda:0"), shared.on_device(DEVICE)
     assert first.upload is second.upload
-    assert first.upload is not None
     assert not first.upload.is_copied
     assert first.device == DEVICE
     assert shared.on_device(DEVICE, "rgb").upload is not first.upload
@@ -77,7 +77,6 @@ def test_threads_use_the_memory_again_and_again() -> None:
     keep = PixelTransform("bgr", "hwc", "uint8", fill=0, scale=1.0)
     same = Geometry.stretch((160, 90), (160, 90))
     groups = [[SharedImage(sources[(i + k) % 16], pools) for k in range(4)] for i in range(rounds)]
-    wrong: list[int] = []
     grown: list[int] = []
     barrier = threading.Barrier(2)
 
@@ -92,8 +91,7 @@ def test_threads_use_the_memory_again_and_again() -> None:
             preprocess_batch(views, [same] * 4, keep, to, stream=stream)
             stream.synchronize()
             expected = np.stack([sources[(i + k) % 16] for k in range(4)])
-            if not np.array_equal(to.numpy(), expected):
-                wrong.append(i)
+            np.testing.assert_array_equal(to.numpy(), expected)
             del images, views
             barrier.wait(60)
             if first:
@@ -101,12 +99,7 @@ def test_threads_use_the_memory_again_and_again() -> None:
                 if i in (5, rounds - 1):
                     grown.append(memory_stats()["device_bytes"])
 
-    threads = [threading.Thread(target=read, args=(first,)) for first in (True, False)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    together(read, (True, False))
     assert len(grown) == 2
     assert grown[1] <= grown[0]
 
@@ -121,7 +114,6 @@ def test_an_error_leaves_the_image_to_the_next_one() -> None:
 
     pixels = images_of((36, 64, 3))[0]
     upload = SharedImage(pixels).on_device("cuda:0").upload
-    assert upload is not None
     with pytest.raises(InputError, match="no threads"):
         bring_in([upload], Stream("cuda:0"), Closed())
     assert not upload.is_copied

@@ -14,10 +14,10 @@ import pytest
 
 import infersdk
 from infersdk import device_count
-from infersdk.cache import Cache
+from infersdk.core.cache import Cache
+from infersdk.core.model_source import ModelSource
 from infersdk.importers.loading import converted_source
 from infersdk.importers.workers.keras_h5 import PACKAGES
-from infersdk.model_source import ModelSource
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
@@ -126,7 +126,7 @@ def test_engines_of_a_converted_file_are_kept(kind: str, tmp_path: Path) -> None
     source = converted_source(ModelSource.of(path), {})
     for model, keeps in ((source, True), (ModelSource.of(source.read()), False)):
         infer = TensorRtRtxInfer.__new__(TensorRtRtxInfer)
-        infer.model, infer.options = model, TensorRtRtxInfer.Options()
+        infer.model, infer.options = model, TensorRtRtxInfer.declaration.options()
         assert (infer._open_cache() is not None) == keeps
 
 

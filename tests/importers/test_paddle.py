@@ -13,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conversions import converted
 
 import infersdk
+from infersdk.core.formats import FORMATS, format_of
+from infersdk.core.model_source import ModelSource
 from infersdk.errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
-from infersdk.formats import FORMATS, format_of
 from infersdk.importers import convert
 from infersdk.importers.loading import source_files
 from infersdk.importers.paddle import check_weights
-from infersdk.model_source import ModelSource
 
 MODELS = Path(__file__).parent / "paddle_models"
 MAKE = Path(__file__).parent / "make_paddle_models.py"
@@ -98,16 +99,16 @@ def test_weights_are_walked() -> None:
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (tensor([1 << 40, 1 << 20], bytes(24)), r"cut off: tensor 0 needs \d{19} bytes"),
-        (tensor([(1 << 64) - 1], bytes(24)), "cut off"),
+        (tensor([1 << 40, 1 << 20], bytes(24)), r"truncated: tensor 0 needs \d{19} bytes"),
+        (tensor([(1 << 64) - 1], bytes(24)), "truncated"),
         (tensor([2, 3], bytes(23)), "tensor 0 needs 24 bytes"),
         (tensor([2], bytes(8)) + b"\0\0", "tensor 1 needs 4 bytes"),
         (tensor([2], bytes(8), levels=1 << 60), "levels of detail"),
         (struct.pack("<IQII", 0, 0, 0, 1 << 31), "bytes of a description"),
-        (struct.pack("<IQII", 0, 0, 7, 2), "no version 0"),
-        (struct.pack("<IQII", 0, 0, 0, 2) + b"\x0d\x00", "not of a type and axes"),
-        (struct.pack("<IQII", 0, 0, 0, 0), "not of a type and axes"),
-        (bytes(range(256)), "damaged|not a file"),
+        (struct.pack("<IQII", 0, 0, 7, 2), "does not have version 0"),
+        (struct.pack("<IQII", 0, 0, 0, 2) + b"\x0d\x00", "not a type and axes"),
+        (struct.pack("<IQII", 0, 0, 0, 0), "not a type and axes"),
+        (bytes(range(256)), "damaged|not a PaddlePaddle"),
     ],
 )
 def test_damaged_weights_are_refused(content: bytes, match: str) -> None:
@@ -121,12 +122,12 @@ def test_elements_of_an_unknown_type_are_refused() -> None:
 
 
 def test_weights_of_a_model_in_memory_are_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is its \.pdiparams"):
+    with pytest.raises(ConfigError, match=r"must be its \.pdiparams"):
         convert((MODELS / "small.json").read_bytes(), external_data=tmp_path, python=sys.executable)
 
 
 def test_only_frozen_graphs_have_names_to_choose() -> None:
-    with pytest.raises(ConfigError, match="says them itself"):
+    with pytest.raises(ConfigError, match="which defines them"):
         convert(MODELS / "small.json", outputs=["x"])
 
 
@@ -147,9 +148,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["small.json", "small.pdmodel"])
 def test_both_formats_become_the_same_model(name: str, made: Path) -> None:
     for folder in (MODELS, made):
-        conversion = convert(folder / name, python=PYTHON)
-        assert conversion.check is not None
-        assert conversion.check.passed, conversion.verdict
+        conversion = converted(folder / name, python=PYTHON)
         assert conversion.check.runtime.startswith("PaddlePaddle 3")
     with infersdk.load(conversion.content, backend="onnxruntime") as infer:
         assert [(spec.name, spec.shape) for spec in infer.input_specs] == [("x", ("batch", 3, 8, 8))]
@@ -158,32 +157,11 @@ def test_both_formats_become_the_same_model(name: str, made: Path) -> None:
 
 @pytest.mark.slow
 @needs_paddle
-def test_a_model_in_memory_takes_its_weights_from_external_data() -> None:
-    conversion = convert(
-        (MODELS / "small.json").read_bytes(), external_data=MODELS / "small.pdiparams", python=PYTHON
-    )  # fmt: skip
-    assert conversion.check is not None
-    assert conversion.check.passed
-
-
-@pytest.mark.slow
-@needs_paddle
-def test_load_converts_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
-    with infersdk.load(MODELS / "small.json", backend="onnxruntime", convert={"python": PYTHON}) as infer:
-        (scores,) = infer(np.ones((1, 3, 8, 8), np.float32)).values()
-    assert np.isclose(scores.sum(), 1, atol=1e-5)
-
-
-@pytest.mark.slow
-@needs_paddle
 def test_free_sizes_are_given_for_the_check(made: Path) -> None:
     conversion = convert(made / "enlarged.json", python=PYTHON)
     assert conversion.check is None
     assert "--shape x=1,3,64,64" in conversion.unchecked
-    conversion = convert(made / "enlarged.json", python=PYTHON, shapes={"x": (1, 3, 10, 12)})
-    assert conversion.check is not None
-    assert conversion.check.passed, conversion.verdict
+    conversion = converted(made / "enlarged.json", python=PYTHON, shapes={"x": (1, 3, 10, 12)})
     with pytest.raises(ConfigError, match="no input 'y'.*are x"):
         convert(made / "enlarged.json", python=PYTHON, shapes={"y": (1, 3, 10, 12)})
 
@@ -191,9 +169,7 @@ def test_free_sizes_are_given_for_the_check(made: Path) -> None:
 @pytest.mark.slow
 @needs_paddle
 def test_recurrent_models_are_converted(made: Path) -> None:
-    conversion = convert(made / "recurrent.json", python=PYTHON)
-    assert conversion.check is not None
-    assert conversion.check.passed, conversion.verdict
+    converted(made / "recurrent.json", python=PYTHON)
 
 
 @pytest.mark.slow
@@ -201,7 +177,6 @@ def test_recurrent_models_are_converted(made: Path) -> None:
 def test_a_wrong_translation_does_not_pass(made: Path) -> None:
     """paddle2onnx 2.1 joins the last states of recurrent layers wrongly; a later one may not."""
     conversion = convert(made / "states.json", python=PYTHON)
-    assert conversion.check is not None
     if not conversion.check.passed:
         assert "fetch_name_0 has shape (1, 2, 6), not (2, 2, 6)" in conversion.verdict
         with pytest.raises(UnsupportedModelError, match="the result differs"):
@@ -218,7 +193,7 @@ def test_missing_operators_are_listed_at_once(made: Path) -> None:
 @pytest.mark.slow
 @needs_paddle
 def test_operators_that_reach_files_are_refused(made: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="reach out of it: save"):
+    with pytest.raises(UnsupportedModelError, match="access external resources: save"):
         convert(made / "reaching.pdmodel", python=PYTHON)
     assert not (made / "written").exists()
 

@@ -6,11 +6,10 @@ import asyncio
 import base64
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import serve_models
 from served_requests import ask, inputs_of, simple_body
+from waiting import free_port, until
 
 import infersdk
 from infersdk.integrations.kserve import predictor
@@ -39,12 +39,6 @@ class Ports(NamedTuple):
 
     http: int
     grpc: int
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")
@@ -199,13 +193,6 @@ def test_shared_memory_is_refused(ports: Ports, where: str) -> None:
     answer = ask(ports.http, "/v2/models/simple/infer", body, headers=headers)
     assert answer.status == 400
     assert "has no 'shared_memory" in answer.body.decode(), answer.body
-
-
-def until(check: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_stop_frees_the_model(tables: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from layers.models import small_network
 
 import infersdk.layers
 from infersdk.layers import LayerReport, ProfileSettings
-from infersdk.layers.drawing import draw_graph
+from infersdk.layers.drawing import draw_graph, label_of
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +147,31 @@ def test_drawing_keeps_the_order_of_the_graph(report: LayerReport) -> None:
                 or one.y + one.height <= other.y or other.y + other.height <= one.y
             )  # fmt: skip
             assert apart, (one, other)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "width", "label"),
+    [
+        (
+            "x_DequantizeLinear:DequantizeLinear /model.2/cv1/conv/Conv:Conv /model.2/cv1/act/Mul:Mul y:QuantizeLinear",
+            180, ("model.2/cv1/conv", "Conv + Mul"),
+        ),
+        ("/model.2/cv1/conv/Conv:Conv", 90, ("…/cv1/conv", "Conv")),
+        ("/model.24/Transpose_1:Transpose", 180, ("model.24/Transpose_1", "Transpose")),
+        ("/model.4/m/Add_output_0_QuantizeLinear:QuantizeLinear", 180, ("model.4/m", "QuantizeLinear")),
+        ("first:Conv", 180, ("first", "Conv")),
+    ],
+)  # fmt: skip
+def test_a_box_of_an_int8_file_has_the_name_of_its_layer(nodes: str, width: float, label: tuple[str, str]) -> None:
+    pairs = [node.rsplit(":", 1) for node in nodes.split()]
+    report: Any = SimpleNamespace(nodes=[SimpleNamespace(name=name, operator=kind) for name, kind in pairs])
+    row: Any = SimpleNamespace(nodes=tuple(range(len(pairs))))
+    assert label_of(report, row, width) == label
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_no_text_is_cut_off(tab: Any, width: int) -> None:
+    tab.set_viewport_size({"width": width, "height": 900})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    hidden = "[...document.querySelectorAll('.scroll')].some(one => one.scrollWidth > one.clientWidth)"
+    assert tab.evaluate(hidden) is False

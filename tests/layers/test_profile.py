@@ -19,9 +19,9 @@ from onnx_models import node, save, value
 
 import infersdk
 import infersdk.layers
+from infersdk.core.executed_layers import ExecutedLayer, LayerProfile
 from infersdk.custom_ops import CustomOp
 from infersdk.errors import ConfigError
-from infersdk.executed_layers import ExecutedLayer, LayerProfile
 from infersdk.layers import LayerReport, LayerSide, ProfileSettings
 
 QUICK = ProfileSettings(runs=3, warm_up=1, options={"threads": 1})
@@ -70,7 +70,6 @@ def test_rows_of_both_are_over_the_same_nodes(both: LayerReport) -> None:
 def test_times_devices_precisions_and_memory(both: LayerReport) -> None:
     for side in both.sides:
         assert len(side.profile.run_seconds) == 3
-        assert side.run_seconds is not None
         assert side.run_seconds > 0
         assert side.layer_seconds > 0
         assert list(side.devices) == ["cpu"]
@@ -83,7 +82,6 @@ def test_times_devices_precisions_and_memory(both: LayerReport) -> None:
 
 def test_the_layers_fit_into_the_runs_that_have_them(both: LayerReport) -> None:
     for side in both.sides:
-        assert side.profiled_seconds is not None
         assert side.layer_seconds <= side.profiled_seconds * 1.02  # times are in whole microseconds
 
 
@@ -94,19 +92,6 @@ def test_openvinos_mean_leaves_the_runs_before_out(model: Path) -> None:
         for _ in range(2):
             found = infer.profile_layers(4)  # type: ignore[attr-defined]
             assert sum(layer.seconds or 0.0 for layer in found.layers) <= sum(found.run_seconds) / 4 * 1.05 + 5e-6
-
-
-def test_nodes_without_names(tmp_path: Path) -> None:
-    file = small_network(tmp_path / "m.onnx", named=False)
-    report = infersdk.layers.profile(file, ["onnxruntime", "openvino"], QUICK)
-    for side in (0, 1):
-        assert layers_of(report, side, "Conv_4") == layers_of(report, side, "Relu_5") != set()
-
-
-def test_one_target_by_its_name(model: Path) -> None:
-    report = infersdk.layers.profile(model, "openvino", QUICK)
-    assert [side.name for side in report.sides] == ["openvino"]
-    assert report.inputs == {"x": (1, 3, 16, 16)}
 
 
 def test_a_batch(model: Path) -> None:
@@ -197,7 +182,6 @@ def test_a_custom_operator_is_a_layer(with_custom_node: Path, backend: str, cut:
     report = infersdk.layers.profile(with_custom_node, backend, settings, custom_ops=[Halve])
     (side,) = report.sides
     (layer,) = (side.layers[i] for i in side.layers_of[report.graph.index["/MaxPool"]])
-    assert layer.seconds is not None
     assert layer.seconds > 0
     assert side.layers_of[report.graph.index["/branch/Conv"]]
     assert side.layers_of[report.graph.index["/Reshape"]]
@@ -225,11 +209,11 @@ def side(layers: float, profiled: float, run: float) -> LayerSide:
         (0.108, 0.112, 0.1, True, "with the profiler a run is 12 ms longer"),
         (0.108, 0.1, 0.1, True, "layers overlap: their sum is 8 ms longer"),
         (0.092, 0.1, 0.1, True, "8 ms of a profiled run is between the layers"),
-        (0.092, 0.094, 0.1, True, "were 6 ms shorter than those without"),
+        (0.092, 0.094, 0.1, True, "were 6 ms shorter than without it"),
         (0.100, 0.15, 0.08, False, "with the profiler a run is 70 ms longer"),
         (0.050, 0.1, 0.1, False, "50 ms of a profiled run is between the layers"),
         (0.180, 0.1, 0.1, False, "layers overlap: their sum is 80 ms longer"),
-        (0.050, 0.06, 0.1, False, "were 40 ms shorter than those without"),
+        (0.050, 0.06, 0.1, False, "were 40 ms shorter than without it"),
     ],
 )
 def test_totals_agree_or_the_report_says_why(
@@ -245,8 +229,8 @@ def test_totals_agree_or_the_report_says_why(
 
 def test_events_around_the_layers_of_an_engine_are_said() -> None:
     one = dataclasses.replace(side(0.00107, 0.00184, 0.000853), backend="tensorrt-rtx")
-    assert "each of the 1 layers seems 217.0 µs longer" in one.explanation()
-    assert "seems" not in dataclasses.replace(one, backend="onnxruntime").explanation()
+    assert "each of the 1 layers prevent overlap, which adds about 217.0 µs each" in one.explanation()
+    assert "overlap" not in dataclasses.replace(one, backend="onnxruntime").explanation()
 
 
 # ---- the trace ----

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from accuracy import coco_map
+from infersdk.core.model_source import ModelSource
+from infersdk.core.tensor_spec import TensorSpec
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.graph.passes import ResizeInput, prepared_model
-from infersdk.image import Geometry, HostImage, image_size, read_image
-from infersdk.model_source import ModelSource
+from infersdk.image import Geometry, image_size, read_image
 from infersdk.models import Classifier, YOLOv5, YOLOv8, choose_canvases, load
 from infersdk.models.canvases import Canvases, CanvasPlan, profiles_of_open_size, usual_canvases
-from infersdk.models.execution import BatchItem
-from infersdk.models.grouping import MOST_WAITING, Grouped
+from infersdk.models.execution.execution import MOST_WAITING, grouped
 from infersdk.models.preprocessor import ImageInput, Preprocessor
-from infersdk.tensor_spec import TensorSpec
 
 pytest.importorskip("onnxruntime")
 cv2 = pytest.importorskip("cv2")
@@ -97,34 +96,30 @@ def test_a_border() -> None:
 # ---- batches ----
 
 
-def test_grouped_items_keep_their_order_and_their_kind() -> None:
+def test_grouped_items_keep_their_numbers_and_their_kind() -> None:
     rng = np.random.default_rng(0)
     numbers = rng.integers(0, 5, 200).tolist()
     read = 0
 
     def items() -> Any:
         nonlocal read
-        for i, kind in enumerate(numbers):
+        for kind in numbers:
             read += 1
-            yield BatchItem(HostImage(np.full((1, 1), i, np.uint8), str(kind)))
+            yield kind
 
-    grouped: Grouped[tuple[int, str]] = Grouped(items(), lambda item: item.image.format, lambda: 4)
-    results, sizes, given = [], [], 0
-    for batch in grouped.batches():
-        assert len({item.image.format for item in batch}) == 1
+    found, sizes = dict[int, int](), list[int]()
+    for kind, batch in grouped(items(), lambda item: item, 4):
+        assert {item for _, item in batch} == {kind}
         sizes.append(len(batch))
-        given += len(batch)
-        assert read - given <= MOST_WAITING * 4
-        results += grouped.in_order([(int(item.image.pixels[0, 0]), item.image.format) for item in batch])
-    assert results == [(i, str(kind)) for i, kind in enumerate(numbers)]
+        assert read - sum(sizes) <= MOST_WAITING * 4
+        found |= dict(batch)
+    assert found == dict(enumerate(numbers))
     assert max(sizes) == 4
     assert np.mean(sizes) > 3
 
 
 def test_items_of_one_kind_wait_for_no_other_batch() -> None:
-    items = iter([BatchItem(HostImage(np.zeros((1, 1), np.uint8), "gray"))] * 9)
-    grouped: Grouped[int] = Grouped(items, lambda item: None, lambda: 4)
-    assert [len(batch) for batch in grouped.batches()] == [4, 4, 1]
+    assert [len(batch) for _, batch in grouped(iter("abcdefghi"), lambda item: None, 4)] == [4, 4, 1]
 
 
 # ---- sizes without decoding ----

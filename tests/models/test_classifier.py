@@ -7,32 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_models import node, onnx, save, value
 
 from infersdk import errors
 from infersdk.models import Classifier
 
-onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
-def mean_model(path: Path, size: int | str = 8, dtype: int = 1, softmax: bool = False) -> Path:
+def mean_model(path: Path, size: int | str = 8, dtype: str = "float32", softmax: bool = False) -> Path:
     """A classifier of three classes whose logits are ten times the means of the three input channels."""
-    from onnx import helper, numpy_helper
-
     nodes = [
-        helper.make_node("ReduceMean", ["data"], ["mean"], axes=[2, 3], keepdims=0),
-        helper.make_node("Mul", ["mean", "ten"], ["scaled" if softmax else "logits"]),
+        node("ReduceMean", "data", "mean", axes=[2, 3], keepdims=0),
+        node("Mul", "mean ten", "scaled" if softmax else "logits"),
     ]
     if softmax:
-        nodes.append(helper.make_node("Softmax", ["scaled"], ["logits"], axis=1))
-    weights = [numpy_helper.from_array(np.array(10, np.float16 if dtype == 10 else np.float32), "ten")]
-    data = helper.make_tensor_value_info("data", dtype, ["n", 3, size, size])
-    logits = helper.make_tensor_value_info("logits", dtype, ["n", 3])
-    graph = helper.make_graph(nodes, "mean", [data], [logits], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    helper.set_model_props(model, {"names": '["red", "green", "blue"]'})
-    onnx.save(model, path)
-    return path
+        nodes.append(node("Softmax", "scaled", "logits", axis=1))
+    data, logits = value("data", ["n", 3, size, size], dtype), value("logits", ["n", 3], dtype)
+    metadata = {"names": '["red", "green", "blue"]'}
+    return save(path, nodes, [data], [logits], {"ten": np.array(10, dtype)}, opset=13, metadata=metadata)
 
 
 def red(height: int = 20, width: int = 30) -> np.ndarray[Any, Any]:
@@ -74,7 +67,7 @@ def test_probabilities_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_open_size_float16_and_lists(tmp_path: Path) -> None:
-    path = mean_model(tmp_path / "o.onnx", size="side", dtype=10)
+    path = mean_model(tmp_path / "o.onnx", size="side", dtype="float16")
     with Classifier(path, preset="unit", crop=12, max_batch=2) as model:
         assert model.input_size == (12, 12)
         assert model.resized_side == 14
@@ -83,16 +76,8 @@ def test_open_size_float16_and_lists(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("declared", [["n", 3, 8], ["n", "c", "w"]])
 def test_boxes_are_no_classes(declared: list[int | str], tmp_path: Path) -> None:
-    from onnx import TensorProto, helper
-
-    graph = helper.make_graph(
-        [helper.make_node("ReduceMean", ["data"], ["boxes"], axes=[2], keepdims=0)],
-        "boxes",
-        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["n", 3, 8, 8])],
-        [helper.make_tensor_value_info("boxes", TensorProto.FLOAT, declared)],
-    )
-    path = tmp_path / "boxes.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    nodes = [node("ReduceMean", "data", "boxes", axes=[2], keepdims=0)]
+    path = save(tmp_path / "boxes.onnx", nodes, [value("data", ["n", 3, 8, 8])], [value("boxes", declared)], opset=13)
     with pytest.raises(errors.UnsupportedModelError, match="not a row of classes"), Classifier(path) as model:
         model(red())
 
@@ -207,7 +192,7 @@ def test_framing_and_interpolation(framing: str, interpolation: str, tmp_path: P
     if framing == "crop":
         settings["resize"] = 10
     with Classifier(mean_model(tmp_path / "m.onnx"), **settings) as model:
-        (found,) = (inputs["data"][0] for inputs in model.network_inputs([image]))
+        (found,) = (inputs["data"][0] for inputs in model.details.network_inputs([image]))
         np.testing.assert_allclose(found, expected, atol=1e-6)
         direct = model(image)
         for other in (*model([image, image]), model.submit(image).result(60), *model.stream([image])):

@@ -56,7 +56,7 @@ def test_compositions_are_those_of_python(opened: Any) -> None:
         np.testing.assert_array_equal(result.xyxy, expected.xyxy)
         assert all(isinstance(one, Classifications) for one in result.columns["second"])
     assert {name: model.task for name, model in made.items()} == dict.fromkeys(made, "detect")
-    assert [len(model.pipelines) for model in made.values()] == [1, 2, 2]
+    assert [len(model.details.pipelines) for model in made.values()] == [1, 2, 2]
 
 
 def test_files_of_parts_are_relative_to_the_configuration(opened: Any, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_files_of_parts_are_relative_to_the_configuration(opened: Any, tmp_path:
     assert model_files(tables["reader"]) == {str(tmp_path / "det.onnx"), str(tmp_path / "r.onnx")}
     large = opened({"large": tables["large"]})["large"]
     assert len(large(IMAGE)) > 5
-    assert large.pipelines[0].max_batch == 2
+    assert large.details.pipelines[0].max_batch == 2
 
 
 def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
     image = ocr_models.page((100, 100, 300, 120))
     with OCR(*files.values(), text_score=0.2, threads=1) as expected:
         assert reader(image).to_dicts() == reader.submit(image).result(60).to_dicts() == expected(image).to_dicts()
-    assert reader.pipelines[0].settings.instances == 2
+    assert reader.details.pipelines[0].settings.instances == 2
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,9 @@ def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
             {"type": "yolov8", "path": "m.onnx", "frobnicate": 1},
             "models.m: YOLOv8 has no setting 'frobnicate'; its settings are .*conf.* own go under options",
         ),
+        (3, "models.m"),
+        ({"type": "yolov5"}, "models.m.*path"),
+        ({"type": "yolov5", "path": "x", "options": 1}, "options"),
         ({"type": "tiled"}, r"models.m: Tiled has a table for its model, \[models.m.model\], with a type and a path"),
         ({"type": "two-stage", "detector": DIGITS}, r"TwoStage has a table for its second, \[models.m.second\]"),
         ({"type": "tiled", "model": {**DIGITS, "conf": 7}}, r"models.m.model: YOLOv5 settings: .*conf"),
@@ -119,7 +122,7 @@ def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
         ({"type": "ocr", "detection": "d", "recognition": "r", "unclip": -1}, r"unclip is a number from 0, not -1"),
     ],
 )
-def test_what_is_wrong_names_its_table(table: dict[str, Any], words: str) -> None:
+def test_what_is_wrong_names_its_table(table: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         models.create({"models": {"m": table}})
 

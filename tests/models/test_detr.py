@@ -13,7 +13,8 @@ from head_models import head_model
 from infersdk import models
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.image import Geometry
-from infersdk.models import DETR, RFDETR, RTDETR, Detections, load
+from infersdk.models import DETR, RFDETR, RTDETR, Detections, RFDETRSeg, load
+from infersdk.ops import resize_map
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -23,11 +24,17 @@ KINDS = {"detr": DETR, "rt-detr": RTDETR, "rf-detr": RFDETR}
 NAMES = ("logits", "pred_boxes")
 
 
-def raw(rng: np.random.Generator, rows: int, classes: int, batch: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [batch, rows, classes] and boxes [batch, rows, 4] that lie in the image."""
+def raw(
+    rng: np.random.Generator, rows: int, classes: int, batch: int = 1, last: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [batch, rows, classes], with `last` added to the last class of every other row, and boxes [batch, rows, 4]
+    that lie in the image.
+    """
     boxes = rng.uniform(0.1, 0.9, (batch, rows, 4))
     boxes[..., 2:] = rng.uniform(0.02, 0.2, (batch, rows, 2))
-    return rng.normal(-1, 2, (batch, rows, classes)).astype(np.float32), boxes.astype(np.float32)
+    logits = rng.normal(-1, 2, (batch, rows, classes))
+    logits[:, ::2, -1] += last
+    return logits.astype(np.float32), boxes.astype(np.float32)
 
 
 def reference(logits: np.ndarray, boxes: np.ndarray, conf: float, size: tuple[int, int], *, softmax: bool) -> Any:
@@ -57,12 +64,13 @@ def check(found: Detections, expected: Any) -> None:
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_boxes_equal_the_formulas(tmp_path: Path, rng: np.random.Generator, name: str, backend: str) -> None:
     pytest.importorskip(backend)
-    logits, boxes = raw(rng, 50, 7)
+    logits, boxes = raw(rng, 50, 7, last=6 if name == "detr" else 0)
+    logits[0, [1, 3, 5], [2, 2, 4]] = [9.0, 8.0, 10.0]  # at least three boxes are above each threshold
     path = head_model(tmp_path / "m.onnx", [logits[0], boxes[0]], {}, names=NAMES)
     expected = reference(logits[0], boxes[0], 0.5, (200, 100), softmax=name == "detr")
     with load(path, backend=backend, type=name, max_batch=4) as model:
         assert type(model) is KINDS[name]
-        assert model.class_count == (6 if name == "detr" else 7)
+        assert model.details.class_count == (6 if name == "detr" else 7)
         for found in (model(IMAGE), model.submit(IMAGE).result(30), *model.map([IMAGE] * 5), *model.stream([IMAGE])):
             check(found, expected)
         more = reference(logits[0], boxes[0], 0.3, (200, 100), softmax=name == "detr")
@@ -79,6 +87,23 @@ def test_boxes_equal_the_formulas(tmp_path: Path, rng: np.random.Generator, name
     table = {"type": name, "path": str(path), "backend": backend, "conf": 0.3}
     with models.create({"models": {"detector": table}})["detector"] as model:
         check(model(IMAGE), more)
+
+
+def test_boxes_and_scores_in_one_output(tmp_path: Path) -> None:
+    rows = np.full((300, 7), 0.01, np.float32)
+    rows[:, :4] = (0.5, 0.5, 0.1, 0.1)
+    rows[7], rows[3] = (0.25, 0.5, 0.1, 0.4, 0.1, 0.6, 0.7), (0.75, 0.5, 0.2, 0.2, 0.1, 0.9, 0.8)
+    path = head_model(tmp_path / "m.onnx", [rows], {"task": "detect", "names": "['a', 'b', 'c']"})
+    with load(path) as model:
+        found = model(IMAGE)
+        assert found.labels == ["b", "c"]
+        np.testing.assert_allclose(found.scores, [0.9, 0.7])
+        np.testing.assert_allclose(found.xyxy, [[130, 40, 170, 60], [40, 30, 60, 70]], atol=1e-3)
+        assert model(IMAGE, classes="c").labels == ["c"]
+    rows[:, :4] *= 64
+    path = head_model(tmp_path / "m.onnx", [rows], {"task": "detect", "names": "['a', 'b', 'c']"})
+    with load(path) as model, pytest.raises(UnsupportedModelError, match="fractions of the input lie"):
+        model(IMAGE)
 
 
 def test_extreme_logits(tmp_path: Path) -> None:
@@ -109,7 +134,7 @@ def test_extreme_logits(tmp_path: Path) -> None:
 def test_metadata_first_then_shapes(
     tmp_path: Path, classes: int, metadata: dict[str, str], outputs: tuple[str, str], kind: type
 ) -> None:
-    values = [array[0] for array in raw(np.random.default_rng(1), 100, classes)]
+    values = [array[0] for array in raw(np.random.default_rng(1), 100, classes, last=6 if kind is DETR else 0)]
     path = head_model(tmp_path / "m.onnx", values, metadata, names=outputs)
     with load(path) as model:
         assert type(model) is kind
@@ -121,7 +146,7 @@ def test_metadata_first_then_shapes(
 
 
 def test_both_readings_are_named(tmp_path: Path) -> None:
-    values = [array[0] for array in raw(np.random.default_rng(1), 100, 3)]
+    values = [array[0] for array in raw(np.random.default_rng(1), 100, 3, last=6)]
     path = head_model(tmp_path / "m.onnx", values, {})
     with pytest.raises(UnsupportedModelError, match='type="detr" or type="rt-detr" or type="rf-detr"'):
         load(path)
@@ -132,14 +157,14 @@ def test_both_readings_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="no two outputs of queries"):
         RTDETR(head_model(tmp_path / "four.onnx", four, {}))
     with RTDETR(head_model(tmp_path / "named.onnx", four, {}, names=NAMES)) as model:
-        assert model.class_count == 4
+        assert model.details.class_count == 4
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     logits, boxes = (array[0] for array in raw(np.random.default_rng(1), 100, 3))
     with pytest.raises(UnsupportedModelError, match="maps as well"):
         RFDETR(head_model(tmp_path / "m.onnx", [logits, boxes, np.zeros((100, 8, 8), np.float32)], {}))
-    with pytest.raises(UnsupportedModelError, match=r"3 classes apart.* has 2 names"):
+    with pytest.raises(UnsupportedModelError, match=r"3 classes, but.* has 2 names"):
         RTDETR(head_model(tmp_path / "n.onnx", [logits, boxes], {}), names=["a", "b"])
     pixels = head_model(tmp_path / "p.onnx", [logits, boxes + 320], {})
     with RTDETR(pixels) as model, pytest.raises(UnsupportedModelError, match=r"from 320[.0-9]* to 320\.[0-9]"):
@@ -164,7 +189,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_pixels(tmp_path: Path, kind: Any, preset: Any, value: float) -> None:
     path = head_model(tmp_path / "m.onnx", [np.zeros((100, 3), np.float32), np.zeros((100, 4), np.float32)], {})
     with kind(path, preset=preset) as model:
-        (inputs,) = model.network_inputs([np.full((10, 20, 3), 240, np.uint8)])
+        (inputs,) = model.details.network_inputs([np.full((10, 20, 3), 240, np.uint8)])
         array = inputs["images"]
         assert array.shape == (1, 3, 64, 64)
         np.testing.assert_allclose(array[0, 0], value, atol=1e-4)  # red: (240 / 255 - 0.485) / 0.229
@@ -208,3 +233,42 @@ def test_equals_transformers_on_the_same_outputs(tmp_path: Path, rng: np.random.
                 np.testing.assert_allclose(found.scores, one["scores"].numpy()[order], rtol=1e-5)
                 np.testing.assert_array_equal(found.class_ids, one["labels"].numpy()[order])
                 np.testing.assert_allclose(found.xyxy, edges, atol=2e-3)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_masks_of_rf_detr(tmp_path: Path, rng: np.random.Generator, backend: str) -> None:
+    pytest.importorskip(backend)
+    boxes = np.hstack([rng.uniform(0.2, 0.8, (50, 2)), rng.uniform(0.05, 0.3, (50, 2))]).astype(np.float32)
+    logits = np.minimum(rng.normal(-4, 2, (50, 5)), 3)  # one alone has a score above 0.99
+    masks = rng.normal(0, 3, (50, 16, 16)).astype(np.float32)
+    masks[7] = -1  # a query without a pixel
+    logits[7] = -6
+    logits[7, 2] = 6
+    path = head_model(tmp_path / "m.onnx", [boxes, logits, masks], {}, names=["dets", "labels", "masks"])
+    with load(path, backend=backend, max_batch=4) as model:
+        assert type(model) is RFDETRSeg
+        for found in (model(IMAGE), model.submit(IMAGE).result(30), *model.map([IMAGE] * 5), *model.stream([IMAGE])):
+            queries = np.argwhere(1 / (1 + np.exp(-logits)) > 0.5)
+            scores = logits[queries[:, 0], queries[:, 1]]
+            queries = queries[np.argsort(-scores, kind="stable")]
+            assert found.class_ids.tolist() == queries[:, 1].tolist()
+            planes = [resize_map(masks[query], Geometry.stretch((200, 100), (64, 64))) > 0 for query, _ in queries]
+            assert np.array_equal(found.masks.numpy(), planes)
+            assert found[0].class_id == 2
+            assert found.masks[0].area == 0
+        assert len(model(IMAGE, conf=0.99)) == 1
+
+
+def test_masks_that_are_not_those_of_rf_detr_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    boxes = np.hstack([rng.uniform(0.2, 0.8, (50, 2)), rng.uniform(0.05, 0.3, (50, 2))])
+    logits, masks = rng.normal(-4, 2, (50, 5)), rng.normal(0, 3, (50, 16, 16))
+    path = head_model(tmp_path / "a.onnx", [logits, boxes, masks], {}, names=["logits", "pred_boxes", "pred_masks"])
+    with pytest.raises(UnsupportedModelError, match=r'not called .labels. and .dets..*type="rf-detr-seg"'):
+        load(path)
+    names = ["dets", "labels", "masks"]
+    path = head_model(tmp_path / "b.onnx", [boxes, logits, masks[:20]], {}, names=names)
+    with pytest.raises(UnsupportedModelError, match="has 20 masks for 50 queries"):
+        load(path, type="rf-detr-seg")
+    path = head_model(tmp_path / "c.onnx", [boxes, logits, np.abs(masks) / 100], {}, names=names)
+    with pytest.raises(UnsupportedModelError, match="as probabilities do"), load(path, type="rf-detr-seg") as model:
+        model(IMAGE)

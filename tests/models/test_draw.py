@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from infersdk.errors import ConfigError
 from infersdk.models import Detection, Detections, _fonts
@@ -97,12 +95,6 @@ def test_what_fontconfig_says_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_pa
         labelled(HAN)
 
 
-def test_ranges_of_characters() -> None:
-    assert _fonts._outside("20-7e a0 4e00-9fff", [0x20, 0x7E, 0xA0, 0x4E00]) == ""
-    assert _fonts._outside("20-7e a0", [0x20, 0x7F, 0x61, 0xA1]) == "\x7f\xa1"
-    assert _fonts._outside("", []) == ""
-
-
 def test_boxes_at_and_beyond_the_edges() -> None:
     boxes = [Detection(xyxy, 0.5, i, "x" * 80) for i, xyxy in enumerate([
         (-20.0, -20.0, 5.0, 5.0), (300.0, 230.0, 400.0, 300.0), (50.0, 40.0, 40.0, 30.0), (7.0, 7.0, 7.0, 7.0),
@@ -115,27 +107,6 @@ def test_boxes_at_and_beyond_the_edges() -> None:
 
 def test_a_label_of_several_lines_is_drawn_as_one() -> None:
     assert labelled("a\nb") == labelled("a b")
-
-
-def test_a_class_keeps_its_colour() -> None:
-    def colour(class_id: int) -> object:
-        drawn = draw_boxes(Image.new("RGB", (100, 100)), [Detection((10.0, 40.0, 90.0, 90.0), 1.0, class_id, "a")])
-        return drawn.getpixel((10, 70))
-
-    assert colour(0) == colour(0)
-    assert len({colour(i) for i in range(8)}) == 8
-
-
-def test_a_process_that_draws_without_fontconfig() -> None:
-    code = (
-        "from infersdk.models import Detection; from infersdk.models.draw import blank_image, draw_boxes; "
-        f"draw_boxes(blank_image((99, 99)), [Detection((9., 9., 50., 50.), 1., 0, {HAN!r})])"
-    )
-    environment = {"PATH": "/nonexistent", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, env=environment
-    )
-    assert done.stderr.count("RuntimeWarning") == 1
 
 
 # ---- masks, keypoints, oriented boxes, tracks ----

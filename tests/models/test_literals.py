@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from infersdk.models.literals import python_literal
+from infersdk.models.names import python_literal
 
 
 def test_many_threads() -> None:

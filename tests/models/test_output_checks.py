@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from head_models import head_model
-from onnx_models import node, save, value
 
 from infersdk.errors import UnsupportedModelError
-from infersdk.models import TYPES, load
+from infersdk.models import TYPES, UltraFace, load
 
 pytest.importorskip("onnxruntime")
 
@@ -26,75 +25,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def ultraface(path: Path, size: tuple[int, int], seed: int) -> Path:
-    """Faces, with random weights: `scores` [1, anchors, 2] after softmax, `boxes` [1, anchors, 4] as fractions: left,
-    top, right, bottom.
-    """
+@pytest.mark.parametrize("seed", range(3))
+def test_faces_as_scores_and_corners_are_read_by_one_wrapper(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    width, height = size
-    nodes, weights, parts, priors = [], {}, {"scores": [], "boxes": []}, []
-    for stride, sides in ((8, (10, 16, 24)), (16, (32, 48)), (32, (64, 96)), (64, (128, 192, 256))):
-        columns, rows = -(-width // stride), -(-height // stride)
-        for kind, values in (("scores", 2), ("boxes", 4)):
-            name = f"{kind}{stride}"
-            channels = values * len(sides)
-            weights[f"w_{name}"] = rng.normal(0, 0.02, (channels, 3, stride, stride)).astype(np.float32)
-            weights[f"s_{name}"] = np.array([1, -1, values], np.int64)
-            nodes += [
-                node("Conv", f"input w_{name}", f"c_{name}", strides=[stride] * 2, auto_pad="SAME_UPPER"),
-                node("Transpose", f"c_{name}", f"t_{name}", perm=[0, 2, 3, 1]),
-                node("Reshape", f"t_{name} s_{name}", name),
-            ]
-            parts[kind].append(name)
-        priors += [
-            ((x + 0.5) / columns, (y + 0.5) / rows, side / width, side / height)
-            for y, x, side in product(range(rows), range(columns), sides)
-        ]
-    prior = np.array(priors, np.float32)
-    weights |= {
-        "centre": prior[None, :, :2], "side": prior[None, :, 2:], "step": prior[None, :, 2:] * np.float32(0.1),
-        "fifth": np.float32(0.2), "half": np.float32(0.5),
-        "zero": np.array([0], np.int64), "two": np.array([2], np.int64), "four": np.array([4], np.int64),
-    }  # fmt: skip
-    nodes += [
-        node("Concat", " ".join(parts["scores"]), "logits", axis=1),
-        node("Softmax", "logits", "scores", axis=2),
-        node("Concat", " ".join(parts["boxes"]), "offsets", axis=1),
-        node("Slice", "offsets zero two two", "at"),
-        node("Slice", "offsets two four two", "by"),
-        node("Mul", "at step", "moved"),
-        node("Add", "moved centre", "middle"),
-        node("Mul", "by fifth", "grown"),
-        node("Exp", "grown", "factor"),
-        node("Mul", "factor side", "sides"),
-        node("Mul", "sides half", "halves"),
-        node("Sub", "middle halves", "first"),
-        node("Add", "middle halves", "second"),
-        node("Concat", "first second", "edges", axis=2),
-        node("Clip", "edges low high", "boxes"),
-    ]
-    weights |= {"low": np.float32(0), "high": np.float32(1)}
-    anchors = len(prior)
-    return save(
-        path, nodes, [value("input", (1, 3, height, width))],
-        [value("scores", (1, anchors, 2)), value("boxes", (1, anchors, 4))], weights,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("size", "seed"), [((640, 480), 0), ((128, 96), 0), ((128, 96), 1), ((64, 64), 2)])
-def test_faces_as_scores_and_corners_are_read_by_no_wrapper(tmp_path: Path, size: tuple[int, int], seed: int) -> None:
-    path = ultraface(tmp_path / "ultraface.onnx", size, seed)
-    for name in TYPES:
+    corner = rng.uniform(0, 0.7, (235, 2))  # 235 anchors for 64 x 64 pixels
+    edges = np.hstack([corner, corner + rng.uniform(0.05, 0.3, (235, 2))])
+    scores = rng.dirichlet([1, 1], 235)
+    path = head_model(tmp_path / "faces.onnx", [scores, edges], {}, names=("scores", "boxes"))
+    for name in TYPES.keys() - {"ultraface"}:
         with pytest.raises(UnsupportedModelError) as caught, load(path, type=name, **SETTINGS.get(name, {})) as model:
             pytest.fail(f"{name}: {model(NOISE)}")
         assert 'type "' not in str(caught.value), "it would recommend a wrapper that was not tried"
-    with pytest.raises(
-        UnsupportedModelError, match=r"no wrapper is for ultraface.onnx: it looks like .*infersdk.load"
-    ) as caught:
-        load(path)
-    assert "type=" not in str(caught.value)
-    if size == (640, 480):
-        assert "a detector with two outputs for each of 17640 anchors" in str(caught.value)
+    with load(path) as model:
+        assert type(model) is UltraFace
+        assert set(model(NOISE, conf=0.0).labels) == {"face"}
 
 
 def grid(side: int = 64, strides: tuple[int, ...] = (8, 16, 32)) -> np.ndarray:
@@ -139,48 +83,48 @@ POINTS = np.tile(np.float32([32, 32, 0.5]), (84, 17))
 HEADS: list[tuple[str, list[np.ndarray], dict[str, list[np.ndarray]]]] = [
     ("yolov5", v5(BOXES), {
         "are corners": v5(corners(BOXES)),
-        "reaches to 0.9375 .* fractions, or offsets": v5(BOXES / 64),
-        "widths and heights of boxes reaches from -1 to": v5(BOXES * np.float32([1, 1, -1 / 64, 1])),
-        "scores reaches from 1.5 to": v5(BOXES, 1.5),
-        "scores reaches from nan to": v5(BOXES, np.nan),
+        "reach to 0.9375 .* fractions, or offsets": v5(BOXES / 64),
+        "widths and heights of its boxes reach from -1 to": v5(BOXES * np.float32([1, 1, -1 / 64, 1])),
+        "scores reach from 1.5 to": v5(BOXES, 1.5),
+        "scores reach from nan to": v5(BOXES, np.nan),
     }),
     ("yolov8", v8(BOXES), {
         "are corners": v8(corners(BOXES)),
-        "reaches to 0.9375 .* fractions, or offsets": v8(BOXES / 64),
-        "scores reaches from -2 to": v8(BOXES, np.full((84, 1), -2, np.float32)),
+        "reach to 0.9375 .* fractions, or offsets": v8(BOXES / 64),
+        "scores reach from -2 to": v8(BOXES, np.full((84, 1), -2, np.float32)),
     }),
     ("yolox", [np.hstack([np.zeros((84, 4)), np.full((84, 3), 0.1)])], {
         "logarithms of sizes .* decoded already": [np.hstack([BOXES, np.full((84, 3), 0.1)])],
     }),
     ("yolov8-obb", v8(BOXES, np.full((84, 1), 1.5)), {
-        "angles in radians reaches from 90 to 90": v8(BOXES, np.full((84, 1), 90.0)),
+        "angles reach from 90.5 to 90.5": v8(BOXES, np.full((84, 1), 90.5)),
     }),
     ("yolov8-pose", v8(BOXES, POINTS), {
-        "scores of keypoints reaches from -3 to -3": v8(BOXES, POINTS - np.tile(np.float32([0, 0, 3.5]), 17)),
+        "scores of keypoints reach from -3 to -3": v8(BOXES, POINTS - np.tile(np.float32([0, 0, 3.5]), 17)),
     }),
     ("end-to-end", rows(corners(BOXES)), {
-        "left, top, right and bottom of boxes is not in that order": rows(BOXES),
-        "these are fractions": rows(corners(BOXES) / 100),
-        "scores reaches from 0 to 3": rows(corners(BOXES), 3.0),
-        "scores reaches from nan": rows(corners(BOXES), np.nan),
+        "bottom of its boxes are not in that order": rows(BOXES),
+        "they may be fractions": rows(corners(BOXES) / 100),
+        "scores reach from 0 to 3": rows(corners(BOXES), 3.0),
+        "scores reach from nan": rows(corners(BOXES), np.nan),
         "classes are not whole numbers": rows(corners(BOXES), 0.5, 0.25),
     }),
     ("end-to-end", rows(corners(BOXES)[:0]), {}),
     ("detr", [NO_OBJECT, QUERIES], {
-        "reaches from .* these are no logits": [PROBABILITIES, QUERIES],
-        "logits reaches from nan": [NO_OBJECT * np.nan, QUERIES],
+        "reach from .* as probabilities do": [PROBABILITIES, QUERIES],
+        "logits reach from nan": [NO_OBJECT * np.nan, QUERIES],
         "are corners": [NO_OBJECT, corners(QUERIES)],
         "all of its 100 queries are alike": [NO_OBJECT[:1].repeat(100, 0), QUERIES[:1].repeat(100, 0)],
-        'none of its 100 queries is "no object"': [LOGITS - np.float32([0, 0, 0, 0, 12]), QUERIES],
+        '0% of its 100 queries are "no object"': [LOGITS - np.float32([0, 0, 0, 0, 12]), QUERIES],
     }),
     ("rt-detr", [LOGITS, QUERIES], {
-        "reaches from .* these are no logits": [1 / (1 + np.exp(-LOGITS)), QUERIES],
+        "reach from .* as probabilities do": [1 / (1 + np.exp(-LOGITS)), QUERIES],
         "are corners": [LOGITS, corners(QUERIES)],
         "all of its 100 queries are alike": [LOGITS[:1].repeat(100, 0), QUERIES[:1].repeat(100, 0)],
-        '100% of its queries are of its last class .* "no object"': [NO_OBJECT, QUERIES],
+        '100% of its queries are of its class 4 .* "no object"': [NO_OBJECT, QUERIES],
     }),
     ("rf-detr", [LOGITS, QUERIES], {
-        "widths and heights of boxes reaches from -0.5": [LOGITS, QUERIES * np.float32([1, 1, 1, 0]) - LAST / 2],
+        "widths and heights of its boxes reach from -0.5": [LOGITS, QUERIES * np.float32([1, 1, 1, 0]) - LAST / 2],
     }),
     ("classifier", [np.float32([-1, 2, 0.5])], {
         "these are scores that do not add up to 1": [np.float32([0.9, 0.8, 0.1])],
@@ -188,7 +132,7 @@ HEADS: list[tuple[str, list[np.ndarray], dict[str, list[np.ndarray]]]] = [
     }),
     ("classifier", [np.float32([0.7, 0.2, 0.1])], {}),
     ("segmentation", [np.full((1, 32, 32), 0.7, np.float32)], {
-        "probabilities reaches from -3 to": [np.full((1, 32, 32), -3, np.float32)],
+        "probabilities reach from -3 to": [np.full((1, 32, 32), -3, np.float32)],
     }),
 ]  # fmt: skip
 
@@ -212,8 +156,8 @@ def test_heads_that_only_look_alike(tmp_path: Path, case: int) -> None:
 def test_probabilities_are_no_logits_of_a_single_class(tmp_path: Path) -> None:
     maps = head_model(tmp_path / "m.onnx", [np.full((1, 32, 32), 0.7, np.float32)], {})
     with (
-        load(maps, preset="unit", scores="logit") as model,
-        pytest.raises(UnsupportedModelError, match="these are no logits"),
+        load(maps, type="segmentation", preset="unit", scores="logit") as model,
+        pytest.raises(UnsupportedModelError, match="as probabilities do"),
     ):
         model(NOISE)
 
@@ -232,7 +176,7 @@ def test_readings_that_the_first_run_refuses_are_not_named(tmp_path: Path) -> No
     with pytest.raises(UnsupportedModelError, match='Name it: type="rt-detr" or type="rf-detr"$'):
         load(head_model(tmp_path / "r.onnx", [LOGITS - np.float32([0, 0, 0, 0, 12]), QUERIES], {}, names=names))
     with pytest.raises(
-        UnsupportedModelError, match=r"no wrapper is for.* It is no detr: what should be logits .*It is no rf-detr"
+        UnsupportedModelError, match=r"no wrapper is for.* It is no detr: its logits reach .*It is no rf-detr"
     ):
         load(head_model(tmp_path / "p.onnx", [PROBABILITIES, QUERIES], {}, names=names))
     offsets = np.hstack([np.zeros((84, 2)), np.full((84, 2), -0.5), np.full((84, 3), 0.1)])

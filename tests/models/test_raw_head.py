@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from raw_head_models import quantised_yolov5, split_form, yolov5_model, yolov8_model
+from raw_head_models import quantised_yolov5, yolov5_model, yolov8_model
 
 import infersdk
 from infersdk import errors
-from infersdk.models import YOLOX, Detections, Tiled, YOLOv5, YOLOv8, create, load
+from infersdk.models import YOLOX, Detections, YOLOv5, YOLOv8, create, load
 from infersdk.pipeline import Pipeline
 
 pytest.importorskip("onnx")
@@ -36,61 +36,18 @@ def model(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return yolov5_model(tmp_path / "m.onnx", size=(96, 96), pointwise=request.param)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_boxes_are_those_of_the_graph(model: Path, backend: str) -> None:
-    pytest.importorskip(backend)
-    for settings in (
-        {"conf": 0.3},
-        {"conf": 0.05, "multi_label": True, "max_det": 20},
-        {"conf": 0.2, "class_agnostic": True, "classes": ["c1", 2], "max_candidates": 30},
-    ):
-        with (
-            YOLOv5(model, backend, decode_head="native", **settings) as native,
-            YOLOv5(model, backend, decode_head="graph", **settings) as graph,
-        ):
-            assert (native.decode_head_used, graph.decode_head_used) == ("native", "graph")
-            assert "native head" in repr(native)
-            assert "native head" not in repr(graph)
-            for image in IMAGES:
-                want = graph(image)
-                assert len(want) > 0
-                check_same(native(image), want)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("separate", [False, True])
-def test_the_boxes_of_distances(tmp_path: Path, backend: str, separate: bool) -> None:
-    pytest.importorskip(backend)
-    path = yolov8_model(tmp_path / "m.onnx", size=(96, 96), separate=separate, classes=9)
-    for settings in ({"conf": 0.6}, {"conf": 0.4, "multi_label": True, "classes": [1, 2, 5], "max_det": 50}):
-        with (
-            YOLOv8(path, backend, decode_head="native", **settings) as native,
-            YOLOv8(path, backend, decode_head="graph", **settings) as graph,
-        ):
-            assert (native.decode_head_used, graph.decode_head_used) == ("native", "graph")
-            for got, want in zip(native(IMAGES), graph(IMAGES), strict=True):
-                assert len(want) > 0
-                check_same(got, want)
-
-
 @pytest.mark.filterwarnings("ignore:.*was quantised for onnxruntime")
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("split", [0, 1 << 40], ids=["parts", "whole"])
 @pytest.mark.parametrize("exclude", [None, 1])
-def test_the_boxes_of_a_quantised_head(tmp_path: Path, backend: str, split: int, exclude: int | None) -> None:
-    """Its maps have their channels last, but for that of a level in floating point.
-
-    The boxes are those of the graph that never took its products apart: OpenVINO 2026.4 computes several products of
-    the same codes wrongly.
-    """
+def test_the_boxes_of_a_quantised_head(tmp_path: Path, backend: str, exclude: int | None) -> None:
+    """Its maps have their channels last, except for that of a level in floating point."""
     pytest.importorskip(backend)
     form: dict[str, Any] = {"size": (96, 96), "classes": 20, "exclude": exclude}
-    path = quantised_yolov5(tmp_path / "m.onnx", split=split, **form)
-    whole = quantised_yolov5(tmp_path / "whole.onnx", split=1 << 40, **form)
+    path = quantised_yolov5(tmp_path / "m.onnx", **form)
     for settings in ({"conf": 0.3}, {"conf": 0.1, "multi_label": True, "classes": [1, "c5"], "max_det": 50}):
         with (
             load(path, backend, decode_head="native", **settings) as native,
-            load(path if backend == "onnxruntime" else whole, backend, decode_head="graph", **settings) as graph,
+            load(path, backend, decode_head="graph", **settings) as graph,
         ):
             assert (native.decode_head_used, graph.decode_head_used) == ("native", "graph")
             want = graph(IMAGES)
@@ -143,22 +100,6 @@ def test_a_real_model(assets: Path, backend: str, model_name: str, name: str) ->
         want = graph(assets / "images" / name)
         assert len(want) >= 3
         check_same(native(assets / "images" / name), want)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("model_name", ["yolov5n", "yolov8n"])
-def test_all_images(assets: Path, backend: str, model_name: str) -> None:
-    pytest.importorskip(backend)
-    path = assets / "models" / f"{model_name}.onnx"
-    images = sorted([*assets.glob("coco/val/*.jpg"), *assets.glob("images/*.jpg"), *assets.glob("driving/*.jpg")])[::3]
-    with load(path, backend) as native, load(path, backend, decode_head="graph") as graph:
-        boxes = 0
-        for image in images:
-            want = graph(image)
-            check_same(native(image), want)
-            boxes += len(want)
-    assert boxes > 150
 
 
 def test_batches_requests_and_clones(model: Path) -> None:
@@ -224,15 +165,6 @@ def test_an_exporter_leaves_the_output_open(
         check_same(wrapper(square), wanted)
 
 
-def test_tiles(model: Path) -> None:
-    large = np.random.default_rng(9).integers(0, 256, (200, 300, 3), np.uint8)
-    with YOLOv5(model, conf=0.4) as native, YOLOv5(model, conf=0.4, decode_head="graph") as graph:
-        got, want = Tiled(native)(large), Tiled(graph)(large)
-        assert len(want) > 0
-        assert len(got) == len(want)
-        np.testing.assert_allclose(got.xyxy, want.xyxy, atol=1e-3)
-
-
 def test_the_wrapper_of_a_file_decodes_natively(model: Path, tmp_path: Path) -> None:
     with (
         load(model) as automatic,
@@ -241,6 +173,8 @@ def test_the_wrapper_of_a_file_decodes_natively(model: Path, tmp_path: Path) -> 
     ):
         assert [type(one) for one in (automatic, graph, native)] == [YOLOv5] * 3
         assert [one.decode_head_used for one in (automatic, graph, native)] == ["native", "graph", "native"]
+        assert "native head" in repr(native)
+        assert "native head" not in repr(graph)
         check_same(automatic(IMAGES[0]), graph(IMAGES[0]))
     with load(model.read_bytes()) as memory, open(model, "rb") as file, load(file) as opened:
         assert memory.decode_head_used == opened.decode_head_used == "native"
@@ -260,8 +194,8 @@ def test_a_network_keeps_its_outputs(model: Path) -> None:
 
 
 def test_a_network_that_ends_at_its_head(model: Path) -> None:
+    from infersdk.core.model_source import ModelSource
     from infersdk.graph.passes import EndAtHead
-    from infersdk.model_source import ModelSource
 
     source = ModelSource.of(model).with_passes(EndAtHead())
     with infersdk.load(source) as network, YOLOv5(model, decode_head="graph") as graph:
@@ -352,7 +286,9 @@ def test_a_head_that_is_too_large_for_the_decoder(tmp_path: Path, backend: str) 
     with YOLOv8(path, backend) as wrapper:
         assert wrapper.decode_head_used == "graph"
         wrapper(IMAGES[0])
-    with pytest.raises(errors.UnsupportedModelError, match="65 bins a distance, and the native decoder takes at most"):
+    with pytest.raises(
+        errors.UnsupportedModelError, match="65 bins a distance, and the maximum of the native decoder is"
+    ):
         YOLOv8(path, backend, decode_head="native")
 
 
@@ -401,28 +337,3 @@ def test_a_wrapper_that_reads_decoded_boxes(model: Path) -> None:
         check_same(want, found)
     with pytest.raises(errors.ConfigError, match="decode_head='native' is not for Named"):
         Named(model, decode_head="native")
-
-
-def test_rows_are_those_of_the_decoded_output(model: Path) -> None:
-    with YOLOv5(model, conf=0.3) as native, YOLOv5(model, conf=0.3, decode_head="graph") as graph:
-        got, want = (one(IMAGES[2]) for one in (native, graph))
-        np.testing.assert_array_equal(np.sort(got.data["row"]), np.sort(want.data["row"]))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_half_precision(tmp_path: Path, backend: str) -> None:
-    """A file in float16: its maps are float16, and what is decoded of them is as close as its own boxes."""
-    pytest.importorskip(backend)
-    path = yolov5_model(tmp_path / "half.onnx", size=(96, 96), dtype=np.float16)
-    with YOLOv5(path, backend, conf=0.4) as native, YOLOv5(path, backend, conf=0.4, decode_head="graph") as graph:
-        assert native.decode_head_used == "native"
-        got, want = native(IMAGES[0]), graph(IMAGES[0])
-        assert abs(len(got) - len(want)) <= 1
-        assert abs(float(got.scores[0]) - float(want.scores[0])) < 2e-3
-
-
-def test_one_form_is_enough(tmp_path: Path) -> None:
-    """The proof is of what is computed, not of the names of nodes."""
-    path = yolov5_model(tmp_path / "m.onnx", split_form, computed_shapes=True)
-    with YOLOv5(path) as wrapper:
-        assert wrapper.decode_head_used == "native"

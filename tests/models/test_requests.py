@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from waiting import together
 
 from infersdk import models
-from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
+from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ConfigError, ImageError
 from infersdk.image import read_image
-from infersdk.models import Classifier, YOLOv5
+from infersdk.models import YOLOv5
 
 pytest.importorskip("onnxruntime")
 
@@ -45,11 +45,7 @@ def test_submitted_from_many_threads(backend: str) -> None:
             for i in range(seed, len(images), 4):
                 found[i] = detector.submit(images[i]).result(60)
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, range(4))
         for i, one in enumerate(expected):
             same(found[i], one)
         for got, one in zip(detector.map(iter(images)), expected, strict=True):
@@ -109,7 +105,7 @@ def test_a_gap_in_the_batch_is_closed(tmp_path: Path) -> None:
     images = variants()
     with YOLOv5(DETECTOR, conf=0.5, max_batch=8, channel_order="bgr") as detector:
         expected = [detector(image) for image in images]
-        detector.configure_pipeline(max_delay=0.3)
+        detector.configure_pipeline(max_batch=8, max_delay=0.3)
         mixed: list[Any] = [images[0], b"no image", images[1], b"", images[2], images[3]]
         futures = detector.submit_many(mixed)
         for future, want in zip(futures, (expected[0], None, expected[1], None, expected[2], expected[3]), strict=True):
@@ -118,15 +114,6 @@ def test_a_gap_in_the_batch_is_closed(tmp_path: Path) -> None:
             else:
                 same(future.result(60), want)
         assert detector.pipeline.stats().batch_sizes == {4: 1}
-
-
-def test_a_classifier() -> None:
-    image = read_image(IMAGE)
-    with Classifier(CLASSIFIER, top_k=3, max_batch=4, **CLASSIFIER_SETTINGS) as classifier:
-        expected = classifier(image)
-        for found in classifier.map([image] * 9):
-            assert found.labels == expected.labels
-            np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
 
 
 def test_settings(tmp_path: Path) -> None:

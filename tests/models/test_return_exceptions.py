@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,12 +80,3 @@ def test_one_image_has_its_exception_raised(model: Any) -> None:
 def test_a_wrong_parameter_is_raised_all_the_same(images: list[Any]) -> None:
     with detector() as model, pytest.raises(ConfigError):
         model(images, return_exceptions=True, conf=7)
-
-
-def test_a_folder_with_a_truncated_file(tmp_path: Path) -> None:
-    for name in ("a.png", "b.png"):
-        (tmp_path / name).write_bytes(IMAGE.read_bytes()[: 2000 if name == "b.png" else None])
-    with detector() as model:
-        good, bad = model(sorted(tmp_path.iterdir()), return_exceptions=True)
-    assert len(good) > 0
-    assert isinstance(bad, ImageError)

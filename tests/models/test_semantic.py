@@ -38,7 +38,7 @@ def test_classes_of_pixels(tmp_path: Path, backend: str, layout: str) -> None:
     path = head_model(tmp_path / "m.onnx", [scores], NAMES3)
     with load(path, backend=backend, max_batch=4, preset="unit") as model:
         assert type(model) is SemanticSegmentation
-        assert model.class_count == 3
+        assert model.details.class_count == 3
         for found in (model(IMAGE), model.submit(IMAGE).result(30), *model.map([IMAGE] * 5), *model.stream([IMAGE])):
             assert found.class_ids.shape == (100, 200)
             assert (found.class_ids[:49] == 0).all()
@@ -61,7 +61,7 @@ def single(path: Path, left: float, right: float, **metadata: str) -> Path:
 def test_a_single_class(tmp_path: Path) -> None:
     path = single(tmp_path / "m.onnx", 0.1, 0.8)
     with SemanticSegmentation(path, preset="unit", names=["background", "person"], max_batch=4) as model:
-        assert model.class_count == 2
+        assert model.details.class_count == 2
         assert model(IMAGE).area("person") == pytest.approx(0.5, abs=0.01)
         assert model(IMAGE, threshold=0.9).area("person") == 0
         assert model(IMAGE, threshold=0.05).area("person") == 1
@@ -104,7 +104,7 @@ def test_open_shapes_are_learned_in_the_first_run(tmp_path: Path) -> None:
     path = head_model(tmp_path / "m.onnx", [quadrants()], NAMES3, open_shapes=True)
     with SemanticSegmentation(path, preset="unit") as model:
         assert model(IMAGE).labels == ["sky", "road", "car"]
-        assert model.class_count == 3
+        assert model.details.class_count == 3
 
 
 def test_twinlitenet_by_the_names_of_its_outputs(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_map_goes_on_to_other_programs(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(found.draw(image, opacity=0)), image)
     with pytest.raises(InputError, match="not known any more"):
         found.draw()
-    with pytest.raises(InputError, match=r"10 x 20 pixels, but the map 30 x 20"):
+    with pytest.raises(InputError, match=r"10 x 20 pixels, and the ClassMap 30 x 20"):
         found.draw(image[:, :10])
     with pytest.raises(InputError, match="opacity is 2"):
         found.draw(image, opacity=2)
@@ -235,7 +235,7 @@ def test_people_of_selfie_segmentation(assets: Path, backend: str) -> None:
             people.setdefault(row["image_id"], []).append(row)
     overlaps = []
     settings = {"preset": "unit", "names": ["background", "person"], "backend": backend}
-    with load(assets / "models" / "selfie_segmentation.onnx", **settings) as model:
+    with load(assets / "models" / "selfie_segmentation.onnx", type="segmentation", **settings) as model:
         assert type(model) is SemanticSegmentation
         for number, rows in people.items():
             image = sizes[number]

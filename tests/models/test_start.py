@@ -20,7 +20,7 @@ from infersdk.models import YOLOv8
 with YOLOv8(sys.argv[1], sys.argv[2]) as detector:
     assert detector.decode_head_used == "native"
     detector(sys.argv[3])
-print(json.dumps([name for name in ("onnx", "onnx_ir", "sympy.core") if name in sys.modules]))
+print(json.dumps([name for name in ("asyncio", "onnx", "onnx_ir", "sympy.core") if name in sys.modules]))
 print(json.dumps(sum(name.startswith("infersdk") for name in sys.modules)))
 """
 

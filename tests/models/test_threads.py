@@ -14,7 +14,7 @@ from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ClosedError
 from infersdk.image import read_image
-from infersdk.models.execution.host import HostExecutor
+from infersdk.models.execution.host import HostBuffer
 
 LONG = 30.0
 BACKENDS = ["onnxruntime", "openvino"]
@@ -110,17 +110,17 @@ def test_close_waits_for_calls_and_later_ones_are_refused(model: models.YOLOv5) 
 
 def test_close_waits_for_the_call_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     inside, go = threading.Event(), threading.Event()
-    forward = HostExecutor._forward
+    run = HostBuffer.run
 
-    def held(self: HostExecutor[Any], *arguments: Any) -> Any:
+    def held(self: HostBuffer[Any], count: int) -> None:
         inside.set()
         assert go.wait(LONG)
-        return forward(self, *arguments)
+        run(self, count)
 
     model = models.YOLOv5(DETECTOR, threads=1)
     image = frames()[0]
     expected = model(image)
-    monkeypatch.setattr(HostExecutor, "_forward", held)
+    monkeypatch.setattr(HostBuffer, "run", held)
     found: list[Any] = []
     calling = threading.Thread(target=lambda: found.append(model(image)))
     calling.start()
@@ -174,7 +174,7 @@ def test_close_does_not_wait_for_streams_that_wait() -> None:
     del streams[2:]
 
 
-def test_a_stream_that_ends_gives_its_executor_back() -> None:
+def test_a_stream_has_a_buffer_only_while_it_runs() -> None:
     images = frames()
     with models.YOLOv5(DETECTOR, max_batch=2, threads=1) as model:
         for _ in range(3):
@@ -182,4 +182,4 @@ def test_a_stream_that_ends_gives_its_executor_back() -> None:
             next(model.stream(itertools.cycle(images)))
             model(images[0])
             model(images)
-        assert len(model._executors._all) == 1
+        assert len(model._execution._idle) == 1

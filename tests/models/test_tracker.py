@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from infersdk.errors import BackendUnavailableError, ConfigError
-from infersdk.models import Detections, Tracker, load
+from infersdk.models import Detections, Tracker
 
 SIZE = (400, 200)
 
@@ -85,45 +81,3 @@ def test_a_wrong_setting() -> None:
     pytest.importorskip("trackers")
     with pytest.raises(ConfigError, match="buffer_of_lost_tracks"):
         Tracker(buffer_of_lost_tracks=3)
-
-
-FRAMES, STREAMS = 20, 8
-
-
-def frames_of(videos: Sequence[Path], starts: Sequence[int]) -> list[list[Any]]:
-    """FRAMES frames from each start on, out of the videos in turns; each video is decoded once."""
-    from infersdk.video import VideoReader
-
-    first, end = min(starts), max(starts) + FRAMES
-    frames: list[list[Any]] = []
-    for video in videos:
-        with VideoReader(video) as reader:
-            frames.append(list(itertools.islice(reader, first, end)))
-    return [frames[i % len(videos)][start - first :][:FRAMES] for i, start in enumerate(starts)]
-
-
-@pytest.mark.slow
-@pytest.mark.assets
-def test_eight_videos_together_have_the_numbers_of_each_alone(assets: Path) -> None:
-    pytest.importorskip("trackers")
-    pytest.importorskip("av")
-    pytest.importorskip("onnxruntime")
-    videos = [assets / "video" / "people.mp4", assets / "driving" / "drive.mp4"]
-    cuts = frames_of(videos, [200 + 11 * i for i in range(STREAMS)])
-    path, names = assets / "models" / "yolov5n.onnx", assets / "models" / "coco80.txt"
-    settings = {"track_activation_threshold": 0.5, "high_conf_det_threshold": 0.4}
-    with load(path, names=names, max_batch=STREAMS) as model:
-        together: list[list[list[int]]] = [[] for _ in cuts]
-        trackers = [Tracker(**settings) for _ in cuts]
-        interleaved = (frame for row in zip(*cuts, strict=True) for frame in row)
-        for number, found in enumerate(model.map(interleaved)):
-            stream = number % STREAMS
-            together[stream].append(trackers[stream].update(found).columns["track_id"].tolist())
-    with load(path, names=names, max_batch=1) as model:
-        for cut, expected in zip(cuts, together, strict=True):
-            tracker = Tracker(**settings)
-            alone = [tracker.update(found).columns["track_id"].tolist() for found in model.map(cut)]
-            assert alone == expected
-    assert all(len(numbers) == FRAMES for numbers in together)
-    tracked = {max(itertools.chain(*numbers), default=-1) for numbers in together}
-    assert max(tracked) >= 1, "there is something to follow"

@@ -19,10 +19,12 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     folder = shared_folder(tmp_path_factory)
     built: dict[tuple[object, ...], list[str] | str] = {}
 
-    def once(program: str, *, sanitize: str = "", sources: Sequence[str] = CORE) -> list[str]:
-        key = (program, sanitize, *sources)
+    def once(
+        program: str, *, sanitize: str = "", sources: Sequence[str] = CORE, optimize: str = "-O1", target: str = ""
+    ) -> list[str]:
+        key = (program, sanitize, optimize, target, *sources)
         if key not in built:
-            built[key] = build_program(folder, program, sanitize, sources)
+            built[key] = build_program(folder, program, sanitize, sources, optimize, target)
         found = built[key]
         if isinstance(found, str):
             pytest.skip(found)

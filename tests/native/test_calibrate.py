@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-SOURCES = ("status", "library", "calibrate", "calibrate_x86", "entropy")
+SOURCES = ("status", "library", "calibrate", "calibrate_simd", "entropy")
 
 
 @pytest.mark.parametrize("sanitize", ["", "address,undefined"])

@@ -3,9 +3,8 @@
  *
  *     test_core FOLDER
  */
-#include "infersdk.h"
+#include "platform.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,7 +203,7 @@ typedef struct work {
     const char *folder;
 } work;
 
-static void *use_view(void *argument) {
+static void use_view(void *argument) {
     work *mine = argument;
     char path[4096];
     snprintf(path, sizeof path, "%s/thread-%d.bin", mine->folder, (int)mine->number);
@@ -232,20 +231,19 @@ static void *use_view(void *argument) {
         }
     }
     ifs_tensor_destroy(mine->part);
-    return NULL;
 }
 
 static void test_threads(const char *folder) {
     ifs_tensor *tensor = tensor_of(IFS_INT32, THREADS * ROWS, COLUMNS);
     host_of(tensor, IFS_WRITE);
-    pthread_t threads[THREADS];
+    ifs__thread threads[THREADS];
     work works[THREADS];
     for (int32_t i = 0; i < THREADS; i++) {
         works[i] = (work){NULL, i, folder};
         CHECK(ifs_tensor_slice(tensor, i * ROWS, (i + 1) * ROWS, &works[i].part) == IFS_OK);
     }
     for (int32_t i = 0; i < THREADS; i++)
-        CHECK(pthread_create(&threads[i], NULL, use_view, &works[i]) == 0);
+        CHECK(ifs__thread_start(&threads[i], use_view, &works[i]) == 0);
     for (int64_t turn = 0; turn < TURNS; turn++) {
         CHECK(ifs_tensor_resize(tensor, 2, (int64_t[]){THREADS * ROWS + turn, COLUMNS}) == IFS_OK);
         host_of(tensor, IFS_READ);
@@ -254,7 +252,7 @@ static void test_threads(const char *folder) {
     }
     ifs_tensor_destroy(tensor);
     for (int32_t i = 0; i < THREADS; i++)
-        CHECK(pthread_join(threads[i], NULL) == 0);
+        ifs__thread_join(threads[i]);
 }
 
 int main(int argc, char **argv) {

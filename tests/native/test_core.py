@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from pathlib import Path
 
@@ -35,10 +36,21 @@ def test_mutated_tensor_files(build, tmp_path: Path) -> None:
 
 
 def test_a_memory_with_a_device_whose_work_runs_late(build) -> None:
-    sources = ("status", "library", "convert", "budget", "memory", "tensor")
+    sources = ("status", "library", "convert", "budget", "memory", "tensor", "platform")
     assert run(build("test_late_device.c", sanitize="address,undefined", sources=sources), "20000") == "good\n"
 
 
 @pytest.mark.parametrize("sanitize", ["", "undefined"])
 def test_the_arithmetic_of_preprocessing(build, sanitize: str) -> None:
     assert run(build("test_pixel_math.c", sanitize=sanitize, sources=("status",))) == "good\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 has variants to choose from")
+@pytest.mark.parametrize("target", ["", "x86_64-linux-musl"])
+def test_the_best_variant_is_the_one_that_linux_tells(build, target: str) -> None:
+    """Each compiler's way to ask the processor is another one."""
+    flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
+    best = "plain"
+    if flags >= {"avx2", "fma", "f16c", "bmi2", "popcnt"}:
+        best = "avx512" if flags >= {f"avx512{part}" for part in ("f", "dq", "bw", "vl", "vbmi")} else "avx2"
+    assert run(build("test_simd.c", sources=("status", "library"), target=target)) == f"{best}\n"

@@ -1,6 +1,6 @@
 /*
- * test_late_device.c - a memory with a device side, in random orders of accesses: every read, on the host or by a kernel
- * that runs late, sees what was written last.
+ * test_late_device.c - a memory with a device side, in random orders of accesses: every read, on the host or by a
+ * kernel that runs late, sees what was written last.
  *
  *     test_late_device ROUNDS
  */

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
+from waiting import together
 
 from infersdk import Stream, Tensor, device_count, errors, pinned_empty
 from infersdk.image import Geometry, PixelTransform, image_view
@@ -63,7 +63,6 @@ print(os.waitpid(child, 0)[1])
 def test_one_pool_serves_several_threads(rng: np.random.Generator) -> None:
     workers, transform = shared_workers(), PixelTransform(dtype="uint8", scale=1.0)
     assert shared_workers() is workers
-    failures = []
 
     def work(seed: int) -> None:
         mine = np.random.default_rng(seed)
@@ -75,15 +74,9 @@ def test_one_pool_serves_several_threads(rng: np.random.Generator) -> None:
             into = np.zeros((6, 3, 16, 16), np.uint8)
             batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
             for row, image, geometry in zip(into, views, geometries, strict=True):
-                if not np.array_equal(row, preprocess(image, geometry, transform)):
-                    failures.append(seed)
+                np.testing.assert_array_equal(row, preprocess(image, geometry, transform))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    together(work, range(4))
 
 
 def test_errors_come_out_of_the_threads(rng: np.random.Generator) -> None:

@@ -9,11 +9,11 @@ import pytest
 from simd_variants import VARIANTS, variant
 
 from infersdk import Tensor, errors
-from infersdk._lib import lib
+from infersdk.core._lib import lib
+from infersdk.core.stream import Stream, device_count
 from infersdk.image import Geometry
 from infersdk.ops import NO_CLASS, class_map
 from infersdk.ops.device_class_maps import DeviceClassMaps
-from infersdk.stream import Stream, device_count
 
 F = np.float32
 
@@ -38,8 +38,6 @@ def axis(points: int, canvas: int, source: int, resized: int, offset: int) -> np
 
 def interpolated(scores: np.ndarray, geometry: Geometry) -> np.ndarray:
     """[classes, height, width] of the image, in float64."""
-    assert geometry.resized is not None
-    assert geometry.offset is not None
     down = axis(scores.shape[1], geometry.canvas[1], geometry.source[1], geometry.resized[1], geometry.offset[1])
     across = axis(scores.shape[2], geometry.canvas[0], geometry.source[0], geometry.resized[0], geometry.offset[0])
     return np.einsum("yh,chw,xw->cyx", down, scores.astype(np.float64), across)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
+from detection_cases import Case, greedy_nms, random_output, some_classes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_math import reference_exp
 from simd_variants import VARIANTS, variant
 
 from infersdk import errors
-from infersdk._lib import ffi
+from infersdk.core._lib import ffi
+from infersdk.ops import letterbox
 from infersdk.ops.detection import DETECTION, DetectionDecoder, DetectStats, nms
 
 F = np.float32
@@ -39,46 +40,7 @@ class Geometry:
 # ---- the reference ----
 
 
-class Params(NamedTuple):
-    head: str = "yolov5"
-    num_classes: int = 3
-    num_anchors: int = 50
-    conf: float = 0.25
-    iou: float = 0.45
-    max_det: int = 300
-    max_candidates: int = 30000
-    multi_label: bool = False
-    class_agnostic: bool = False
-    strides: tuple[int, ...] = ()
-    dtype: str = "float32"
-    extra: int = 0
-    classes: tuple[int, ...] | None = None
-
-    def detector(self) -> DetectionDecoder:
-        return DetectionDecoder(**self._asdict())
-
-
-def reference_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray | None, iou: float) -> list[int]:
-    """Greedy NMS, a row of the matrix of overlaps at a time."""
-    with np.errstate(all="ignore"):
-        order = np.lexsort((np.arange(len(scores)), -scores))
-        b = boxes[order]
-        classes = np.zeros(len(b)) if class_ids is None else np.asarray(class_ids)[order]
-        areas = np.maximum(F(0), b[:, 2] - b[:, 0]) * np.maximum(F(0), b[:, 3] - b[:, 1])
-        alive = np.ones(len(b), bool)
-        keep = []
-        for i in range(len(b)):
-            if not alive[i]:
-                continue
-            keep.append(int(order[i]))
-            w = np.maximum(F(0), np.minimum(b[i, 2], b[:, 2]) - np.maximum(b[i, 0], b[:, 0]))
-            h = np.maximum(F(0), np.minimum(b[i, 3], b[:, 3]) - np.maximum(b[i, 1], b[:, 1]))
-            inter = w * h
-            alive &= ~((inter > F(iou) * ((areas[i] + areas) - inter)) & (classes == classes[i]))
-        return keep
-
-
-def reference_boxes(p: Params, rows: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
+def reference_boxes(p: Case, rows: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
     x, y, w, h = (rows[:, i].copy() for i in range(4))
     if p.head == "yolox":
         cells = [(cx, cy, s) for s in p.strides for cy in range(canvas[1] // s) for cx in range(canvas[0] // s)]
@@ -89,7 +51,7 @@ def reference_boxes(p: Params, rows: np.ndarray, canvas: tuple[int, int]) -> np.
     return np.stack([x - w * half, y - h * half, x + w * half, y + h * half], axis=1)
 
 
-def reference(p: Params, output: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, DetectStats]:
+def reference(p: Case, output: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, DetectStats]:
     with np.errstate(all="ignore"):
         rows = (output.T if p.head == "yolov8" else output).astype(F)
         boxes = reference_boxes(p, rows, (geometry._c.canvas_width, geometry._c.canvas_height))
@@ -112,7 +74,7 @@ def reference(p: Params, output: np.ndarray, geometry: Geometry) -> tuple[np.nda
         s = np.array([-s for s, _, _ in candidates], F)
         c = np.array([c for _, _, c in candidates], np.int32)
         anchors = np.array([a for _, a, _ in candidates], np.int32)
-        keep = reference_nms(b, s, None if p.class_agnostic else c, p.iou)
+        keep, _ = greedy_nms(b, s, None if p.class_agnostic else c, p.iou)
         m = list(geometry._c.to_source)
         size = [geometry._c.source_width, geometry._c.source_height]
         kept = len(keep)
@@ -127,7 +89,7 @@ def reference(p: Params, output: np.ndarray, geometry: Geometry) -> tuple[np.nda
         return result, DetectStats(total, total - len(candidates), kept, max(0, kept - p.max_det))
 
 
-def assert_same(p: Params, output: np.ndarray, geometry: Geometry) -> DetectStats:
+def assert_same(p: Case, output: np.ndarray, geometry: Geometry) -> DetectStats:
     expected, stats = reference(p, output, geometry)
     with p.detector() as detector:  # one for all, so that scratch memory was used before
         for simd in VARIANTS:
@@ -137,34 +99,6 @@ def assert_same(p: Params, output: np.ndarray, geometry: Geometry) -> DetectStat
             assert got.dtype == DETECTION
             assert got.tobytes() == expected.tobytes()
     return stats
-
-
-def random_output(rng: np.random.Generator, p: Params, kind: str) -> np.ndarray:
-    """An output that is crowded, so that boxes overlap; `kind` says what is odd about it."""
-    n = p.num_anchors
-    rows = rng.random((n, 5 + p.num_classes)).astype(F)
-    if p.head == "yolox":
-        rows[:, :4] = rng.normal(0, 1.5, (n, 4))
-    else:
-        rows[:, :4] = rows[:, :4] * [200, 150, 90, 120] + [40, 30, 5, 5]
-    if kind == "ties":
-        rows = np.round(rows * 4) / 4
-    if kind == "degenerate" and p.head != "yolox":
-        rows[:, 2:4] *= rng.integers(-1, 2, (n, 2))
-    if kind == "odd":
-        odd = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42, -0.0], F)
-        where = rng.random(rows.shape) < 0.03
-        rows[where] = rng.choice(odd, int(where.sum()))
-    if kind == "none":
-        rows[:, 4:] *= 0.2
-    if kind == "low":
-        rows[:, 4:] **= 6
-    extra = rng.choice(np.array([0, 0.5, 1, 7, -3e38, np.nan, np.inf], F), (n, p.extra))  # not for the decoder
-    rows = np.concatenate([rows, extra], axis=1)
-    if p.head == "yolov8":
-        rows = np.ascontiguousarray(np.delete(rows, 4, axis=1).T)
-    with np.errstate(over="ignore"):
-        return rows.astype(p.dtype)
 
 
 YOLOX = {"strides": (8, 16, 32), "num_anchors": 84}  # a canvas of 64 x 64
@@ -178,48 +112,20 @@ HEADS: list[dict[str, Any]] = [{"head": "yolov5"}, {"head": "yolov8"}, {"head": 
 def test_equals_the_reference(
     rng: np.random.Generator, head: dict[str, Any], dtype: str, multi_label: bool, kind: str
 ) -> None:
-    for num_classes in (1, 3, 17, 80):
-        p = Params(
+    for num_classes in (1, 3, 16, 17, 33, 80, 81):
+        p = Case(
             num_classes=num_classes,
             multi_label=multi_label,
             dtype=dtype,
-            **{"num_anchors": int(rng.integers(1, 150)), **head},
+            classes=some_classes(rng, num_classes) if rng.random() < 0.5 else None,
+            extra=int(rng.choice([0, 0, 1, 3, 32, 97])),
+            **{"num_anchors": int(rng.choice([1, 15, 16, 17, 31, 63, 64, 65, 129, 1025])), **head},
         )
         p = p._replace(class_agnostic=bool(rng.integers(2)), conf=float(rng.choice([0, 0.25, 0.6])))
         p = p._replace(max_det=int(rng.choice([1, 7, 300])), max_candidates=int(rng.choice([0, 1, 20, 30000])))
         canvas = (64, 64) if p.head == "yolox" else (640, 640)
         geometry = Geometry(250, 180, (1.3, 0, -7.25, 0, 1.3, 4.5), canvas)
         assert_same(p, random_output(rng, p, kind), geometry)
-
-
-def some_classes(rng: np.random.Generator, num_classes: int) -> tuple[int, ...]:
-    """One, all, a few neighbours, or any."""
-    first = int(rng.integers(num_classes))
-    several = range(first, int(rng.integers(first, num_classes)) + 1)
-    anyhow = np.flatnonzero(rng.random(num_classes) < rng.random()).tolist() or [first]
-    return tuple([(first,), range(num_classes), several, anyhow][int(rng.integers(4))])
-
-
-@pytest.mark.parametrize("head", HEADS, ids=lambda h: h["head"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
-@pytest.mark.parametrize("kind", ["plain", "ties", "odd", "low"])
-def test_chosen_classes(
-    rng: np.random.Generator, head: dict[str, Any], dtype: str, multi_label: bool, kind: str
-) -> None:
-    canvas = (64, 64) if head["head"] == "yolox" else (640, 640)
-    for num_classes in (1, 2, 3, 16, 33, 80, 81):
-        p = Params(
-            num_classes=num_classes,
-            multi_label=multi_label,
-            dtype=dtype,
-            classes=some_classes(rng, num_classes),
-            extra=int(rng.integers(3)),
-            **{"num_anchors": int(rng.integers(1, 150)), **head},
-        )
-        p = p._replace(class_agnostic=bool(rng.integers(2)), conf=float(rng.choice([0, 0.25, 0.6])))
-        p = p._replace(max_det=int(rng.choice([1, 7, 300])), max_candidates=int(rng.choice([0, 1, 20, 30000])))
-        assert_same(p, random_output(rng, p, kind), Geometry(250, 180, (1.3, 0, -7.25, 0, 1.3, 4.5), canvas))
 
 
 def test_other_classes_take_no_place() -> None:
@@ -240,30 +146,10 @@ def test_other_classes_take_no_place() -> None:
     assert stats == DetectStats(2, 0, 2, 0)
 
 
-@pytest.mark.parametrize("head", HEADS, ids=lambda h: h["head"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
-@pytest.mark.parametrize("kind", ["plain", "ties", "odd", "low"])
-def test_rows_with_extra_numbers(
-    rng: np.random.Generator, head: dict[str, Any], dtype: str, multi_label: bool, kind: str
-) -> None:
-    canvas = (64, 64) if head["head"] == "yolox" else (640, 640)
-    for extra in (1, 3, 32, 51, 97):
-        p = Params(
-            num_classes=int(rng.integers(1, 40)),
-            multi_label=multi_label,
-            dtype=dtype,
-            extra=extra,
-            **{"num_anchors": int(rng.integers(1, 150)), **head},
-        )
-        p = p._replace(max_det=int(rng.choice([1, 7, 300])), max_candidates=int(rng.choice([0, 20, 30000])))
-        assert_same(p, random_output(rng, p, kind), Geometry(250, 180, (1.3, 0, -7.25, 0, 1.3, 4.5), canvas))
-
-
 @pytest.mark.parametrize("head", ["yolov5", "yolov8"])
 def test_the_row_leads_to_the_extra_numbers(head: str) -> None:
     rng, first = np.random.default_rng(5), 5 if head == "yolov5" else 4
-    p = Params(head, num_classes=4, num_anchors=70, multi_label=True, extra=6)
+    p = Case(head, num_classes=4, num_anchors=70, multi_label=True, extra=6)
     rows = random_output(rng, p, "plain")
     table = rows.T if head == "yolov8" else rows
     table[:, first + 4 :] = np.arange(70)[:, None] * 10 + np.arange(6)
@@ -278,18 +164,11 @@ def test_the_row_leads_to_the_extra_numbers(head: str) -> None:
         assert table[detection["row"], first + 4 :].tolist() == [detection["row"] * 10 + i for i in range(6)]
 
 
-@pytest.mark.parametrize("head", ["yolov5", "yolov8"])
-@pytest.mark.parametrize("num_anchors", [1, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 1025])
-def test_any_number_of_anchors(rng: np.random.Generator, head: str, num_anchors: int) -> None:
-    p = Params(head, int(rng.integers(1, 40)), num_anchors, conf=0.8)
-    assert_same(p, random_output(rng, p, "plain"), Geometry())
-
-
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_output(data: st.DataObject) -> None:
     head = data.draw(st.sampled_from(["yolov5", "yolov8"]))
-    p = Params(
+    p = Case(
         head,
         num_classes=data.draw(st.integers(1, 5)),
         num_anchors=data.draw(st.integers(1, 12)),
@@ -317,20 +196,13 @@ def test_any_output(data: st.DataObject) -> None:
 
 
 def test_counts_what_is_lost() -> None:
-    p = Params(num_classes=1, num_anchors=40, max_det=3, max_candidates=25)
+    p = Case(num_classes=1, num_anchors=40, max_det=3, max_candidates=25)
     output = np.zeros((40, 6), F)
     output[:, 0] = np.arange(40) * 10 + 5  # side by side
     output[:, 1:4] = 5, 10, 10
     output[:, 4] = 1
     output[:, 5] = np.linspace(0.3, 0.9, 40)
     assert assert_same(p, output, Geometry()) == DetectStats(40, 15, 25, 22)
-
-
-def test_nothing_found() -> None:
-    with DetectionDecoder("yolov8", 4, 10) as detector:
-        boxes, stats = detector(np.zeros((8, 10), F), Geometry())
-    assert boxes.shape == (0,)
-    assert stats == DetectStats(0, 0, 0, 0)
 
 
 def test_thresholds_are_strict() -> None:
@@ -342,14 +214,14 @@ def test_thresholds_are_strict() -> None:
 
 
 def test_an_affine_map_gives_the_rectangle_around_the_corners() -> None:
-    p = Params(num_anchors=30, conf=0.3)
+    p = Case(num_anchors=30, conf=0.3)
     output = random_output(np.random.default_rng(3), p, "plain")
     assert_same(p, output, Geometry(400, 300, (0.9, -0.4, 60.0, 0.4, 0.9, -20.0)))
     assert_same(p, output, Geometry(400, 300, (-1.0, 0.0, 400.0, 0.0, 1.0, 0.0)))  # mirrored
 
 
 def test_a_batch_dimension_of_one_and_an_address_are_fine() -> None:
-    p = Params()
+    p = Case()
     output = random_output(np.random.default_rng(1), p, "plain")
     with p.detector() as detector:
         plain = detector(output, Geometry())[0]
@@ -359,7 +231,7 @@ def test_a_batch_dimension_of_one_and_an_address_are_fine() -> None:
 
 
 def test_results_are_the_callers() -> None:
-    p = Params()
+    p = Case()
     output = random_output(np.random.default_rng(1), p, "plain")
     with p.detector() as detector:
         first, _ = detector(output, Geometry())
@@ -437,7 +309,7 @@ def crowd(rng: np.random.Generator, n: int, size: float, spread: float = 640) ->
     return np.concatenate([center - half, center + half], axis=1).astype(F)
 
 
-@pytest.mark.parametrize("iou", [0.0, 0.1, 0.2, 0.26, 0.3, 0.45, 0.5, 0.6, 0.9, 1.0])
+@pytest.mark.parametrize("iou", [0.0, 0.2, 0.26, 0.45, 0.6, 1.0])
 def test_nms_equals_the_reference(rng: np.random.Generator, iou: float) -> None:
     for n, size in [(0, 1), (1, 10), (15, 300), (33, 300), (100, 200), (300, 120)]:
         boxes, scores = crowd(rng, n, size), np.round(rng.random(n), 2).astype(F)
@@ -447,13 +319,13 @@ def test_nms_equals_the_reference(rng: np.random.Generator, iou: float) -> None:
 
 
 def assert_same_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray | None, iou: float) -> None:
-    expected = reference_nms(boxes, scores, class_ids, iou)
+    expected, _ = greedy_nms(boxes, scores, class_ids, iou)
     for simd in VARIANTS:
         with variant(simd):
             assert nms(boxes, scores, class_ids, iou=iou).tolist() == expected
 
 
-@pytest.mark.parametrize("iou", [0.0, 0.15, 0.25, 0.3, 1 / 3, 0.45, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("iou", [0.0, -0.0, 0.25, 1 / 3, 0.45, 0.7, 1.0])
 @pytest.mark.parametrize("size", [3, 40, 400])
 def test_nms_of_many_boxes_of_a_class(rng: np.random.Generator, iou: float, size: float) -> None:
     """So many that the grid is laid."""
@@ -476,7 +348,7 @@ def strips(
     return np.concatenate([boxes, cut.astype(F)]), np.concatenate([scores, scores + 0.5]).astype(F)
 
 
-@pytest.mark.parametrize("iou", [0.21, 0.25, 0.3, 1 / 3, 0.45, 0.5, 0.7])
+@pytest.mark.parametrize("iou", [0.21, 1 / 3, 0.5, 0.7])
 def test_nms_finds_what_covers_a_side(rng: np.random.Generator, iou: float) -> None:
     """A suppressor that covers as little of the box as one can, in a grid whose cells are smaller than the boxes."""
     boxes, scores = strips(rng, 1000, iou, 600, rng.random(1000) * 0.1)
@@ -484,7 +356,7 @@ def test_nms_finds_what_covers_a_side(rng: np.random.Generator, iou: float) -> N
     assert_same_nms(np.concatenate([boxes, specks]), np.concatenate([scores, rng.random(4000).astype(F)]), None, iou)
 
 
-@pytest.mark.parametrize("iou", [0.25, 0.3, 0.45, 0.5, 0.6, 0.7])
+@pytest.mark.parametrize("iou", [0.25, 0.45, 0.5, 0.7])
 @pytest.mark.parametrize("n", [7, 100, 2500])
 def test_nms_rounds_as_it_is_written(rng: np.random.Generator, iou: float, n: int) -> None:
     """Overlaps within a few units of the last place of the threshold: each rounding counts."""
@@ -520,19 +392,11 @@ def test_nms_of_many_awkward_boxes(rng: np.random.Generator, case: str) -> None:
     st.lists(st.tuples(*[st.integers(0, 8)] * 4, st.integers(0, 3), st.integers(0, 1)), max_size=40),
     st.sampled_from([0.0, 0.2, 0.25, 1 / 3, 0.5, 1.0]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_nms_of_any_boxes(rows: list[tuple[int, ...]], iou: float) -> None:
     table = np.array(rows, F).reshape(-1, 6)
     boxes, scores, class_ids = table[:, :4].copy(), table[:, 4].copy(), table[:, 5].astype(np.int64)
     assert_same_nms(boxes, scores, class_ids, iou)
-
-
-def test_a_threshold_of_minus_zero_is_zero(rng: np.random.Generator) -> None:
-    """With a grid, which takes many boxes: its cells were counted by 1 / iou."""
-    corners = rng.uniform(0, 500, (600, 2)).astype(F)
-    boxes = np.concatenate([corners, corners + rng.uniform(5, 40, (600, 2)).astype(F)], axis=1)
-    scores = rng.random(600).astype(F)
-    np.testing.assert_array_equal(nms(boxes, scores, iou=-0.0), nms(boxes, scores, iou=0.0))
 
 
 def test_nms_takes_what_numpy_takes() -> None:
@@ -571,116 +435,36 @@ def test_nms_checks_its_arguments() -> None:
 # ---- exp, which the sizes of YOLOX (and softmax) stand on ----
 
 
-def exps(x: np.ndarray, stride: int, unit: float) -> np.ndarray:
-    """exp(x) * stride * unit as the detector computes it: the widths of boxes that are flat, so that all stay."""
-    output = np.zeros((len(x), 6), F)
-    output[:, 0] = -np.arange(len(x))  # back to the left edge, where half of the box is outside
-    output[:, 2], output[:, 3], output[:, 4], output[:, 5] = x, -200, 1, np.linspace(1, 0.5, len(x))
-    geometry = Geometry(2**31 - 1, 1, (2 * unit, 0, 0, 0, 1, 0), (stride * len(x), stride))
-    with DetectionDecoder("yolox", 1, len(x), strides=(stride,), max_det=len(x)) as detector:
-        boxes, _ = detector(output, geometry)
-    return boxes["xyxy"][:, 2].astype(np.float64)
-
-
 def test_exp_is_within_two_units_of_the_last_place(rng: np.random.Generator) -> None:
-    x = np.sort(np.concatenate([rng.uniform(-0.1, 88.7, 20000), [0, 88.72283, 1e-30]])).astype(F)
-    got, exact = exps(x, 1, 2.0**-100) * 2.0**100, np.exp(x.astype(np.float64))
-    assert len(got) == len(exact)
-    assert (np.abs(got - exact) < 2 * np.spacing(exact.astype(F))).all()
-    x = np.sort(np.concatenate([rng.uniform(-104.5, 0, 20000), [-103.9, -103.97, -104, -3e38, -np.inf]])).astype(F)
-    got, exact = exps(x, 2**16, 2.0**8) * 2.0**-24, np.exp(x.astype(np.float64))
-    assert len(got) == len(exact)
-    assert (np.abs(got - exact) < 2 * np.spacing(exact.astype(F))).all()
-    assert got[x < -104].tolist() == [0] * int((x < -104).sum())
-
-
-def test_exp_overflows_to_infinity_and_nan_stays() -> None:
-    assert exps(np.array([88.7229, 89, 1e30, np.inf, np.nan], F), 1, 1).tolist() == []  # no finite box, no candidate
+    """Of the reference, whose bits those of all variants are in the tests above."""
+    x = np.concatenate([rng.uniform(-104.5, 88.7, 40000), [0, 88.72283, 1e-30, -103.9, -103.97, -104, -3e38, -np.inf]])
+    with np.errstate(all="ignore"):
+        got, exact = reference_exp(x.astype(F)), np.exp(x.astype(F).astype(np.float64))
+        assert (np.abs(got - exact) < 2 * np.spacing(exact.astype(F))).all()
+        assert reference_exp(np.array([88.7229, 89, 1e30, np.inf], F)).tolist() == [np.inf] * 4
+    assert not got[x < -104].any()
 
 
 # ---- real outputs ----
 
 
-@pytest.fixture(scope="module", name="bus")
-def _bus(assets: Any) -> tuple[np.ndarray, Geometry]:
-    """YOLOv5n's output for bus.jpg, and how the image came there."""
-    return real_output(assets, "yolov5n.onnx")
-
-
 def real_output(assets: Any, model: str) -> tuple[np.ndarray, Geometry]:
     cv2 = pytest.importorskip("cv2")
-    onnxruntime = pytest.importorskip("onnxruntime")
-    image = cv2.imread(str(assets / "images" / "bus.jpg"))
-    height, width = image.shape[:2]
-    r = min(640 / width, 640 / height)
-    w, h = round(width * r), round(height * r)
-    left, top = (640 - w) // 2, (640 - h) // 2
-    canvas = np.full((640, 640, 3), 114, np.uint8)
-    canvas[top : top + h, left : left + w] = cv2.resize(image, (w, h))
-    blob = np.ascontiguousarray(canvas[None, :, :, ::-1].transpose(0, 3, 1, 2).astype(F) / F(255))
-    session = onnxruntime.InferenceSession(str(assets / "models" / model), providers=["CPUExecutionProvider"])
-    output = session.run(None, {session.get_inputs()[0].name: blob})[0][0]
-    to_source = (width / w, 0, -left * width / w, 0, height / h, -top * height / h)
-    return output, Geometry(width, height, to_source)
+    pytest.importorskip("onnxruntime")
+    onnx_models = pytest.importorskip("onnx_models")
+    blob, geometry = letterbox(cv2.imread(str(assets / "images" / "bus.jpg")), 640)
+    (output,) = onnx_models.run(assets / "models" / model, blob[None])[0]
+    return output, geometry
 
 
 @pytest.mark.assets
-def test_the_bus(bus: tuple[np.ndarray, Geometry]) -> None:
-    output, geometry = bus
+def test_the_bus(assets: Any) -> None:
+    output, geometry = real_output(assets, "yolov5n.onnx")
     with DetectionDecoder() as detector:
         boxes, stats = detector(output, geometry)
     assert sorted(boxes["class_id"]) == [0, 0, 0, 0, 5]
     assert stats.kept == 5
-    assert_same(Params(num_classes=80, num_anchors=25200, conf=0.25), output, geometry)
-
-
-def torch_yolov5(output: np.ndarray, conf: float, iou: float, max_det: int, multi_label: bool) -> np.ndarray:
-    """What YOLOv5's non_max_suppression does, written out: rows of x1, y1, x2, y2, score, class on the canvas.
-
-    But for one thing: classes are compared, where YOLOv5 moves each class 7680 pixels on. That costs coordinates near
-    600000 all bits below 1/16 pixel, and changes what is suppressed.
-    """
-    torch = pytest.importorskip("torch")
-    x = torch.from_numpy(output)
-    x = x[x[:, 4] > conf]
-    scores = x[:, 5:] * x[:, 4:5]
-    center, half = x[:, :2], x[:, 2:4] / 2
-    boxes = torch.cat((center - half, center + half), 1)
-    if multi_label:
-        i, j = (scores > conf).nonzero(as_tuple=False).T
-        x = torch.cat((boxes[i], scores[i, j, None], j[:, None].float()), 1)
-    else:
-        best, j = scores.max(1, keepdim=True)
-        x = torch.cat((boxes, best, j.float()), 1)[best.view(-1) > conf]
-    x = x[x[:, 4].argsort(descending=True, stable=True)[:30000]]
-    x1, y1, x2, y2, _, classes = x.T
-    areas = (x2 - x1) * (y2 - y1)
-    alive, keep = torch.ones(len(x), dtype=torch.bool), []
-    for i in range(len(x)):
-        if not alive[i]:
-            continue
-        keep.append(i)
-        w = (torch.minimum(x2, x2[i]) - torch.maximum(x1, x1[i])).clamp(min=0)
-        h = (torch.minimum(y2, y2[i]) - torch.maximum(y1, y1[i])).clamp(min=0)
-        inter = w * h
-        alive &= (inter / (areas + areas[i] - inter) <= iou) | (classes != classes[i])
-    return np.asarray(x[keep[:max_det]].numpy())
-
-
-@pytest.mark.assets
-@pytest.mark.parametrize(("conf", "iou", "multi_label"), [(0.25, 0.45, False), (0.001, 0.6, True)])
-def test_equals_yolov5_in_torch(bus: tuple[np.ndarray, Geometry], conf: float, iou: float, multi_label: bool) -> None:
-    output, _ = bus
-    expected = torch_yolov5(output, conf, iou, 300, multi_label)
-    with DetectionDecoder(conf=conf, iou=iou, multi_label=multi_label) as detector:
-        boxes, _ = detector(output, Geometry())
-    assert_same(
-        Params(num_classes=80, num_anchors=25200, conf=conf, iou=iou, multi_label=multi_label), output, Geometry()
-    )
-    assert len(boxes) == len(expected)
-    assert boxes["class_id"].tolist() == expected[:, 5].astype(int).tolist()
-    np.testing.assert_array_equal(boxes["score"], expected[:, 4])
-    np.testing.assert_allclose(boxes["xyxy"], expected[:, :4].clip(0, 640), atol=1e-3, rtol=0)
+    assert_same(Case(num_classes=80, num_anchors=25200, conf=0.25), output, geometry)
 
 
 @pytest.mark.assets
@@ -688,12 +472,5 @@ def test_equals_yolov5_in_torch(bus: tuple[np.ndarray, Geometry], conf: float, i
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_yolov8_of_the_bus(assets: Any, multi_label: bool, dtype: str) -> None:
     output, geometry = real_output(assets, "yolov8n.onnx")
-    p = Params("yolov8", 80, 8400, conf=0.001, iou=0.7, multi_label=multi_label, dtype=dtype)
+    p = Case("yolov8", 80, 8400, conf=0.001, iou=0.7, multi_label=multi_label, dtype=dtype)
     assert assert_same(p, output.astype(dtype), geometry).kept > 100
-
-
-def test_the_layout_of_a_detection() -> None:
-    assert sys.byteorder == "little"
-    assert DETECTION.itemsize == ffi.sizeof("ifs_detection") == 28
-    for name in ("score", "class_id", "row"):
-        assert DETECTION.fields[name][1] == ffi.offsetof("ifs_detection", name)

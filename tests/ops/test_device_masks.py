@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from infersdk import Tensor, errors
-from infersdk._lib import check, ffi, lib
+from infersdk.core._lib import lib
+from infersdk.core.stream import Stream, device_count
 from infersdk.image import Geometry
 from infersdk.ops import DetectionDecoder, assemble_masks
 from infersdk.ops.device import DeviceDetectionDecoder
 from infersdk.ops.device_masks import DeviceMasks
-from infersdk.stream import Stream, device_count
 
 F = np.float32
 DEVICE = "cuda:0"
@@ -101,17 +101,3 @@ def test_masks_beyond_the_capacity_are_reported(rng: np.random.Generator) -> Non
         with pytest.raises(errors.OutOfMemoryError, match="the capacity is 64"):
             masks.unpack(0, len(found))
         masks.close()
-
-
-def test_says_that_there_is_no_device() -> None:
-    if lib.ifs_has_cuda() and device_count():
-        pytest.skip("there is one")
-    params = ffi.new("ifs_mask_params *", {"num_coefficients": 1, "width": 1, "height": 1, "threshold": 0.5})
-    decoder = DetectionDecoder(extra=1)
-    with pytest.raises(errors.DeviceUnavailableError, match="no .*device"):
-        check(
-            lib.ifs_cuda_masks(
-                params, decoder._params, ffi.NULL, ffi.NULL, ffi.NULL, 0, ffi.NULL, ffi.NULL, ffi.NULL, 0, ffi.NULL,
-                ffi.NULL,
-            )
-        )  # fmt: skip

@@ -9,7 +9,6 @@ import pytest
 from simd_variants import VARIANTS, variant
 
 from infersdk import errors
-from infersdk._lib import check, ffi, lib
 from infersdk.image import Geometry
 from infersdk.ops import DETECTION, DetectionDecoder, assemble_masks
 from infersdk.ops.batch import Workers
@@ -203,17 +202,15 @@ def torch_masks(prototypes: np.ndarray, coefficients: np.ndarray, boxes: np.ndar
 @pytest.mark.assets
 def test_the_masks_of_the_bus(assets: Any, simd: int) -> None:
     cv2 = pytest.importorskip("cv2")
-    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
+    onnx_models = pytest.importorskip("onnx_models")
     from infersdk.image import PixelTransform
     from infersdk.ops import preprocess
 
     image = cv2.imread(str(assets / "images" / "bus.jpg"))
     geometry = Geometry.letterbox(image.shape[1::-1], (320, 320))
     x = preprocess(image, geometry, PixelTransform())
-    session = onnxruntime.InferenceSession(
-        str(assets / "models" / "yolov8n-seg.onnx"), providers=["CPUExecutionProvider"]
-    )
-    output, prototypes = (array[0] for array in session.run(None, {"images": x[None]}))
+    output, prototypes = (array[0] for array in onnx_models.run(assets / "models" / "yolov8n-seg.onnx", x[None]))
     with DetectionDecoder("yolov8", 80, 2100, extra=32, conf=0.25, iou=0.7) as decoder:
         found, _ = decoder(output, geometry)
     assert len(found) >= 4
@@ -252,34 +249,6 @@ def test_arguments_are_checked() -> None:
     turned = Geometry.affine((20, 10), (32, 32), [[1, 0.5, 0], [-0.5, 1, 0]])
     with pytest.raises(errors.NativeError, match="rotates or shears"):
         assemble_masks(*good[:3], turned)
-
-
-def test_a_layout_of_another_geometry_is_refused() -> None:
-    params = ffi.new("ifs_mask_params *", {"num_coefficients": 1, "width": 4, "height": 4, "threshold": 0.5})
-    geometry, bits = Geometry.stretch((20, 10), (32, 32)), np.zeros(400, np.uint8)
-
-    def assemble(nbytes: int = 400, **change: int) -> None:
-        values = {"width": 20, "height": 10, "stride": 4, **change}
-        check(
-            lib.ifs_masks_assemble(
-                ffi.NULL, params, ffi.new("float[16]"), ffi.new("float[1]"), geometry._c,
-                ffi.new("ifs_mask *", values), 1, ffi.from_buffer("uint8_t[]", bits), nbytes,
-            )
-        )  # fmt: skip
-
-    assemble()
-    for change in ({"width": 21}, {"x": 1}, {"y": -1}, {"height": 11}, {"stride": 3}, {"width": -1}):
-        with pytest.raises(errors.InputError, match="lay masks out by ifs_masks_layout"):
-            assemble(**change)
-    for change in ({"nbytes": 39}, {"offset": 364}, {"offset": -4}, {"offset": 2}):
-        with pytest.raises(errors.ShapeError, match="mask 0 needs 40 bytes"):
-            assemble(**change)
-
-
-def test_the_layout_of_a_mask() -> None:
-    assert MASK.itemsize == ffi.sizeof("ifs_mask")
-    for name in MASK.names or ():
-        assert MASK.fields[name][1] == ffi.offsetof("ifs_mask", name)
 
 
 def test_a_packed_mask_by_hand() -> None:

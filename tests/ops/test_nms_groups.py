@@ -4,34 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from detection_cases import greedy_nms
 from simd_variants import VARIANTS, variant
 
 from infersdk.errors import InputError
 from infersdk.ops import nms, nms_groups
 
 F = np.float32
-
-
-def reference(
-    boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray | None, threshold: float, match: str
-) -> tuple[list[int], list[int]]:
-    """Greedy NMS, a row of the matrix of overlaps at a time: kept boxes, and the keeper of each box."""
-    n = len(scores)
-    order = np.lexsort((np.arange(n), -scores))
-    classes = np.zeros(n, int) if class_ids is None else class_ids
-    areas = np.maximum(F(0), boxes[:, 2] - boxes[:, 0]) * np.maximum(F(0), boxes[:, 3] - boxes[:, 1])
-    keepers, keep = np.full(n, -1), []
-    for i in order:
-        if keepers[i] >= 0:
-            continue
-        keep.append(int(i))
-        w = np.maximum(F(0), np.minimum(boxes[i, 2], boxes[:, 2]) - np.maximum(boxes[i, 0], boxes[:, 0]))
-        h = np.maximum(F(0), np.minimum(boxes[i, 3], boxes[:, 3]) - np.maximum(boxes[i, 1], boxes[:, 1]))
-        inter = w * h
-        whole = np.minimum(areas[i], areas) if match == "smaller" else (areas[i] + areas) - inter
-        keepers[(inter > F(threshold) * whole) & (classes == classes[i]) & (keepers < 0)] = i
-        keepers[i] = i
-    return keep, keepers.tolist()
 
 
 def crowd(rng: np.random.Generator, n: int, size: float) -> np.ndarray:
@@ -50,7 +29,7 @@ def test_groups_equal_the_reference(
     boxes, scores = crowd(rng, n, size), np.round(rng.random(n), 2).astype(F)
     boxes[::7, 2] = boxes[::7, 0]  # without area
     for class_ids in (None, rng.integers(-1, 2, n)):
-        expected = reference(boxes, scores, class_ids, threshold, match)
+        expected = greedy_nms(boxes, scores, class_ids, threshold, match)
         for simd in VARIANTS:
             with variant(simd):
                 keep, keepers = nms_groups(boxes, scores, class_ids, threshold=threshold, match=match)

@@ -7,12 +7,12 @@ import pytest
 from simd_variants import VARIANTS, variant
 
 from infersdk import Tensor, errors
-from infersdk._lib import lib
+from infersdk.core._lib import lib
+from infersdk.core.stream import Stream, device_count
 from infersdk.image import Geometry
 from infersdk.ops import DetectionDecoder, nms_oriented
 from infersdk.ops.device import DeviceDetectionDecoder
 from infersdk.ops.device_oriented import DeviceOrientedBoxes
-from infersdk.stream import Stream, device_count
 
 F = np.float32
 

@@ -15,7 +15,7 @@ import pytest
 from simd_variants import VARIANTS, variant
 
 from infersdk import errors
-from infersdk._lib import ffi, lib
+from infersdk.core._lib import ffi, lib
 from infersdk.image import Geometry, ImageView, PixelTransform, image_view
 from infersdk.ops.preprocess import letterbox, preprocess, preprocess_into
 
@@ -131,7 +131,7 @@ def yolov5_letterbox(source: tuple[int, int], canvas: tuple[int, int], scale_up:
 
 @pytest.mark.parametrize("scale_up", [False, True])
 def test_letterbox_rounds_as_yolov5(rng: np.random.Generator, scale_up: bool) -> None:
-    cases = [tuple(int(v) for v in rng.integers(1, 2000, 4)) for _ in range(500)]
+    cases = [tuple(int(v) for v in rng.integers(1, 2000, 4)) for _ in range(200)]
     cases += [(1920, 1080, 640, 640), (810, 1080, 640, 640), (3, 1, 1, 1), (1, 3000, 640, 640), (640, 640, 640, 640)]
     cases += [(w, 2 * w, 5, 5) for w in range(1, 40)]  # halves
     for w, h, cw, ch in cases:
@@ -151,15 +151,9 @@ def test_resize_geometry_leads_back() -> None:
     np.testing.assert_allclose(uneven.matrix[[0, 1], [0, 1]], [1000 / 640, 333 / 213], rtol=1e-15)
 
 
-def test_stretch() -> None:
-    geometry = Geometry.stretch((300, 200), (64, 128))
-    assert (geometry.resized, geometry.offset) == ((64, 128), (0, 0))
-    np.testing.assert_allclose(geometry.to_source([[64, 128]]), [[300, 200]])
-
-
 def test_resize_crop_is_torchvisions(rng: np.random.Generator) -> None:
     """The sizes of torchvision's _compute_resized_output_size and center_crop."""
-    for _ in range(500):
+    for _ in range(200):
         w, h, resize, cw, ch = (int(v) for v in rng.integers(1, 600, 5))
         short, long = min(w, h), max(w, h)
         longer = int(resize * long / short)
@@ -233,16 +227,14 @@ def test_points_need_two_columns() -> None:
 @pytest.mark.parametrize("pixels", ["gray", "bgr", "bgra"])
 def test_resize_equals_opencv(rng: np.random.Generator, simd: int, pixels: str) -> None:
     order = "gray" if pixels == "gray" else "bgr"
-    for w, h, rw, rh in random_sizes(rng, 240):
+    for w, h, rw, rh in random_sizes(rng, 120):
         view = image(rng, w, h, pixels)
         expected = cv2.resize(view, (rw, rh), interpolation=cv2.INTER_LINEAR).reshape(rh, rw, -1)[..., :3]
         got = preprocess(view, Geometry.stretch((w, h), (rw, rh)), identity(order), format=pixels)
         np.testing.assert_array_equal(got, expected, err_msg=f"{w} x {h} to {rw} x {rh}")
 
 
-@pytest.mark.parametrize(
-    "size", [(1920, 1080), (1280, 720), (810, 1080), (500, 375), (3840, 2160), (333, 1000), (100, 80)]
-)
+@pytest.mark.parametrize("size", [(1920, 1080), (810, 1080), (3840, 2160), (333, 1000), (100, 80)])
 def test_resize_of_usual_sizes_equals_opencv(rng: np.random.Generator, simd: int, size: tuple[int, int]) -> None:
     view = image(rng, *size, "bgr")
     geometry = Geometry.letterbox(size, (640, 640))
@@ -448,18 +440,6 @@ def test_warp_is_within_a_level_of_float64(rng: np.random.Generator, simd: int) 
         assert error.max() <= 1, (geometry, error.max())
 
 
-def test_warp_is_near_opencvs(rng: np.random.Generator) -> None:
-    view = cv2.GaussianBlur(image(rng, 160, 120, "bgr", region=False), (0, 0), 3)
-    for _ in range(10):
-        geometry = random_affine(rng, (160, 120), (100, 100))
-        matrix = geometry.matrix
-        matrix[:, 2] += 0.5 * (matrix[:, 0] + matrix[:, 1]) - 0.5  # edges to centres
-        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-        theirs = cv2.warpAffine(view, matrix, (100, 100), flags=flags, borderValue=(1, 2, 3))
-        ours = preprocess(view, geometry, identity())
-        assert np.abs(ours.astype(int) - theirs).mean() < 0.6
-
-
 def test_warp_by_whole_pixels_is_exact(rng: np.random.Generator, simd: int) -> None:
     view = image(rng, 50, 40, "rgb")
     geometry = Geometry.affine((50, 40), (50, 40), [[1, 0, 3], [0, 1, -2]])
@@ -647,70 +627,7 @@ def test_bad_out_says_why(rng: np.random.Generator) -> None:
         preprocess(view, Geometry.letterbox((20, 30), (16, 16)), transform)
 
 
-# ---- the core is safe on its own -----------------------------------------------------------------------------------
-
-
-def core_call(**changes: Any) -> tuple[int, str]:
-    """ifs_preprocess on a small good call, with members of its structs changed: `image_width=0`."""
-    pixels, dst = np.zeros((20, 30, 3), np.uint8), np.empty(3 * 16 * 16, np.float32)
-    image, geometry, transform = image_view(pixels), Geometry.letterbox((30, 20), (16, 16)), PixelTransform()
-    structs = {"image": image._c, "geometry": geometry._c, "transform": transform._c}
-    args = {**structs, "dst": ffi.cast("void *", dst.ctypes.data), "nbytes": dst.nbytes}
-    for name, value in changes.items():
-        struct, _, member = name.partition("_")
-        if member:
-            setattr(structs[struct], member, value)
-        else:
-            args[name] = value
-    status = lib.ifs_preprocess(*args.values())
-    return status, ffi.string(lib.ifs_last_error()).decode() if status else ""
-
-
-NULL = ffi.NULL
-
-
-@pytest.mark.parametrize(
-    ("changes", "status", "message"),
-    [
-        ({}, 0, ""),
-        ({"image": NULL}, lib.IFS_ERR_INVALID_ARGUMENT, "image is NULL"),
-        ({"geometry": NULL}, lib.IFS_ERR_INVALID_ARGUMENT, "geometry is NULL"),
-        ({"transform": NULL}, lib.IFS_ERR_INVALID_ARGUMENT, "transform is NULL"),
-        ({"dst": NULL}, lib.IFS_ERR_INVALID_ARGUMENT, "NULL"),
-        ({"dst": ffi.cast("void *", 4097)}, lib.IFS_ERR_INVALID_ARGUMENT, "aligned"),
-        ({"nbytes": 0}, lib.IFS_ERR_TOO_SMALL, "needs 3072 bytes"),
-        ({"image_data": NULL}, lib.IFS_ERR_INVALID_ARGUMENT, "data is NULL"),
-        ({"image_width": 0}, lib.IFS_ERR_INVALID_ARGUMENT, "0 x 20"),
-        ({"image_height": -1}, lib.IFS_ERR_INVALID_ARGUMENT, "30 x -1"),
-        ({"image_width": 2**31 - 1, "image_stride": 2**62}, lib.IFS_ERR_INVALID_ARGUMENT, "2147483647"),
-        ({"image_stride": 89}, lib.IFS_ERR_INVALID_ARGUMENT, "89 bytes, but a row has 90"),
-        ({"image_stride": -90}, lib.IFS_ERR_INVALID_ARGUMENT, "-90 bytes"),
-        ({"image_stride": 2**62}, lib.IFS_ERR_INVALID_ARGUMENT, "more than memory can hold"),
-        ({"image_format": 6}, lib.IFS_ERR_INVALID_ARGUMENT, "format 6"),
-        ({"image_format": -1}, lib.IFS_ERR_INVALID_ARGUMENT, "format -1"),
-        ({"image_format": lib.IFS_PIXEL_NV12}, lib.IFS_ERR_INVALID_ARGUMENT, "uv is NULL"),
-        ({"image_format": lib.IFS_PIXEL_NV12, "image_width": 29}, lib.IFS_ERR_INVALID_ARGUMENT, "even"),
-        ({"geometry_kind": 2}, lib.IFS_ERR_INVALID_ARGUMENT, "kind 2"),
-        ({"geometry_source_width": 29}, lib.IFS_ERR_SHAPE, "made for 29 x 20"),
-        ({"geometry_canvas_width": 0}, lib.IFS_ERR_INVALID_ARGUMENT, "canvas's width is 0"),
-        ({"geometry_canvas_height": 2**30}, lib.IFS_ERR_INVALID_ARGUMENT, "1073741824"),
-        ({"geometry_resized_width": 0}, lib.IFS_ERR_INVALID_ARGUMENT, "resized width is 0"),
-        ({"geometry_resized_height": 2**31 - 1}, lib.IFS_ERR_INVALID_ARGUMENT, "resized height"),
-        ({"geometry_offset_x": 2**31 - 1, "geometry_offset_y": -(2**31)}, 0, ""),
-        ({"geometry_kind": 1, "geometry_to_source": [math.nan] * 6}, lib.IFS_ERR_INVALID_ARGUMENT, "finite"),
-        ({"geometry_kind": 1, "geometry_to_source": [0.0] * 6}, lib.IFS_ERR_INVALID_ARGUMENT, "inverted"),
-        ({"geometry_kind": 1, "geometry_to_source": [1e300, 0, 0, 0, 1, 0]}, lib.IFS_ERR_INVALID_ARGUMENT, "within"),
-        ({"transform_order": 3}, lib.IFS_ERR_INVALID_ARGUMENT, "order 3"),
-        ({"transform_layout": -1}, lib.IFS_ERR_INVALID_ARGUMENT, "layout -1"),
-        ({"transform_dtype": lib.IFS_FLOAT64}, lib.IFS_ERR_DTYPE, "type 7"),
-        ({"transform_scale": [1, math.inf, 1]}, lib.IFS_ERR_INVALID_ARGUMENT, "channel 1"),
-        ({"transform_bias": [1, 1, math.nan]}, lib.IFS_ERR_INVALID_ARGUMENT, "channel 2"),
-    ],
-)
-def test_core_refuses(simd: int, changes: dict[str, Any], status: int, message: str) -> None:
-    got, text = core_call(**changes)
-    assert got == status, text
-    assert message in text
+# ---- nothing is read beside the image --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -749,27 +666,6 @@ def test_nothing_is_read_outside_the_image(
                 np.testing.assert_array_equal(got, preprocess(image.copy(), geometry, identity(order), format=pixels))
 
 
-def test_nbytes() -> None:
-    geometry, transform = Geometry.stretch((5, 5), (640, 480)), PixelTransform("gray", dtype="float16")
-    assert lib.ifs_preprocess_nbytes(geometry._c, transform._c) == 640 * 480 * 2
-    transform._c.dtype = 99
-    assert lib.ifs_preprocess_nbytes(geometry._c, transform._c) == 0
-    assert lib.ifs_preprocess_nbytes(NULL, PixelTransform()._c) == 0
-
-
-def test_geometry_functions_refuse_null() -> None:
-    matrix = ffi.new("double[6]", [1, 0, 0, 0, 1, 0])
-    for status in (
-        lib.ifs_geometry_letterbox(1, 1, 1, 1, 1, NULL),
-        lib.ifs_geometry_letterbox_warp(1, 1, 1, 1, 1, NULL),
-        lib.ifs_geometry_stretch(1, 1, 1, 1, NULL),
-        lib.ifs_geometry_resize_crop(1, 1, 1, 1, 1, NULL),
-        lib.ifs_geometry_affine(1, 1, 1, 1, matrix, NULL),
-        lib.ifs_geometry_affine(1, 1, 1, 1, NULL, ffi.new("ifs_geometry *")),
-    ):
-        assert status == lib.IFS_ERR_INVALID_ARGUMENT
-
-
 # ---- the rows that a resize reads ----
 
 
@@ -782,7 +678,7 @@ def rows_of(geometry: Geometry) -> tuple[tuple[int, int, int], Any]:
 
 def test_the_rows_that_are_read_give_the_same_bytes(rng: np.random.Generator) -> None:
     patterns = set()
-    for i in range(400):
+    for i in range(200):
         factor, width, height = (int(v) for v in rng.integers(1, [12, 70, 40]))
         resized = int(rng.integers(1, 60)) if i % 3 else -(-width // 2), height
         width = 2 * resized[0] if i % 3 == 0 else width  # half the width, which with half the height is another way
@@ -816,12 +712,3 @@ def test_all_rows_are_read_where_there_is_no_pattern() -> None:
         assert ffi.buffer(out)[:] == ffi.buffer(geometry._c)[:]
     assert rows_of(Geometry.letterbox((1920, 1080), (640, 640)))[0] == (1, 1, 3)
     assert rows_of(Geometry.letterbox((3840, 2160), (640, 640)))[0] == (2, 2, 6)
-
-
-def test_rows_check_what_they_are_given() -> None:
-    geometry, rows = Geometry.stretch((9, 9), (3, 3)), ffi.new("ifs_rows *")
-    assert lib.ifs_geometry_rows(geometry._c, rows, ffi.NULL) == lib.IFS_ERR_INVALID_ARGUMENT
-    assert lib.ifs_geometry_rows(ffi.NULL, rows, ffi.new("ifs_geometry *")) == lib.IFS_ERR_INVALID_ARGUMENT
-    broken = ffi.new("ifs_geometry *", geometry._c[0])
-    broken.resized_height = 0
-    assert lib.ifs_geometry_rows(broken, rows, ffi.new("ifs_geometry *")) == lib.IFS_ERR_INVALID_ARGUMENT

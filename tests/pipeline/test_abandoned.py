@@ -5,17 +5,18 @@ from __future__ import annotations
 import gc
 import threading
 import time
-import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from squares import LONG, Squares, consistent, until
 
 from infersdk import Pipeline
 from infersdk.models.releasing import IdleRelease
 from infersdk.pipeline import abandoned
-from infersdk.pipeline.abandoned import CancelsPending, run_elsewhere
+from infersdk.pipeline.abandoned import run_elsewhere
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def held(model: Squares, pipeline: Pipeline[int]) -> Iterator[int]:
@@ -91,30 +92,6 @@ def test_slots_are_free_when_an_iteration_is_given_up() -> None:
         model.go.set()
 
 
-def test_an_exception_cancels_what_is_left_in_the_same_thread() -> None:
-    cancelled_in: list[int] = []
-
-    class Request:
-        def cancel(self) -> None:
-            cancelled_in.append(threading.get_ident())
-
-    def fails() -> Iterator[int]:
-        with CancelsPending([Request(), Request()]):
-            yield 1
-            raise ValueError("mine")
-
-    results = fails()
-    assert next(results) == 1
-    with pytest.raises(ValueError, match="mine"):
-        next(results)
-    assert cancelled_in == [threading.get_ident()] * 2
-    results = fails()
-    next(results)
-    del results
-    assert len(cancelled_in) == 4
-    assert threading.get_ident() not in cancelled_in[2:]
-
-
 def test_what_a_task_raises_is_logged_and_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> None:
         raise SystemExit("mine")
@@ -142,24 +119,6 @@ def test_a_task_that_waits_for_the_calling_thread_is_not_waited_for(monkeypatch:
         assert 0.04 < time.monotonic() - started < LONG
         assert not done.is_set()
     assert done.wait(LONG)
-
-
-def test_no_request_stays_in_memory() -> None:
-    class Request:
-        def cancel(self) -> None:
-            pass
-
-    request = Request()
-    reference = weakref.ref(request)
-
-    def results(pending: list[Request]) -> Iterator[int]:
-        with CancelsPending(pending):
-            yield 1
-
-    iteration = results([request])
-    next(iteration)
-    del request, iteration
-    until(lambda: reference() is None)
 
 
 def test_a_model_is_free_when_its_iteration_ends_while_the_model_asks_for_requests() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,18 @@ from idle_backend import IdleInfer, Options
 
 from infersdk import Pipeline
 from infersdk.backends._batch_buckets import BatchBuckets, next_size
-from infersdk.tensor_spec import TensorSpec
+from infersdk.core.tensor_spec import TensorSpec
+from infersdk.infer import Scheduling
 
 
 class Sums(IdleInfer):
     """`s` is a + b, row by row; the batches that were run are kept."""
 
-    steady: BatchBuckets | None = None
-
     def _load(self) -> None:
         self.input_specs = tuple(TensorSpec(name, np.dtype(np.float32), ("batch", 64)) for name in "ab")
         self.output_specs = (TensorSpec("s", np.dtype(np.float32), ("batch", 64)),)
         self.batches: list[int] = []
+        self.scheduling = Scheduling(bucket_batch=partial(next_size, largest=self.max_batch))
 
     def _bind(self) -> None:
         self._outputs["s"].resize(self._inputs["a"].shape)
@@ -33,9 +34,6 @@ class Sums(IdleInfer):
             raise RuntimeError(f"a batch of {len(a)} and one of {len(b)} in one run")
         self.batches.append(len(a))
         np.add(a, b, out=self._outputs["s"].numpy(writable=True))
-
-    def bucket_batch(self, n: int) -> int:
-        return self.steady.size_for(n) if self.steady is not None else next_size(n, self.max_batch)
 
 
 def sums(folder: Path, max_batch: int) -> Sums:
@@ -50,9 +48,10 @@ def test_requests_get_their_own(tmp_path: Path, steady: bool, capacity: int, mon
     monkeypatch.setattr(BatchBuckets, "PATIENCE", 3)
     rng = np.random.default_rng(capacity)
     with sums(tmp_path, 32) as infer:
-        infer.steady = BatchBuckets(32) if steady else None
-        if infer.steady is not None:
-            assert infer.bucket_batch(20) == 24  # as another clone of it may have wanted
+        if steady:
+            sizes = partial(next_size, largest=32)
+            infer.scheduling = Scheduling(bucket_batch=BatchBuckets(32).size_for, prepared_size=sizes)
+            assert infer.scheduling.bucket_batch(20) == 24  # as another clone of it may have wanted
         with Pipeline(infer, max_batch=capacity, instances=3, max_delay=0.001) as pipeline:
             for _ in range(150):
                 count = int(rng.integers(1, 12))

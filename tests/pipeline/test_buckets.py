@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from typing import Any
 
 import pytest
@@ -74,28 +73,6 @@ def test_a_cancelled_request_frees_its_row_for_its_bucket_alone() -> None:
         assert [future.result(LONG) for future in (*waiting[1:], *more)] == [9, 4, 16, 25, 36]
         until(lambda: pipeline.stats().queued == 0)
         consistent(pipeline.stats())
-
-
-def test_many_threads_and_buckets() -> None:
-    model, errors = bucketed(5, capacity=4, concurrency=2), list[BaseException]()
-
-    def caller(seed: int) -> None:
-        rng = random.Random(seed)
-        try:
-            for _ in range(60):
-                number = rng.randrange(1000)
-                assert pipeline.submit(number).result(LONG) == number**2
-        except BaseException as error:
-            errors.append(error)
-
-    with Pipeline(model, max_delay=0.001) as pipeline:
-        threads = [threading.Thread(target=caller, args=(seed,)) for seed in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LONG)
-        assert not errors
-        assert sum(pipeline.stats().buckets.values()) == 12 * 60
 
 
 def test_warming_up_runs_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from simulated_time import Simulation, h200_seconds
 
-from infersdk.pipeline.dispatch import WINDOW, Callers
+from infersdk.pipeline.scheduler import WINDOW, Callers
 
 # ---- the callers ----
 

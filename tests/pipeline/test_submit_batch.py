@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -13,14 +12,6 @@ from squares import LONG, Squares, begun, consistent
 
 from infersdk import Pipeline
 from infersdk.errors import ClosedError, DeadlineExceeded, InputError, Overloaded
-
-
-@pytest.fixture
-def model() -> Iterator[Squares]:
-    squares = Squares()
-    yield squares
-    squares.go.set()
-    assert squares.open == 0, "a buffer was not closed"
 
 
 class Ends:

@@ -14,6 +14,7 @@ from squares import LONG, Squares, SquaresBuffer, begun, consistent
 from infersdk import Pipeline
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ClosedError
+from infersdk.infer import Scheduling
 from infersdk.models import YOLOv5
 
 
@@ -66,7 +67,7 @@ def test_buckets_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: l
         pipeline.warm_up()
         assert [len(rows) for rows in inputs] == [12, 8, 4, 2, 1]
         assert float(pipeline.submit(np.full((3, 2, 2), 5, np.float32)).result(LONG)["y"]) == 5
-    monkeypatch.setattr(IdleInfer, "bucket_batch", lambda _, n: -(-n // 3) * 3)
+    monkeypatch.setattr(IdleInfer, "scheduling", Scheduling(bucket_batch=lambda n: -(-n // 3) * 3))
     inputs.clear()
     with idle(tmp_path, 8, side=2) as infer, Pipeline(infer, slots=8) as pipeline:
         pipeline.warm_up()
@@ -76,7 +77,7 @@ def test_buckets_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: l
 def test_the_second_run_of_a_size_captures_its_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: list[Any]
 ) -> None:
-    monkeypatch.setattr(IdleInfer, "warm_up_runs", 2)
+    monkeypatch.setattr(IdleInfer, "scheduling", Scheduling(warm_up_runs=2))
     with idle(tmp_path, 4, side=2) as infer, Pipeline(infer, slots=4) as pipeline:
         pipeline.warm_up()
     assert [len(rows) for rows in inputs] == [4, 4, 2, 2, 1, 1]
@@ -166,13 +167,14 @@ def test_a_pipeline_that_is_closed() -> None:
 def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The instances have run all sizes, and their results are the same before and after."""
     pytest.importorskip(backend)
-    from infersdk.models.execution.following import FollowingBuffer
+    from infersdk.models.execution.host import HostBuffer
 
     with YOLOv5(DETECTOR, backend=backend, max_batch=4, conf=0.5) as detector:
         expected = detector(IMAGE)
-        runs = recorded(monkeypatch, FollowingBuffer)
+        detector.configure_pipeline(max_batch=4)
+        runs = recorded(monkeypatch, HostBuffer)
         detector.warm_up()
-        instances = detector.pipeline.slots // 4
+        instances = detector.pipeline.slots // 4 + 1  # and the one of calls
         assert len(runs) == len(set(runs)) == instances * 3
         assert {size for _, size in runs} == {1, 2, 4}
         for result in detector.map([IMAGE] * 9):
@@ -180,33 +182,11 @@ def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_allclose(result.xyxy, expected.xyxy, atol=0.05)
 
 
-@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_calls_are_warmed_up_too(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(backend)
-    from infersdk.models import YOLOv5
-
-    with YOLOv5(DETECTOR, backend, max_batch=4) as detector:
-        expected = detector(IMAGE)
-        network, shapes = detector.network, list[int]()
-        forward_rows = type(network).forward_rows
-
-        def recording(infer: Any, *arguments: Any) -> Any:
-            if infer is network:
-                shapes.append(infer.inputs["images"].shape[0])
-            return forward_rows(infer, *arguments)
-
-        monkeypatch.setattr(type(network), "forward_rows", recording)
-        detector.warm_up()
-        assert set(shapes) == {1, 2, 4}
-        detector.warm_up(example=IMAGE)
-        np.testing.assert_array_equal(detector(IMAGE).data, expected.data)
-
-
 def test_while_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     from infersdk.models import load
-    from infersdk.models.execution import FollowingBuffer
+    from infersdk.models.execution.host import HostBuffer
 
-    runs, reported = recorded(monkeypatch, FollowingBuffer), list[float]()
+    runs, reported = recorded(monkeypatch, HostBuffer), list[float]()
     with load(DETECTOR, warm_up=lambda what, fraction: reported.append(fraction), max_batch=2) as model:
         assert {size for _, size in runs} == {1, 2}
         assert reported[-1] == 1.0
@@ -215,7 +195,8 @@ def test_while_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     with load(DETECTOR, max_batch=2) as model:
         assert runs == []
     with load(DETECTOR, warm_up=True, type="yolov5", max_batch=2):
-        assert len(runs) == 2 * len({buffer for buffer, _ in runs})
+        assert len(runs) == len(set(runs))
+        assert {size for _, size in runs} == {1, 2}
 
 
 def test_a_progress_that_raises_closes_the_model() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx_models import node, save, value
+from onnx_models import node, numbered, operators, run, save, value
 
 from infersdk import quant
 from infersdk.quant.joins import aligned_ranges
@@ -19,7 +18,7 @@ from infersdk.quant.ranges import scale_and_zero_point
 from infersdk.quant.table import TensorRange
 
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 _SHARED = dataclasses.replace(quant.SCHEMES["onnxruntime"], joins=False)
 
@@ -52,10 +51,8 @@ def branches(
     nodes += [
         node("Conv", f"{source} w3", "c3", **pads), node("Relu", "c3", "r3"), node("Conv", "r3 w4", "y", **pads),
     ]  # fmt: skip
-    for index, each in enumerate(nodes):
-        each.name = f"{each.op_type}_{index}"
     weights = {name: array.astype(np.float32) for name, array in arrays.items()}
-    return save(path, nodes, [value("x", ["n", 3, 12, 12])], [value("y", None)], weights)
+    return save(path, numbered(nodes), [value("x", ["n", 3, 12, 12])], [value("y", None)], weights)
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +61,8 @@ def samples() -> list[dict[str, Any]]:
     return [{"x": rng.normal(size=(2, 3, 12, 12)).astype(np.float32)} for _ in range(8)]
 
 
-def run(path: Path, feeds: dict[str, Any], optimized: Path | None = None) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if optimized is not None:
-        options.optimized_model_filepath = str(optimized)
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)[0]
-
-
 def error(model: Path, made: Path, samples: list[dict[str, Any]]) -> float:
-    pairs = [(run(model, feeds), run(made, feeds)) for feeds in samples]
+    pairs = [(run(model, feeds)[0], run(made, feeds)[0]) for feeds in samples]
     return sum(((a - b) ** 2).sum() for a, b in pairs) / sum((a**2).sum() for a, _ in pairs)
 
 
@@ -94,8 +82,8 @@ def test_codes_of_several_scales_are_joined(
     # With one scale the small values, which count as much, have three codes.
     assert error(model, made, samples) < 0.001
     assert error(model, shared, samples) > 0.05
-    run(made, samples[0], tmp_path / "optimized.onnx")
-    kinds = Counter(each.op_type for each in onnx.load(str(tmp_path / "optimized.onnx")).graph.node)
+    run(made, samples[0], optimized=tmp_path / "optimized.onnx")
+    kinds = operators(tmp_path / "optimized.onnx")
     assert (kinds["Concat"], kinds["QLinearConcat"], kinds["QLinearConv"]) == (1, 0, 3)
     arrays = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(str(made)).graph.initializer}
     assert arrays["r1_zero_point"] == arrays["r2_zero_point"]
@@ -137,7 +125,7 @@ def found(low: float, high: float) -> TensorRange:
 _ENDS = st.tuples(st.floats(-1e3, 0, width=32), st.floats(2**-6, 1e3, width=32))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(_ENDS, min_size=4, max_size=6))
 def test_ranges_of_a_group_share_the_code_of_zero(ends: list[tuple[float, float]]) -> None:
     before = {str(index): found(*pair) for index, pair in enumerate(ends)}
@@ -150,11 +138,3 @@ def test_ranges_of_a_group_share_the_code_of_zero(ends: list[tuple[float, float]
         assert result[name].high >= before[name].high - slack
         assert (result[name].mean, result[name].threshold) == (before[name].mean, before[name].threshold)
     assert all(result[name] is before[name] for name in before if name not in "012")
-
-
-def test_ranges_that_agree_stay(tmp_path: Path) -> None:
-    before = {"a": found(-0.2, 5.0), "b": found(-2.0, 50.0), "c": found(0.0, 1.0)}
-    result = aligned_ranges([["a", "b"]], before)
-    assert (result["a"].low, result["a"].high) == pytest.approx((-0.2, 5.0), rel=0.05)
-    assert result["b"].high == pytest.approx(10 * result["a"].high)
-    assert aligned_ranges([], before) == before

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import node, save, value
+from onnx_models import node, numbered, operators, run, save, value
 
 import infersdk
 from infersdk import quant
@@ -35,19 +34,12 @@ def network(path: Path, middle: list[Any], outputs: tuple[str, ...] = ("y",)) ->
         *middle,
         node("Conv", "joined w2", "y", kernel_shape=[1, 1]),
     ]
-    for index, each in enumerate(nodes):
-        each.name = f"{each.op_type}_{index}"
-    return save(path, nodes, [value("x", [1, 3, 16, 16])], [value(name, None) for name in outputs], weights)
+    return save(path, numbered(nodes), [value("x", [1, 3, 16, 16])], [value(name, None) for name in outputs], weights)
 
 
 def as_written(path: Path, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """What a file computes step by step in floating point, with nothing fused."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"x": array})[0])
+    return np.asarray(run(path, array, optimized=False)[0])
 
 
 def resize(mode: str) -> Any:
@@ -75,8 +67,7 @@ def test_poolings_and_their_concatenation_move_together(tmp_path: Path, data: li
     assert planned.source("y") is None
     table = quant.calibrate(model, data)
     made = quant.quantize(planned, tmp_path / "moved.onnx", table)
-    kinds = Counter(each.op_type for each in onnx.load(str(made.path)).graph.node)
-    assert kinds["QuantizeLinear"] == 2
+    assert operators(made.path)["QuantizeLinear"] == 2
     staying = quant.quantize(model, tmp_path / "staying.onnx", table, target=_STAYING)
     for array in data:
         np.testing.assert_array_equal(as_written(made.path, array), as_written(staying.path, array))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import node, save, value
+from onnx_models import node, numbered, run, save, value
 
 from infersdk import quant
 from infersdk.errors import ConfigError
@@ -48,7 +48,7 @@ def test_from_the_image_on_layers_of_few_products_stay_in_floating_point(tmp_pat
     planned = quant.plan(model, "onnxruntime")
     # Conv_c4 has few as well, but stands between 8 bits.
     assert planned.layers == ("Conv_c3", "Conv_c4", "Conv_c5")
-    assert planned.left["Conv_c0"] == "onnxruntime computes 27 products a value faster in floating point"
+    assert planned.left["Conv_c0"] == "onnxruntime computes 27 products per value faster in floating point"
     assert list(planned.left)[:3] == ["Conv_c0", "Conv_c1", "Conv_c2"]
     assert quant.plan(model, "portable").layers == tuple(f"Conv_c{i}" for i in range(7))
     assert quant.plan(model, "openvino").layers == tuple(f"Conv_c{i}" for i in (0, 2, 3, 4, 5, 6))
@@ -67,7 +67,7 @@ def test_up_to_the_end_layers_behind_a_depthwise_one_stay_in_floating_point(tmp_
     model = chain(tmp_path / "m.onnx", [*start, (24, 24, 1, 1), (24, 1, 3, 3), (24, 24, 1, 1), (4, 24, 1, 1)])
     planned = quant.plan(model, "onnxruntime")
     assert planned.layers == ("Conv_c1", "Conv_c2", "Conv_c3")
-    assert planned.left["Conv_c5"] == "onnxruntime computes it and what follows faster in floating point"
+    assert planned.left["Conv_c5"] == "onnxruntime computes it and the layers after it faster in floating point"
     assert list(planned.left) == ["Conv_c0", *(f"Conv_c{index}" for index in range(4, 8))]
     # One of 64 products does not begin it, and stays in floating point behind one of fewer.
     model = chain(tmp_path / "m.onnx", [(64, 3, 3, 3), (64, 64, 3, 3), (64, 64, 1, 1), (4, 64, 1, 1)])
@@ -83,24 +83,19 @@ def test_where_no_layer_is_worth_it_all_are_quantised(tmp_path: Path) -> None:
 
 
 def network(path: Path, nodes: list[Any], weights: dict[str, Any], inputs: dict[str, list[Any]]) -> Path:
-    for index, each in enumerate(nodes):
-        each.name = f"{each.op_type}_{index}"
     arrays = {name: np.asarray(array, np.float32) for name, array in weights.items()}
-    return save(path, nodes, [value(name, shape) for name, shape in inputs.items()], [value("y", None)], arrays)
+    return save(
+        path, numbered(nodes), [value(name, shape) for name, shape in inputs.items()], [value("y", None)], arrays
+    )
 
 
 def quantised(model: Path, inputs: dict[str, tuple[int, ...]], target: str) -> quant.Plan:
     """The plan; the file made by it gives about the results of the model."""
-    import onnxruntime
-
     rng = np.random.default_rng(2)
     samples = [{name: rng.normal(size=shape).astype(np.float32) for name, shape in inputs.items()} for _ in range(9)]
     planned = quant.plan(model, target)
     made = quant.quantize(planned, model.with_suffix(".int8.onnx"), quant.calibrate(model, samples[1:], target=target))
-    expected, found = (
-        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, samples[0])[0]
-        for path in (model, made.path)
-    )
+    expected, found = (run(path, samples[0])[0] for path in (model, made.path))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.1 * np.abs(expected).max())
     return planned
 
@@ -175,13 +170,12 @@ def test_limits_are_checked_before_anything_runs(limit: dict[str, float], tmp_pa
 
     model = chain(tmp_path / "m.onnx", SHAPES)
     (name, number), *_ = limit.items()
-    with pytest.raises(ConfigError, match=rf"{name} is a number .*, not {number}"):
+    with pytest.raises(ConfigError, match=rf"{name} must be a (percentage|number) .*, not {number}"):
         quant.Workflow(model, [np.zeros((16, 16, 3), np.uint8)] * 8, open_wrapper, **limit)
 
 
 def test_a_bias_that_the_caller_may_replace_is_not_corrected(tmp_path: Path) -> None:
     import onnx
-    import onnxruntime
 
     rng = np.random.default_rng(1)
     nodes = [node("Conv", "x w b", "a"), node("Relu", "a", "c"), node("Conv", "c v", "y")]
@@ -193,8 +187,5 @@ def test_a_bias_that_the_caller_may_replace_is_not_corrected(tmp_path: Path) -> 
     )
     assert "b" in {name for each in onnx.load(str(made.path)).graph.node for name in each.input}
     feeds = {**samples[0], "b": rng.normal(size=8).astype(np.float32)}
-    expected, found = (
-        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
-        for path in (model, made.path)
-    )
+    expected, found = (run(path, feeds)[0] for path in (model, made.path))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.1 * np.abs(expected).max())

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import node, save, value
+from onnx_models import node, numbered, operators, run, save, value
+from quantised_models import quantised
 
 from infersdk import quant
-from infersdk.graph.files import read_model, write_model
-from infersdk.graph.passes import FreeBatch, ResizeInput
 
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 _RESIZED = dataclasses.replace(quant.SCHEMES["onnxruntime"], repeats=False)
 CHANNELS = 24
@@ -37,31 +35,9 @@ def upsampler(path: Path, shape: list[Any], factors: list[float], also: str = ""
         node("LeakyRelu", "d", "l"), onnx.helper.make_node("Resize", ["l", "", "scales"], ["s"], **given),
         node("Conv", "s v", "e", **conv), node("Relu", "e", "f"), node("Conv", "f v", "y", **conv),
     ]  # fmt: skip
-    for index, each in enumerate(nodes):
-        each.name = f"{each.op_type}_{index}"
     arrays = {name: array.astype(np.float32) for name, array in weights.items()}
     outputs = [value("y", None), *([value(also, None)] if also else [])]
-    return save(path, nodes, [value("x", shape)], outputs, arrays)
-
-
-def quantised(model: Path, target: Any, shape: tuple[int, ...], name: str) -> tuple[Path, list[Any]]:
-    rng = np.random.default_rng(4)
-    samples = [{"x": rng.random(shape, np.float32)} for _ in range(8)]
-    table = quant.calibrate(model, samples, target="portable", method="minmax")
-    return quant.quantize(model, model.with_name(name), table, target=target).path, samples
-
-
-def run(path: Path, feeds: dict[str, Any], optimized: Path | None = None) -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if optimized is not None:
-        options.optimized_model_filepath = str(optimized)
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
-
-
-def operators(path: Path) -> Counter[str]:
-    return Counter(each.op_type for each in onnx.load(str(path)).graph.node)
+    return save(path, numbered(nodes), [value("x", shape)], outputs, arrays)
 
 
 @pytest.mark.parametrize("batch", [2, "n"])
@@ -79,7 +55,7 @@ def test_codes_are_repeated(tmp_path: Path, batch: Any, factors: list[float], at
     resized, _ = quantised(model, _RESIZED, (2, 3, 6, 5), "r.onnx")
     onnx.checker.check_model(onnx.load(str(made)), full_check=True)
     for feeds in samples:
-        (y,) = run(made, feeds, tmp_path / "optimized.onnx")
+        (y,) = run(made, feeds, optimized=tmp_path / "optimized.onnx")
         np.testing.assert_array_equal(y, run(resized, feeds)[0])
         np.testing.assert_allclose(y, run(model, feeds)[0], atol=0.1 * np.abs(y).max())
     kinds = operators(tmp_path / "optimized.onnx")
@@ -113,20 +89,6 @@ def test_a_value_that_is_an_output_is_given_as_before(tmp_path: Path, also: str)
     resized, _ = quantised(model, _RESIZED, (1, 3, 6, 6), "r.onnx")
     for first, second in zip(run(made, samples[0]), run(resized, samples[0]), strict=True):
         np.testing.assert_array_equal(first, second)
-
-
-def test_the_file_is_resized_as_its_model_is(tmp_path: Path) -> None:
-    model = upsampler(tmp_path / "m.onnx", [1, 3, 8, 8], [1, 1, 2, 2])
-    x = np.random.default_rng(6).random((1, 3, 16, 12), np.float32)
-    results = []
-    for path in (quantised(model, target, (1, 3, 8, 8), "q.onnx")[0] for target in ("onnxruntime", _RESIZED)):
-        graph = read_model(path)
-        ResizeInput(width=12, height=16).apply(graph)
-        results.append(run(write_model(graph, tmp_path / "resized.onnx"), {"x": x})[0])
-        FreeBatch().apply(graph)
-        (freed,) = run(write_model(graph, tmp_path / "freed.onnx"), {"x": np.concatenate([x, x, x])})
-        np.testing.assert_array_equal(freed[1:2], results[-1])
-    np.testing.assert_array_equal(results[0], results[1])
 
 
 def test_other_targets_keep_their_resizes(tmp_path: Path) -> None:

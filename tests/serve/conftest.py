@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from served_requests import PROTOCOLS, client_of, serving
 
 NEEDED = (
     *("uvicorn", "h11", "uvloop", "grpc", "tritonclient.grpc", "tritonclient.http", "orjson", "jinja2"),
@@ -45,30 +47,34 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def server(tables: dict[str, Any]) -> Iterator[Any]:
-    """A server of these models, on free ports."""
-    from infersdk.serve import Server
-
-    settings = {
-        "http_port": 0, "grpc_port": 0, "shared_memory_prefix": "/", "model_control": True, "access_log": False,
-        "max_body": 8 << 20, "max_decompressed": 16 << 20,
-    }  # fmt: skip
-    with Server({"models": tables, "server": settings}).start() as running:
+    """A server of these models."""
+    limits = {"max_body": 8 << 20, "max_decompressed": 16 << 20}
+    with serving(tables, shared_memory_prefix="/", model_control=True, **limits) as running:
         yield running
 
 
 @pytest.fixture
-def http(server: Any) -> Iterator[Any]:
-    """A client over HTTP."""
-    import tritonclient.http
-
-    with tritonclient.http.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
-        yield client
+def serve() -> Iterator[Callable[..., Any]]:
+    """`serving()`, whose servers end with the test."""
+    with ExitStack() as stack:
+        yield lambda *models, **settings: stack.enter_context(serving(*models, **settings))
 
 
 @pytest.fixture
 def grpc(server: Any) -> Iterator[Any]:
     """A client over gRPC."""
-    import tritonclient.grpc
-
-    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+    with client_of(server, "grpc") as client:
         yield client
+
+
+@pytest.fixture(params=PROTOCOLS)
+def protocol(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def client(server: Any, protocol: str) -> Iterator[Any]:
+    """A client over either protocol."""
+    with client_of(server, protocol) as one:
+        yield one

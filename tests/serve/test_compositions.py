@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from served_requests import ask, serving
 
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from infersdk.image import read_image
@@ -38,9 +37,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def server(config: dict[str, Any]) -> Iterator[Any]:
-    from infersdk.serve import Server
-
-    with Server({"models": config, "server": {"http_port": 0, "grpc_port": 0, "access_log": False}}).start() as running:
+    with serving(config) as running:
         yield running
 
 
@@ -58,9 +55,7 @@ def image_of(name: str) -> bytes:
 
 
 def predicted(server: Any, query: str, body: bytes) -> Any:
-    request = urllib.request.Request(f"http://127.0.0.1:{server.http_port}/predict?{query}", body)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+    return ask(server.http_port, f"/predict?{query}", body).json()
 
 
 @pytest.mark.parametrize("name", ["tiles", "two", "text"])
@@ -83,9 +78,8 @@ def test_parameters_of_a_request(server: Any) -> None:
     whole = predicted(server, "model=tiles", image_of("tiles"))["results"]
     assert len(predicted(server, "model=tiles&conf=0.95", image_of("tiles"))["results"]) < len(whole)
     assert predicted(server, "model=text&text_score=1", image_of("text"))["results"] == []
-    with pytest.raises(urllib.error.HTTPError) as raised:
-        predicted(server, "model=text&conf=0.5", image_of("text"))
-    assert "no parameter 'conf'; its parameters are text_score" in raised.value.read().decode()
+    answer = predicted(server, "model=text&conf=0.5", image_of("text"))
+    assert "no parameter 'conf'; its parameters are text_score" in answer["error"]
 
 
 def test_tensors(server: Any, config: dict[str, Any]) -> None:
@@ -111,7 +105,6 @@ def test_tensors(server: Any, config: dict[str, Any]) -> None:
 
 
 def test_metrics_have_each_pipeline(server: Any) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
+    text = ask(server.http_port, "/metrics").body.decode()
     for pipeline in ("tiles/1", "two/1", "two/1/2", "text/1"):
         assert f'infersdk_slots{{pipeline="{pipeline}"}}' in text

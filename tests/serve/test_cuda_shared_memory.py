@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import gc
-import importlib
 import json
 import subprocess
 import sys
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,30 +14,24 @@ from typing import Any
 import numpy as np
 import pytest
 import serve_models
-from served_requests import NAMES, ask
+from served_requests import ask, triton
 
 from infersdk import Tensor, device_count
-from infersdk._lib import check, ffi, lib
-from infersdk.errors import CudaError
-from infersdk.serve import regions
+from infersdk.core._lib import check, ffi, lib
 
 NO_GPU = device_count() == 0
 HANDLE = bytes(64)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.skipif(not NO_GPU, reason="there is a GPU here")
-def test_without_a_gpu_a_region_is_refused(request: pytest.FixtureRequest, protocol: str) -> None:
-    client = request.getfixturevalue(protocol)
+def test_without_a_gpu_a_region_is_refused(client: Any, protocol: str) -> None:
     with pytest.raises(Exception, match="no device cuda:0.*use system shared memory"):
         client.register_cuda_shared_memory("frames", base64.b64encode(HANDLE), 0, 64)
     assert not client.get_cuda_shared_memory_status(**({"as_json": True} if protocol == "grpc" else {}))
     client.unregister_cuda_shared_memory()
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_what_is_no_region(request: pytest.FixtureRequest, protocol: str) -> None:
-    client = request.getfixturevalue(protocol)
+def test_what_is_no_region(client: Any) -> None:
     for handle, device, size, message in (
         (bytes(63), 0, 64, "has the 64 bytes of a cudaIpcMemHandle_t, not 63"),
         (HANDLE, -1, 64, "device_id -1"),
@@ -60,28 +51,6 @@ def test_json_that_is_no_region(server: Any) -> None:
     assert (answer.status, "base64" in answer.json()["error"]) == (400, True)
 
 
-def test_memory_that_a_failed_request_keeps_is_closed_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a client allocates may lie where its last region was, which an exception and its frames still refer to."""
-
-    class Kept:
-        def __init__(self) -> None:
-            self.itself = self
-
-    def opening(_: int) -> None:
-        if kept() is not None:
-            raise CudaError("resource already mapped (cudaErrorAlreadyMapped)")
-
-    monkeypatch.setattr(regions, "check", opening)
-    gc.disable()
-    try:
-        kept = weakref.ref(Kept())
-        assert kept() is not None
-        regions._opened(0, HANDLE)
-        assert kept() is None
-    finally:
-        gc.enable()
-
-
 def handle_of(tensor: Tensor) -> bytes:
     """By which another process opens the memory of a tensor, which is the start of an allocation."""
     raw = ffi.new("uint8_t[]", lib.IFS_CUDA_IPC_NBYTES)
@@ -98,7 +67,6 @@ def served(config: Path) -> Iterator[dict[str, int]]:
     )
     running = subprocess.Popen([sys.executable, "-P", "-c", program, str(config)], stdout=subprocess.PIPE, text=True)
     try:
-        assert running.stdout is not None
         line = running.stdout.readline().split()
         assert len(line) == 2, "the server did not start; its error is above"
         yield dict(zip(("http", "grpc"), map(int, line), strict=True))
@@ -129,11 +97,10 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]
 
 @pytest.mark.gpu
 @pytest.mark.skipif(NO_GPU, reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("model", ["host", "cuda"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_in_and_out(process: dict[str, int], protocol: str, model: str, rows: int, rng: np.random.Generator) -> None:
-    module = importlib.import_module(NAMES[protocol])
+    module = triton(protocol)
     x = rng.normal(size=(rows, 4096)).astype(np.float32)
     memory = Tensor((2, rows, 4096), "float32", "cuda:0")
     handle = handle_of(memory)
@@ -168,7 +135,7 @@ def test_the_utilities_of_the_client(process: dict[str, int]) -> None:
     """As its examples use them: `pip install cuda-python`."""
     shm: Any = pytest.importorskip("tritonclient.utils.cuda_shared_memory", exc_type=Exception)
     x = np.arange(4096, dtype=np.float32)[None]
-    module = importlib.import_module(NAMES["grpc"])
+    module = triton("grpc")
     region = shm.create_shared_memory_region("utilities", 2 * x.nbytes, 0)
     try:
         shm.set_shared_memory_region(region, [x])
@@ -201,7 +168,7 @@ def test_frames_of_a_wrapper(assets: Path, tmp_path: Path) -> None:
     settings = {"http_port": 0, "grpc_port": 0, "shared_memory_prefix": "/", "access_log": False}
     (tmp_path / "app.json").write_text(json.dumps({"models": table, "server": settings}))
     with served(tmp_path / "app.json") as ports:
-        module = importlib.import_module(NAMES["grpc"])
+        module = triton("grpc")
         memory = Tensor(frame.shape, "uint8", "cuda:0")
         memory.numpy(writable=True)[:] = frame
         with module.InferenceServerClient(f"127.0.0.1:{ports['grpc']}") as client:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from served_requests import serving
 
 FOLDER = os.environ.get("INFERSDK_TRITON_EXAMPLES", "")
 pytestmark = [
@@ -54,10 +55,7 @@ OTHERS = {
 @pytest.fixture(scope="module")
 def named(tables: dict[str, Any]) -> Iterator[Any]:
     """A server that calls itself as the examples expect it."""
-    from infersdk.serve import Server
-
-    settings = {"http_port": 0, "grpc_port": 0, "shared_memory_prefix": "/", "access_log": False, "name": "triton"}
-    with Server({"models": tables, "server": settings}).start() as running:
+    with serving(tables, shared_memory_prefix="/", name="triton") as running:
         yield running
 
 

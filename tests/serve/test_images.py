@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_requests import NAMES, ask
+from served_requests import ask, client_of, serving, triton
 
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from infersdk.image import read_image
@@ -20,16 +20,11 @@ from infersdk.models import Classifier, YOLOv5
 @pytest.fixture(scope="module")
 def digits() -> Iterator[Any]:
     """A server of the packaged models."""
-    from infersdk.serve import Server
-
-    config = {
-        "models": {
-            "detector": {"type": "yolov5", "path": str(DETECTOR), "conf": 0.5, "class_agnostic": True},
-            "classifier": {"type": "classifier", "path": str(CLASSIFIER), **CLASSIFIER_SETTINGS},
-        },
-        "server": {"http_port": 0, "grpc_port": 0, "access_log": False, "max_images": 3},
+    models = {
+        "detector": {"type": "yolov5", "path": str(DETECTOR), "conf": 0.5, "class_agnostic": True},
+        "classifier": {"type": "classifier", "path": str(CLASSIFIER), **CLASSIFIER_SETTINGS},
     }
-    with Server(config).start() as running:
+    with serving(models, max_images=3) as running:
         yield running
 
 
@@ -40,22 +35,12 @@ def boxes() -> Any:
         return detector(IMAGE)
 
 
-def client_of(digits: Any, protocol: str) -> Any:
-    import importlib
-
-    port = digits.http_port if protocol == "http" else digits.grpc_port
-    return importlib.import_module(NAMES[protocol]).InferenceServerClient(f"127.0.0.1:{port}")
-
-
 def encoded(protocol: str, *images: bytes) -> list[Any]:
-    import importlib
-
-    one = importlib.import_module(NAMES[protocol]).InferInput("image", [len(images)], "BYTES")
+    one = triton(protocol).InferInput("image", [len(images)], "BYTES")
     one.set_data_from_numpy(np.array(images, dtype=object))
     return [one]
 
 
-@pytest.mark.parametrize("protocol", NAMES)
 def test_boxes_as_tensors(digits: Any, boxes: Any, protocol: str) -> None:
     image = Path(IMAGE).read_bytes()
     with client_of(digits, protocol) as client:
@@ -67,7 +52,6 @@ def test_boxes_as_tensors(digits: Any, boxes: Any, protocol: str) -> None:
         assert [label.decode() for label in result.as_numpy("detection_labels")[0]] == boxes.labels
 
 
-@pytest.mark.parametrize("protocol", NAMES)
 def test_several_images_of_one_request(digits: Any, boxes: Any, protocol: str) -> None:
     import io
 
@@ -87,19 +71,15 @@ def test_several_images_of_one_request(digits: Any, boxes: Any, protocol: str) -
             client.infer("detector", encoded(protocol, *[blank.getvalue()] * 4))
 
 
-@pytest.mark.parametrize("protocol", NAMES)
 def test_decoded_images(digits: Any, boxes: Any, protocol: str) -> None:
-    import importlib
-
     pixels = read_image(IMAGE).pixels[..., ::-1][None].copy()  # the model takes arrays as OpenCV has them
-    one = importlib.import_module(NAMES[protocol]).InferInput("pixels", list(pixels.shape), "UINT8")
+    one = triton(protocol).InferInput("pixels", list(pixels.shape), "UINT8")
     one.set_data_from_numpy(pixels)
     with client_of(digits, protocol) as client:
         result = client.infer("detector", [one])
         np.testing.assert_array_equal(result.as_numpy("detection_boxes")[0], boxes.xyxy)
 
 
-@pytest.mark.parametrize("protocol", NAMES)
 def test_a_threshold_of_one_request(digits: Any, boxes: Any, protocol: str) -> None:
     with client_of(digits, protocol) as client:
         limit = float(np.median(boxes.scores))
@@ -111,7 +91,6 @@ def test_a_threshold_of_one_request(digits: Any, boxes: Any, protocol: str) -> N
             client.infer("detector", encoded(protocol, Path(IMAGE).read_bytes()), parameters={"conf": 7})
 
 
-@pytest.mark.parametrize("protocol", NAMES)
 def test_what_is_no_image(digits: Any, protocol: str) -> None:
     with client_of(digits, protocol) as client:
         for data in (b"", b"no image", Path(IMAGE).read_bytes()[:200]):
@@ -120,7 +99,6 @@ def test_what_is_no_image(digits: Any, protocol: str) -> None:
             assert raised.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
 
 
-@pytest.mark.parametrize("protocol", NAMES)
 def test_paths_and_addresses_are_never_opened(digits: Any, protocol: str) -> None:
     with client_of(digits, protocol) as client:
         for text in (str(IMAGE), f"http://127.0.0.1:{digits.http_port}/", "file:///etc/passwd"):
@@ -259,11 +237,7 @@ def test_openapi(digits: Any) -> None:
 
 def test_statistics_count_the_requests_of_clients_alone() -> None:
     """Not the image that the model runs before it serves; and decoding is no waiting."""
-    from infersdk.serve import Server
-
-    table = {"type": "yolov5", "path": str(DETECTOR)}
-    own = {"http_port": 0, "grpc_port": 0, "access_log": False}
-    with Server({"models": {"detector": table}, "server": own}).start() as server:
+    with serving({"detector": {"type": "yolov5", "path": str(DETECTOR)}}) as server:
         (none,) = server.service.statistics("detector")
         assert (none["execution_count"], none["inference_count"], none["batch_stats"]) == (0, 0, [])
         image = Path(IMAGE).read_bytes()

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import serve_models
 from certificates import make_certificate
-from served_requests import NAMES, ask, inputs_of, simple_body
+from served_requests import ask, client_of, inputs_of, serving, simple_body, triton
 
 LIMITS = {
-    "http_port": 0, "grpc_port": 0, "access_log": False, "read_timeout": 0.5, "keep_alive": 0.5, "max_headers": 20,
+    "read_timeout": 0.5, "keep_alive": 0.5, "max_headers": 20,
     "max_header_bytes": 4096, "max_connections": 20, "max_body": 1 << 20,
 }  # fmt: skip
 
@@ -27,11 +27,9 @@ LIMITS = {
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server with little patience."""
-    from infersdk.serve import Server
-
     path = serve_models.simple(tmp_path_factory.mktemp("strict") / "simple.onnx")
     models = {"simple": {"type": "network", "path": str(path), "max_batch": 8, "options": {"threads": 1}}}
-    with Server({"models": models, "server": LIMITS}).start() as running:
+    with serving(models, **LIMITS) as running:
         yield running
 
 
@@ -59,28 +57,31 @@ def works(server: Any) -> None:
 HEAD = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: x\r\n"
 
 
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"POST /v2", b"408"),
-        (HEAD + b"Content-Length: 100\r\n\r\n", b"408"),
-        (HEAD + b"Content-Length: 100\r\n\r\nhalf", b"408"),
-        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b"408"),
-        (HEAD + b"".join(b"X%d: y\r\n" % i for i in range(30)) + b"\r\n", b"431"),
-        (HEAD + b"X: " + b"y" * 5000 + b"\r\n\r\n", b"431"),
-        (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"431"),
-        (b"GET /" + b"x" * 5000, b"400"),
-        (b"\x16\x03\x01 this is TLS", b"400"),
-        (HEAD + b"Content-Length: -5\r\n\r\n", b"400"),
-        (HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", b"400"),
-    ],
-)
-def test_requests_that_never_become_whole(strict: Any, sent: bytes, status: bytes) -> None:
-    with connection(strict) as one:
-        one.sendall(sent)
-        answer = everything(one)
-    assert answer.startswith(b"HTTP/1.1 " + status), answer
-    assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
+NEVER_WHOLE = [
+    (b"POST /v2", b"408"),
+    (HEAD + b"Content-Length: 100\r\n\r\n", b"408"),
+    (HEAD + b"Content-Length: 100\r\n\r\nhalf", b"408"),
+    (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b"408"),
+    (HEAD + b"".join(b"X%d: y\r\n" % i for i in range(30)) + b"\r\n", b"431"),
+    (HEAD + b"X: " + b"y" * 5000 + b"\r\n\r\n", b"431"),
+    (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"431"),
+    (b"GET /" + b"x" * 5000, b"400"),
+    (b"\x16\x03\x01 this is TLS", b"400"),
+    (HEAD + b"Content-Length: -5\r\n\r\n", b"400"),
+    (HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", b"400"),
+]
+
+
+def test_requests_that_never_become_whole(strict: Any) -> None:
+    """All of them at a time: most are refused when `read_timeout` has passed."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(connection(strict)) for _ in NEVER_WHOLE]
+        for one, (sent, _) in zip(sockets, NEVER_WHOLE, strict=True):
+            one.sendall(sent)
+        for one, (sent, status) in zip(sockets, NEVER_WHOLE, strict=True):
+            answer = everything(one)
+            assert answer.startswith(b"HTTP/1.1 " + status), (sent, answer)
+            assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
     works(strict)
 
 
@@ -89,12 +90,12 @@ def test_a_body_that_comes_in_drops(strict: Any) -> None:
         one.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
         started = time.monotonic()
         try:
-            for _ in range(100):
+            for _ in range(400):
                 one.sendall(b"x")
                 time.sleep(0.05)
         except OSError:
             pass
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15
     works(strict)
 
 
@@ -115,71 +116,19 @@ def test_a_connection_that_is_kept_and_not_used_ends(strict: Any) -> None:
         assert one.recv(100).startswith(b"HTTP/1.1 200")
         started = time.monotonic()
         everything(one)
-        assert time.monotonic() - started < 3
-
-
-def test_a_client_that_does_not_read_its_answer(strict: Any) -> None:
-    """Its connection is given up, and the others are served meanwhile."""
-    with connection(strict) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        request = b"GET /v2/models/simple/config HTTP/1.1\r\nHost: x\r\n\r\n"
-        try:
-            for _ in range(20_000):
-                one.sendall(request)
-        except OSError:
-            pass
-        works(strict)
-
-
-def test_more_connections_than_the_limit(strict: Any) -> None:
-    held = []
-    try:
-        for _ in range(20):
-            held.append(socket.create_connection(("127.0.0.1", strict.http_port), timeout=10))
-        time.sleep(0.1)
-        with connection(strict) as one:
-            assert everything(one).startswith(b"HTTP/1.1 503")
-    finally:
-        for one in held:
-            one.close()
-    time.sleep(0.1)
-    works(strict)
-
-
-def test_pipelined_requests_are_answered_in_order(strict: Any) -> None:
-    text = [json.dumps(simple_body(id=str(i))).encode() for i in range(5)]
-    sent = b"".join(HEAD + b"Content-Length: %d\r\n\r\n" % len(t) + t for t in text)
-    with connection(strict) as one:
-        one.sendall(sent)
-        answer = everything(one)
-    assert [answer.index(b'"id":"%d"' % i) for i in range(5)] == sorted(
-        answer.index(b'"id":"%d"' % i) for i in range(5)
-    )
+        assert time.monotonic() - started < 9  # the socket gives up after 10
 
 
 # ---- keys, TLS, the log ----
 
 
 @pytest.fixture
-def run(tables: dict[str, Any]) -> Iterator[Callable[..., Any]]:
-    """Starts servers of the model `simple`, and ends them."""
-    from infersdk.serve import Server
-
-    servers: list[Any] = []
-
-    def start(**settings: Any) -> Any:
-        own = {"http_port": 0, "grpc_port": 0, "access_log": False, **settings}
-        servers.append(Server({"models": {"simple": tables["simple"]}, "server": own}))
-        return servers[-1].start()
-
-    yield start
-    for server in servers:
-        server.stop()
+def run(tables: dict[str, Any], serve: Callable[..., Any]) -> Callable[..., Any]:
+    """Starts servers of the model `simple`."""
+    return lambda **settings: serve({"simple": tables["simple"]}, **settings)
 
 
 def test_keys(run: Callable[..., Any]) -> None:
-    import tritonclient.grpc
-
     server = run(api_keys=["first-key", "second-key"])
     for headers, status in (
         ({}, 401), ({"X-API-Key": "wrong-key"}, 401), ({"X-API-Key": "second-key"}, 200),
@@ -189,7 +138,7 @@ def test_keys(run: Callable[..., Any]) -> None:
         assert answer.status == status
     for path, status in (("/v2/health/live", 200), ("/v2/health/ready", 200), ("/v2", 401), ("/metrics", 401)):
         assert ask(server.http_port, path).status == status
-    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+    with client_of(server, "grpc") as client:
         assert client.is_server_ready()
         x = np.ones((1, 16), np.int32)
         inputs = inputs_of("grpc", {"INPUT0": x, "INPUT1": x}, "INT32")
@@ -271,7 +220,6 @@ def test_a_log_whose_reader_stalls_drops_lines_and_counts_them(monkeypatch: pyte
     assert len(lines) < 20
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
@@ -282,13 +230,10 @@ def test_a_log_whose_reader_stalls_drops_lines_and_counts_them(monkeypatch: pyte
     ],
 )
 def test_shapes_that_no_tensor_has(
-    request: pytest.FixtureRequest, protocol: str, shape: list[int], message: str, caplog: pytest.LogCaptureFixture
+    client: Any, protocol: str, shape: list[int], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are the client's fault, and the message is short: no line of the server's log, no product of all sides."""
-    import importlib
-
-    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
-    one = module.InferInput("INPUT0", shape, "FP32")
+    one = triton(protocol).InferInput("INPUT0", shape, "FP32")
     one._raw_data = one._raw_content = b""  # set_data_from_numpy() compares the shapes
     if protocol == "http":
         one._parameters["binary_data_size"] = 0

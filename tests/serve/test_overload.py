@@ -109,7 +109,7 @@ def check_overload(slow: Overloaded, seconds: float) -> None:
     process, port, folder = slow
     alone = load(port, folder, "--clients", "3", "--seconds", "1")
     capacity = alone["statuses"]["200"]["count"] / alone["seconds"]
-    load(port, folder, "--clients", "100", "--rate", str(capacity * 10), "--seconds", "1")
+    load(port, folder, "--clients", "100", "--rate", str(capacity * 10), "--seconds", "0.5")
     before, peak, ended = resident(process), [0.0], threading.Event()
 
     def watch() -> None:
@@ -135,7 +135,7 @@ def check_overload(slow: Overloaded, seconds: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("slow", ["waiting"], indirect=True)
 def test_overload_for_seconds(slow: Overloaded) -> None:
-    check_overload(slow, 2)
+    check_overload(slow, 1)
 
 
 @pytest.mark.soak

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from served_requests import serving
 
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.models import YOLOv5
@@ -22,13 +23,8 @@ KEY = "a-key-of-this-test"
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    from infersdk.serve import Server
-
-    config = {
-        "models": {"detector": {"type": "yolov5", "path": str(DETECTOR), "conf": 0.5, "class_agnostic": True}},
-        "server": {"http_port": 0, "grpc_port": None, "access_log": False, "api_keys": [KEY]},
-    }
-    with Server(config).start() as running:
+    table = {"type": "yolov5", "path": str(DETECTOR), "conf": 0.5, "class_agnostic": True}
+    with serving({"detector": table}, api_keys=[KEY]) as running:
         assert running.http_port is not None
         yield running.http_port
 

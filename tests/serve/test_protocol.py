@@ -7,22 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import serve_models
-from served_requests import ask, inputs_of, simple_body
+from served_requests import ask, inputs_of, simple_body, triton
 
 import infersdk
-
-PROTOCOLS = ["http", "grpc"]
-
-
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def client(request: pytest.FixtureRequest, protocol: str) -> Any:
-    return request.getfixturevalue(protocol)
 
 
 def failure(call: Any, *arguments: Any, **named: Any) -> tuple[str, str]:
@@ -143,24 +130,16 @@ def test_open_shapes(client: Any, protocol: str, rng: np.random.Generator) -> No
 
 
 def test_one_output_of_two(client: Any, protocol: str) -> None:
-    import tritonclient.grpc
-    import tritonclient.http
-
     a, b = simple()
-    module = {"http": tritonclient.http, "grpc": tritonclient.grpc}[protocol]
-    outputs = [module.InferRequestedOutput("OUTPUT1")]
+    outputs = [triton(protocol).InferRequestedOutput("OUTPUT1")]
     result = client.infer("simple", inputs_of(protocol, {"INPUT0": a, "INPUT1": b}, "INT32"), outputs=outputs)
     assert result.as_numpy("OUTPUT0") is None
     np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), a - b)
 
 
 def test_classification(client: Any, protocol: str) -> None:
-    import tritonclient.grpc
-    import tritonclient.http
-
-    module = {"http": tritonclient.http, "grpc": tritonclient.grpc}[protocol]
     x = np.array([[0.1, 0.7, 0.2, 0.0], [4, 3, 2, 1]], np.float32)
-    outputs = [module.InferRequestedOutput("OUTPUT0", class_count=2)]
+    outputs = [triton(protocol).InferRequestedOutput("OUTPUT0", class_count=2)]
     result = client.infer("identity_FP32", inputs_of(protocol, {"INPUT0": x}, "FP32"), outputs=outputs)
     rows = [[value.decode() for value in row] for row in result.as_numpy("OUTPUT0").tolist()]
     assert rows == [["0.700000:1", "0.200000:2"], ["4.000000:0", "3.000000:1"]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import subprocess
 import sys
 import textwrap
@@ -9,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from served_requests import ask, client_of, serving, simple_body
 
 PROGRAM = """
-    import sys, urllib.request
-    from infersdk.data import DETECTOR
+    import json, sys, urllib.request
     from infersdk.serve import Server
 
-    models = {"digits": {"type": "yolov5", "path": str(DETECTOR)}}
-    server = Server({"models": models, "server": {"http_port": 0, "grpc_port": 0, "access_log": False}}).start()
+    settings = {"http_port": 0, "grpc_port": 0, "access_log": False}
+    server = Server({"models": json.loads(sys.argv[1]), "server": settings}).start()
     with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/v2/health/ready", timeout=30) as answer:
         print(answer.status, flush=True)
 """
 
 
-def test_a_process_that_ends_stops_its_server(tmp_path: Path) -> None:
+def test_a_process_that_ends_stops_its_server(tables: dict[str, Any], tmp_path: Path) -> None:
     """Its thread does not go on while the interpreter is taken down."""
     program = textwrap.dedent(PROGRAM) + "\nimport atexit, threading\n" + textwrap.dedent(
         """
@@ -33,7 +35,7 @@ def test_a_process_that_ends_stops_its_server(tmp_path: Path) -> None:
         left()
         """
     )  # fmt: skip
-    command = [sys.executable, "-P", "-c", program]
+    command = [sys.executable, "-P", "-c", program, json.dumps({"simple": tables["simple"]})]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["200", "[]"]), done.stderr
 
@@ -58,23 +60,15 @@ def test_settings_beyond_all_reason_are_refused(setting: str, value: Any) -> Non
 
 def test_the_largest_settings_serve(tables: dict[str, Any]) -> None:
     """Over both protocols."""
-    import gzip
-    import json
-
-    import tritonclient.grpc
-    from served_requests import ask, simple_body
-
-    from infersdk.serve import Server
-
     settings = {
-        "http_port": 0, "grpc_port": 0, "access_log": False, "max_body": 1 << 30, "max_decompressed": 1 << 40,
+        "max_body": 1 << 30, "max_decompressed": 1 << 40,
         "max_bodies": 1 << 40, "max_json": 1 << 40, "max_elements": 1 << 31, "max_headers": 1 << 20,
         "max_header_bytes": 16 << 20, "max_connections": 1 << 20, "max_images": 1 << 20, "max_results": 1 << 20,
         "max_queue": 1 << 20, "read_timeout": 86_400, "keep_alive": 86_400, "drain": 86_400, "default_deadline": 86_400,
     }  # fmt: skip
-    with Server({"models": {"simple": tables["simple"]}, "server": settings}).start() as server:
+    with serving({"simple": tables["simple"]}, **settings) as server:
         packed = gzip.compress(json.dumps(simple_body()).encode())
         path = "/v2/models/simple/infer"
         assert ask(server.http_port, path, packed, headers={"Content-Encoding": "gzip"}).status == 200
-        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        with client_of(server, "grpc") as client:
             assert client.is_model_ready("simple")

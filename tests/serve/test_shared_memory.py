@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import serve_models
-from served_requests import NAMES, inputs_of
+from served_requests import inputs_of, triton
 
 from infersdk.serve.datatypes import pack
 from infersdk.serve.errors import RequestError
@@ -34,13 +34,10 @@ def region() -> Iterator[tuple[str, Any]]:
     shm.destroy_shared_memory_region(handle)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_in_and_out(request: pytest.FixtureRequest, protocol: str, region: tuple[str, Any]) -> None:
-    import importlib
-
+def test_in_and_out(client: Any, protocol: str, region: tuple[str, Any]) -> None:
     import tritonclient.utils.shared_memory as shm
 
-    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    module = triton(protocol)
     key, handle = region
     name = key[1:]
     a, b = np.arange(16, dtype=np.int32)[None], np.full((1, 16), 5, np.int32)
@@ -71,44 +68,12 @@ def test_in_and_out(request: pytest.FixtureRequest, protocol: str, region: tuple
         client.infer("simple", inputs)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_an_equal_request_reads_and_writes_anew(
-    request: pytest.FixtureRequest, protocol: str, region: tuple[str, Any]
-) -> None:
-    import importlib
-
-    import tritonclient.utils.shared_memory as shm
-
-    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
-    (key, handle), name = region, region[0][1:]
-    inputs = [module.InferInput(one, [2, 16], "INT32") for one in ("INPUT0", "INPUT1")]
-    outputs = [module.InferRequestedOutput(one) for one in ("OUTPUT0", "OUTPUT1")]
-    for index, tensor in enumerate([*inputs, outputs[0]]):
-        tensor.set_shared_memory(name, 128, offset=128 * index)
-    for _ in range(2):
-        client.register_system_shared_memory(name, key, 4096)
-        try:
-            for number in range(4):
-                a, b = (np.full((2, 16), value, np.int32) for value in (number, 10 * number))
-                shm.set_shared_memory_region(handle, [a, b])
-                result = client.infer("simple", inputs, outputs=outputs)
-                np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.int32, [2, 16], offset=256), a + b)
-                np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), a - b)
-        finally:
-            client.unregister_system_shared_memory(name)
-        with pytest.raises(Exception, match="Unable to find system shared memory region"):
-            client.infer("simple", inputs, outputs=outputs)
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_rows_of_outputs(request: pytest.FixtureRequest, protocol: str, rows: int, region: tuple[str, Any]) -> None:
+def test_rows_of_outputs(client: Any, protocol: str, rows: int, region: tuple[str, Any]) -> None:
     """One output in shared memory, one as usual."""
-    import importlib
-
     import tritonclient.utils.shared_memory as shm
 
-    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    module = triton(protocol)
     (key, handle), name = region, region[0][1:]
     a, b = np.arange(rows * 16, dtype=np.int32).reshape(rows, 16), np.full((rows, 16), 7, np.int32)
     shm.set_shared_memory_region(handle, [a])
@@ -192,12 +157,8 @@ def test_an_output_goes_where_its_request_has_named_it(regions: SharedMemoryRegi
         os.unlink(f"/dev/shm{key}")
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_an_output_in_no_region_is_refused_before_the_model_runs(request: pytest.FixtureRequest, protocol: str) -> None:
-    import importlib
-
-    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
-    server = request.getfixturevalue("server")
+def test_an_output_in_no_region_is_refused_before_the_model_runs(server: Any, client: Any, protocol: str) -> None:
+    module = triton(protocol)
     arrays = {name: np.zeros((1, 16), np.int32) for name in ("INPUT0", "INPUT1")}
     output = module.InferRequestedOutput("OUTPUT0")
     output.set_shared_memory("nonesuch", 64)
@@ -239,12 +200,9 @@ def test_files_are_closed(regions: SharedMemoryRegions, region: tuple[str, Any])
     assert regions.status("") == []
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_client_that_shrinks_its_memory_gets_an_error(request: pytest.FixtureRequest, protocol: str) -> None:
+def test_a_client_that_shrinks_its_memory_gets_an_error(client: Any, protocol: str) -> None:
     """And the server lives on."""
-    import importlib
-
-    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    module = triton(protocol)
     shape, nbytes = [1, 640, 640, 3], 640 * 640 * 3
     size = 2 * -(-nbytes // 4096) * 4096
     key = f"/infersdk-test-{uuid.uuid4().hex}"
@@ -273,15 +231,13 @@ def test_a_client_that_shrinks_its_memory_gets_an_error(request: pytest.FixtureR
 
 def test_bytes_in_shared_memory_have_a_limit(server: Any, grpc: Any) -> None:
     """A sparse file has any size; a region of it must not become an array of that size."""
-    import tritonclient.grpc
-
     key, size = f"/infersdk-test-{uuid.uuid4().hex}", 1 << 36
     with open(f"/dev/shm{key}", "wb") as file:
         file.truncate(size)
     try:
         grpc.register_system_shared_memory(key, key, size)
         for model, datatype, shape in (("free", "FP32", [1, size >> 2]), ("simple_identity", "BYTES", [1, 4])):
-            one = tritonclient.grpc.InferInput("INPUT0", shape, datatype)
+            one = triton("grpc").InferInput("INPUT0", shape, datatype)
             one.set_shared_memory(key, size)
             with pytest.raises(Exception, match="68,719,476,736 bytes, and max_decompressed under .server. is 16,777"):
                 grpc.infer(model, [one])
@@ -290,14 +246,9 @@ def test_bytes_in_shared_memory_have_a_limit(server: Any, grpc: Any) -> None:
         os.unlink(f"/dev/shm{key}")
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_shared_memory_against_inline_data(
-    request: pytest.FixtureRequest, protocol: str, rng: np.random.Generator
-) -> None:
+def test_shared_memory_against_inline_data(client: Any, protocol: str, rng: np.random.Generator) -> None:
     """Random models, row counts, datatypes and places: the outputs are those of inline data, at their places."""
-    import importlib
-
-    module, client = importlib.import_module(NAMES[protocol]), request.getfixturevalue(protocol)
+    module = triton(protocol)
     key, size = f"/infersdk-test-{uuid.uuid4().hex}", 1 << 14
     name, path = f"region {rng.integers(1 << 30)}", f"/dev/shm{key}"
     Path(path).write_bytes(bytes(size))

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from served_requests import ask
+from waiting import until
 
-from infersdk import registry
+from infersdk.loading import registry
 
-SECONDS = 1.0
+SECONDS = 0.6
 
 
 @pytest.fixture
@@ -67,22 +68,16 @@ def test_no_port_accepts_while_requests_end(start: Callable[..., Any]) -> None:
         client.async_infer("idle", [x], callback=lambda result, error: answers.put(error or result.as_numpy("y")[0]))
         client.start_stream(lambda result, error: answers.put(error or result.as_numpy("y")[0]))
         client.async_stream_infer("idle", [x])
-        wait_for(lambda: server.service.repository.find("idle").admission.running == 3)
+        until(lambda: server.service.repository.find("idle").admission.running == 3)
         began = time.monotonic()
         stopping = threading.Thread(target=server.stop)
         stopping.start()
-        wait_for(lambda: not accepts(server.http_port) and not accepts(server.grpc_port), SECONDS / 2)
-        assert [answers.get(timeout=30) for _ in range(3)] == [7, 7, 7]
-        assert "the server ends" in str(answers.get(timeout=30))  # the stream
+        until(lambda: not accepts(server.http_port) and not accepts(server.grpc_port), SECONDS)
+        given = [answers.get(timeout=30) for _ in range(4)]  # three answers and the end of the stream, in any order
+        assert sum(not isinstance(answer, Exception) and answer == 7 for answer in given) == 3, given
+        assert any("the server ends" in str(answer) for answer in given)
         stopping.join(30)
         assert time.monotonic() - began < 3 * SECONDS + 3
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_connections_without_a_request_cost_no_drain(start: Callable[..., Any]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import struct
 import subprocess
 import time
@@ -21,18 +20,13 @@ import numpy as np
 import pytest
 import serve_models
 from served_requests import Answer, ask, inputs_of, simple_body
+from waiting import free_port
 
 COMMAND = os.environ.get("INFERSDK_TRITON", "")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not COMMAND, reason="no Triton: INFERSDK_TRITON names the command that serves a repository"),
 ]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Ports:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk.stream import device_count
+from infersdk.core.stream import device_count
 from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, stream
 
 av = pytest.importorskip("av")
-from live_formats import Encoded, encode, transport_stream  # noqa: E402
+from live_server import Encoded, encode, transport_stream  # noqa: E402
 
 SIZE, RATE = (160, 120), 20
 #: Frames that are sent at once, so that the source can be opened, and after that one by one.

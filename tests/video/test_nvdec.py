@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from infersdk import ModelGroup, models
+from infersdk.core.memory import memory_stats
+from infersdk.core.stream import device_count
 from infersdk.data import DETECTOR
 from infersdk.errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, ImageError, VideoError
-from infersdk.memory import memory_stats
-from infersdk.stream import device_count
 from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, nvdec
 
 if TYPE_CHECKING:
@@ -136,14 +136,10 @@ def assert_same_frames(path: Path, count: int | None = None) -> None:
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("h264.mp4", {}),
-        ("h264.ts", {}),
-        ("h264.mkv", {"options": {"bf": "0", "preset": "veryfast"}}),
-        ("hevc.mp4", {"codec": "libx265"}),
-        ("vp9.webm", {}),
-        ("vp8.webm", {"codec": "libvpx"}),
+        ("h264.mp4", {}), ("h264.ts", {}), ("h264.mkv", {"options": {"bf": "0", "preset": "veryfast"}}),
+        ("hevc.mp4", {"codec": "libx265"}), ("vp9.webm", {}), ("vp8.webm", {"codec": "libvpx"}),
     ],
-)
+)  # fmt: skip
 def test_the_pixels_of_the_processor(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     """Decoding is exact in these codecs."""
     try:
@@ -231,21 +227,6 @@ def test_a_codec_that_the_gpu_does_not_have(tmp_path: Path) -> None:
             container.mux(packet)
     with pytest.raises(VideoError, match="is in ffv1, which the GPU does not decode; use decode='cpu'"):
         DeviceVideoReader(tmp_path / "a.mkv")
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
-def test_several_streams_at_once(tmp_path: Path) -> None:
-    paths = [moving(tmp_path / f"{'x' * n}_.mp4", 40 + n, (320 + 16 * n, 240)) for n in range(8)]
-    results: dict[str, list[Any]] = {str(path): [] for path in paths}
-    with Streams(paths, decode="gpu") as streams:
-        for item in streams.run(Brightness()):
-            assert item.error is None
-            results[item.stream].append(item.result)
-    for path in paths:
-        with VideoReader(path, format="nv12") as reader:
-            for ours, theirs in itertools.zip_longest(results[str(path)], reader):
-                np.testing.assert_array_equal(ours, theirs.pixels)
 
 
 @pytest.mark.gpu

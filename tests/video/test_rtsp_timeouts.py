@@ -21,7 +21,7 @@ from infersdk.errors import VideoError
 from infersdk.video import Streams, VideoReader, VideoWriter, source_reader
 
 pytest.importorskip("av")
-from live_formats import description, encode, rtp
+from live_server import description, encode, rtp
 
 if TYPE_CHECKING:
     from rtsp import RtspServer
@@ -75,7 +75,6 @@ class Camera:
 
     def _answer(self, request: str) -> bytes:
         number = re.search(r"CSeq: *(\d+)", request)
-        assert number is not None
         body = self._description if request.startswith("DESCRIBE") else ""
         headers = {
             "DESCRIBE": f"Content-Type: application/sdp\r\nContent-Length: {len(body)}\r\n",
@@ -211,23 +210,3 @@ def test_a_timeout_of_ffmpeg_in_the_options_holds(camera: Callable[..., Camera])
     ):
         list(reader)
     assert time.monotonic() - begin < source_reader.TIMEOUT
-
-
-def test_reading_takes_the_lock_seldom(camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyAV asks Python for the time whenever FFmpeg asks whether it is interrupted."""
-    asked: list[int] = []
-    clock = time.monotonic
-
-    def monotonic() -> float:
-        asked.append(threading.get_ident())
-        return clock()
-
-    monkeypatch.setattr(time, "monotonic", monotonic)
-    with VideoReader(camera(60).url, timeout=2, options=TCP, drop="never", prefetch=1) as reader:
-        for _ in range(10):
-            next(reader)
-        thread = next(thread for thread in threading.enumerate() if thread is reader._buffer._thread)
-        before = asked.count(thread.ident)
-        for _ in range(40):
-            next(reader)
-        assert asked.count(thread.ident) - before <= 5 * 40, "an own one for a packet, its frame and its queue"

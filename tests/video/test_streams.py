@@ -72,12 +72,8 @@ def test_each_file_gives_all_its_frames_in_order(tmp_path: Path) -> None:
         assert all(item.seconds > 0 and item.error is None for item in results)
         state = health[f"s{i}"]
         assert (state.state, state.frames, state.results, state.errors, state.dropped) == (
-            "ended",
-            12 + i,
-            12 + i,
-            0,
-            0,
-        )
+            "ended", 12 + i, 12 + i, 0, 0,
+        )  # fmt: skip
         assert 0 < state.p50 <= state.p99
         assert state.connects == 1
 
@@ -322,19 +318,6 @@ def test_passwords_are_not_shown() -> None:
         shown = f"{streams!r} {streams.health()} {item.stream} {item.error}"
     assert "***@127.0.0.1" in shown
     assert "secret" not in shown
-
-
-def test_a_full_pipeline_costs_the_frame_alone(tmp_path: Path) -> None:
-    class Full(Brightness):
-        def submit(self, frame: Any, **parameters: Any) -> Future[int]:
-            if frame.number == 2:
-                raise Overloaded("all slots are taken")
-            return super().submit(frame)
-
-    with Streams([write(tmp_path / "a.mp4", 5)]) as streams:
-        items = list(streams.run(Full()))
-    assert [item.result for item in items] == [0, 1, None, 3, 4]
-    assert isinstance(items[2].error, Overloaded)
 
 
 def test_a_model_that_cannot_be_called_ends_the_stream(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The operators that come with infersdk, in the domain `infersdk`."""
+"""The custom operators of infersdk, in the domain `infersdk`."""
 
 from __future__ import annotations
 

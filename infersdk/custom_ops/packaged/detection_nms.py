@@ -1,4 +1,4 @@
-"""infersdk::DetectionNMS: from the output of a detector's head to boxes, inside the model."""
+"""infersdk::DetectionNMS: decoding and NMS of detector outputs inside the model."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from ..shapes import require_equal
 
 __all__ = ["HEADS", "DetectionNMS"]
 
-#: The layouts of heads: see `infersdk.ops.DetectionDecoder`.
+#: The layouts of heads, as in `infersdk.ops.DetectionDecoder`.
 HEADS = ("yolov5", "yolov8", "yolox")
 
 
 class DetectionNMS(CustomOp):
-    """Decodes a head's output and runs exact greedy NMS over it, as `infersdk.ops.DetectionDecoder` does.
+    """Decodes the output of a head and runs exact greedy NMS, like `infersdk.ops.DetectionDecoder`.
 
     Inputs:
         output: [batch, anchors, 5 + classes + extra], or [batch, 4 + classes + extra, anchors] for "yolov8".
 
     Outputs:
-        detections: [batch, max_detections, 6] of x1, y1, x2, y2 in pixels of the network's input, score and class; the
-            best first, and 0 behind the last.
-        count: [batch], how many of them are valid.
-        stats: [batch, 4]: candidates, those that `max_candidates` left out, boxes that NMS kept, those that
-            `max_detections` left out.
+        detections: [batch, max_detections, 6]: x1, y1, x2, y2 in input pixels, score and class, sorted by descending
+            score and padded with 0.
+        count: [batch], the number of valid detections.
+        stats: [batch, 4]: the numbers of candidates, of candidates dropped by `max_candidates`, of boxes after NMS, and
+            of boxes dropped by `max_detections`.
 
     Attributes:
         head: "yolov5", "yolov8" or "yolox".
-        num_classes: the classes of the head.
-        width, height: of the network's input.
-        extra: numbers of an anchor behind its classes.
-        strides: "yolox" only: of its grids, in their order.
-        conf, iou, max_detections, max_candidates, multi_label, class_agnostic: as for `DetectionDecoder`.
+        num_classes: the number of classes.
+        width, height: the size of the input.
+        extra: the number of values after the scores of a box.
+        strides: the strides of the grids in order, for "yolox".
+        conf, iou, max_detections, max_candidates, multi_label, class_agnostic: as in `DetectionDecoder`.
     """
 
     domain = "infersdk"

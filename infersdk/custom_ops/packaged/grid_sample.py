@@ -1,4 +1,4 @@
-"""infersdk::GridSample3D: ONNX's GridSample over volumes, which OpenVINO (2026.4) does not have."""
+"""infersdk::GridSample3D: ONNX's GridSample for volumes, which OpenVINO 2026.4 does not support."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["GridSample3D", "replace_grid_samples"]
 
 
 class GridSample3D(CustomOp):
-    """Samples a volume at the points of a grid, as ONNX's GridSample (opset 20) does for five dimensions.
+    """Samples volumes at grid points, like ONNX's GridSample (opset 20) with five dimensions.
 
     Inputs:
         x: [batch, channels, depth, height, width].
-        grid: [batch, d, h, w, 3] of x, y and z, where -1 and 1 are the ends of the volume.
+        grid: [batch, d, h, w, 3], with x, y and z from -1 to 1 within the volume.
 
     Attributes:
         mode: "linear" or "nearest".
-        padding_mode: "zeros", "border" or "reflection": what lies outside.
-        align_corners: -1 and 1 are the centres of the outermost voxels, instead of their edges.
+        padding_mode: "zeros", "border" or "reflection", for points outside of the volume.
+        align_corners: whether -1 and 1 are the centres of the outermost voxels instead of their edges.
     """
 
     domain = "infersdk"
@@ -40,15 +40,15 @@ class GridSample3D(CustomOp):
     def shape(self, x: Any, grid: Any) -> Any:
         if x.ndim != 5 or grid.ndim != 5:
             raise ValueError(f"x and grid have 5 dimensions, not {x.ndim} and {grid.ndim}")
-        require_equal(x[0], grid[0], "x and grid are of one batch")
+        require_equal(x[0], grid[0], "x and grid must have the same batch size")
         require_equal(grid[4], 3, "a point of the grid has three coordinates")
         return (x[0], x[1], *grid[1:4])
 
 
 def replace_grid_samples(model: ir.Model) -> int:
-    """Puts GridSample3D in place of each GridSample over volumes; returns how many there were.
+    """Replaces each GridSample for volumes by GridSample3D; returns their number.
 
-    Cubic sampling, and a node whose number of dimensions cannot be inferred, are left as they are.
+    Nodes with cubic sampling or of unknown rank are not replaced.
     """
     import onnx_ir as ir
 

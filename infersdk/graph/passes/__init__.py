@@ -1,25 +1,27 @@
-"""What changes a graph: one pass a file, all of one form.
+"""Graph passes.
 
-A pass has a `name`, a `version`, and `apply(model) -> bool`, which changes an `onnx_ir.Model` in place and says whether
-it did. Its settings are the fields of a frozen dataclass. Raise the version when the pass would make another graph of
-the same model: the version is part of the keys of cached engines.
+A pass has a `name`, a `version`, and `apply(model) -> bool`, which changes an `onnx_ir.Model` in place and returns
+whether it did. Its settings are the fields of a frozen dataclass. The version is part of the keys of cached engines:
+increase it when the result of the pass changes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ..._lazy import lazy
-from ..._text import logger
-from ...cache import Cache, key_of
+from ...core.cache import Cache, key_of
+from ...core.lazy import lazy
+from ...core.model_source import ModelLike, ModelSource
+from ...core.text import logger
 from ...errors import ConfigError, OutputError, UnsupportedModelError
-from ...model_source import ModelLike, ModelSource
 from ..files import EXTERNAL_KEY, borrowed_model, check_external_files, load_proto, model_bytes, proto_bytes
+from .base import Pass
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import onnx_ir as ir
 
     from .add_nms import AddNms
@@ -55,42 +57,15 @@ if TYPE_CHECKING:
     PASSES: tuple[type[Pass], ...]
 
 
-class Pass(Protocol):
-    """One change of a graph."""
-
-    name: ClassVar[str]
-    version: ClassVar[int]
-
-    def concerns(self, source: ModelSource) -> bool:
-        """A quick look at the file: False if the pass is certain to leave the model unchanged."""
-
-    def apply(self, model: ir.Model) -> bool:
-        """Changes the model in place; returns whether it did."""
-
-
-#: The module that each pass comes from.
+#: The module of each pass.
 _HOMES = {
-    "AddNms": "add_nms",
-    "ChainPoolings": "chain_poolings",
-    "CleanUp": "clean_up",
-    "EndAtHead": "end_at_head",
-    "FoldSpaceToDepth": "fold_space_to_depth",
-    "FreeBatch": "free_batch",
-    "FreeSize": "free_size",
-    "HardSwish": "hard_swish",
-    "ImageIn": "image_in",
-    "NameAxes": "name_axes",
-    "NameNodes": "name_nodes",
-    "NarrowIndices": "weight_forms",
-    "QuantizedOperators": "quantized_operators",
-    "ResizeInput": "resize_input",
-    "SetOpset": "set_opset",
-    "ShrinkConstants": "weight_forms",
-    "StaticReshapes": "static_reshapes",
-    "ToFloat16": "to_float16",
-    "UnsignedActivations": "unsigned_activations",
-    "WeightsOffInputs": "weight_forms",
-}
+    "AddNms": "add_nms", "ChainPoolings": "chain_poolings", "CleanUp": "clean_up", "EndAtHead": "end_at_head",
+    "FoldSpaceToDepth": "fold_space_to_depth", "FreeBatch": "free_batch", "FreeSize": "free_size",
+    "HardSwish": "hard_swish", "ImageIn": "image_in", "NameAxes": "name_axes", "NameNodes": "name_nodes",
+    "NarrowIndices": "weight_forms", "QuantizedOperators": "quantized_operators", "ResizeInput": "resize_input",
+    "SetOpset": "set_opset", "ShrinkConstants": "weight_forms", "StaticReshapes": "static_reshapes",
+    "ToFloat16": "to_float16", "UnsignedActivations": "unsigned_activations", "WeightsOffInputs": "weight_forms",
+}  # fmt: skip
 
 
 _find, __dir__ = lazy(__name__, _HOMES)
@@ -109,29 +84,30 @@ def loading_passes(
     keep_io: bool = True,
     x86: bool = True,
 ) -> Iterator[Pass]:
-    """What happens to a model between its file and the runtime, in this order.
+    """The passes that are applied when a backend loads a model, in order.
 
     Args:
-        backend, device, precision: where it runs, the device by its kind: `"cpu"`, `"cuda"`.
-        keep_nodes, keep_io: see `ToFloat16`.
-        x86: whether the processor is one.
+        backend, precision: as in `infersdk.load()`.
+        device: the kind of device, such as `"cpu"` or `"cuda"`.
+        keep_nodes, keep_io: as in `ToFloat16`.
+        x86: whether the processor is an x86 processor.
     """
     if precision == "fp16" and backend in ("onnxruntime", "tensorrt", "tensorrt-rtx"):
-        # They run a graph in the types that it is written in. OpenVINO has a setting for it.
+        # These run a graph in its own types. OpenVINO has a setting for the precision.
         yield _find("ToFloat16")(keep_nodes=tuple(keep_nodes), keep_io=keep_io)
     if backend == "onnxruntime" and device == "cpu":
-        yield _find("HardSwish")()  # OpenVINO knows all its forms
+        yield _find("HardSwish")()  # OpenVINO recognises all forms
     if backend == "onnxruntime" and device == "cpu" and x86:
-        # Signed activations would be computed in floating point, or slowly.
+        # ONNX Runtime computes signed activations in floating point or slowly.
         yield _find("UnsignedActivations")()
     if backend == "openvino" and device in ("cpu", "auto"):
         yield _find("QuantizedOperators")()
-        # OpenVINO 2026.4 makes signed activations unsigned itself, and gets a convolution fused with a sum wrong then.
+        # OpenVINO 2026.4 converts signed activations too, but then computes convolutions with a fused sum incorrectly.
         yield _find("UnsignedActivations")()
 
 
 def pass_keys(passes: Iterable[Pass]) -> list[dict[str, Any]]:
-    """What a cache's key holds of passes: names, versions and settings."""
+    """The names, versions and settings of passes, for cache keys."""
     return [{"pass": one.name, "version": one.version, **_settings(one)} for one in passes]
 
 
@@ -140,7 +116,7 @@ def _settings(one: Pass) -> dict[str, Any]:
 
 
 def apply_passes(model: ir.Model, passes: Iterable[Pass]) -> bool:
-    """Applies the passes in their order; returns whether one of them changed the model."""
+    """Applies passes in order; returns whether one of them changed the model."""
     changed = False
     for one in passes:
         applied = one.apply(model)
@@ -150,12 +126,12 @@ def apply_passes(model: ir.Model, passes: Iterable[Pass]) -> bool:
 
 
 def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
-    """The model after its own passes and these, as the bytes of an ONNX file; None where they leave it as it is.
+    """Applies the passes of the model source and then `passes`; returns the bytes of the result, or None if unchanged.
 
-    A model in memory that keeps weights in files comes with them inside.
+    The external data of a model in memory is included in the result.
 
     Raises:
-        ModelFormatError, UnsupportedModelError: the file, or one of its weights, cannot be read, or the result is too
+        ModelFormatError, UnsupportedModelError: the file or its external data cannot be read, or the result is too
             large.
         ConfigError: a setting of a pass does not fit the model.
         BackendUnavailableError: a package that reads graphs is not installed.
@@ -179,22 +155,27 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
             raise type(error)(f"{source.name}: {error}") from None
 
 
-def cached_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
-    """As `prepared_model()`, whose result is kept in the cache by the contents of the model and the passes: a process
-    that loads the same model again reads no graph. A model with weights in other files is prepared each time, and so is
-    one in memory, whose content is never written to a disk.
+def cached_model(model: ModelLike, passes: Iterable[Pass]) -> Path | bytes | None:
+    """`prepared_model()` with a cache, whose key is made of the contents of the model and the passes.
+
+    Returns:
+        The path of the cached file. Models with external data and models that are given in memory are not cached; for
+        them, the bytes.
     """
     source, passes = ModelSource.of(model), list(passes)
-    if source.path is None or not source.is_onnx or source.mentions(EXTERNAL_KEY):
+    if source.origin is None or not source.is_onnx:
         return prepared_model(source, passes)
     every = pass_keys([*source.passes, *passes])
-    key = key_of({"kind": "prepared model", "model": hashlib.sha256(source.read()).hexdigest(), "passes": every})
+    key = key_of({"kind": "prepared model", "model": source.digest(), "passes": every})
     cache = Cache()
-    if (found := cache.get(key)) is not None:
-        return found[0] or None
+    if (found := cache.find(key)) is not None:
+        return found[0] if found[1].nbytes else None
     content = prepared_model(source, passes)
+    if source.mentions(EXTERNAL_KEY):  # the key does not include external data
+        return content
     try:
         cache.put(key, content or b"", kind="prepared model", backend="", label=source.name)
     except OutputError as error:
-        _log.info("%s is prepared again each time: %s", source.name, error)
-    return content
+        _log.info("%s cannot be cached and is prepared on each load: %s", source.name, error)
+        return content
+    return cache.path(key) if content else None

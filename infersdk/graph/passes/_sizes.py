@@ -1,4 +1,4 @@
-"""What the passes that change sizes share."""
+"""Functions for passes that change sizes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["BATCH", "data_inputs", "fixed", "lift_constants", "shapes_of", "writ
 #: The name of a free batch.
 BATCH = "batch"
 
-#: What stands for a free axis while shapes are traced: a multiple of the strides of common networks.
+#: The example size of free axes in shape traces: a multiple of common strides.
 _FREE_SIZE = 640
 
 
 def lift_constants(model: ir.Model) -> bool:
-    """Makes weights of Constant nodes; returns whether there were any."""
+    """Converts Constant nodes to weights; returns whether there were any."""
     from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
     return bool(LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model).modified)
@@ -33,12 +33,12 @@ def data_inputs(model: ir.Model) -> list[ir.Value]:
 
 
 def fixed(dim: object) -> int | None:
-    """The size of an axis, None if it is free. Some exporters write -1 for that."""
+    """The size of an axis; None if it is free, which some exporters write as -1."""
     return dim if isinstance(dim, int) and dim >= 0 else None
 
 
 def shapes_of(model: ir.Model) -> dict[str, list[int]]:
-    """A shape in numbers for each input: free axes get an example, 1 for the first."""
+    """A fixed shape for each input, with example sizes for free axes: 1 for the first, else 640."""
     shapes = {}
     for value in data_inputs(model):
         if value.shape is None:
@@ -51,10 +51,10 @@ def shapes_of(model: ir.Model) -> dict[str, list[int]]:
 
 
 def write_outputs(model: ir.Model, change: ShapeChange, *, batch: int | None = None) -> None:
-    """Declares the shapes of the outputs after a change. Axes that were free stay so.
+    """Declares the shapes of the outputs after a change. Free axes remain free.
 
     Args:
-        batch: the size that stands for a free batch in the change.
+        batch: the example size of a free batch in the change.
     """
     import onnx_ir as ir
 
@@ -63,7 +63,7 @@ def write_outputs(model: ir.Model, change: ShapeChange, *, batch: int | None = N
         if declared is None:
             continue
         if new is None or len(declared) != len(new):
-            output.shape = ir.Shape([None] * len(declared))  # the checker wants a number of axes
+            output.shape = ir.Shape([None] * len(declared))  # the checker requires a rank
             continue
         dims: list[int | str | None] = []
         for dim, size in zip(declared, new, strict=True):
@@ -71,6 +71,6 @@ def write_outputs(model: ir.Model, change: ShapeChange, *, batch: int | None = N
                 dims.append(dim.value if isinstance(dim, ir.SymbolicDim) else None)
             elif size == batch:
                 dims.append(BATCH)
-            else:  # what is several batches together has no name
+            else:  # multiples of the batch have no name
                 dims.append(None if batch and size is not None and size % batch == 0 else size)
         output.shape = ir.Shape(dims)

@@ -1,4 +1,4 @@
-"""Postprocessing inside the model: boxes come out, decoded and without duplicates."""
+"""Adds box decoding and NMS to a detector."""
 
 from __future__ import annotations
 
@@ -10,44 +10,42 @@ import numpy as np
 from ...errors import ConfigError, UnsupportedModelError
 from ..builder import GraphBuilder
 from ._sizes import fixed
+from .base import Pass
 from .resize_input import image_input
 from .set_opset import at_least_opset
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
-
 __all__ = ["AddNms", "require_detector"]
 
-#: Heads, and the names of their axes: rows of x, y, width, height, then objectness where there is one, then scores.
+#: Heads. A box is x, y, width, height, objectness (except yolov8), and the scores of the classes.
 HEADS = ("yolov5", "yolov8", "yolox")
-#: What the new nodes are written in.
+#: The opset of the new nodes.
 OPSET = 13
 _OUTPUTS = ("boxes", "scores", "classes", "batch_indices")
 
 
 @dataclass(frozen=True)
-class AddNms:
-    """Decodes a detector's head and puts ONNX's NonMaxSuppression behind it.
+class AddNms(Pass):
+    """Appends box decoding and ONNX's NonMaxSuppression to a detector.
 
-    The outputs are, for each of n boxes: `boxes` [n, 4] as x1, y1, x2, y2 in pixels of the input, `scores` [n],
-    `classes` [n] and `batch_indices` [n], the image that it is in, both int64. They come image by image, within that
-    class by class, the highest score first.
+    The outputs for n boxes are `boxes` [n, 4] (x1, y1, x2, y2 in input pixels), `scores` [n], and int64 `classes` [n]
+    and `batch_indices` [n]. They are sorted by image, by class, and by descending score.
 
-    A model of an opset below 13 is raised to that.
+    A model with an opset below 13 is converted to opset 13.
 
     Attributes:
         head: `"yolov5"`: [b, n, 5 + classes]; `"yolov8"` (YOLO11): [b, 4 + classes, n]; `"yolox"`: [b, n, 5 + classes],
-            decoded here by strides 8, 16 and 32.
-        conf: the least score.
-        iou: boxes of one class that overlap by more than this are one.
-        limit: the most boxes of a class in an image.
-        multi_label: a box may come out once for each of its classes; without, for the best of them.
+            with strides 8, 16 and 32.
+        conf: the minimum score.
+        iou: the IoU threshold of NMS within a class.
+        limit: the maximum number of boxes per class and image.
+        multi_label: whether a box may be returned for several classes; otherwise only for the best one.
 
     Raises (`apply`):
-        ConfigError: an unknown head, numbers outside of 0 to 1.
-        UnsupportedModelError: the output is not of that head, or the model has several.
+        ConfigError: the head is unknown, or a number is outside of 0 to 1.
+        UnsupportedModelError: the model has several outputs, or its output does not fit the head.
     """
 
     name: ClassVar[str] = "add-nms"
@@ -58,9 +56,6 @@ class AddNms:
     iou: float = 0.45
     limit: int = 300
     multi_label: bool = False
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -100,9 +95,9 @@ class AddNms:
             raise ConfigError(f"unknown head {self.head!r}; use one of {', '.join(HEADS)}")
         for what in ("conf", "iou"):
             if not 0 <= getattr(self, what) <= 1:
-                raise ConfigError(f"{what} is from 0 to 1, not {getattr(self, what)}")
+                raise ConfigError(f"{what} must be from 0 to 1, not {getattr(self, what)}")
         if self.limit < 1:
-            raise ConfigError(f"limit is a whole number from 1, not {self.limit}")
+            raise ConfigError(f"limit must be a whole number from 1, not {self.limit}")
 
     def _head(self, model: ir.Model) -> ir.Value:
         require_detector(model)
@@ -110,11 +105,11 @@ class AddNms:
         shapes = ", ".join(f"{value.name} {value.shape}" for value in outputs)
         dims = [fixed(dim) for dim in outputs[0].shape or ()]
         if len(outputs) != 1 or len(dims) != 3:
-            raise UnsupportedModelError(f"a head is one output with three axes; this model gives {shapes}")
+            raise UnsupportedModelError(f"the model must have one output with three axes; it has {shapes}")
         rows, columns = (dims[2], dims[1]) if self.head == "yolov8" else (dims[1], dims[2])
         least = 5 if self.head == "yolov8" else 6
         if (columns is not None and columns < least) or (None not in (rows, columns) and rows < columns):  # type: ignore[operator]
-            raise UnsupportedModelError(f"the head of a {self.head} has another shape than {shapes}")
+            raise UnsupportedModelError(f"the output {shapes} does not have the shape of a {self.head} head")
         return outputs[0]
 
     def _give(self, model: ir.Model, output: ir.Value, found: tuple[ir.Value, ...]) -> None:
@@ -133,14 +128,12 @@ class AddNms:
 
 
 def require_detector(model: ir.Model) -> None:
-    """Raises UnsupportedModelError for a model whose metadata name another task: its rows have more than scores behind
-    their boxes.
-    """
+    """Raises UnsupportedModelError if the metadata of a model gives another task than detection."""
     task = model.metadata_props.get("task", "detect")
     if task != "detect":
         raise UnsupportedModelError(
-            f"the task of the model is {task!r} by its metadata, so its rows have more than a box and scores of "
-            "classes; boxes come out of detectors alone"
+            f"the metadata of the model gives the task {task!r}, whose outputs are not only boxes and scores of "
+            "classes; use a detector"
         )
 
 
@@ -150,14 +143,14 @@ def _columns(build: GraphBuilder, rows: ir.Value, start: int, end: int | None) -
 
 
 def _corners(build: GraphBuilder, rows: ir.Value) -> Any:
-    """x1, y1, x2, y2 of centre and size."""
+    """Converts centre and size to x1, y1, x2, y2."""
     centre, size = _columns(build, rows, 0, 2), _columns(build, rows, 2, 4)
     half = build("Mul", size, np.float32(0.5))
     return build("Concat", build("Sub", centre, half), build("Add", centre, half), axis=2)
 
 
 def _best_only(build: GraphBuilder, scores: ir.Value) -> Any:
-    """The scores with 0 for all but the best of each row; of equal ones the first."""
+    """Sets all scores of a row to 0 except for the first maximum."""
     best = build("ArgMax", scores, axis=2, keepdims=1)
     count = build("Gather", build("Shape", scores), build.ints(2)[0])
     classes = build("Range", np.asarray(0), count, np.asarray(1))
@@ -165,12 +158,12 @@ def _best_only(build: GraphBuilder, scores: ir.Value) -> Any:
 
 
 def _decode_yolox(build: GraphBuilder, model: ir.Model, rows: ir.Value) -> Any:
-    """Centre (x + column) * stride, size exp(w) * stride, by the cells of strides 8, 16 and 32."""
+    """Decodes centre (x + column) * stride and size exp(w) * stride for strides 8, 16 and 32."""
     value, axis = image_input(model)
     height, width = (fixed(dim) for dim in list(value.shape or ())[axis : axis + 2])
     if height is None or width is None:
         raise UnsupportedModelError(
-            "the head of a yolox is decoded for one size, and the model takes any; resize-input"
+            "decoding a yolox head needs a fixed input size, and the size of the model is free; apply resize-input"
         )
     cells, strides = [], []
     for stride in (8, 16, 32):

@@ -1,7 +1,7 @@
-"""Poolings of one value with windows of several sizes, one behind the other.
+"""Rewrites parallel max poolings as a chain.
 
-Spatial pyramid pooling takes maxima over 5x5, 9x9 and 13x13 positions around each. The maxima over 9x9 are those over
-5x5 of the maxima over 5x5, and so on. A runtime that looks at each position of a window looks at 75 then, not at 275.
+Spatial pyramid pooling computes maxima over 5x5, 9x9 and 13x13 windows. The 9x9 maxima equal the 5x5 maxima of the 5x5
+maxima, and so on. As a chain, this reads 75 instead of 275 values per position.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from .base import Pass
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
+    from ...core.model_source import ModelSource
 
 __all__ = ["ChainPoolings"]
 
 
 @dataclass(frozen=True)
-class ChainPoolings:
-    """Lets a MaxPool around each position read another one of smaller windows. All numbers stay the same."""
+class ChainPoolings(Pass):
+    """Lets a MaxPool read the output of another one with a smaller window. Results are identical."""
 
     name: ClassVar[str] = "chain-poolings"
     version: ClassVar[int] = 1
@@ -36,7 +38,7 @@ class ChainPoolings:
 
 
 def _chain(graph: ir.Graph, value: ir.Value) -> bool:
-    """Chains the poolings of a value; returns whether one reads another then."""
+    """Chains the poolings of a value; returns whether there was a change."""
     poolings = [(window, use.node) for use in value.uses() if use.node.graph is graph and (window := _window(use.node))]
     poolings.sort(key=lambda pooling: pooling[0])
     changed = False
@@ -53,7 +55,7 @@ def _chain(graph: ir.Graph, value: ir.Value) -> bool:
 
 
 def _window(node: ir.Node) -> tuple[int, ...]:
-    """The rows and columns of a pooling of maxima around each position; () for any other node."""
+    """The window of a MaxPool with stride 1 and centred windows; () for other nodes."""
     attributes = node.attributes
     if node.op_type != "MaxPool" or node.domain or len(node.outputs) != 1:
         return ()
@@ -68,7 +70,7 @@ def _window(node: ir.Node) -> tuple[int, ...]:
 
 
 def _read(node: ir.Node, value: ir.Value, window: list[int]) -> None:
-    """Lets a pooling read another value with another window."""
+    """Sets the input and the window of a pooling."""
     import onnx_ir as ir
 
     node.replace_input_with(0, value)

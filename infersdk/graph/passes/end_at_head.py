@@ -1,9 +1,9 @@
-"""A detector without the decoding of its boxes: its outputs are the maps of the last convolutions, or of the matrix
-products that a quantiser makes of them, or the features that YOLOv5's last convolutions have.
+"""Removes the decoding of boxes from a detector.
 
-The decoding reads and writes each of YOLOv5's 25,200 x 85 values several times, and nearly all of them are below the
-threshold. A decoder that starts at the maps computes the others alone; one that starts at the features does without
-nearly all of the last convolutions, which are a twelfth of all that the smallest YOLOv5 computes.
+The outputs become the maps of the head, or the inputs of YOLOv5's last convolutions (the features). The decoding in the
+graph processes all of YOLOv5's 25,200 x 85 values, and nearly all are below the threshold. A native decoder that starts
+at the maps computes only the boxes above the threshold. Starting at the features also avoids most of the last
+convolutions, a twelfth of the work of the smallest YOLOv5.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-import numpy as np
 
 from ..files import proto_of
 from ..graph_end import UnprovenError
+from ..weights import free_name
+from .base import Pass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
+    from ...core.model_source import ModelSource
     from ..head_rules import HeadEnd
     from ..raw_head import RawHead
 
 __all__ = ["EndAtHead"]
 
-#: The axis that is 1 for one image, and this for so many, is that of the images.
+#: The batch size that verifies the order of images in the maps of a free batch.
 _IMAGES = 3
 
 
 @dataclass(frozen=True)
-class EndAtHead:
-    """Ends a detector at the maps of its head, or at the features of maps, and writes into its metadata how they are
-    decoded (`RawHead`).
+class EndAtHead(Pass):
+    """Cuts a detector at the maps or features of its head, and stores their decoding in the metadata (`RawHead`).
 
-    It does so where the graph follows one of the rules of `head_rules`, in float32 or float16, for images of one size,
-    and no larger than what the native decoder takes. Any other model stays as it is; `find()` says why.
+    The pass requires a graph that matches `head_rules`, float32 or float16 maps, a fixed image size, and a head within
+    the limits of the native decoder. Other models are not changed; `find()` gives the reason.
     """
 
     name: ClassVar[str] = "end-at-head"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape"))
 
     def find(self, proto: Any) -> RawHead:
-        """The head of an `onnx.ModelProto`, with the names that the maps have in it.
+        """The head of an `onnx.ModelProto`, with the present names of the maps.
 
         Raises:
-            UnprovenError: the model ends with something else; the message has the reason.
+            UnprovenError: the model does not end with a known head; the message gives the reason.
         """
         return _find(proto).head
 
@@ -63,14 +63,14 @@ class EndAtHead:
             return False
         ended = ir.from_proto(proto)
         for name, value in ended.graph.initializers.items():
-            if name in model.graph.initializers:  # the tensor may be in another file
+            if name in model.graph.initializers:  # the tensor may have external data
                 value.const_value = model.graph.initializers[name].const_value
         model.graph = ended.graph
         model.metadata_props.update(ended.metadata_props)
         return True
 
     def apply_to_proto(self, proto: Any) -> bool:
-        """As `apply()`, of an `onnx.ModelProto`."""
+        """`apply()` for an `onnx.ModelProto`."""
         from onnx import helper
 
         try:
@@ -83,13 +83,12 @@ class EndAtHead:
         taken |= {one.name for one in (*graph.input, *graph.initializer, *graph.node)}
         names = {}
         for index, old in enumerate(end.head.names):
-            names[old] = name = _free_name(f"head_{index}", taken)
-            if old in end.products:
-                _write_products(graph, end, old, name)
+            names[old] = name = free_name(f"head_{index}", taken)
+            taken.add(name)
         for node in _nodes_in(graph):
             for field in (node.input, node.output):
                 for index, old in enumerate(field):
-                    if old in names and old not in end.products:
+                    if old in names:
                         field[index] = names[old]
         del graph.output[:]
         for old, name in names.items():
@@ -104,10 +103,10 @@ class EndAtHead:
 
 
 def _find(proto: Any) -> HeadEnd:
-    """The head, of one image. The maps of a free batch are those of one image, one image behind the other.
+    """Finds the head for one image.
 
-    A convolution gives them so. Where channels come last, a Reshape does, with sizes that a graph computes: what they
-    are for one image does not say what they are for several.
+    Maps of convolutions contain the images of a batch in order. Maps with channels last come from a Reshape with
+    computed sizes, so a free batch is verified with a second batch size.
     """
     from ..head_rules import find_head
 
@@ -116,20 +115,20 @@ def _find(proto: Any) -> HeadEnd:
     if proto.graph.sparse_initializer:
         raise UnprovenError("it has sparse weights")
     if len(sizes) != 4 or not all(sizes[1:]):
-        raise UnprovenError("it leaves the size of its images open")
+        raise UnprovenError("the size of its images is free")
     first = find_head(proto, value.name, [sizes[0] or 1, *sizes[1:]])
     if not sizes[0] and any(level.channels_last for level in first.head.levels):
         others = find_head(proto, value.name, [_IMAGES, *sizes[1:]])
         if others.head != first.head:
-            raise UnprovenError(f"its maps of {_IMAGES} images are not {_IMAGES} times those of one")
+            raise UnprovenError(f"its head for {_IMAGES} images differs from its head for one")
     return first
 
 
 def _images(proto: Any) -> Any:
-    """The input of images.
+    """The image input.
 
     Raises:
-        UnprovenError: there is no such input.
+        UnprovenError: there is no single image input.
     """
     weights = {one.name for one in proto.graph.initializer}
     inputs = [one for one in proto.graph.input if one.name not in weights]
@@ -138,53 +137,11 @@ def _images(proto: Any) -> Any:
     return inputs[0]
 
 
-def _free_name(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
-
-
-def _write_products(graph: Any, end: HeadEnd, first: str, name: str) -> None:
-    """Writes one product of the columns of several behind the other nodes, and the map `name` of it."""
-    from onnx import helper, numpy_helper
-
-    makers = {output: node for node in graph.node for output in node.output}
-    weights = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
-    weights |= {
-        node.output[0]: numpy_helper.to_array(node.attribute[0].t) for node in graph.node if node.op_type == "Constant"
-    }
-    gemms = [makers[product] for product in end.products[first]]
-    target = next(node.input[1] for node in graph.node if node.op_type == "Reshape" and node.input[0] == first)
-
-    def weight(array: Any, what: str) -> str:
-        graph.initializer.append(numpy_helper.from_array(np.asarray(array), f"{name}/{what}"))
-        return f"{name}/{what}"
-
-    def node(kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        graph.node.append(helper.make_node(kind, inputs, [output], name=f"{name}/{kind}_{output}", **attributes))
-        return output
-
-    operands = [gemms[0].input[0]]
-    for index, what in list(enumerate(("", "weight", "bias")))[1 : len(gemms[0].input)]:
-        restored = [makers[gemm.input[index]].input for gemm in gemms]
-        parts = [
-            weight(np.concatenate([weights[one[part]] for one in restored], axis=-1), f"{what}{suffix}")
-            for part, suffix in enumerate(("", "_scale", "_zero_point"))
-        ]
-        operands.append(node("DequantizeLinear", parts, f"{name}/{what}_dequantized", axis=2 - index))
-    # The sizes come from the graph, not in numbers: the model may be resized.
-    sizes = node("Gather", [target, weight(np.array([0, 2, 3]), "axes")], f"{name}/sizes")
-    channels = weight(np.array([end.dims[first][3]]), "channels")
-    shape = node("Concat", [sizes, channels], f"{name}/shape", axis=0)
-    node("Reshape", [node("Gemm", operands, f"{name}/product"), shape], name)
-
-
-# ---- what is not used any more ----
+# ---- removing unused elements ----
 
 
 def _nodes_in(graph: Any) -> Iterator[Any]:
-    """The nodes of a graph, and of those within it."""
+    """The nodes of a graph and its subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -193,7 +150,7 @@ def _nodes_in(graph: Any) -> Iterator[Any]:
 
 
 def _drop_unused(graph: Any) -> None:
-    """Takes out the nodes, weights and declared values that no output needs."""
+    """Removes the nodes, weights and declared values that no output needs."""
     makers: Mapping[str, int] = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     used, kept = {one.name for one in graph.output}, set()
     waiting = list(used)

@@ -1,9 +1,8 @@
-"""Convolutions that read the positions of an image apart, as wider convolutions of the image itself.
+"""Folds a space-to-depth step into the convolution after it.
 
-The first layer of YOLOX, and of YOLOv5 up to release 5, takes each second row and column four times, which makes four
-times as many channels of an image of half the width and height, and convolves that. A filter of 3x3 over these channels
-is a filter of 6x6 over the image, with twice the stride: the same products and sums. Slicing moves all of the image
-one value at a time, and takes longer than the convolution on some runtimes.
+YOLOX, and YOLOv5 up to release 5, slice an image into four images of every second row and column, concatenate their
+channels, and convolve the result. A 3x3 filter over these channels equals a 6x6 filter over the image with twice the
+stride. Slicing takes longer than the convolution on some runtimes.
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..factors import constant_of
-from ..weights import add_weight, drop_unused_weights, taken_names
+from ..weights import add_weight, drop_unused_weights, free_name, taken_names
+from .base import Pass
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
+    from ...core.model_source import ModelSource
 
 __all__ = ["FoldSpaceToDepth"]
 
-#: Attributes of a convolution that may be there, each with the value for all axes that a rewritten one needs.
+#: The required values of attributes of a convolution, if present.
 _PLAIN = {"dilations": 1, "group": 1}
-#: A Slice that ends there or later goes to the end, whatever the size is.
+#: A Slice with this end or a larger one includes the last element of any axis.
 _ENDLESS = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
-class FoldSpaceToDepth:
-    """Convolves an image instead of the concatenation of its strided Slices, or of its SpaceToDepth, whose sets of
-    channels a Gather may bring into another order.
+class FoldSpaceToDepth(Pass):
+    """Folds concatenated strided Slices, or a SpaceToDepth, into the convolutions that read it.
 
-    Results stay the same but for the order in which products are summed up.
+    A Gather may reorder the blocks of channels in between. Results differ only by the order of summation.
     """
 
     name: ClassVar[str] = "fold-space-to-depth"
@@ -66,13 +65,13 @@ class FoldSpaceToDepth:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """What a value is made of: positions of another one, one set of channels behind the other.
+    """A value that consists of blocks of channels, each a strided view of another value.
 
     Attributes:
-        source: [n, c, height, width].
+        source: the other value, [n, c, height, width].
         channels: c.
-        steps: the rows and columns from one position to the next.
-        offsets: the first row and column of each set of c channels.
+        steps: the vertical and horizontal stride.
+        offsets: the first row and column of each block of c channels.
     """
 
     source: ir.Value
@@ -82,7 +81,7 @@ class _Blocks:
 
 
 def _blocks_of(node: ir.Node) -> _Blocks | None:
-    """What a node brings together, if that is sets of positions of one value; None if it is not."""
+    """The blocks that a node concatenates; None if its output is not made of strided views of one value."""
     if node.domain or len(node.outputs) != 1:
         return None
     if node.op_type == "SpaceToDepth":
@@ -112,7 +111,7 @@ def _blocks_of(node: ir.Node) -> _Blocks | None:
 
 
 def _gathered(node: ir.Node) -> _Blocks | None:
-    """What a Gather of channels takes of sets of positions, if it is whole sets in any order."""
+    """The blocks that a Gather of channels selects; None if it divides blocks."""
     maker = node.inputs[0].producer() if node.inputs[0] is not None else None
     blocks = _blocks_of(maker) if maker is not None and node.attributes.get_int("axis", 0) in (1, -3) else None
     indices = constant_of(node.inputs[1])
@@ -128,7 +127,7 @@ def _gathered(node: ir.Node) -> _Blocks | None:
 
 
 def _channels(value: ir.Value | None) -> int | None:
-    """How many channels an image has, [n, channels, height, width]; None if that is not known."""
+    """The number of channels of a value [n, channels, height, width]; None if unknown."""
     if value is None or value.shape is None or len(value.shape) != 4:
         return None
     channels = value.shape[1]
@@ -136,9 +135,9 @@ def _channels(value: ir.Value | None) -> int | None:
 
 
 def _divides(source: ir.Value, axis: int, step: int, offsets: set[int]) -> bool:
-    """Whether the height (0) or the width (1) of an image is a multiple of the step between positions.
+    """Whether the height (0) or the width (1) of a value is a multiple of the stride.
 
-    Sets that begin at the first and at the last offset have as many positions only then.
+    If the size is unknown: blocks with the first and the last offset have equal sizes only if it is.
     """
     assert source.shape is not None
     size = source.shape[2 + axis]
@@ -147,7 +146,7 @@ def _divides(source: ir.Value, axis: int, step: int, offsets: set[int]) -> bool:
 
 @dataclass(frozen=True)
 class _View:
-    """Each `steps`-th row and column of a value, from `offsets` on."""
+    """Every `steps`-th row and column of a value, beginning at `offsets`."""
 
     source: ir.Value
     steps: tuple[int, int]
@@ -155,7 +154,7 @@ class _View:
 
 
 def _view_of(value: ir.Value | None) -> _View | None:
-    """The positions that Slices in a row take; None if one of them takes anything else."""
+    """The strided view that consecutive Slices compute; None if one of them does something else."""
     steps, offsets = [1, 1], [0, 0]
     maker = value.producer() if value is not None else None
     while maker is not None and value is not None and maker.op_type == "Slice" and not maker.domain:
@@ -163,7 +162,7 @@ def _view_of(value: ir.Value | None) -> _View | None:
         if sliced is None or maker.inputs[0] is None:
             return None
         for axis, (start, step) in sliced.items():
-            # This Slice comes before those that have been looked at.
+            # This Slice runs before the ones already handled.
             offsets[axis], steps[axis] = start + offsets[axis] * step, steps[axis] * step
         value = maker.inputs[0]
         maker = value.producer()
@@ -172,7 +171,7 @@ def _view_of(value: ir.Value | None) -> _View | None:
 
 
 def _slices(node: ir.Node) -> dict[int, tuple[int, int]] | None:
-    """The start and the step along the height (0) and the width (1); None if it leaves out the end, or channels."""
+    """The start and the step along the height (0) and width (1); None for Slices of channels or with an early end."""
     rank = len(node.inputs[0].shape) if node.inputs[0] is not None and node.inputs[0].shape is not None else 0
     arrays = [constant_of(value) for value in node.inputs[1:]]
     if rank != 4 or len(arrays) < 2 or any(array is None for array in arrays):
@@ -191,7 +190,7 @@ def _slices(node: ir.Node) -> dict[int, tuple[int, int]] | None:
 
 
 def _only_convolved(value: ir.Value) -> bool:
-    """Whether all that reads a value are convolutions that can be widened."""
+    """Whether only convolutions that can be widened read a value."""
     uses, maker = list(value.uses()), value.producer()
     if not uses or value.is_graph_output() or maker is None:
         return False
@@ -210,7 +209,7 @@ def _can_widen(node: ir.Node, index: int) -> bool:
 
 
 def _widen(graph: ir.Graph, node: ir.Node, blocks: _Blocks) -> None:
-    """Lets a convolution read the source of what it reads."""
+    """Replaces the input of a convolution by the source of its blocks, with wider weights."""
     import onnx_ir as ir
 
     old = node.inputs[1]
@@ -218,9 +217,7 @@ def _widen(graph: ir.Graph, node: ir.Node, blocks: _Blocks) -> None:
     weights = constant_of(old)
     assert weights is not None
     wide = _wide_weights(weights, blocks)
-    name, taken = f"{old.name}_wide", taken_names(graph)
-    while name in taken:
-        name += "_"
+    name = free_name(f"{old.name}_wide", taken_names(graph))
     node.replace_input_with(0, blocks.source)
     node.replace_input_with(1, add_weight(graph, name, wide))
     steps = blocks.steps
@@ -234,7 +231,7 @@ def _widen(graph: ir.Graph, node: ir.Node, blocks: _Blocks) -> None:
 
 
 def _wide_weights(weights: npt.NDArray[np.floating], blocks: _Blocks) -> npt.NDArray[np.floating]:
-    """Weights over sets of positions as weights over all positions, [results, channels, rows, columns]."""
+    """Weights over blocks as weights over the source, [outputs, channels, rows, columns]."""
     results, _, rows, columns = weights.shape
     (down, right), count = blocks.steps, blocks.channels
     wide = np.zeros((results, count, rows * down, columns * right), weights.dtype)

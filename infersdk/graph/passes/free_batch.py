@@ -1,4 +1,4 @@
-"""A model that was exported for one batch size, for batches of any size."""
+"""Makes a fixed batch size free."""
 
 from __future__ import annotations
 
@@ -8,41 +8,37 @@ from typing import TYPE_CHECKING, ClassVar
 from ...errors import UnsupportedModelError
 from ..shape_change import ShapeChange
 from ._sizes import BATCH, data_inputs, fixed, lift_constants, shapes_of, write_outputs
+from .base import Pass
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
-
 __all__ = ["FreeBatch", "free_batch"]
 
-#: Stands for a batch of any size while shapes are traced: a prime that no other size is a multiple of.
+#: The example batch size in shape traces: a prime, so that no other size is a multiple of it.
 _EXAMPLE = 7919
 
 
 @dataclass(frozen=True)
-class FreeBatch:
-    """Makes the first axis of all inputs free, and whatever in the graph was written for its size.
+class FreeBatch(Pass):
+    """Makes the first axis of all inputs free and rewrites constants that depend on it.
 
-    A model whose batch is free stays as it is.
+    A model with a free batch is not changed.
 
     Raises (`apply`):
-        UnsupportedModelError: inputs have different first axes, or a node works on the batch as a whole; the message
-            names it. The model is changed in part then: discard it.
+        UnsupportedModelError: the first axes of the inputs differ, or a node computes across the batch; the message
+            names it. The model may be partly changed; discard it.
     """
 
     name: ClassVar[str] = "free-batch"
     version: ClassVar[int] = 1
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         return free_batch(model) is not None
 
 
 def free_batch(model: ir.Model) -> ShapeChange | None:
-    """Frees the batch; returns what had to change, or None if it is free. Errors are those of the pass."""
+    """Frees the batch; returns the change, or None if the batch is free. Raises the errors of the pass."""
     import onnx_ir as ir
 
     inputs = data_inputs(model)

@@ -1,4 +1,4 @@
-"""A model that was exported for images of one size, for images of any size up to that."""
+"""Makes a fixed image size free up to that size."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 from ...errors import UnsupportedModelError
 from ..size_freeing import SizeFreeing
 from ._sizes import fixed, lift_constants, shapes_of, write_outputs
+from .base import Pass
 from .resize_input import image_input
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from ...model_source import ModelSource
 
 __all__ = ["FreeSize"]
 
@@ -22,28 +21,25 @@ _HEIGHT, _WIDTH = "height", "width"
 
 
 @dataclass(frozen=True)
-class FreeSize:
-    """Makes the height and width of the image input free, and computes from them what the graph holds for one size.
+class FreeSize(Pass):
+    """Makes the height and width of the image input free and computes constants that depend on them at run time.
 
-    The model then takes each size up to its own that is a multiple of `stride`, and gives what an export of that size
-    gives. A model whose height and width are free stays as it is.
+    The model then accepts every multiple of `stride` up to its present size. Results equal those of an export for that
+    size. A model with free height and width is not changed.
 
     Attributes:
-        stride: of the coarsest feature map, in pixels.
+        stride: the stride of the coarsest feature map, in pixels.
 
     Raises (`apply`):
-        ConfigError: the model has no input for images, or several.
-        UnsupportedModelError: a node cannot take other sizes, or its numbers cannot be computed; the message names it.
-            The model is changed in part then: discard it.
+        ConfigError: the model has no image input, or several.
+        UnsupportedModelError: a node does not support other sizes, or its constants cannot be computed; the message
+            names it. The model may be partly changed; discard it.
     """
 
     name: ClassVar[str] = "free-size"
     version: ClassVar[int] = 1
 
     stride: int = 32
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -68,20 +64,20 @@ class FreeSize:
         return True
 
     def _example(self, height: int, width: int) -> tuple[int, int]:
-        """A smaller size, of another number of rows than columns, and neither as before."""
+        """A smaller example size, whose rows and columns differ from each other and from those before."""
         rows = max(height // self.stride // 2, 1)
         columns = max(width // self.stride - 1, 1)
         if columns == rows:
             columns -= 1
         if not 0 < rows * self.stride < height or not 0 < columns * self.stride < width:
             raise UnsupportedModelError(
-                f"images of {width} x {height} are too small for further sizes that are multiples of {self.stride}"
+                f"images of {width} x {height} have no smaller multiple of {self.stride} for both sides"
             )
         return rows * self.stride, columns * self.stride
 
 
 def _open_outputs(model: ir.Model, change: SizeFreeing) -> None:
-    """Names the axes of outputs that depend on the size."""
+    """Names the output axes that depend on the size."""
     import onnx_ir as ir
 
     for output in model.graph.outputs:

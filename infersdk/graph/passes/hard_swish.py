@@ -1,8 +1,8 @@
-"""Hard swish in the form that runtimes have a kernel for, and the constant factors around it in convolutions.
+"""Rewrites hard swish for ONNX Runtime.
 
-x * clip(x + 3, 0, 6) / 6 is x * HardSigmoid(x), which ONNX Runtime computes inside a convolution. PaddlePaddle and
-PyTorch write it as four operators, each of which reads and writes the whole tensor; ONNX Runtime 1.31 runs them one by
-one. PP-OCRv4's networks spend two thirds of their time in them and in the learned factors and offsets around them.
+x * clip(x + 3, 0, 6) / 6 equals x * HardSigmoid(x), which ONNX Runtime fuses with a convolution. PaddlePaddle and
+PyTorch export it as four operators, which ONNX Runtime 1.31 runs one by one. PP-OCRv4's networks spend two thirds of
+their time in them and in the learned factors and offsets around them.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..builder import GraphBuilder
 from ..factors import constant_of, fold_factors
+from ..parts import rewire
 from ..shapes import infer_shapes
 from ..weights import drop_unused_weights
+from .base import Pass
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
+    from ...core.model_source import ModelSource
 
 __all__ = ["HardSwish"]
 
 _TOLERANCE = 1e-6
-#: Whole numbers have no HardSigmoid, and ONNX Runtime has no kernel of it for float64.
+#: The types for which ONNX Runtime has a HardSigmoid kernel.
 _TYPES = ("float16", "float32")
 
 
 @dataclass(frozen=True)
-class HardSwish:
-    """Writes hard swish and hard sigmoid as HardSigmoid; where there are some, constant factors and offsets next to
-    convolutions go into their weights (`infersdk.graph.factors`).
+class HardSwish(Pass):
+    """Rewrites hard swish and hard sigmoid with HardSigmoid.
 
-    Results stay the same but for rounding.
+    If there are any, constant factors and offsets are folded into adjacent convolutions (`infersdk.graph.factors`).
+    Results differ by rounding only.
     """
 
     name: ClassVar[str] = "hard-swish"
@@ -74,24 +76,20 @@ def _clips_a_sum(node: ir.Node) -> bool:
 
 
 class _Rewriter:
-    """Replaces the operators around Clip nodes in a graph; inner graphs stay as they are."""
+    """Replaces the operators around Clip nodes of a graph, without subgraphs."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
-        self._names = GraphBuilder(graph)
 
     def rewrite(self, clip: ir.Node) -> bool:
-        """Replaces the operators around the Clip of a sum, if they are a hard sigmoid or a hard swish.
-
-        Returns whether they are.
-        """
+        """Replaces the operators around a Clip if they compute hard sigmoid or hard swish; returns whether they do."""
         add = clip.inputs[0].producer() if clip.inputs[0] is not None else None
         source = _other_operand(add, 3.0, None) if add is not None else None
         if source is None:
             return False
         scaled = self._sixth_of(clip.outputs[0], source)
         if scaled is not None:  # clip(x + 3, 0, 6) / 6
-            self._replace(scaled, self._node(scaled, "HardSigmoid", source, alpha=1 / 6, beta=0.5))
+            self._replace(scaled, source, swish=False)
             return True
         product = self._only_user(clip.outputs[0])
         if product is None or product.op_type != "Mul" or product.domain or source not in product.inputs:
@@ -99,19 +97,21 @@ class _Rewriter:
         scaled = self._sixth_of(product.outputs[0], source)
         if scaled is None:
             return False
-        sigmoid = self._node(scaled, "HardSigmoid", source, alpha=1 / 6, beta=0.5)
-        self._replace(scaled, self._node(scaled, "Mul", source, sigmoid))
+        self._replace(scaled, source, swish=True)
         return True
 
     def _only_user(self, value: ir.Value) -> ir.Node | None:
-        """The node of this graph that alone takes a value."""
+        """The only user of a value, if it is a node of this graph; else None."""
         uses = list(value.uses())
         if len(uses) != 1 or value.is_graph_output() or uses[0].node.graph is not self._graph:
             return None
         return uses[0].node
 
     def _sixth_of(self, value: ir.Value, source: ir.Value) -> ir.Node | None:
-        """The only user of a value of the shape of the source, if it divides it by 6 and its result stays inside."""
+        """The only user of a value, if it divides it by 6 and its output is not a model output; else None.
+
+        `source` has the shape of the value.
+        """
         node = self._only_user(value)
         if node is None or node.domain or node.outputs[0].is_graph_output():
             return None
@@ -120,32 +120,23 @@ class _Rewriter:
         divides = node.op_type == "Div" and node.inputs[0] is value
         return node if divides and _is_number(node.inputs[1], 6.0, source) else None
 
-    def _node(self, before: ir.Node, operator: str, *inputs: ir.Value, **attributes: float) -> ir.Value:
-        """The result of a new node in front of another one."""
-        import onnx_ir as ir
-
-        name = self._names.free_name(f"{before.name or before.outputs[0].name}_{operator}")
-        node = ir.node(operator, inputs, attributes, name=name)
-        node.outputs[0].name = self._names.free_name(f"{name}_output")
-        self._graph.insert_before(before, node)
-        return node.outputs[0]
-
-    def _replace(self, node: ir.Node, value: ir.Value) -> None:
-        """Gives the users of a node this value, which takes its name, type and shape."""
-        old = node.outputs[0]
-        value.type, value.shape = old.type, old.shape
-        for use in list(old.uses()):
-            use.node.replace_input_with(use.idx, value)
-        name = old.name
+    def _replace(self, node: ir.Node, source: ir.Value, *, swish: bool) -> None:
+        """Writes HardSigmoid(source), or source * HardSigmoid(source), in the place of a node."""
+        build = GraphBuilder(self._graph, f"{node.name or node.outputs[0].name}_", node)
+        value = build("HardSigmoid", source, alpha=1 / 6, beta=0.5)
+        if swish:
+            value = build("Mul", source, value)
+        name = node.outputs[0].name
+        rewire(self._graph, node.outputs, [value])
         self._graph.remove(node, safe=True)
         value.name = name
 
 
 def _other_operand(node: ir.Node, number: float, source: ir.Value | None) -> ir.Value | None:
-    """The operand of a node of two whose other operand is this number.
+    """The operand of a binary node whose other operand is the constant `number`; None if neither is.
 
     Args:
-        source: a value of the shape of that operand; None is the operand.
+        source: a value with the shape of that operand; by default the operand itself.
     """
     for value, other in zip(node.inputs, reversed(node.inputs), strict=True):
         if other is not None and _is_number(value, number, source or other):
@@ -154,7 +145,7 @@ def _other_operand(node: ir.Node, number: float, source: ir.Value | None) -> ir.
 
 
 def _is_number(value: ir.Value | None, number: float, data: ir.Value) -> bool:
-    """Whether a value is this number, in a form that leaves the shape of the data as it is."""
+    """Whether a value is the constant `number`, in a shape that does not broadcast the data."""
     array = constant_of(value)
     if array is None or array.size != 1 or array.dtype.name not in _TYPES:
         return False

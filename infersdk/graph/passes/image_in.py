@@ -1,4 +1,4 @@
-"""Preprocessing inside the model: images go in as cameras and decoders give them."""
+"""Adds image preprocessing to a model."""
 
 from __future__ import annotations
 
@@ -10,40 +10,38 @@ import numpy as np
 from ...errors import ConfigError, UnsupportedModelError
 from ..builder import GraphBuilder
 from ._sizes import BATCH, fixed
+from .base import Pass
 from .resize_input import image_input
 from .set_opset import at_least_opset
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
-
 __all__ = ["ImageIn"]
 
 
-#: What the new nodes are written in.
+#: The opset of the new nodes.
 OPSET = 13
 
 
 @dataclass(frozen=True)
-class ImageIn:
-    """Makes the input uint8 of [batch, height, width, channels], resized and normalised by the model.
+class ImageIn(Pass):
+    """Makes the input uint8 [batch, height, width, channels]; the model resizes and normalises it.
 
-    What the network gets is (x / divide - mean) / std, in its order of channels. A model of an opset below 13 is raised
-    to that.
+    The normalised input is (x / divide - mean) / std. A model with an opset below 13 is converted to opset 13.
 
     Attributes:
-        resize: `"none"` takes images of the model's size; `"stretch"` and `"letterbox"` take any size. Letterbox keeps
-            the proportions and fills the border with `pad`, centred as `Geometry.letterbox` does. Results refer to the
-            resized image. The resize is ONNX's linear one in floating point; OpenCV's, in 8 bits, differs by up to 1.
-        bgr: images come in the order of OpenCV, and the network wants RGB; or the other way round.
-        divide: 255 for networks that take 0 to 1.
-        mean, std: one number, or one for each channel.
-        pad: the value of the border, 0 to 255.
+        resize: `"none"` accepts images of the model's size; `"stretch"` and `"letterbox"` accept any size. Letterbox
+            keeps the aspect ratio and pads with `pad`, centred like `Geometry.letterbox`. Results refer to the resized
+            image. ONNX's linear resize in floating point differs from OpenCV's 8-bit resize by up to 1.
+        bgr: whether to swap the order of channels, from BGR to RGB or from RGB to BGR.
+        divide: 255 for networks with inputs from 0 to 1.
+        mean, std: a scalar, or a number per channel.
+        pad: the value of the padding, 0 to 255.
 
     Raises (`apply`):
-        ConfigError: the model has no input for images, or several; numbers that do not fit the channels.
-        UnsupportedModelError: the input is uint8 already; a resize is asked for, and the model has no fixed size.
+        ConfigError: the model has no image input, or several, or numbers do not fit the channels.
+        UnsupportedModelError: the input is uint8, or a resize is requested and the model has no fixed size.
     """
 
     name: ClassVar[str] = "image-in"
@@ -56,9 +54,6 @@ class ImageIn:
     std: tuple[float, ...] = (1.0,)
     pad: float = 114.0
 
-    def concerns(self, source: ModelSource) -> bool:
-        return True
-
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
 
@@ -66,7 +61,7 @@ class ImageIn:
         value, rows = image_input(model)
         assert value.shape is not None
         if value.dtype is None or not value.dtype.is_floating_point():
-            raise UnsupportedModelError(f"input {value.name!r} is {value.dtype}, not floating point: it needs no pass")
+            raise UnsupportedModelError(f"input {value.name!r} is {value.dtype}; the pass needs a floating-point input")
         dims = list(value.shape)
         channels = fixed(dims[1] if rows == 2 else dims[3])
         self._check(channels, dims[rows : rows + 2])
@@ -101,20 +96,18 @@ class ImageIn:
         for what in ("mean", "std"):
             given = getattr(self, what)
             if len(given) not in (1, channels):
-                raise ConfigError(f"{what} is of {len(given)} numbers, and the images have {channels} channels")
+                raise ConfigError(f"{what} has {len(given)} numbers, and the images have {channels} channels")
         if not self.divide or not all(self.std):
-            raise ConfigError(f"divide and std are numbers other than 0, not {self.divide} and {self.std}")
+            raise ConfigError(f"divide and std must not be 0; they are {self.divide} and {self.std}")
         if self.resize not in ("none", "stretch", "letterbox"):
             raise ConfigError(f"unknown resize {self.resize!r}; use none, stretch or letterbox")
         if self.resize != "none" and None in [fixed(dim) for dim in size]:
-            raise UnsupportedModelError(
-                "the model takes images of any size: give it one (resize-input) to resize to it"
-            )
+            raise UnsupportedModelError("the model has no fixed image size to resize to; apply resize-input first")
         if self.bgr and channels is None:
-            raise UnsupportedModelError("the number of channels is free: their order cannot be changed")
+            raise UnsupportedModelError("the number of channels is free, so their order cannot be changed")
 
     def _normalise(self, build: GraphBuilder, pixels: ir.Value) -> ir.Value:
-        """x * scale + offset, with one number for each channel where they differ."""
+        """Adds x * scale + offset, as scalars or per channel."""
         std, mean = np.asarray(self.std, np.float64), np.asarray(self.mean, np.float64)
         scale, offset = 1 / (self.divide * std), -mean / std
         for operator, numbers, neutral in (("Mul", scale, 1.0), ("Add", offset, 0.0)):
@@ -134,9 +127,9 @@ def _stretch(build: GraphBuilder, pixels: ir.Value, size: Any, pad: float) -> ir
 
 
 def _letterbox(build: GraphBuilder, pixels: ir.Value, size: Any, pad: float) -> ir.Value:
-    """One scale for both sides, rounded to whole pixels; the odd pixel of the border is at the right and the bottom."""
+    """Adds a letterbox resize. The odd pixel of the padding is on the right and at the bottom."""
     shape = build("Shape", pixels)
-    old = build("Cast", build("Slice", shape, build.ints(2), build.ints(4)), to=11)  # double: as exact as the core
+    old = build("Cast", build("Slice", shape, build.ints(2), build.ints(4)), to=11)  # float64, as precise as the core
     ratio = build("ReduceMin", build("Div", size.astype(np.float64), old), keepdims=1)
     rounded = build("Cast", build("Round", build("Mul", old, ratio)), to=7)
     new = build("Max", rounded, build.ints(1))

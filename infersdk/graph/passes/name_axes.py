@@ -1,4 +1,4 @@
-"""Free axes of inputs get names of their own."""
+"""Names free axes of inputs."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ._sizes import BATCH, data_inputs
+from .base import Pass
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from ...model_source import ModelSource
 
 __all__ = ["NameAxes", "unclear_axes"]
 
 
 @dataclass(frozen=True)
-class NameAxes:
-    """Names the free axes that an exporter wrote as -1, or as a placeholder such as `?` that another axis has as well.
+class NameAxes(Pass):
+    """Names free axes that an exporter wrote as -1, or as a placeholder such as `?` that several axes share.
 
-    Axes of one name are equal by ONNX's rules. An axis whose name is a word keeps it, also where two axes share it.
+    ONNX requires axes with the same name to be equal. Names with letters or digits are kept, also if axes share them.
     """
 
     name: ClassVar[str] = "name-axes"
     version: ClassVar[int] = 1
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -45,7 +41,7 @@ class NameAxes:
 
 
 def unclear_axes(model: ir.Model) -> Iterator[tuple[ir.Value, int, str]]:
-    """Each axis of an input that is free and has no name of its own, and how it is written."""
+    """Yields each free axis without a distinct name: the input, the axis, and its text."""
     for value in data_inputs(model):
         dims = list(value.shape or ())
         for axis, dim in enumerate(dims):

@@ -1,22 +1,22 @@
-"""Each node gets a name, by which a message or a setting can point at it."""
+"""Gives each node a unique name for messages and settings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from .base import Pass
+
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from ...model_source import ModelSource
 
 __all__ = ["NameNodes", "node_names"]
 
 
 def node_names(graph: ir.Graph) -> list[str]:
-    """The name of each node of a graph; one without a name is called by its operator and position, `Exp_12`.
+    """A unique name for each node of a graph. Nodes without a name are named by operator and position, as `Exp_12`.
 
-    A name that two nodes share, or that would be made twice, gets a number at its end.
+    A number is appended to names that are taken.
     """
     given = {node.name for node in graph if node.name}
     seen: set[str] = set()
@@ -33,14 +33,11 @@ def node_names(graph: ir.Graph) -> list[str]:
 
 
 @dataclass(frozen=True)
-class NameNodes:
-    """Gives each node of the graph, and of the graphs within it, a name of its own. Names that are unique stay."""
+class NameNodes(Pass):
+    """Gives each node of the graph and its subgraphs a unique name. Unique names are kept."""
 
     name: ClassVar[str] = "name-nodes"
     version: ClassVar[int] = 1
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         changed = False

@@ -1,7 +1,7 @@
-"""Operators on 8-bit values (QLinearConv and its like) as floating-point ones with Q/DQ around them.
+"""Rewrites operators on 8-bit values (QLinearConv and others) to the Q/DQ form.
 
-ONNX Runtime's quantiser writes the first form as "QOperator", and the second one, Q/DQ, by default; they mean the same.
-OpenVINO (2026.4) reads QLinearConv, and computes wrong results with it.
+ONNX Runtime's quantiser writes either form, "QOperator" or the equivalent "QDQ". OpenVINO 2026.4 reads QLinearConv but
+computes incorrect results with it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import numpy as np
 
 from ...errors import UnsupportedModelError
 from ..weights import add_weight, drop_unused_weights
+from .base import Pass
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
+    from ...core.model_source import ModelSource
 
 __all__ = ["QuantizedOperators"]
 
 
 @dataclass(frozen=True)
-class QuantizedOperators:
-    """Changes each QLinear operator, and QGemm. One that it does not know is an UnsupportedModelError."""
+class QuantizedOperators(Pass):
+    """Rewrites QLinear operators and QGemm. `apply` raises UnsupportedModelError for unknown ones."""
 
     name: ClassVar[str] = "quantized-operators"
     version: ClassVar[int] = 1
@@ -39,8 +40,8 @@ class QuantizedOperators:
         for node in result:
             if node.op_type not in _REWRITES or _attribute(node, "channels_last"):
                 raise UnsupportedModelError(
-                    f"node {node.name!r} is a {node.op_type}, which has no form in floating point here; quantise the "
-                    "model to Q/DQ (QuantFormat.QDQ of ONNX Runtime, or `infersdk quantize`)"
+                    f"node {node.name!r} is a {node.op_type}, which cannot be rewritten to Q/DQ; quantise the model to "
+                    "Q/DQ (QuantFormat.QDQ of ONNX Runtime, or `infersdk quantize`)"
                 )
         for index, node in enumerate(result):
             _Rewriter(graph, node, f"{node.name or node.op_type}_{index}_qdq")()
@@ -79,7 +80,7 @@ class _Rewriter:
         self.graph.extend([computed, quantised])
 
     def restored(self, at: int, axis: int | None = None) -> ir.Value:
-        """The input at a position, with the scale and zero point behind it, in floating point."""
+        """Dequantises the input at a position with the scale and zero point after it."""
         import onnx_ir as ir
 
         value, scale, zero = self.inputs[at : at + 3]
@@ -91,7 +92,7 @@ class _Rewriter:
         return node.outputs[0]
 
     def bias(self, at: int, *scales: int) -> ir.Value | None:
-        """The bias of whole numbers at a position in floating point; its scale is the product of others."""
+        """The integer bias at a position as float32. Its scale is the product of the inputs `scales`."""
         if self.inputs[at] is None:
             return None
         values = [_constant(self.inputs[i], self.node) for i in (at, *scales)]
@@ -114,7 +115,7 @@ def _matmul(self: _Rewriter) -> Rewritten:
 
 
 def _gemm(self: _Rewriter) -> Rewritten:
-    # The bias has the scale of the product, alpha aside, which Gemm multiplies the product alone by.
+    # The scale of the bias excludes alpha, since Gemm applies alpha to the product only.
     axis = 0 if _attribute(self.node, "transB") else 1
     factors = [self.restored(0), self.restored(3, axis=axis), self.bias(6, 1, 4)]
     return "Gemm", factors if factors[2] is not None else factors[:2], (self.inputs[7], self.inputs[8])
@@ -140,7 +141,7 @@ _REWRITES: dict[str, Callable[[_Rewriter], Rewritten]] = {
     "QLinearAveragePool": _one("AveragePool"), "QLinearGlobalAveragePool": _one("GlobalAveragePool"),
     "QLinearConcat": _concat,
 }  # fmt: skip
-#: The attributes that an operator has in both forms.
+#: The attributes that both forms have.
 _KEPT = {
     "Conv": ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
     "Gemm": ("alpha", "transA", "transB"),

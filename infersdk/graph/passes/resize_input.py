@@ -1,4 +1,4 @@
-"""A model for images of one size, for images of another size."""
+"""Changes the fixed image size of a model."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from typing import TYPE_CHECKING, ClassVar
 from ...errors import ConfigError
 from ..shape_change import ShapeChange
 from ._sizes import data_inputs, fixed, lift_constants, shapes_of, write_outputs
+from .base import Pass
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from ...model_source import ModelSource
 
 __all__ = ["ResizeInput", "image_input"]
 
 
 @dataclass(frozen=True)
-class ResizeInput:
-    """Gives the image input another width and height, and rewrites the sizes and grids that the graph holds.
+class ResizeInput(Pass):
+    """Sets the width and height of the image input and rewrites constants that depend on them.
 
-    The result is what an export of that size is: the weights are the same, and each constant is what it would be there.
+    The result equals an export for that size.
 
     Attributes:
-        width, height: in pixels.
+        width, height: the new size in pixels.
 
     Raises (`apply`):
-        ConfigError: the model has no input for images, or several.
-        UnsupportedModelError: a node cannot take the new size: a fully connected layer, or any where the size is not a
-            multiple of the strides. The message names the node. The model is changed in part then: discard it.
+        ConfigError: the model has no image input, or several.
+        UnsupportedModelError: a node does not support the new size, such as a fully connected layer, or a node after
+            strides that do not divide the size; the message names it. The model may be partly changed; discard it.
     """
 
     name: ClassVar[str] = "resize-input"
@@ -38,14 +37,11 @@ class ResizeInput:
     width: int
     height: int
 
-    def concerns(self, source: ModelSource) -> bool:
-        return True
-
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
 
         if min(self.width, self.height) < 1:
-            raise ConfigError(f"a size is of whole numbers from 1, not {self.width}x{self.height}")
+            raise ConfigError(f"width and height must be at least 1, not {self.width}x{self.height}")
         value, rows = image_input(model)
         assert value.shape is not None
         dims = list(value.shape)
@@ -66,10 +62,10 @@ class ResizeInput:
 
 
 def image_input(model: ir.Model) -> tuple[ir.Value, int]:
-    """The input that takes images, and which of its axes is the height: [n, 3, h, w] or [n, h, w, 3].
+    """The image input, and the axis of its height: [n, 3, h, w] or [n, h, w, 3].
 
     Raises:
-        ConfigError: there is none, or more than one.
+        ConfigError: there is no image input, or several.
     """
     result = []
     for value in data_inputs(model):
@@ -78,5 +74,5 @@ def image_input(model: ir.Model) -> tuple[ir.Value, int]:
             result.append((value, 1 if channels_last else 2))
     if len(result) != 1:
         shapes = ", ".join(f"{value.name} {value.shape}" for value in data_inputs(model))
-        raise ConfigError(f"one input with four axes is needed, an image; the inputs are {shapes}")
+        raise ConfigError(f"the model must have exactly one image input with four axes; its inputs are {shapes}")
     return result[0]

@@ -1,4 +1,4 @@
-"""Operators of another version of the ONNX standard."""
+"""Converts a model to another opset."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import UnsupportedModelError
+from .base import Pass
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from ...model_source import ModelSource
 
 __all__ = ["SetOpset", "at_least_opset"]
 
 
 @dataclass(frozen=True)
-class SetOpset:
-    """Rewrites the operators for a version of the standard (opset), by ONNX's converter.
+class SetOpset(Pass):
+    """Converts the operators to another opset with ONNX's converter.
 
     Raises (`apply`):
-        UnsupportedModelError: the converter cannot do it.
+        UnsupportedModelError: the converter fails.
     """
 
     name: ClassVar[str] = "set-opset"
     version: ClassVar[int] = 1
 
     opset: int
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         import onnx
@@ -42,9 +38,9 @@ class SetOpset:
         ir.external_data.load_to_model(model)
         try:
             proto = onnx.version_converter.convert_version(ir.to_proto(model), self.opset)
-        except Exception as error:  # whatever its C++ throws
+        except Exception as error:  # its C++ code raises several types
             raise UnsupportedModelError(
-                f"opset {old} cannot become {self.opset}: {' '.join(str(error).split())}"
+                f"cannot convert opset {old} to {self.opset}: {' '.join(str(error).split())}"
             ) from None
         model.graph = ir.from_proto(proto).graph
         least = onnx.helper.find_min_ir_version_for(list(proto.opset_import), ignore_unknown=True)
@@ -53,6 +49,6 @@ class SetOpset:
 
 
 def at_least_opset(model: ir.Model, opset: int) -> None:
-    """Raises the opset of a model that is older than what a pass writes. Errors are those of `SetOpset`."""
+    """Converts a model to `opset` if its opset is lower. Raises the errors of `SetOpset`."""
     if model.graph.opset_imports.get("", 0) < opset:
         SetOpset(opset).apply(model)

@@ -1,4 +1,4 @@
-"""Targets of Reshape that are computed from shapes in each run, written down as numbers."""
+"""Replaces computed Reshape targets by constants."""
 
 from __future__ import annotations
 
@@ -10,33 +10,30 @@ import numpy as np
 
 from ...errors import UnsupportedModelError
 from ..tracing import ShapeTrace
-from ..weights import add_weight, drop_unused_weights, graph_values
+from ..weights import add_weight, drop_unused_weights, free_name, graph_values
 from ._sizes import data_inputs, fixed
+from .base import Pass
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
     from ..tracing import Shape
 
 __all__ = ["StaticReshapes", "computed_targets", "trace_example"]
 
-#: Examples of the free axes (batch, and any other): a target that fits two and does not fit the third is not static.
+#: Example sizes (batch, other axes) for free axes. A constant target must fit all of them.
 _EXAMPLES = ((1, 640), (3, 960), (2, 320))
 
 
 @dataclass(frozen=True)
-class StaticReshapes:
-    """Writes the target of each Reshape as numbers, where 0 (the axis stays) and one -1 (it follows) can say it.
+class StaticReshapes(Pass):
+    """Replaces computed Reshape targets by constants with 0 (axis of the input) and at most one -1.
 
-    What computed the targets goes. A target is replaced if it is the same rule for three examples of the free axes.
+    A target is replaced if the same constant fits three examples of the free axes. Unused nodes are removed.
     """
 
     name: ClassVar[str] = "static-reshapes"
     version: ClassVar[int] = 1
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -44,10 +41,7 @@ class StaticReshapes:
         result = list(computed_targets(model))
         taken = set(dict(graph_values(model.graph)))
         for node, target in result:
-            base = name = f"{node.outputs[0].name}_target"
-            number = 2
-            while name in taken:
-                name, number = f"{base}_{number}", number + 1
+            name = free_name(f"{node.outputs[0].name}_target", taken)
             taken.add(name)
             node.replace_input_with(1, add_weight(model.graph, name, np.asarray(target, np.int64)))
         if result:
@@ -57,7 +51,7 @@ class StaticReshapes:
 
 
 def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
-    """Each Reshape whose target is computed though numbers would do, and those numbers."""
+    """Yields each Reshape with a computed target that a constant can replace, and the constant."""
     traces = [trace_example(model, batch, size) for batch, size in _EXAMPLES]
     if any(trace is None for trace in traces):
         return
@@ -77,7 +71,7 @@ def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
 
 
 def _as_numbers(sizes: list[Any], shapes: list[Shape]) -> list[int] | None:
-    """A target with 0 for axes that stay and -1 for one that follows; None if that does not say it."""
+    """A target with 0 for axes of the input and at most one -1; None if there is no such target."""
     if any(result is None for result in sizes):
         return None
     result: list[int] = []
@@ -92,7 +86,7 @@ def _as_numbers(sizes: list[Any], shapes: list[Shape]) -> list[int] | None:
 
 
 def trace_example(model: ir.Model, batch: int, size: int) -> ShapeTrace | None:
-    """The shapes for an example of the free axes; None if the model does not take it."""
+    """Traces the shapes for example sizes of the free axes; None if the model does not accept them."""
     shapes = {
         value.name or "": [
             given if given is not None else batch if axis == 0 else size

@@ -1,14 +1,13 @@
-"""FP32 graphs as FP16 ones, for runtimes that run a graph in the types it is written in.
+"""Converts FP32 graphs to FP16, for runtimes that run a graph in its own types.
 
-Each node computes either in float16 or in float32, and a Cast stands where a value goes from one to the other: once for
-all nodes that take it. In float32 stay
+Each node computes in float16 or in float32. A value that is used in both types has one Cast. These stay in float32:
 
 - nodes and operators that the caller names,
-- operators that have no float16 form in the ONNX standard, or whose results float16 spoils (`ALWAYS_FP32`),
-- operators outside of the standard, but for some of ONNX Runtime's that are known,
+- operators without a float16 form in the ONNX standard, or with inaccurate results in float16 (`ALWAYS_FP32`),
+- operators outside of the standard, except for some of ONNX Runtime's,
 - arithmetic on indices and sizes (`index_arithmetic`).
 
-What flows between two nodes that stay in float32 is not rounded on the way.
+Values between two float32 nodes are not rounded.
 """
 
 from __future__ import annotations
@@ -23,41 +22,40 @@ from ...errors import ConfigError, UnsupportedModelError, nearest
 from ..index_arithmetic import index_nodes
 from ..precision import is_quantized, precision_of
 from ..types import element_types, inner_graphs, signature
+from .base import Pass
 from .name_nodes import NameNodes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
-
 __all__ = ["ALWAYS_FP32", "FP16_MAX", "ToFloat16", "round_to_float16", "stays_fp32"]
 
 #: The largest finite float16.
 FP16_MAX = 65504.0
-#: The least float16 above 0.
+#: The smallest positive float16.
 FP16_TINY = 2.0**-24
 
-#: Operators that stay in float32: sums over whole axes, coordinates of boxes and regions, and the order of scores, in
-#: which float16 makes ties. And some that runtimes do not have in float16.
+#: Operators that stay in float32: sums over whole axes, box coordinates, and comparisons of scores, which have ties in
+#: float16; and operators that runtimes do not have in float16.
 ALWAYS_FP32 = frozenset(
     {"CumSum", "NonMaxSuppression", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Range",
      "RoiAlign", "TopK", "Upsample"}
 )  # fmt: skip
-#: Operators of ONNX Runtime's own that take float16 wherever they take float32.
-_CONTRIBUTED = frozenset(
+#: Operators of ONNX Runtime that accept float16 for all float32 inputs.
+_RUNTIME_OPERATORS = frozenset(
     {"Attention", "BiasGelu", "FastGelu", "FusedConv", "FusedGemm", "FusedMatMul", "Gelu", "MultiHeadAttention",
      "QuickGelu", "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 )  # fmt: skip
-#: Operators that take any type and whose results do not depend on it.
+#: Operators whose results do not depend on the type of the input.
 _INDIFFERENT = frozenset({"Shape", "Size"})
 _FLOAT, _HALF = "tensor(float)", "tensor(float16)"
 
 
 def round_to_float16(array: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """Weights in float16. Finite ones stay finite, and those above or below 0 do not become 0.
+    """Rounds weights to float16. Finite values stay finite and non-zero values non-zero.
 
-    A weight that is too small for float16 often keeps a division from being one by 0.
+    Very small constants often protect a division by 0.
     """
     with np.errstate(over="ignore", under="ignore"):
         half = np.asarray(array, np.float32).astype(np.float16)
@@ -67,20 +65,18 @@ def round_to_float16(array: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
 
 
 @dataclass(frozen=True)
-class ToFloat16:
-    """Weights and arithmetic in float16.
+class ToFloat16(Pass):
+    """Converts weights and arithmetic to float16. A model that is not FP32 is not changed.
 
     Attributes:
-        keep_nodes: names of nodes that stay in float32; see `name_nodes` for those that have none in the file.
-            `fp16_parity.find_fp16_loss` finds which need it.
-        keep_ops: operators that stay in float32, besides those that always do.
-        keep_io: inputs and outputs of the model keep their types.
-
-    A model that is not FP32 stays as it is.
+        keep_nodes: names of nodes that stay in float32; `name_nodes` defines the names of nodes without one.
+            `fp16_parity.find_fp16_loss` finds the nodes that need it.
+        keep_ops: further operators that stay in float32.
+        keep_io: whether inputs and outputs of the model keep their types.
 
     Raises (`apply`):
-        ConfigError: there is no node of a name in `keep_nodes`, or nodes are named for a model that stays as it is.
-        UnsupportedModelError: weights are quantised, or hardly any of the model can be float16.
+        ConfigError: a node in `keep_nodes` does not exist, or nodes are named for a model that is not FP32.
+        UnsupportedModelError: weights are quantised, or most layers cannot be converted.
     """
 
     name: ClassVar[str] = "to-float16"
@@ -90,20 +86,15 @@ class ToFloat16:
     keep_ops: tuple[str, ...] = ()
     keep_io: bool = True
 
-    def concerns(self, source: ModelSource) -> bool:
-        return True
-
     def apply(self, model: ir.Model) -> bool:
         from onnx_ir.passes import common
 
         if (precision := precision_of(model)) != "fp32":
             if self.keep_nodes:
-                raise ConfigError(
-                    f"fp16_keep names nodes of an fp32 model, and this model is {precision}; leave it out"
-                )
+                raise ConfigError(f"fp16_keep applies to fp32 models, and this model is {precision}; remove it")
             return False
         if is_quantized(model):
-            raise UnsupportedModelError("the model is quantised; convert the fp32 model that it was quantised from")
+            raise UnsupportedModelError("the model is quantised; convert the original fp32 model")
         NameNodes().apply(model)
         self._check_names([node.name or "" for node in model.graph])
         common.InlinePass()(model)
@@ -111,7 +102,7 @@ class ToFloat16:
         _Conversion(model, self).run()
         if (left := precision_of(model)) != "fp16":
             raise UnsupportedModelError(
-                f"most layers of the model stay in {left}: they have no fp16 form, or are kept by name"
+                f"most layers of the model stay in {left}: they have no fp16 form or are kept by name"
             )
         return True
 
@@ -123,7 +114,7 @@ class ToFloat16:
 
 
 def stays_fp32(model: ir.Model) -> set[ir.Node]:
-    """The nodes of the graph that `ToFloat16()` leaves in float32. One with graphs within it, which change, is not."""
+    """The nodes that `ToFloat16()` keeps in float32, without nodes that have subgraphs."""
     types, opsets = element_types(model), model.graph.opset_imports
     index = index_nodes(model.graph, types)
     return {
@@ -134,18 +125,18 @@ def stays_fp32(model: ir.Model) -> set[ir.Node]:
 
 
 def _has_float16_form(node: ir.Node, types: Mapping[ir.Value, ir.DataType], opsets: Mapping[str, int]) -> bool:
-    """Whether all of a node's variable types can be float16, and one of them is float32 now."""
+    """Whether a node computes in float32 and all its type variables allow float16."""
     if node.op_type in ALWAYS_FP32 or node.op_type in _INDIFFERENT or inner_graphs(node):
         return False
     inputs = [(index, types.get(value)) for index, value in enumerate(node.inputs) if value is not None]
     full = _full()
     if any(kind is None for _, kind in inputs):
-        return False  # not a tensor, or one of an unknown type
+        return False  # not a tensor, or of unknown type
     if full not in (kind for _, kind in inputs) and full not in (types.get(output) for output in node.outputs):
         return False
     known = signature(node, opsets)
     if known is None:
-        return node.op_type in _CONTRIBUTED
+        return node.op_type in _RUNTIME_OPERATORS
     variables = {known.input(index) for index, kind in inputs if kind == full and known.input(index) != _FLOAT}
     if types.get(node.outputs[0]) == full:
         variables.add(known.output(0))
@@ -159,7 +150,7 @@ def _full() -> ir.DataType:
 
 
 class _Conversion:
-    """One run of the pass over a model."""
+    """The state of one conversion."""
 
     def __init__(self, model: ir.Model, settings: ToFloat16) -> None:
         import onnx_ir as ir
@@ -168,7 +159,7 @@ class _Conversion:
         self._model, self._settings = model, settings
         self._opsets = model.graph.opset_imports
         self._before = element_types(model)
-        self._types = dict(self._before)  # what values are made as once the pass is done
+        self._types = dict(self._before)  # after the conversion
         self._narrow: set[ir.Node] = set()
         self._converted: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
 
@@ -190,7 +181,7 @@ class _Conversion:
             self._drop_unused(graph)
 
     def _choose(self, graph: ir.Graph, *, kept: bool) -> None:
-        """Finds the nodes that compute in float16."""
+        """Selects the nodes that compute in float16."""
         index = index_nodes(graph, self._types)
         for node in graph:
             stays = kept or node.name in self._settings.keep_nodes or node.op_type in self._settings.keep_ops
@@ -222,7 +213,7 @@ class _Conversion:
             attributes["value"] = self._ir.AttrTensor("value", self._ir.tensor(round_to_float16(value)))
 
     def _wanted(self, node: ir.Node, index: int, value: ir.Value) -> ir.DataType | None:
-        """The type in which a node takes a value; None if it takes it as it is made."""
+        """The type in which a node reads a value; None if any type is valid."""
         if self._before.get(value) != self._full or node.op_type == "Cast" or node.op_type in _INDIFFERENT:
             return None
         if node not in self._narrow:
@@ -231,7 +222,7 @@ class _Conversion:
         return self._full if known is not None and known.input(index) == _FLOAT else self._half
 
     def _as(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
-        """The value in a type: itself, or what converts it, which is made once."""
+        """The value in a type: itself, or a shared conversion."""
         if self._types[value] == wanted:
             return value
         if (value, wanted) not in self._converted:
@@ -240,7 +231,7 @@ class _Conversion:
         return self._converted[value, wanted]
 
     def _rounded(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
-        """The float16 copy of a weight."""
+        """Adds a float16 copy of a weight."""
         assert value.const_value is not None
         assert value.graph is not None
         tensor = self._ir.tensor(round_to_float16(value.const_value.numpy()), name=f"{value.name}_fp16")
@@ -265,7 +256,7 @@ class _Conversion:
         return output
 
     def _convert_outputs(self, graph: ir.Graph) -> None:
-        """Outputs keep their types, and their names in any case."""
+        """Keeps the types of outputs, unless `keep_io` is off, and always their names."""
         main = graph is self._model.graph
         wanted = self._half if main and not self._settings.keep_io else self._full
         for index, value in enumerate(graph.outputs):
@@ -277,7 +268,7 @@ class _Conversion:
                 value.name, converted.name = f"{name}_{'fp32' if wanted == self._half else 'fp16'}", name
 
     def _drop_unused(self, graph: ir.Graph) -> None:
-        """Takes out the weights that only their float16 copies are left of, which get their names."""
+        """Removes unused weights. Their float16 copies take over their names."""
         for value in list(graph.initializers.values()):
             if value.uses() or value.is_graph_output() or value.is_graph_input():
                 continue

@@ -1,10 +1,9 @@
-"""Signed 8-bit activations as unsigned ones, which mean the same and suit x86 processors.
+"""Converts signed 8-bit activations to the equivalent unsigned ones for x86 processors.
 
-A quantised activation is scale * (q - zero point). With q' = q + 128 and a zero point that is larger by 128 it is the
-same number, and so are rounding and clipping: QuantizeLinear gives -128..127 in the one form where it gives 0..255 in
-the other. The instructions of x86 multiply unsigned activations by signed weights, and runtimes are written for that:
-ONNX Runtime keeps most signed graphs in floating point there, and OpenVINO (2026.4, on processors with AMX) those whose
-zero point is not 0. TensorRT takes only the signed form.
+A quantised activation is scale * (q - zero point). Adding 128 to q and to the zero point gives the same number, with
+the same rounding and clipping. The instructions of x86 multiply unsigned activations by signed weights. There, ONNX
+Runtime computes most graphs with signed activations in floating point, and OpenVINO 2026.4 (with AMX) those whose zero
+point is not 0. TensorRT supports only signed activations.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..weights import add_weight
+from .base import Pass
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
+    from ...core.model_source import ModelSource
 
 __all__ = ["UnsignedActivations"]
 
@@ -27,8 +27,8 @@ _ZERO_POINT = "infersdk_zero_point_{}"
 
 
 @dataclass(frozen=True)
-class UnsignedActivations:
-    """Changes each QuantizeLinear to int8 with one zero point whose result goes to DequantizeLinear nodes alone."""
+class UnsignedActivations(Pass):
+    """Converts each QuantizeLinear to int8 with a scalar zero point that only DequantizeLinear nodes read."""
 
     name: ClassVar[str] = "unsigned-activations"
     version: ClassVar[int] = 3
@@ -60,11 +60,11 @@ class UnsignedActivations:
 
 
 def _activation(node: ir.Node) -> list[ir.Node]:
-    """The QuantizeLinear of an activation that can be unsigned, and the nodes that take its result; else nothing."""
+    """A convertible QuantizeLinear of an activation, followed by its readers; [] for other nodes."""
     if node.op_type != "QuantizeLinear" or node.outputs[0].is_graph_output():
         return []
     if node.inputs[0] is not None and node.inputs[0].is_initializer():
-        return []  # weights that are quantised in the graph
+        return []  # quantises a weight
     uses = list(node.outputs[0].uses())
     if not uses or any(use.node.op_type != "DequantizeLinear" or use.idx != 0 for use in uses):
         return []
@@ -74,7 +74,7 @@ def _activation(node: ir.Node) -> list[ir.Node]:
 
 
 def _signed_zero_point(value: ir.Value | None) -> int | None:
-    """The constant int8 zero point of a whole tensor; None if `value` is not one."""
+    """The value of a constant scalar int8 zero point; else None."""
     import onnx_ir as ir
 
     if value is None or not value.is_initializer() or value.const_value is None:

@@ -1,4 +1,4 @@
-"""Other forms of the same weights, which more runtimes take, or take better."""
+"""Rewrites weights to forms that more runtimes support or run faster."""
 
 from __future__ import annotations
 
@@ -11,33 +11,29 @@ import numpy as np
 from ...errors import UnsupportedModelError
 from ..tracing import ShapeTrace
 from ._sizes import lift_constants, shapes_of
+from .base import Pass
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-    from ...model_source import ModelSource
-
 __all__ = ["NarrowIndices", "ShrinkConstants", "WeightsOffInputs", "repeated_constants", "wide_indices"]
 
-#: Which input of an operator holds indices of int32 or int64.
+#: The input of an operator that contains int32 or int64 indices.
 _INDICES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
 _INT32 = np.iinfo(np.int32)
-#: Operators that repeat a constant along an axis where it has the size 1.
+#: Operators that broadcast.
 _BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where", "Min", "Max", "Equal", "Less", "Greater"})
-#: A constant of fewer elements is not worth it.
-_LEAST = 256
+#: Smaller constants are not changed.
+_MIN_ELEMENTS = 256
 
 
 @dataclass(frozen=True)
-class NarrowIndices:
-    """Constant indices in int32 instead of int64, where the operator takes both."""
+class NarrowIndices(Pass):
+    """Converts constant int64 indices to int32 if the operator supports both."""
 
     name: ClassVar[str] = "narrow-indices"
     version: ClassVar[int] = 1
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -52,7 +48,7 @@ class NarrowIndices:
 
 
 def wide_indices(model: ir.Model) -> list[ir.Value]:
-    """Weights of int64 that are nothing but indices, and fit int32."""
+    """The int64 weights that are used only as indices and fit int32."""
     result = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
@@ -67,14 +63,11 @@ def wide_indices(model: ir.Model) -> list[ir.Value]:
 
 
 @dataclass(frozen=True)
-class ShrinkConstants:
-    """Constants that repeat along an axis, once: an anchor grid of [1, 3, 80, 80, 2] becomes [1, 3, 1, 1, 2]."""
+class ShrinkConstants(Pass):
+    """Removes repetition along axes of constants: an anchor grid [1, 3, 80, 80, 2] becomes [1, 3, 1, 1, 2]."""
 
     name: ClassVar[str] = "shrink-constants"
     version: ClassVar[int] = 1
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -88,18 +81,18 @@ class ShrinkConstants:
 
 
 def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]]]:
-    """Weights that can be shorter along some axes, with what they become.
+    """The weights that repeat along some axes, with the shorter arrays.
 
-    Whatever takes such a weight repeats it by itself, since it takes it with a value that has these axes in full.
+    Their users broadcast the shorter array, since another input has the full size.
     """
     trace = ShapeTrace(model, shapes_of(model))
     for node in model.graph:
-        with contextlib.suppress(UnsupportedModelError):  # a free axis whose example does not fit: less is known
+        with contextlib.suppress(UnsupportedModelError):  # the example of a free axis does not fit
             trace.step(node)
     result = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if tensor is None or tensor.size < _LEAST or value.is_graph_input() or value.is_graph_output():
+        if tensor is None or tensor.size < _MIN_ELEMENTS or value.is_graph_input() or value.is_graph_output():
             continue
         axes = set(range(len(tensor.shape)))
         for use in value.uses():
@@ -117,7 +110,7 @@ def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]
 
 
 def _free_axes(node: ir.Node, value: ir.Value, trace: ShapeTrace) -> set[int]:
-    """The axes of a weight that another input of the node has in full, too."""
+    """The axes of a weight along which another input of the node has the same size."""
     shape = trace.shapes[value]
     free: set[int] = set()
     if node.op_type not in _BROADCASTING or node.domain:
@@ -132,19 +125,16 @@ def _free_axes(node: ir.Node, value: ir.Value, trace: ShapeTrace) -> set[int]:
 
 
 @dataclass(frozen=True)
-class WeightsOffInputs:
-    """Weights that are inputs as well, as IR version 3 wanted it, as weights alone: runtimes fold only those."""
+class WeightsOffInputs(Pass):
+    """Removes weights from the inputs, as IR version 3 has them. Runtimes do not fold weights that are inputs."""
 
     name: ClassVar[str] = "weights-off-inputs"
     version: ClassVar[int] = 1
-
-    def concerns(self, source: ModelSource) -> bool:
-        return True
 
     def apply(self, model: ir.Model) -> bool:
         from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
         changed = bool(RemoveInitializersFromInputsPass()(model).modified)
         if changed and (model.ir_version or 0) < 4:
-            model.ir_version = 4  # the first that has weights which are not inputs
+            model.ir_version = 4  # the first version that allows weights that are not inputs
         return changed

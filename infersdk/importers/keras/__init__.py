@@ -1,4 +1,4 @@
-"""Keras models, `.h5` and `.keras` files, by Keras itself in a process of its own."""
+"""Keras `.h5` and `.keras` files, converted by Keras in a separate process."""
 
 from .archives import import_archive
 from .importing import import_h5

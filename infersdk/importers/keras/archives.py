@@ -1,7 +1,7 @@
-"""Keras 3's `.keras` archives, by Keras itself on its PyTorch backend, in a process of its own.
+"""Keras 3 `.keras` archives, converted by Keras with the PyTorch backend in a separate process.
 
-Keras would import what a configuration names: the configuration is looked through before, and may name Keras's own
-layers alone.
+Keras imports objects that the configuration names. The configuration is therefore checked first and may name only
+classes of Keras.
 """
 
 from __future__ import annotations
@@ -16,32 +16,19 @@ from ..processes import worker
 from .cleaning import ACTIVATIONS
 
 if TYPE_CHECKING:
-    from ...model_source import ModelSource
+    from ...core.model_source import ModelSource
     from ..conversion import Imported, Request
 
 __all__ = ["check_configuration", "import_archive"]
 
 _MOST_CONFIG = 1 << 26
-#: Bytes that an archive may expand to, for each of its own.
+#: The maximum ratio of the uncompressed to the compressed size of an archive.
 _LARGEST_RATIO = 100
 #: Classes of Keras that execute code, or read other files.
-_REACHING = frozenset(
-    {
-        "Lambda",
-        "TFSMLayer",
-        "TorchModuleWrapper",
-        "JaxLayer",
-        "FlaxLayer",
-        "StringLookup",
-        "IntegerLookup",
-        "TextVectorization",
-        "FeatureSpace",
-        "Hashing",
-        "HashedCrossing",
-        "__lambda__",
-        "SearchableDict",
-    }
-)
+_REACHING = frozenset({
+    "Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "StringLookup", "IntegerLookup",
+    "TextVectorization", "FeatureSpace", "Hashing", "HashedCrossing", "__lambda__", "SearchableDict",
+})  # fmt: skip
 
 
 def import_archive(request: Request) -> Imported:
@@ -50,16 +37,16 @@ def import_archive(request: Request) -> Imported:
     Raises:
         ConfigError: shapes are given.
         BackendUnavailableError: Keras 3 or PyTorch is not installed.
-        UnsupportedModelError: the configuration names code, or Keras does not export it.
+        UnsupportedModelError: the configuration names code, or Keras cannot export the model.
     """
     if request.shapes:
-        raise ConfigError("a Keras 3 archive says its shapes itself; leave shapes out")
+        raise ConfigError("a Keras 3 archive contains its shapes; omit shapes")
     _check_archive(request.source)
     absent = [name for name in ("keras", "torch", "onnxscript") if importlib.util.find_spec(name) is None]
     if request.python is None and absent:
         raise BackendUnavailableError(
             f"converting a Keras 3 model needs {' and '.join(absent)}, which is not installed: pip install "
-            '"infersdk[keras]", or name a Python that has it (--python)'
+            '"infersdk[keras]", or specify a Python that has it (--python)'
         )
     with worker("keras_export", request.python) as work:
         path = work.folder / "model.keras"
@@ -80,23 +67,14 @@ def _check_archive(source: ModelSource) -> None:
                 raise ModelFormatError(f"the configuration in {str(source)!r} has {info.file_size} bytes")
             config = json.loads(archive.read(info))
     except (
-        zipfile.BadZipFile,
-        OSError,
-        ValueError,
-        KeyError,
-        NotImplementedError,
-        RuntimeError,
-        RecursionError,
-        EOFError,
-    ) as error:
+        zipfile.BadZipFile, OSError, ValueError, KeyError, NotImplementedError, RuntimeError, RecursionError, EOFError,
+    ) as error:  # fmt: skip
         raise ModelFormatError(f"{str(source)!r} is not a Keras archive, or is damaged: {error}") from None
     check_configuration(config)
 
 
 def check_configuration(value: Any, depth: int = 0) -> None:
-    """Raises UnsupportedModelError for objects that are not plain layers of Keras, and functions that it does not
-    name.
-    """
+    """Raises UnsupportedModelError for objects other than Keras layers and unknown functions."""
     if depth > 200:
         raise ModelFormatError("the configuration is nested more than 200 deep")
     if isinstance(value, list):
@@ -120,8 +98,8 @@ def check_configuration(value: Any, depth: int = 0) -> None:
             or value.get("registered_name") not in (None, kind)
         ):
             raise UnsupportedModelError(
-                f"the configuration names {module}.{kind}, which can execute code or read files, and no code of a "
-                f"file is executed"
+                f"the configuration names {module}.{kind}, which can execute code or read files, and code in files is "
+                "never executed"
             )
     for inner in value.values():
         check_configuration(inner, depth + 1)

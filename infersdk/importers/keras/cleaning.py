@@ -1,7 +1,8 @@
 """Copies of Keras files without code.
 
-Keras can execute code that a configuration names: functions of modules, bytecode. The copy has layers, functions and
-settings of fixed lists, and the weights as `KerasFile` read them. Everything else is left out or refused.
+Keras can execute code that a configuration names, such as functions of modules or bytecode. The copy contains only
+layers, functions and settings from fixed lists, and the weights that `KerasFile` has read. Other contents are dropped
+or rejected.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ _LAYERS = """
     SpatialDropout2D SpatialDropout3D Subtract SyncBatchNormalization TFOpLambda TensorFlowOpLayer ThresholdedReLU
     TimeDistributed UnitNormalization UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D
 """
-#: Layers that are passed to Keras.
+#: The allowed layers.
 LAYERS = frozenset(_LAYERS.split())
 _ACTIVATIONS = """
     elu exponential gelu hard_sigmoid hard_silu hard_swish leaky_relu linear log_sigmoid log_softmax mish relu relu6
     selu sigmoid silu softmax softplus softsign swish tanh
 """
-#: Functions of each element, by Keras's names.
+#: The allowed activation functions.
 ACTIVATIONS = frozenset(_ACTIVATIONS.split())
 _FUNCTIONS = """
     abs add addv2 batchmatmulv2 bias_add biasadd cast ceil clip_by_value clipbyvalue concat concatv2 cos div divide
@@ -54,22 +55,22 @@ _FUNCTIONS = """
     prod realdiv reciprocal reshape round rsqrt sign sin split splitv sqrt square squeeze stack stop_gradient sub
     subtract sum tile transpose truediv
 """
-#: Functions of TensorFlow between layers, by the last part of their names. None of them reads or writes files.
+#: The allowed TensorFlow functions between layers, by the last part of their names. None of them accesses files.
 FUNCTIONS = ACTIVATIONS | frozenset(_FUNCTIONS.split())
 _CELLS = frozenset({"LSTMCell", "GRUCell", "SimpleRNNCell"})
 _MODULES = ("keras.", "tensorflow.keras.", "tf_keras.")
-#: Settings of training, or of the file.
+#: Settings that only training or the file format needs.
 _DROPPED = frozenset({"registered_name", "build_config", "compile_config", "shared_object_id"})
 _DEEPEST = 200
-_LAMBDA = "Lambda holds Python bytecode, and no code of a file is executed; build the model with a layer in its place"
+_LAMBDA = "Lambda contains Python bytecode, and code in files is never executed; replace it by another layer"
 
 
 def clean_configuration(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a model without settings that training alone needs.
+    """The configuration of a model without settings for training.
 
     Raises:
-        UnsupportedModelError: it names classes or functions that are not in the lists; all are listed at once.
-        ModelFormatError: it is nested too deep.
+        UnsupportedModelError: the configuration names other classes or functions; the message lists all of them.
+        ModelFormatError: the configuration is nested too deeply.
     """
     kind = config["class_name"]
     if kind not in MODELS:
@@ -108,7 +109,7 @@ def _cleaned(value: Any, key: str, refused: Counter[str], depth: int) -> Any:
 
 
 def _refusal(kind: Any, config: Any, module: Any) -> str:
-    """Why an object is refused; empty where it is not."""
+    """The reason why an object is rejected; empty if it is allowed."""
     if kind in ("Lambda", "__lambda__"):
         return _LAMBDA
     if not isinstance(kind, str) or kind not in LAYERS | MODELS | _CELLS | {"__keras_tensor__"}:
@@ -123,7 +124,7 @@ def _refusal(kind: Any, config: Any, module: Any) -> str:
 
 
 def _function(kind: str, config: Any) -> str:
-    """The name of the function of TensorFlow that a layer calls."""
+    """The name of the TensorFlow function that a layer calls."""
     if not isinstance(config, dict):
         return ""
     node = config.get("node_def")
@@ -134,7 +135,7 @@ def _function(kind: str, config: Any) -> str:
 
 
 def write_copy(path: Path, config: dict[str, Any], file: KerasFile) -> None:
-    """Writes a file of the layout of Keras 2, with this configuration and the weights of `file`."""
+    """Writes a file in the layout of Keras 2 with a configuration and the weights of `file`."""
     import h5py
 
     with h5py.File(path, "w") as made:

@@ -1,8 +1,8 @@
 """Keras models in HDF5 files: the configuration, and the weights by layer and name.
 
-The layout is Keras 2's: the attribute `model_config` is the architecture as JSON, the group `model_weights` has one
-group for each layer, whose attribute `weight_names` lists its datasets. Nothing else of the file is read: neither the
-training configuration, nor links to other files.
+In the layout of Keras 2, the attribute `model_config` contains the architecture as JSON. The group `model_weights` has
+a group per layer, whose attribute `weight_names` lists its datasets. Training configurations and links to other files
+are not read.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ...errors import ModelFormatError, UnsupportedModelError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ...model_source import ModelSource
+    from ...core.model_source import ModelSource
 
 __all__ = ["KerasFile"]
 
-#: A configuration of more bytes is damage.
+#: The maximum size of a configuration in bytes.
 _MOST_CONFIG = 1 << 28
-#: How far compression may shrink a weight: more is a file that unpacks to what fits no memory.
+#: The maximum compression ratio of a weight.
 _LARGEST_RATIO = 200
 
 
 class KerasFile:
-    """What is read of a file.
+    """The contents of a Keras file.
 
     Attributes:
-        config: the architecture: `class_name` and `config`.
-        version: of the Keras that wrote it.
-        weights: for each layer of the top level, the names of its weights and their arrays, in order.
+        config: the architecture, with `class_name` and `config`.
+        version: the version of Keras that wrote the file.
+        weights: the names and arrays of the weights of each top-level layer, in order.
     """
 
     def __init__(self, source: ModelSource) -> None:
@@ -50,18 +50,17 @@ class KerasFile:
                 self.weights = self._weights(file)
         except (ModelFormatError, UnsupportedModelError):
             raise
-        except Exception as error:  # h5py raises what the HDF5 library's many checks come to
+        except Exception as error:  # h5py raises many types of errors
             raise ModelFormatError(f"{self._name!r} is not a Keras model, or is damaged: {error}") from None
 
     def _config(self, file: Any) -> dict[str, Any]:
         if "model_config" not in file.attrs:
-            what = "weights alone" if "layer_names" in file.attrs or "layer_names" in dict(file.attrs) else "no model"
+            what = "only weights" if "layer_names" in file.attrs or "layer_names" in dict(file.attrs) else "no model"
             raise UnsupportedModelError(
-                f"{self._name!r} has {what}: there is no architecture in it; save the whole model: "
-                f"model.save('model.h5')"
+                f"{self._name!r} has {what} and no architecture; save the whole model: model.save('model.h5')"
             )
         attribute = file.attrs.get_id("model_config")
-        if attribute.get_storage_size() > max(_MOST_CONFIG, 0) or attribute.get_storage_size() > max(self._size, 4096):
+        if attribute.get_storage_size() > _MOST_CONFIG or attribute.get_storage_size() > max(self._size, 4096):
             raise ModelFormatError(f"the configuration in {self._name!r} has {attribute.get_storage_size()} bytes")
         text = file.attrs["model_config"]
         if isinstance(text, bytes):
@@ -109,7 +108,7 @@ class KerasFile:
         return group
 
     def _refuse_links(self, group: Any, path: str) -> None:
-        """A link could lead to another file of this machine."""
+        """Rejects links, which could refer to other files."""
         import h5py
 
         for part in path.split("/"):
@@ -117,7 +116,9 @@ class KerasFile:
                 continue
             link = group.get(part, getlink=True)
             if link is not None and not isinstance(link, h5py.HardLink):
-                raise ModelFormatError(f"{path!r} in {self._name!r} is a link; a model has its weights itself")
+                raise ModelFormatError(
+                    f"{path!r} in {self._name!r} is a link, which is not supported; save the weights in the model"
+                )
             if link is None:
                 return
             group = group[part]
@@ -129,7 +130,9 @@ class KerasFile:
         if not isinstance(dtype, np.dtype) or dtype.kind not in "fiub" or dtype.itemsize > 8:
             raise ModelFormatError(f"the weight {name!r} is of type {dtype}")
         if dataset.external or dataset.is_virtual:
-            raise ModelFormatError(f"the weight {name!r} is in another file; a model has its weights itself")
+            raise ModelFormatError(
+                f"the weight {name!r} is in another file, which is not supported; save it in the model"
+            )
         wanted, stored = prod(dataset.shape) * dtype.itemsize, dataset.id.get_storage_size()
         compressed = dataset.chunks is not None
         if stored > self._size or (wanted > stored and not compressed) or wanted > stored * _LARGEST_RATIO:
@@ -142,7 +145,7 @@ class KerasFile:
 
 
 def _names(group: Any, attribute: str, default: list[str]) -> list[str]:
-    """A list of names. Keras cuts long ones in pieces: `weight_names0`, `weight_names1`, ..."""
+    """A list of names. Keras splits long lists: `weight_names0`, `weight_names1`, ..."""
     result: list[Any] = []
     if attribute in group.attrs:
         result = list(group.attrs[attribute])

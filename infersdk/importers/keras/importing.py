@@ -1,4 +1,4 @@
-"""Keras models in HDF5 files to ONNX, by Keras in a process of its own on a copy without code."""
+"""Keras HDF5 files, converted by Keras in a separate process from a copy without code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def import_h5(request: Request) -> Imported:
     """The importer of Keras's `.h5` files.
 
     Raises:
-        BackendUnavailableError: no framework is installed that converts the file.
+        BackendUnavailableError: no framework for the file is installed.
         ConfigError: the shapes do not fit the inputs.
-        UnsupportedModelError: the file holds code, or no framework converts it.
-        ModelFormatError: it is damaged.
+        UnsupportedModelError: the file contains code, or no framework can convert it.
+        ModelFormatError: the file is damaged.
     """
     file = KerasFile(request.source)
     config = clean_configuration(file.config)

@@ -1,7 +1,7 @@
-"""PNNX graphs (`model.pnnx.param` with `model.pnnx.bin`): as Python objects, run operator by operator, and as ONNX.
+"""PNNX graphs (`model.pnnx.param` with `model.pnnx.bin`): reading, running with PyTorch, and conversion to ONNX.
 
 graph = PnnxGraph.read("model.pnnx.param")      # operators, operands, parameters, weights
-values = run(graph, [images])                   # the value of every operand, by PyTorch
+values = run(graph, [images])                   # the values of all operands, by PyTorch
 module = as_module(graph)                       # a torch.nn.Module
 """
 

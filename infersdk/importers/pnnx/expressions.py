@@ -15,36 +15,36 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Input", "functions", "parse_expression"]
 
 _TOKEN = re.compile(r"[()\[\],]|[^()\[\],]+")
-#: Functions of one value that pnnx takes for values: it writes `add(@0,log1p),abs(@1)` for `add(@0,log1p(abs(@1)))`,
-#: each with its values behind it, wherever the brackets are.
-_TAKEN_FOR_VALUES = frozenset({"log1p", "expm1"})
-#: Deeper ones are damage: the parser calls itself for each level.
+#: Unary functions that pnnx writes like values, with their arguments after them in the text, regardless of brackets:
+#: `add(@0,log1p),abs(@1)` for `add(@0,log1p(abs(@1)))`.
+_WRITTEN_AS_VALUES = frozenset({"log1p", "expm1"})
+#: The maximum depth, since the parser is recursive.
 _DEEPEST = 200
 
 
 @dataclass(frozen=True)
 class Input:
-    """`@N`: the operand at that position of the operator's inputs."""
+    """`@N`: input N of the operator."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function of other expressions; `"[]"` makes a list of them."""
+    """A function of expressions; `"[]"` creates a list."""
 
     function: str
     arguments: tuple[Any, ...]
 
 
 def parse_expression(text: str, inputs: int) -> Any:
-    """A tree of `Call`, `Input` and Python values.
+    """Parses an expression to a tree of `Call`, `Input` and Python values.
 
     Args:
-        inputs: how many inputs the operator has.
+        inputs: the number of inputs of the operator.
 
     Raises:
-        ModelFormatError: the text is not an expression, or names an input that does not exist.
+        ModelFormatError: the text is not a valid expression, or an input does not exist.
     """
     tokens = _TOKEN.findall(text)
     parser = _Parser(text, tokens, inputs)
@@ -53,24 +53,24 @@ def parse_expression(text: str, inputs: int) -> Any:
         parser.at += 1
         trees.append(parser.expression(0))
     if parser.at != len(tokens):
-        raise parser.error(f"{tokens[parser.at]!r} is left over")
+        raise parser.error(f"{tokens[parser.at]!r} is unexpected")
     items = [item for tree in trees for item in _in_order(tree)]
-    if len(trees) == 1 and not any(item == (name, 1) for item in items for name in _TAKEN_FOR_VALUES):
+    if len(trees) == 1 and not any(item == (name, 1) for item in items for name in _WRITTEN_AS_VALUES):
         return trees[0]
     tree = parser.rebuilt(iter(items), 0)
     if len(list(_in_order(tree))) != len(items):
-        raise parser.error("values are left over")
+        raise parser.error("it has too many values")
     return tree
 
 
 def _in_order(tree: Any) -> Iterator[tuple[Any, int]]:
-    """Functions and values as they are written, each with how many values a function takes."""
+    """The functions and values in the order of the text, each with its number of arguments."""
     if isinstance(tree, Call):
         yield tree.function, len(tree.arguments)
         for inner in tree.arguments:
             yield from _in_order(inner)
     else:
-        yield tree, int(isinstance(tree, str) and tree in _TAKEN_FOR_VALUES)
+        yield tree, int(isinstance(tree, str) and tree in _WRITTEN_AS_VALUES)
 
 
 def functions(tree: Any) -> list[str]:
@@ -95,7 +95,7 @@ class _Parser:
         if token == "[":
             return Call("[]", self._arguments("]", depth))
         if token in "()],":
-            raise self.error(f"{token!r} where a value is expected")
+            raise self.error(f"{token!r} instead of a value")
         if self.at < len(self.tokens) and self.tokens[self.at] == "(":
             self.at += 1
             return Call(token, self._arguments(")", depth))
@@ -106,7 +106,7 @@ class _Parser:
         return parse_scalar(token.strip())
 
     def rebuilt(self, items: Iterator[tuple[Any, int]], depth: int) -> Any:
-        """The tree of functions and values as they are written."""
+        """The tree for functions and values in the order of the text."""
         if depth > _DEEPEST:
             raise self.error(f"it is nested more than {_DEEPEST} deep")
         item = next(items, None)
@@ -134,4 +134,4 @@ class _Parser:
             if token == end:
                 return tuple(result)
             if token != ",":
-                raise self.error(f"{token!r} where ',' or {end!r} is expected")
+                raise self.error(f"{token!r} instead of ',' or {end!r}")

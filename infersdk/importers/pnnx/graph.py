@@ -5,14 +5,13 @@
     graph = PnnxGraph.read("model.pnnx.param")          # with model.pnnx.bin next to it
     for operator in graph.operators:
         print(operator.type, operator.name, [operand.name for operand in operator.inputs], operator.params)
-    graph.operator("conv1").attributes["weight"].array   # NumPy, read when it is asked for
-    run(graph, [images])                                 # every operand's value, by PyTorch
-    (`infersdk.importers.pnnx.run`)
+    graph.operator("conv1").attributes["weight"].array   # NumPy, read on first access
+    run(graph, [images])                                 # values of all operands (importers.pnnx.run)
 
-The text file has one line for each operator: type, name, the numbers of inputs and outputs, the names of these
-operands, and then `key=value` parameters, `@key=(shape)type` weights, `#operand=(shape)type` shapes and
-`$name=operand` names of inputs. The weights are entries `operator.key` of a zip archive without compression. The
-format is that of ncnn's `ir.h`.
+The text file has one line per operator: its type, name, numbers of inputs and outputs, and the names of these operands.
+Then follow parameters `key=value`, weights `@key=(shape)type`, shapes `#operand=(shape)type`, and names of inputs
+`$name=operand`. The weights are the entries `operator.key` of an uncompressed zip archive. ncnn's `ir.h` defines the
+format.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.model_source import ModelLike, ModelSource
 from ...errors import ModelFormatError, ModelNotFoundError
-from ...model_source import ModelLike, ModelSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
 __all__ = ["Attribute", "Operand", "Operator", "PnnxGraph", "weights_file"]
 
 _MAGIC = "7767517"
-#: The names of element types in the file.
+#: The element types by their names in the file.
 TYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "f16": np.dtype(np.float16), "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64), "i16": np.dtype(np.int16), "i8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
     "bool": np.dtype(np.bool_), "c64": np.dtype(np.complex64), "c128": np.dtype(np.complex128),
 }  # fmt: skip
-#: More operators, operands and bytes of text than any network has: a file that claims more is damaged.
+#: The maximum number of operators, and size of the text in bytes.
 _MOST_OPERATORS, _MOST_TEXT = 1 << 20, 1 << 28
 _TENSOR = re.compile(r"\(([0-9?,\s]*)\)([a-z0-9]*)")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)")
@@ -54,11 +53,11 @@ class Operand:
     """A value between operators.
 
     Attributes:
-        name: in the file: a number, as a rule.
-        shape: the size of each axis, None for one that is free; None where the file does not say.
-        dtype: the type of its elements; None where the file does not say.
-        producer: the operator that gives it.
-        consumers: the operators that take it.
+        name: the name in the file, usually a number.
+        shape: the sizes of the axes, with None for free axes; None if unknown.
+        dtype: the element type; None if unknown.
+        producer: the operator that computes it.
+        consumers: the operators that use it.
     """
 
     name: str
@@ -69,7 +68,7 @@ class Operand:
 
 
 class Attribute:
-    """A weight: its shape and type, and its array, which is read from the archive when it is first asked for."""
+    """A weight, whose array is read from the archive on first access."""
 
     def __init__(self, entry: str, shape: tuple[int, ...], dtype: np.dtype[Any], archive: _Archive) -> None:
         self.entry, self.shape, self.dtype = entry, shape, dtype
@@ -78,10 +77,10 @@ class Attribute:
 
     @property
     def array(self) -> npt.NDArray[Any]:
-        """The elements, read-only.
+        """The read-only array.
 
         Raises:
-            ModelFormatError: the archive has no such entry, or one of another size.
+            ModelFormatError: the entry is missing or has another size.
         """
         if self._array is None:
             self._array = self._archive.array(self.entry, self.shape, self.dtype)
@@ -96,11 +95,11 @@ class Operator:
     """A line of the file.
 
     Attributes:
-        type: such as `"nn.Conv2d"`, `"F.relu"`, `"torch.cat"`, `"pnnx.Expression"`.
-        inputs, outputs: its operands in order.
-        params: its parameters as Python values: None, bools, numbers, texts, and tuples of these.
-        attributes: its weights.
-        input_names: the argument that an input is for, by its position, where the file says.
+        type: the type, such as `"nn.Conv2d"`, `"F.relu"`, `"torch.cat"` or `"pnnx.Expression"`.
+        inputs, outputs: the operands in order.
+        params: the parameters: None, bools, numbers, strings, and tuples of these.
+        attributes: the weights.
+        input_names: the argument names of inputs by position, if the file contains them.
     """
 
     type: str
@@ -114,7 +113,7 @@ class Operator:
 
 @dataclass
 class PnnxGraph:
-    """The operators of a model in their order, and its operands by name."""
+    """The operators of a model in order, and its operands by name."""
 
     operators: list[Operator]
     operands: dict[str, Operand]
@@ -124,11 +123,11 @@ class PnnxGraph:
         """Reads a `.pnnx.param` file and its weights.
 
         Args:
-            weights: the `.bin` file; None is the one of the same name next to the text file.
+            weights: the `.bin` file; by default the file of the same name in the same folder.
 
         Raises:
-            ModelNotFoundError: there is no such file, or no file of weights, and operators have weights.
-            ModelFormatError: a line is malformed; the message has its number.
+            ModelNotFoundError: the file, or the required weights file, does not exist.
+            ModelFormatError: a line is malformed; the message gives its number.
         """
         source = ModelSource.of(model)
         archive = _Archive(source, weights)
@@ -143,10 +142,10 @@ class PnnxGraph:
         return [operand for one in self.operators if one.type == "pnnx.Output" for operand in one.inputs]
 
     def operator(self, name: str) -> Operator:
-        """The operator of a name.
+        """The operator with a name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such operator.
         """
         for one in self.operators:
             if one.name == name:
@@ -155,7 +154,7 @@ class PnnxGraph:
 
 
 def weights_file(source: ModelSource) -> Path | None:
-    """Where the weights of a text file are; None for a text in memory without `external_data`."""
+    """The path of the weights file; None for a model in memory without `external_data`."""
     if source.path is None:
         return source.external_data
     name = source.path.name
@@ -165,7 +164,7 @@ def weights_file(source: ModelSource) -> Path | None:
 def _text(source: ModelSource) -> str:
     content = source.read()
     if len(content) > _MOST_TEXT:
-        raise ModelFormatError(f"{str(source)!r} has {len(content):,} bytes, too many for the text of a PNNX graph")
+        raise ModelFormatError(f"{str(source)!r} has {len(content):,} bytes, which is too large for a PNNX graph")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -173,7 +172,7 @@ def _text(source: ModelSource) -> str:
 
 
 class _Archive:
-    """The file of weights. It is opened at the first weight: a graph without weights needs none."""
+    """The weights file, which is opened on first access, since a graph without weights has none."""
 
     def __init__(self, source: ModelSource, weights: ModelLike | None) -> None:
         self._owner = str(source)
@@ -193,20 +192,22 @@ class _Archive:
                 f"needs {wanted}"
             )
         try:
-            with archive.open(info) as file:  # zipfile stops at the end of the file, whatever the directory says
+            with archive.open(info) as file:  # zipfile stops at the end of the file
                 data = file.read(wanted)
         except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
             raise ModelFormatError(f"the weight {entry!r} of {self._owner!r} cannot be read: {error}") from None
         if len(data) != wanted:
-            raise ModelFormatError(f"the weight {entry!r} of {self._owner!r} is cut off: {len(data)} of {wanted} bytes")
+            raise ModelFormatError(
+                f"the weight {entry!r} of {self._owner!r} is truncated: {len(data)} of {wanted} bytes"
+            )
         return np.frombuffer(data, dtype).reshape(shape)
 
     def _open(self) -> zipfile.ZipFile:
         if self._zip is None:
             if self._weights is None:
                 raise ModelNotFoundError(
-                    f"the weights of {self._owner!r} are missing: for a graph in memory give the path of its .bin "
-                    "file: external_data='model.pnnx.bin'"
+                    f"the weights of {self._owner!r} are missing: for a graph in memory, give the path of its .bin "
+                    "file with external_data='model.pnnx.bin'"
                 )
             try:
                 source = ModelSource.of(self._weights)
@@ -218,16 +219,14 @@ class _Archive:
                 self._zip = zipfile.ZipFile(opened)
                 broken = any(info.header_offset >= size for info in self._zip.infolist())
             except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError) as error:
-                raise ModelFormatError(
-                    f"{str(source)!r} is not a file of PNNX weights, or is corrupt: {error}"
-                ) from None
+                raise ModelFormatError(f"{str(source)!r} is not a PNNX weights file, or is corrupt: {error}") from None
             if broken:
-                raise ModelFormatError(f"{str(source)!r} is corrupt: its directory points behind its end")
+                raise ModelFormatError(f"{str(source)!r} is corrupt: its directory refers to bytes beyond its end")
         return self._zip
 
 
 class _Reader:
-    """Reads the lines of a file."""
+    """Parses the text file."""
 
     def __init__(self, name: str, text: str, archive: _Archive) -> None:
         self._name, self._archive = name, archive
@@ -238,16 +237,16 @@ class _Reader:
     def read(self) -> PnnxGraph:
         rows = self._rows()
         if next(rows, "").strip() != _MAGIC:
-            raise self._error(f"a PNNX graph begins with {_MAGIC}")
+            raise self._error(f"a PNNX graph must begin with {_MAGIC}")
         counts = next(rows, "").split()
         if len(counts) != 2 or not all(count.isdigit() and len(count) < 10 for count in counts):
-            raise self._error("the numbers of operators and operands are expected here")
+            raise self._error("expected: number of operators, number of operands")
         count = int(counts[0])
         if count > _MOST_OPERATORS:
-            raise self._error(f"{count} operators are more than a network has")
+            raise self._error(f"{count} operators exceed the limit of {_MOST_OPERATORS}")
         operators = [self._operator(row) for row in rows]
         if len(operators) != count:
-            raise self._error(f"the file has {len(operators)} operators, and its head says {count}; is it cut off?")
+            raise self._error(f"the file has {len(operators)} operators instead of {count}; is it truncated?")
         return PnnxGraph(operators, self._operands)
 
     def _rows(self) -> Iterator[str]:
@@ -265,16 +264,16 @@ class _Reader:
             raise self._error("expected: type, name, number of inputs, number of outputs")
         taken, given = int(words[2]), int(words[3])
         if len(words) < 4 + taken + given:
-            raise self._error(f"{taken} inputs and {given} outputs are announced, and {len(words) - 4} words follow")
+            raise self._error(f"{taken} inputs and {given} outputs need more than {len(words) - 4} words")
         made = Operator(words[0], words[1])
         for name in words[4 : 4 + taken]:
             if name not in self._operands:
-                raise self._error(f"operand {name!r} is used before an operator gives it")
+                raise self._error(f"operand {name!r} is used before it is defined")
             made.inputs.append(self._operands[name])
             self._operands[name].consumers.append(made)
         for name in words[4 + taken : 4 + taken + given]:
             if name in self._operands:
-                raise self._error(f"operand {name!r} is given twice")
+                raise self._error(f"operand {name!r} is defined twice")
             self._operands[name] = Operand(name, producer=made)
             made.outputs.append(self._operands[name])
         for word in words[4 + taken + given :]:
@@ -290,7 +289,7 @@ class _Reader:
             if shape is None or dtype is None or None in shape:
                 raise self._error(f"weight {key[1:]!r} has no complete shape and type: {value!r}")
             sizes = tuple(size for size in shape if size is not None)
-            if made.type == "pnnx.Attribute":  # whose own shape the file may leave out
+            if made.type == "pnnx.Attribute":  # the file may omit its shape
                 for operand in made.outputs:
                     operand.shape, operand.dtype = sizes, dtype
             made.attributes[key[1:]] = Attribute(f"{made.name}.{key[1:]}", sizes, dtype, self._archive)
@@ -317,7 +316,7 @@ class _Reader:
         if any(size != "?" and len(size) > 18 for size in sizes):
             raise self._error(f"{text!r} has an axis that is too long")
         if match[2] and match[2] not in TYPES:
-            raise self._error(f"unknown element type {match[2]!r}; known are {', '.join(TYPES)}")
+            raise self._error(f"unknown element type {match[2]!r}; use one of {', '.join(TYPES)}")
         return tuple(None if size == "?" else int(size) for size in sizes), TYPES.get(match[2])
 
     def _value(self, text: str) -> Any:
@@ -328,7 +327,7 @@ class _Reader:
 
 
 def parse_scalar(text: str) -> Any:
-    """A parameter that is not a tuple: None, a bool, a number, or a text."""
+    """Parses a parameter that is not a tuple: None, a bool, a number, or a string."""
     named: Mapping[str, Any] = {"None": None, "True": True, "False": False}
     if text in named:
         return named[text]
@@ -338,8 +337,8 @@ def parse_scalar(text: str) -> Any:
 
 
 def gives_tensor(one: Operator, count: int) -> bool:
-    """Whether the only output of an operator that splits is its only part, and not a list of parts.
+    """Whether the only output of a splitting operator is a tensor instead of a list of tensors.
 
-    pnnx writes `x[0]` of one element as `torch.unbind` with one output, whose shape is in the file; lists have none.
+    pnnx writes `x[0]` of one element as `torch.unbind` with one output. The file contains a shape for tensors only.
     """
     return count == 1 and len(one.outputs) == 1 and one.outputs[0].shape is not None

@@ -1,4 +1,4 @@
-"""A PNNX graph as an ONNX model: it runs as a PyTorch module, which PyTorch exports."""
+"""Converts PNNX graphs to ONNX by exporting them as PyTorch modules."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def import_pnnx(request: Request) -> Imported:
 
     Raises:
         ConfigError: shapes are given for inputs whose shapes are in the file, or are missing for others, or PyTorch
-            does not run the graph.
-        UnsupportedModelError: operators are not known, or PyTorch does not export the graph.
+            cannot run the graph.
+        UnsupportedModelError: operators are unknown, or PyTorch cannot export the graph.
         ModelFormatError: the file is damaged.
         BackendUnavailableError: PyTorch is not installed.
     """
@@ -44,7 +44,7 @@ def import_pnnx(request: Request) -> Imported:
 def _inputs(
     operands: Sequence[Operand], names: Sequence[str], given: Sequence[InputShape]
 ) -> list[tuple[tuple[int, ...], str]]:
-    """A shape and an element type for each input. Sizes that the file leaves open are taken from `given`."""
+    """The shape and element type of each input, with sizes from `given` for free axes."""
     known = [one.shape is not None and None not in one.shape for one in operands]
     sizes = sizes_by_name([name for name, fixed in zip(names, known, strict=True) if not fixed], given)
     wanted = []
@@ -52,7 +52,7 @@ def _inputs(
         shape = sizes.get(name, operand.shape)
         if shape is None or None in shape:
             raise ConfigError(
-                f"the file does not say the shape of input {name!r} ({shape}): give one that it may have, "
+                f"the file does not contain the shape of input {name!r} ({shape}): give an example, "
                 f"--shape {name}=1,3,640,640, or run pnnx with inputshape=[1,3,640,640]"
             )
         dtype = "float32" if operand.dtype is None else operand.dtype.name

@@ -1,7 +1,7 @@
-"""Runs a PNNX graph operator by operator with PyTorch: as a module that can be exported, and to look inside.
+"""Runs a PNNX graph with PyTorch, as a module that can be exported or that returns all intermediate values.
 
-Each operator is called as the file writes it: `nn.Conv2d` as that module, `F.relu` and `torch.cat` as these functions,
-`Tensor.view` as that method. Only names of the lists here are called: a file cannot name another function.
+The types of operators are names of PyTorch: modules (`nn.Conv2d`), functions (`F.relu`, `torch.cat`) and methods
+(`Tensor.view`). Only the names listed here are called, so that a file cannot call other functions.
 """
 
 from __future__ import annotations
@@ -71,53 +71,17 @@ _RAW = _names("""
     meshgrid movedim msort nan_to_num nonzero numel numpy_T one_hot outer rad2deg ravel rot90 scatter sgn sort std_mean
     take_along_dim trace tril triu unfold var_mean vstack
 """)
-_METHODS = frozenset(
-    [
-        "expand",
-        "expand_as",
-        "fill",
-        "index_put",
-        "masked_fill",
-        "permute",
-        "repeat",
-        "reshape",
-        "reshape_as",
-        "to",
-        "type_as",
-        "unflatten",
-        "view",
-        "view_as",
-        "clone",
-        "contiguous",
-        "new_ones",
-        "new_zeros",
-        "new_full",
-    ]
-)
+_METHODS = _names("""
+    expand expand_as fill index_put masked_fill permute repeat reshape reshape_as to type_as unflatten view
+    view_as clone contiguous new_ones new_zeros new_full
+""")
 _PYTHON = {
     "pnnx.Input", "pnnx.Output", "pnnx.Attribute", "pnnx.Expression", "prim::TupleConstruct", "prim::ListConstruct",
     "prim::TupleUnpack", "prim::ListUnpack", "Tensor.slice", "Tensor.slice_copy", "Tensor.select", "Tensor.index",
 }  # fmt: skip
-_DTYPES = frozenset(
-    [
-        "float",
-        "float32",
-        "half",
-        "float16",
-        "double",
-        "float64",
-        "int",
-        "int32",
-        "long",
-        "int64",
-        "short",
-        "int16",
-        "char",
-        "int8",
-        "uint8",
-        "bool",
-    ]
-)
+_DTYPES = _names("""
+    float float32 half float16 double float64 int int32 long int64 short int16 char int8 uint8 bool
+""")
 _LISTS = frozenset({"torch.cat", "torch.stack"})
 
 
@@ -128,37 +92,35 @@ def run(graph: PnnxGraph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Any]:
         inputs: an array for each input of the graph, in order.
 
     Returns:
-        The value of every operand by its name: arrays, and lists of these where an operator gives several.
+        The values of all operands by name, as arrays, or lists of arrays for operators with several results.
 
     Raises:
         BackendUnavailableError: PyTorch is not installed.
-        UnsupportedModelError: an operator is not known; all such are listed with their numbers.
-        InputError: another number of inputs than the graph has.
-        InferenceError: an operator failed; the message names it.
+        UnsupportedModelError: operators are unknown; the message lists all of them.
+        InputError: the number of inputs is wrong.
+        InferenceError: an operator fails; the message names it.
         ModelFormatError: the graph or its weights are damaged.
     """
     module = as_module(graph)
     import torch
 
     if len(inputs) != len(graph.inputs):
-        raise InputError(f"the graph has {len(graph.inputs)} inputs, and {len(inputs)} arrays are given")
+        raise InputError(f"the graph has {len(graph.inputs)} inputs, not {len(inputs)}")
     with torch.inference_mode():
         values = module.values(*(torch.from_numpy(np.array(array)) for array in inputs))
     return {name: _numpy(value) for name, value in values.items()}
 
 
 def as_module(graph: PnnxGraph) -> torch.nn.Module:
-    """The graph as a PyTorch module, which takes the inputs of the graph in order and returns a tuple of its outputs.
+    """The graph as a PyTorch module, which returns a tuple of the outputs.
 
-    Its method `values()` takes the same inputs and returns the value of every operand by its name.
+    Its method `values()` returns the values of all operands by name.
 
     Raises:
-        BackendUnavailableError, UnsupportedModelError, ModelFormatError: see `run()`.
+        BackendUnavailableError, UnsupportedModelError, ModelFormatError: as `run()`.
     """
     if importlib.util.find_spec("torch") is None:
-        raise BackendUnavailableError(
-            "PNNX graphs run and are converted by PyTorch, which is not installed: pip install torch onnxscript"
-        )
+        raise BackendUnavailableError("PNNX graphs need PyTorch, which is not installed: pip install torch onnxscript")
     import torch
 
     unknown = Counter(one.type for one in graph.operators if not _known(one.type))
@@ -193,27 +155,29 @@ def as_module(graph: PnnxGraph) -> torch.nn.Module:
 
 
 def leaves(value: Any) -> list[Any]:
-    """The tensors in lists of lists, in order."""
+    """The tensors in nested lists, in order."""
     return [leaf for inner in value for leaf in leaves(inner)] if isinstance(value, (list, tuple)) else [value]
 
 
 def _results(one: Operator, inputs: list[Any], own: Any) -> list[Any]:
-    """The values of the outputs of an operator.
+    """Runs an operator; returns the values of its outputs.
 
     Args:
-        own: its module or its weight, where it has one.
+        own: its module or weight, if any.
     """
     try:
         result = _call(one, inputs, own)
     except (ModelFormatError, BackendUnavailableError):
         raise
-    except Exception as error:  # whatever PyTorch raises for arguments that do not fit
+    except Exception as error:  # PyTorch raises many types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InferenceError(f"operator {one.name!r} ({one.type}) failed: {reason}") from error
     whole = len(one.outputs) == 1 and not (isinstance(result, tuple) and gives_tensor(one, len(result)))
     results = [result] if whole else list(result)
     if len(results) < len(one.outputs):
-        raise InferenceError(f"operator {one.name!r} ({one.type}) gave {len(results)} of {len(one.outputs)} results")
+        raise InferenceError(
+            f"operator {one.name!r} ({one.type}) returned {len(results)} of {len(one.outputs)} results"
+        )
     return results
 
 
@@ -261,7 +225,7 @@ def _call(one: Operator, inputs: list[Any], own: Any) -> Any:
 
 
 def _raw(name: str, inputs: list[Any]) -> Any:
-    """Calls an operator of TorchScript with all arguments of its schema, in order."""
+    """Calls a TorchScript operator with all arguments of its schema in order."""
     import torch
 
     if name in _WRITTEN:
@@ -279,11 +243,11 @@ def _raw(name: str, inputs: list[Any]) -> Any:
     return function(*plain, **{key: inputs[index] for index, key in named.items()})
 
 
-# ---- functions that PyTorch's exporter does not know, written in those that it knows ----
+# ---- functions that PyTorch's exporter does not support, as compositions of supported ones ----
 
 
 def _adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """Each output is the largest value of rows [i H // n, ceil((i + 1) H / n)), and of columns alike."""
+    """The maxima over rows [i H // n, ceil((i + 1) H / n)) and columns likewise."""
     import torch
 
     result = input
@@ -293,7 +257,7 @@ def _adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = Fa
         if count:  # otherwise the axis keeps its size
             parts = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
             result = torch.cat([result.narrow(axis, a, b - a).amax(axis, keepdim=True) for a, b in parts], axis)
-    if return_indices:  # pnnx always asks for them; the exporter drops them where nothing uses them
+    if return_indices:  # always requested by pnnx; the exporter removes unused ones
         return result, torch.nn.functional.adaptive_max_pool2d(input, output_size, True)[1]
     return result
 
@@ -341,7 +305,7 @@ def _dtype(value: Any) -> Any:
 
 
 def _module(one: Operator, name: str) -> Any:
-    """The module of an operator. It is built without memory for its weights, which come from the file."""
+    """Creates the module of an operator, with the weights of the file."""
     import torch
 
     params = {key: value for key, value in one.params.items() if key != "attn_mask"}
@@ -357,7 +321,7 @@ def _module(one: Operator, name: str) -> Any:
         with torch.device("meta"):
             module = getattr(torch.nn, name)(**params)
         module.load_state_dict(state, strict=False, assign=True)
-    except Exception as error:  # whatever PyTorch raises for parameters that do not fit
+    except Exception as error:  # PyTorch raises many types
         raise ModelFormatError(
             f"operator {one.name!r} ({one.type}) is damaged: its parameters {one.params} do not fit: {error}"
         ) from error
@@ -375,7 +339,7 @@ def _call_module(one: Operator, name: str, module: Any, inputs: list[Any]) -> An
     if name == "MultiheadAttention":
         masks = {key: inputs[index] for index, key in one.input_names.items() if key == "attn_mask"}
         tensors = [value for index, value in enumerate(inputs) if one.input_names.get(index) != "attn_mask"]
-        # One input is query, key and value; with two the second one is key and value.
+        # One input is query, key and value; of two inputs, the second is key and value.
         query, key, value = (tensors * 3)[:3] if len(tensors) != 2 else (tensors[0], tensors[1], tensors[1])
         result = module(query, key, value, need_weights=len(one.outputs) > 1, **masks)
         return result if len(one.outputs) > 1 else result[0]
@@ -423,7 +387,7 @@ def _select(one: Operator, inputs: list[Any]) -> Any:
 
 
 def _slice(one: Operator, inputs: list[Any]) -> Any:
-    """A view of the ranges; `slice_copy` writes its second input there, in a copy."""
+    """Returns a slice; `slice_copy` returns a copy whose slice is the second input."""
     if one.type == "Tensor.slice_copy":
         whole = inputs[0].clone()
         source = Operator("Tensor.slice", one.name, params=one.params)
@@ -455,7 +419,7 @@ def _tensor_index(one: Operator, inputs: list[Any]) -> Any:
 
     given = inputs[1] if "expr" not in one.params else value(parse_expression(one.params["expr"], len(inputs)))
     keys = [slice(None) if key is None else torch.as_tensor(key) for key in given]
-    # `@0` is the tensor that is indexed: the others follow it.
+    # `@0` is the indexed tensor.
     return inputs[0][tuple(keys)]
 
 
@@ -499,61 +463,13 @@ def _size(value: Any, axis: Any = None) -> Any:
     return list(value.shape) if axis is None else value.shape[int(axis)]
 
 
+_EXPRESSION_NAMES = _names("""
+    abs acos acosh add asin asinh atan atan2 atanh ceil cos cosh div erf exp floor floor_divide fmod log log10
+    log1p log2 logaddexp maximum minimum mul neg pow reciprocal remainder round rsqrt sigmoid sign sin sinh
+    sqrt square sub tan tanh trunc eq ne ge gt le lt expm1
+""")
 EXPRESSIONS: dict[str, Callable[..., Any]] = {
-    **{
-        name: _torch_function(name)
-        for name in (
-            "abs",
-            "acos",
-            "acosh",
-            "add",
-            "asin",
-            "asinh",
-            "atan",
-            "atan2",
-            "atanh",
-            "ceil",
-            "cos",
-            "cosh",
-            "div",
-            "erf",
-            "exp",
-            "floor",
-            "floor_divide",
-            "fmod",
-            "log",
-            "log10",
-            "log1p",
-            "log2",
-            "logaddexp",
-            "maximum",
-            "minimum",
-            "mul",
-            "neg",
-            "pow",
-            "reciprocal",
-            "remainder",
-            "round",
-            "rsqrt",
-            "sigmoid",
-            "sign",
-            "sin",
-            "sinh",
-            "sqrt",
-            "square",
-            "sub",
-            "tan",
-            "tanh",
-            "trunc",
-            "eq",
-            "ne",
-            "ge",
-            "gt",
-            "le",
-            "lt",
-            "expm1",
-        )
-    },
+    **{name: _torch_function(name) for name in _EXPRESSION_NAMES},
     "max": _torch_function("maximum"),
     "min": _torch_function("minimum"),
     "and": lambda a, b: a & b,

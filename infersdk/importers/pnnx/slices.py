@@ -1,4 +1,4 @@
-"""Tensor.slice: its two forms in the file, one axis or several, as one list."""
+"""Parses the two forms of Tensor.slice in PNNX files, for one axis or several."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SliceEntry", "slice_entries"]
 
-#: Stands in the file for "to the end", and for "no index".
+#: The code for "to the end" and for "no index".
 _NONE = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class SliceEntry:
-    """What happens to one axis: a range, or an index that takes the axis out."""
+    """A range along an axis, or an index that removes the axis."""
 
     axis: int
     start: Any
@@ -30,13 +30,13 @@ class SliceEntry:
 
 
 def slice_entries(one: Operator, rank: int, given: Callable[[str], Any]) -> list[SliceEntry]:
-    """The ranges of an operator. Axes count from the front; limits are numbers, or values that `given` returns.
+    """The ranges of an operator, with non-negative axes. Limits are numbers or values from `given`.
 
     Args:
-        given: the input of a name (`start`, `end`, `starts`...), None where there is none.
+        given: returns the input with a name, such as `start` or `ends`, or None.
 
     Raises:
-        ModelFormatError: its lists differ in length, or an axis does not exist.
+        ModelFormatError: the lists have different lengths, or an axis does not exist.
     """
 
     def of(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Programs that run in processes of their own, in any Python that has their framework: `__main__.py` starts one.
+"""Scripts that run in separate processes, in any Python with their framework. `__main__.py` starts one.
 
-They import nothing of infersdk outside of this folder. `exchange` has what they share.
+They import nothing from infersdk outside of this folder. `exchange` contains their shared functions.
 """

@@ -1,6 +1,6 @@
-"""`python .../workers NAME FOLDER`: runs the worker NAME on the request in FOLDER.
+"""`python .../workers NAME FOLDER`: runs the worker NAME with the request in FOLDER.
 
-The interpreter may have no infersdk. So this folder alone becomes a package, whose modules import one another.
+The interpreter may not have infersdk, so this folder becomes a package of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What the workers share: how a request is answered, random inputs, and files of arrays.
+"""Shared functions of workers: answering requests, random inputs, and files of arrays.
 
-A worker is given a folder. It reads `request.json` there, and writes `answer.json`: a dict, with `error` and `kind`
-where it failed.
+A worker reads `request.json` in its folder and writes `answer.json`, an object with `error` and `kind` on failure.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: Sets of random inputs that the source and the converted model are compared on.
+#: The number of sets of random inputs.
 ROUNDS = 3
 
 
 class RefusedError(Exception):
-    """The worker does not do what it is asked for.
+    """The worker cannot answer the request.
 
     Attributes:
-        message: why, and what to do.
-        kind: of the error: "missing", "config", "format" or "unsupported".
+        message: the reason and the remedy.
+        kind: the kind of error: "missing", "config", "format" or "unsupported".
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -36,12 +35,12 @@ def answer_request(
     missing: str,
     summary: Callable[[BaseException], str] = lambda error: str(error)[:600],
 ) -> None:
-    """Answers the request in the folder that the command line names.
+    """Answers the request in the folder from the command line.
 
     Args:
-        run: takes the folder and the request, and returns the answer.
-        missing: the error where a package is not installed, whose name takes the place of `{name}`.
-        summary: the message of any other exception, cut to a length that can be read.
+        run: returns the answer for the folder and the request.
+        missing: the message if a package is not installed, with `{name}` for its name.
+        summary: returns the shortened message of any other exception.
     """
     folder = Path(sys.argv[1])
     try:
@@ -56,7 +55,7 @@ def answer_request(
 
 
 def leaves(value: Any) -> list[Any]:
-    """What a model returns, in order: the values in dicts, lists and tuples."""
+    """The values in nested dicts, lists and tuples, in order."""
     if isinstance(value, dict):
         return [leaf for inner in value.values() for leaf in leaves(inner)]
     if isinstance(value, (list, tuple)):
@@ -65,7 +64,9 @@ def leaves(value: Any) -> list[Any]:
 
 
 def random_arrays(shapes: Iterable[Any], dtypes: Iterable[Any], number: int) -> list[Any]:
-    """The inputs of a round: normal numbers, in the last round those of [0, 1); whole numbers from 0 to 1, and later
+    """Random inputs of a round.
+
+    Floats are normally distributed, and in the last round from [0, 1). Integers are 0 or 1 in the first round, then 0
     to 9.
     """
     import numpy as np

@@ -1,8 +1,7 @@
-"""Keras HDF5 files to ONNX, and their results on random inputs.
+"""Converts Keras HDF5 files to ONNX, and runs them on random inputs.
 
-Two frameworks convert them: `tf_keras`, which is Keras 2, with tf2onnx, and Keras 3 on PyTorch with PyTorch's
-exporters. `tf_keras` converts files of Keras 2. Keras 3 converts its own files, and those of Keras 2 where `tf_keras`
-is not installed or fails. The notes name the framework and the reason.
+Files of Keras 2 are converted by `tf_keras` with tf2onnx or, if it is not installed or fails, by Keras 3. Files of
+Keras 3 are converted by Keras 3 on PyTorch with PyTorch's exporters. The notes name the framework and the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ EXTRAS = {"tf_keras": '"infersdk[tf-keras]"', "keras": '"infersdk[keras]"'}
 TF_OPSET = 17
 
 
-# ---- what both frameworks share ----
+# ---- both frameworks ----
 
 
 def input_sizes(
@@ -73,7 +72,7 @@ def output_names(names: Sequence[str]) -> list[str]:
 
 
 def draw(model: Any, sizes: Any, dtypes: Any, number: int) -> list[Any]:
-    """The random inputs of a round. A model with an Embedding gets whole numbers, which are its indices."""
+    """The random inputs of a round; integers for a model with an Embedding."""
     indices = [layer.input_dim for layer in model.layers if type(layer).__name__ == "Embedding"]
     if not indices:
         return random_arrays(sizes, dtypes, number)
@@ -82,7 +81,7 @@ def draw(model: Any, sizes: Any, dtypes: Any, number: int) -> list[Any]:
 
 
 def check_onnx(path: Path, inputs: int) -> None:
-    """Raises an error for a file that is not valid ONNX, or that takes other inputs than the model."""
+    """Raises an error if a file is not valid ONNX or has another number of inputs."""
     import onnx
 
     onnx.checker.check_model(str(path), full_check=True)
@@ -90,11 +89,11 @@ def check_onnx(path: Path, inputs: int) -> None:
     weights = {one.name for one in graph.initializer}
     taken = [one.name for one in graph.input if one.name not in weights]
     if len(taken) != inputs:
-        raise ValueError(f"the ONNX model takes {', '.join(taken)}, and the source has {inputs} inputs")
+        raise ValueError(f"the ONNX model has the inputs {', '.join(taken)}, and the source has {inputs} inputs")
 
 
 def describe_ends(path: Path, names: Sequence[str], shapes: Sequence[Sequence[int | None]]) -> None:
-    """Gives the outputs of an ONNX file these names and shapes; a free batch is called `batch`."""
+    """Sets the names and shapes of the outputs of an ONNX file, and the name `batch` for a free batch."""
     import onnx
 
     model = onnx.load(str(path))
@@ -151,19 +150,19 @@ def convert_tf_keras(folder: Path, request: dict[str, Any], target: Path) -> dic
 # ---- Keras 3 on PyTorch ----
 
 
-#: Settings of Keras 2 that Keras 3 does not have, with the values that change nothing.
+#: Settings that Keras 3 does not have, with their neutral values.
 _NEUTRAL = {"time_major": False, "groups": 1, "score_mode": "dot"}
-#: Settings of training that some layers of Keras 3 do not take: names, and ends of names.
+#: Training settings that some layers of Keras 3 do not accept, as suffixes of names.
 _TRAINING = ("trainable", "noise_shape", "_initializer", "_regularizer", "_constraint")
-#: Keras 3 has another function under this name: relu6(x + 3) / 6.
+#: The name of Keras 2's hard_sigmoid. That of Keras 3 is relu6(x + 3) / 6.
 _HARD_SIGMOID = "hard_sigmoid_of_keras_2"
 
 
 def for_keras_3(value: Any, within: str = "") -> Any:
-    """A configuration of Keras 2 in the form of Keras 3.
+    """Converts a configuration of Keras 2 for Keras 3.
 
     Raises:
-        RefusedError: Keras 3 computes something else.
+        RefusedError: the results of Keras 3 differ.
     """
     if isinstance(value, list):
         return [for_keras_3(inner) for inner in value]
@@ -245,7 +244,7 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
     ]
     recurrent = {type(layer).__name__ for layer in model._flatten_layers()} & {"LSTM", "GRU", "SimpleRNN", "RNN"}
     if recurrent:
-        other = "; tf_keras with tf2onnx makes an operator or a loop" if is_keras_2(request["version"]) else ""
+        other = "; tf_keras with tf2onnx writes an operator or a loop" if is_keras_2(request["version"]) else ""
         notes.append(f"{', '.join(sorted(recurrent))}: each step is a copy of the cell{other}")
     return {"runtime": f"Keras {keras.__version__} on PyTorch", "notes": notes}
 
@@ -268,7 +267,7 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         missing = ", or ".join(" and ".join(names) for names in absent.values())
         extras = " or ".join(EXTRAS[key] for key in order)
         raise RefusedError(
-            f"converting this Keras file needs {missing}, which is not installed: pip install {extras}, or name a "
+            f"converting this Keras file needs {missing}, which is not installed: pip install {extras}, or specify a "
             "Python that has it (--python)",
             "missing",
         )

@@ -1,6 +1,6 @@
-"""PaddlePaddle models to ONNX by paddle2onnx, and their results on given inputs.
+"""Converts PaddlePaddle models to ONNX with paddle2onnx, and runs them on given inputs.
 
-The folder holds `model.pdmodel` or `model.json`, and `model.pdiparams` where the model has weights. A request exports
+The folder contains `model.pdmodel` or `model.json`, and `model.pdiparams` if the model has weights. A request exports
 the model, or runs it on `inputs0.npz`, `inputs1.npz` and so on.
 """
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OPSET = 17
-#: Operators that reach files, other processes, or Python functions.
+#: Operators that access files, other processes, or Python functions.
 REACHING = re.compile(
     r"py_func|py_layer|run_program|save(_combine)?(_func)?|load(_combine)?(_func)?|.*read(er)?_?file.*|print"
     r"|(c|partial)_(send|recv|allreduce|allgather|broadcast|comm).*|send.*|recv.*|listen_and_serv|distributed.*"
 )
-#: Operators that paddle2onnx takes, and does not list.
+#: Operators that paddle2onnx supports but does not list.
 STRUCTURE = frozenset({"data", "feed", "fetch", "if", "while", "yield", "parameter", "shadow_output", "constant"})
 
-#: Operators whose numbers paddle2onnx reads with 64 bits.
+#: Operators whose 64-bit attributes paddle2onnx reads.
 FILLING = ("full", "assign_value")
 
 
 class Model:
-    """A model that PaddlePaddle has loaded. Nothing of it is run."""
+    """A model, loaded by PaddlePaddle but not run."""
 
     def __init__(self, folder: Path) -> None:
         import paddle
@@ -48,35 +48,37 @@ class Model:
                     str(folder / "model"), self.executor
                 )
         except Exception as error:
-            text = f"PaddlePaddle {paddle.__version__} does not load the file: {reason(error)}"
+            text = f"PaddlePaddle {paddle.__version__} cannot load the file: {reason(error)}"
             raise RefusedError(text, "format") from None
         self.refuse_reaching()
         try:
             self.current = paddle.pir.translate_to_pir(self.program.desc) if self.old else self.program
         except Exception as error:
-            text = f"PaddlePaddle {paddle.__version__} does not translate it: {reason(error)}"
+            text = f"PaddlePaddle {paddle.__version__} cannot translate it: {reason(error)}"
             raise RefusedError(text, "unsupported") from None
 
     def refuse_reaching(self) -> None:
-        """Raises RefusedError for a model that does what a model has no need to do."""
+        """Raises RefusedError for a model with operators that access external resources."""
         if self.old:
             names = {operator.type for block in self.program.blocks for operator in block.ops}
         else:
             names = {name.rpartition(".")[2] for name in operator_names(self.program.global_block())}
         reaching = sorted(name for name in names if REACHING.fullmatch(name.rstrip("_")))
         if reaching:
-            raise RefusedError(f"the model has operators that reach out of it: {', '.join(reaching)}", "unsupported")
+            raise RefusedError(
+                f"the model has operators that access external resources: {', '.join(reaching)}", "unsupported"
+            )
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """What a program of the old representation is loaded and run under."""
+        """The context for programs of the old representation."""
         import paddle
 
         with paddle.pir_utils.OldIrGuard() if self.old else contextlib.nullcontext():
             yield
 
     def operators(self) -> Counter[str]:
-        """How often each operator occurs, in blocks within blocks as well."""
+        """The number of occurrences of each operator, including nested blocks."""
         return Counter(name.rpartition(".")[2] for name in operator_names(self.current.global_block()))
 
     def shapes(self) -> dict[str, list[int]]:
@@ -101,7 +103,7 @@ def operator_names(block: Any) -> Iterator[str]:
 
 
 def unsupported(operators: Counter[str]) -> Counter[str]:
-    """Those that paddle2onnx does not list under any of their names."""
+    """The operators that paddle2onnx does not list under any of their names."""
     from paddle2onnx.paddle2onnx_cpp2py_export import get_all_supported_operators_pir
 
     older: dict[str, set[str]] = {}
@@ -128,7 +130,7 @@ def export(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     model = Model(folder)
     operators = model.operators()
     refusal = {"error": aborted(operators), "kind": "unsupported"}
-    (folder / "answer.json").write_text(json.dumps(refusal))  # paddle2onnx ends the process where it does not go on
+    (folder / "answer.json").write_text(json.dumps(refusal))  # paddle2onnx may end the process
     path, weights = folder / "model.json", folder / "model.pdiparams"
     if model.old:
         paddle2onnx.load_parameter(model.current)
@@ -148,14 +150,14 @@ def aborted(operators: Counter[str]) -> str:
     listed = ", ".join(f"{name} ({count})" for name, count in sorted((missing or operators).items()))
     if missing:
         return f"paddle2onnx: {len(missing)} kinds of operators are not supported: {listed}"
-    return f"paddle2onnx ends while it converts the model; one of its operators stands in the way: {listed}"
+    return f"paddle2onnx ended the process, probably because of one of these operators: {listed}"
 
 
 def shorten_numbers(value: Any, kind: str = "") -> None:
-    """Writes floating-point attributes with 32 bits.
+    """Converts floating-point attributes to 32 bits.
 
-    PaddlePaddle 3.1 and later write those of many operators with 64 bits. paddle2onnx 2.1 passes over them without a
-    word and takes the operator's default: another slope of LeakyReLU, another value of padding.
+    PaddlePaddle 3.1 and later write 64-bit attributes for many operators. paddle2onnx 2.1 ignores these and uses the
+    defaults instead, for example for the slope of LeakyReLU and the value of padding.
     """
     if isinstance(value, list):
         for inner in value:
@@ -180,18 +182,18 @@ def by_paddle2onnx(path: Path, weights: Path) -> bytes:
     except (Exception, SystemExit) as error:
         raise RefusedError(f"paddle2onnx fails: {(errors or [reason(error)])[0][:400]}", "unsupported") from None
     if not isinstance(content, bytes) or not content:
-        raise RefusedError("paddle2onnx gives no model", "unsupported")
+        raise RefusedError("paddle2onnx returned no model", "unsupported")
     return content
 
 
 def check(path: Path) -> None:
-    """Its own check prints what is wrong, and gives the model all the same."""
+    """Validates the model, since paddle2onnx returns it even if its own check fails."""
     import onnx
 
     try:
         onnx.checker.check_model(str(path))
     except Exception as error:
-        raise RefusedError(f"paddle2onnx gives a model that is not valid: {reason(error)}", "unsupported") from None
+        raise RefusedError(f"paddle2onnx returned a model that is not valid: {reason(error)}", "unsupported") from None
 
 
 def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
@@ -202,15 +204,13 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
             results = model.run(arrays)
         except Exception as error:
             shapes = ", ".join(f"{name}={array.shape}" for name, array in arrays.items())
-            raise RefusedError(
-                f"PaddlePaddle does not run the model with {shapes}: {reason(error)}", "config"
-            ) from None
+            raise RefusedError(f"PaddlePaddle cannot run the model with {shapes}: {reason(error)}", "config") from None
         save_arrays(folder / f"outputs{number}.npz", results)
     return {}
 
 
 def reason(error: BaseException) -> str:
-    """The last paragraph of a message that begins with a stack."""
+    """The last line with an error of a message, which may begin with a stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     says = [line for line in lines if re.match(r"\(?\w*(Error|Invalid|Unavailable|NotFound|Fatal|OutOf)", line)]
     return ((says or lines or [type(error).__name__])[-1])[:300]
@@ -218,7 +218,7 @@ def reason(error: BaseException) -> str:
 
 def perform(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     warnings.simplefilter("ignore")
-    os.environ["FLAGS_enable_pir_api"] = "1"  # noqa: SIM112 - its name
+    os.environ["FLAGS_enable_pir_api"] = "1"  # noqa: SIM112 - PaddlePaddle's name
     import paddle
 
     paddle.disable_signal_handler()

@@ -1,4 +1,4 @@
-"""TensorFlow graphs, SavedModels and TensorFlow Lite models to ONNX by tf2onnx, and their results on random inputs."""
+"""Converts TensorFlow models to ONNX with tf2onnx, and runs them on random inputs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from typing import Any
 from .exchange import ROUNDS, RefusedError, answer_request, random_arrays, save_sample
 
 OPSET = 17
-#: Operators that reach files, other processes, or Python functions.
+#: Operators that access files, other processes, or Python functions.
 REACHING = re.compile(
     r"ReadFile|.*Reader(V2)?|.*RecordDataset.*|TextLineDataset.*|LMDB.*"
     r"|.*Summary.*|Debug.*|.*RemoteCall.*|.*Rpc.*|LoadLibrary.*|GenerateBigQuery.*|.*SqlDataset.*|.*SnapshotDataset.*|Print(V2)?"
 )
-#: Operators that a SavedModel has for its own variables.
+#: Operators of a SavedModel for its variables.
 SAVING = re.compile(r"MergeV2Checkpoints|Save(V2|Slices)?|Restore(V2|Slice)?|ShardedFilename")
 
 
 def check_operators(nodes: Any, saved: bool) -> None:
-    """Raises RefusedError for a graph that does what a model has no need to do."""
+    """Raises RefusedError for a graph with operators that access external resources."""
     names = {node.op for node in nodes}
     reaching = sorted(name for name in names if REACHING.fullmatch(name) or (not saved and SAVING.fullmatch(name)))
     if reaching:
-        raise RefusedError(f"the graph has operators that reach out of the model: {', '.join(reaching)}", "unsupported")
+        raise RefusedError(
+            f"the graph has operators that access external resources: {', '.join(reaching)}", "unsupported"
+        )
 
 
 # ---- frozen graphs ----
 
 
 def graph_ends(definition: Any, request: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The inputs and outputs of a graph: those given, or its placeholders, and what nothing takes."""
+    """The given inputs and outputs of a graph, or its placeholders and unused results."""
     names = [node.name for node in definition.node]
     inputs = list(request["inputs"]) or [
         f"{node.name}:0"
@@ -60,7 +62,7 @@ def graph_ends(definition: Any, request: dict[str, Any]) -> tuple[list[str], lis
 
 
 def result_count(node: Any) -> int:
-    """How many results a node has that ends a graph."""
+    """The number of outputs of a node without users."""
     if node.op == "Split":
         return int(node.attr["num_split"].i)
     if node.op in ("SplitV", "Unpack"):
@@ -83,7 +85,7 @@ def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[s
         try:
             tf.import_graph_def(definition, name="")
         except Exception as error:
-            raise RefusedError(f"TensorFlow does not take the graph: {str(error)[:300]}", "format") from None
+            raise RefusedError(f"TensorFlow cannot import the graph: {str(error)[:300]}", "format") from None
     tensors = [graph.get_tensor_by_name(name) for name in inputs]
     shapes = shapes_for(inputs, [known_shape(tensor) for tensor in tensors], request["shapes"])
     listed = ",".join(
@@ -109,7 +111,7 @@ def known_shape(tensor: Any) -> list[int | None] | None:
 
 
 def shapes_for(names: list[str], known: list[Any], given: list[dict[str, Any]]) -> list[Any]:
-    """(shape, whether it was given) for each input; a free batch is 2, another free axis has to be given."""
+    """(shape, whether it was given) for each input. A free batch becomes 2; other free axes must be given."""
     by_name = {one["name"].partition(":")[0]: one["sizes"] for one in given if one["name"]}
     in_order = iter([one["sizes"] for one in given if not one["name"]])
     result = []
@@ -148,7 +150,7 @@ def convert_saved_model(folder: Path, request: dict[str, Any], target: Path) -> 
     try:
         loaded = tf.saved_model.load(str(path))
     except Exception as error:
-        raise RefusedError(f"TensorFlow does not load the SavedModel: {str(error)[:300]}", "format") from None
+        raise RefusedError(f"TensorFlow cannot load the SavedModel: {str(error)[:300]}", "format") from None
     if not loaded.signatures:
         raise RefusedError(
             "the SavedModel has no signature; save it with one: tf.saved_model.save(..., signatures=...)", "unsupported"
@@ -181,7 +183,7 @@ def convert_tflite(folder: Path, request: dict[str, Any], target: Path) -> dict[
         interpreter = tf.lite.Interpreter(model_path=request["model"], num_threads=1)
         interpreter.allocate_tensors()
     except Exception as error:
-        raise RefusedError(f"TensorFlow Lite does not load the file: {str(error)[:300]}", "format") from None
+        raise RefusedError(f"TensorFlow Lite cannot load the file: {str(error)[:300]}", "format") from None
     run_tf2onnx(["--tflite", request["model"]], target)
     names, output_names = onnx_names(target)
     inputs = {one["name"]: one for one in interpreter.get_input_details()}
@@ -215,7 +217,7 @@ def run_tf2onnx(arguments: list[str], target: Path) -> None:
         convert.main()
     except SystemExit as stop:
         if stop.code:
-            raise RefusedError("tf2onnx does not take the model", "unsupported") from None
+            raise RefusedError("tf2onnx cannot convert the model", "unsupported") from None
     except Exception as error:
         raise RefusedError(f"tf2onnx fails: {str(error)[:400]}", "unsupported") from None
     finally:

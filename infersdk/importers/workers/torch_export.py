@@ -1,12 +1,10 @@
-"""PyTorch files and modules to ONNX, and their results on random inputs.
+"""Converts PyTorch files and modules to ONNX, and runs them on random inputs.
 
-A TorchScript file goes through the TorchScript exporter, and if that fails through TS2EPConverter and the dynamo
-exporter; an exported program and a module through the dynamo exporter, a module if that fails through tracing. Which
-one it was is in the answer.
+TorchScript files use the TorchScript exporter or, if it fails, TS2EPConverter and the dynamo exporter. Exported
+programs and modules use the dynamo exporter or, if it fails, tracing. The notes name the exporter.
 
-A TorchScript file is a program for PyTorch's own interpreter: it reaches no Python. Its operators that reach files are
-refused by the importer before it is loaded. PyTorch would execute pickles and expressions of an exported program: both
-are barred here.
+PyTorch's interpreter runs TorchScript files without Python, and the importer has rejected operators that access files.
+PyTorch would execute pickles and expressions in exported programs; both are blocked here.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ OPSET = 18
 
 
 def load(path: str, kind: str) -> Any:
-    """A `torch.jit.ScriptModule` or a `torch.export.ExportedProgram`."""
+    """Loads a `torch.jit.ScriptModule` or a `torch.export.ExportedProgram`."""
     import torch
 
     try:
@@ -41,17 +39,14 @@ def load(path: str, kind: str) -> Any:
     except Exception as error:
         if "Legacy model format" in str(error):
             raise RefusedError(
-                f"the file is of a PyTorch before 1.4, and PyTorch {torch.__version__} no longer loads it; load it "
-                f"with an "
-                "older one, and save it again",
+                f"the file is from PyTorch before 1.4, which PyTorch {torch.__version__} cannot load; load it with an "
+                "older version and save it again",
                 "unsupported",
             ) from None
-        raise RefusedError(
-            f"PyTorch {torch.__version__} does not load the file: {first_line(error)}", "format"
-        ) from None
+        raise RefusedError(f"PyTorch {torch.__version__} cannot load the file: {first_line(error)}", "format") from None
 
 
-#: What expressions of sizes in an exported program may consist of.
+#: The allowed characters and names in size expressions of exported programs.
 _EXPRESSION = re.compile(r"[\w\s+\-*/%(),<>=!&|~.]*")
 _SIZE_WORDS = """
     Max Min Mod FloorDiv CleanDiv CeilDiv ModularIndexing Where PythonMod TruncToInt RoundToInt CeilToInt
@@ -64,7 +59,7 @@ _NAMES = frozenset(_SIZE_WORDS.split())
 
 
 def bar_code_execution() -> None:
-    """Makes PyTorch load tensors alone, and take expressions of sizes alone."""
+    """Restricts PyTorch to loading tensors and size expressions."""
     import sympy
     import torch
     import torch.export.pt2_archive._package as package
@@ -82,7 +77,7 @@ def bar_code_execution() -> None:
 
     class NoPickle:
         def __getattr__(self, name: str) -> Any:
-            raise RefusedError("the file holds pickled objects, which can execute code", "unsupported")
+            raise RefusedError("the file contains pickled objects, which can execute code", "unsupported")
 
     torch.load = load_tensors
     sympy.sympify = sympify_sizes
@@ -90,32 +85,34 @@ def bar_code_execution() -> None:
 
 
 def check_expression(expression: str) -> None:
-    """Raises RefusedError for what is not a plain expression of sizes."""
+    """Raises RefusedError if the text is not a size expression."""
     expression = re.sub(r"'((?:zuf|zf|[suzf])\d+)'", r"\1", expression)  # the name of a size
     names = re.findall(r"[^\W\d]\w*", expression)
     plain = all(name in _NAMES or re.fullmatch(r"(?:[suzf]|zuf|zf)\d+", name) for name in names)
     if not plain or not _EXPRESSION.fullmatch(expression) or re.search(r"[\w)]\s*\.\s*[^\W\d]", expression):
-        raise RefusedError(f"the file has an expression that is not of sizes: {expression[:100]!r}", "unsupported")
+        raise RefusedError(
+            f"the file has an expression that is not a size expression: {expression[:100]!r}", "unsupported"
+        )
 
 
 # ---- inputs ----
 
 
 def script_inputs(module: Any, shapes: list[dict[str, Any]]) -> tuple[list[str], list[Any]]:
-    """The names of the tensors that a script takes, and a shape and type for each."""
+    """The names, shapes and types of the inputs of a script."""
     arguments = [argument for argument in module.forward.schema.arguments if argument.name != "self"]
     needed = [argument for argument in arguments if not argument.has_default_value()]
     for argument in needed:
         if str(argument.type) not in ("Tensor", "Optional[Tensor]"):
             raise RefusedError(
-                f"input {argument.name!r} is of type {argument.type}; tensors alone are converted", "unsupported"
+                f"input {argument.name!r} has type {argument.type}; only tensors are supported", "unsupported"
             )
     names = [argument.name for argument in needed]
     return names, match_shapes(names, shapes)
 
 
 def match_shapes(names: list[str], shapes: list[dict[str, Any]]) -> list[Any]:
-    """A shape for each input, by name or in order."""
+    """Assigns shapes to inputs by name or in order."""
     by_name = {one["name"]: one for one in shapes if one["name"]}
     in_order = iter([one for one in shapes if not one["name"]])
     unknown = [name for name in by_name if name not in names]
@@ -126,13 +123,13 @@ def match_shapes(names: list[str], shapes: list[dict[str, Any]]) -> list[Any]:
         if unknown:
             what = f"there is no input {unknown[0]!r}"
         else:
-            what = f"{len(shapes)} shapes are given" if shapes else "the file does not say the shapes of its inputs"
+            what = f"{len(shapes)} shapes are given" if shapes else "the file does not contain the shapes of its inputs"
         raise RefusedError(f"{what}; its inputs are {', '.join(names)}: give a shape for each: {example}", "config")
     return [(tuple(one["sizes"]), one["dtype"] or "float32") for one in result if one is not None]
 
 
 def random_tensors(wanted: list[Any], number: int) -> list[Any]:
-    """Normal numbers, in the last round those of [0, 1); whole numbers from 0 to 1, and later to 9."""
+    """Random tensors, distributed like those of `random_arrays`."""
     import torch
 
     made = []
@@ -150,7 +147,7 @@ def random_tensors(wanted: list[Any], number: int) -> list[Any]:
 
 
 def tensors_of(names: list[str], wanted: list[Any], samples: dict[str, Any], number: int) -> list[Any]:
-    """The inputs of a round: the samples that are given, by name, and random ones."""
+    """The inputs of a round: the given samples and otherwise random tensors."""
     import torch
 
     return [
@@ -160,10 +157,10 @@ def tensors_of(names: list[str], wanted: list[Any], samples: dict[str, Any], num
 
 
 def try_run(module: Any, names: list[str], wanted: list[Any], example: list[Any]) -> int:
-    """Runs a module on its example, before it is exported; returns the number of its outputs.
+    """Runs a module on an example; returns the number of its outputs.
 
     Raises:
-        RefusedError: it fails; the message has PyTorch's reason.
+        RefusedError: it fails; the message contains PyTorch's reason.
     """
     import torch
 
@@ -173,14 +170,14 @@ def try_run(module: Any, names: list[str], wanted: list[Any], example: list[Any]
     except Exception as error:
         shapes = ", ".join(f"{name}={shape}" for name, (shape, _) in zip(names, wanted, strict=True))
         raise RefusedError(
-            f"PyTorch does not run the model with {shapes}: {reason_of(error)}; where random values do not fit, give "
-            f"some: --input {names[-1]}=0,3,5, or samples={{{names[-1]!r}: [0, 3, 5]}}",
+            f"PyTorch cannot run the model with {shapes}: {reason_of(error)}; if random values are not valid, give "
+            f"samples: --input {names[-1]}=0,3,5, or samples={{{names[-1]!r}: [0, 3, 5]}}",
             "config",
         ) from None
 
 
 def arrays(results: Any) -> list[Any]:
-    """The tensors in what a module returns, in order, as arrays."""
+    """The tensors in the results of a module, in order, as arrays."""
     import torch
 
     return [leaf.detach().cpu().numpy() for leaf in leaves(results) if isinstance(leaf, torch.Tensor)]
@@ -190,7 +187,7 @@ def arrays(results: Any) -> list[Any]:
 
 
 def export_script(module: Any, example: list[Any], names: list[str], path: str) -> list[str]:
-    """By the TorchScript exporter; if that fails by TS2EPConverter and dynamo. Returns what is to be known."""
+    """Exports with the TorchScript exporter or, if it fails, TS2EPConverter and dynamo. Returns notes."""
     try:
         export_traced(module, example, names, path)
         return []
@@ -211,7 +208,7 @@ def export_traced(
 ) -> None:
     import torch
 
-    mode = torch.onnx.TrainingMode.PRESERVE  # it is in its mode; that of an exported program cannot be set
+    mode = torch.onnx.TrainingMode.PRESERVE  # the mode of an exported program cannot be set
     torch.onnx.export(
         module, tuple(example), path, dynamo=False, opset_version=17, input_names=names, output_names=outputs,
         training=mode,
@@ -219,7 +216,7 @@ def export_traced(
 
 
 def export_converted(module: Any, example: list[Any], path: str) -> None:
-    """A script by TS2EPConverter and the dynamo exporter."""
+    """Exports a script with TS2EPConverter and the dynamo exporter."""
     from torch._export.converter import TS2EPConverter
 
     export_program(TS2EPConverter(module, tuple(example)).convert(), path)
@@ -239,11 +236,11 @@ def export_module(
     outputs: list[str] | None = None,
     free: list[dict[int, None]] | None = None,
 ) -> list[str]:
-    """By the dynamo exporter; if that fails by tracing and the TorchScript exporter.
+    """Exports with the dynamo exporter or, if it fails, tracing and the TorchScript exporter. Returns notes.
 
     Args:
-        outputs: names of the outputs.
-        free: the axes of each input that stay open. The module takes its inputs as `*inputs` then.
+        outputs: the names of the outputs.
+        free: the free axes of each input. The signature of the module must then be `*inputs`.
     """
     import torch
 
@@ -271,7 +268,7 @@ def export_module(
 def trace_instead(
     module: Any, example: list[Any], names: list[str], path: str, first: str, outputs: list[str] | None = None
 ) -> list[str]:
-    """Tracing and the TorchScript exporter, where the dynamo exporter fails for the reason `first`."""
+    """Exports with tracing after the dynamo exporter has failed for the reason `first`. Returns notes."""
     try:
         export_traced(module, example, names, path, outputs)
     except Exception as error:
@@ -283,7 +280,7 @@ def trace_instead(
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a message, and the reason that PyTorch gives further down or as the cause."""
+    """The first line of a message and the reason from a later line or from the cause."""
     lines = _lines(error)
     text = lines[0] if lines else type(error).__name__
     cause = error
@@ -294,16 +291,14 @@ def first_line(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The line of a message with the reason: of an error in TorchScript the last one that names an error, else the
-    first.
-    """
+    """The line of a message with the reason: the last line that names an error, otherwise the first line."""
     lines = _lines(error)
     named = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
     return ((named or lines or [type(error).__name__])[-1 if named else 0])[:300]
 
 
 def _lines(error: BaseException) -> list[str]:
-    """Those of a message that are not empty, without colours."""
+    """The non-empty lines of a message without colour codes."""
     plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))
     return [line.strip() for line in plain.splitlines() if line.strip()]
 
@@ -348,7 +343,7 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def program_inputs(program: Any) -> tuple[list[str], list[Any]]:
-    """The inputs of an exported program; a free size gets its lower limit, or 2."""
+    """The inputs of an exported program, with the lower limit or 2 for free sizes."""
     import torch
 
     user = set(program.graph_signature.user_inputs)

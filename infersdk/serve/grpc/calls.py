@@ -1,4 +1,4 @@
-"""The calls of the gRPC service apart from inference: protobuf messages in, protobuf messages out."""
+"""The calls of the gRPC service except inference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ProtocolCalls"]
 
 
 class ProtocolCalls:
-    """One method for each call, by the call's name."""
+    """One method for each call, with protobuf messages."""
 
     def __init__(self, service: InferenceService) -> None:
         from tritonclient.grpc import service_pb2

@@ -1,4 +1,4 @@
-"""Inference requests and responses as gRPC carries them."""
+"""Inference requests and responses over gRPC."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
-from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory, Tensor
+from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, SharedMemory, Tensor
 from ..service import MOST_SECONDS
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["parameter_values", "read_request", "response_message"]
 
-#: The field of `InferTensorContents` for each datatype. FP16 and BF16 have none: they travel as raw contents.
+#: The field of `InferTensorContents` for each datatype. FP16 and BF16 use raw contents.
 _CONTENTS = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
-#: Inputs or outputs of a request, and parameters of it or of one of its tensors.
+#: Maximum inputs or outputs of a request, and parameters of a request or tensor.
 _MOST_TENSORS, _MOST_PARAMETERS = 1024, 1024
-#: Bytes of a message besides its raw contents, and the bytes that each of these counts as, however short.
+#: Maximum bytes of a message without its raw contents, and the bytes counted for each raw content.
 _LONGEST_HEAD, _LEAST_NBYTES = 4 << 20, 64
 #: From https://protobuf.dev/programming-guides/encoding and the protocol's `ModelInferRequest`.
 _LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
@@ -38,21 +38,22 @@ _LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
 def read_request(
     message: bytes, service: InferenceService, remaining: float | None
 ) -> tuple[InferRequest, dict[str, Any]]:
-    """A request out of an encoded `ModelInferRequest`. In any thread.
+    """Parses an encoded `ModelInferRequest`. It is thread-safe.
 
     Args:
-        remaining: seconds until the call's own deadline.
+        remaining: seconds until the deadline of the call.
 
     Returns:
-        The request, and its parameters whose names begin with `triton_`.
+        The request, and its parameters with the prefix `triton_`.
 
     Raises:
-        RequestError: what is wrong with it.
+        RequestError: the request is invalid.
     """
     from google.protobuf.message import DecodeError
     from tritonclient.grpc import service_pb2
 
-    _check_head(message)
+    if len(message) > _LONGEST_HEAD:
+        _check_head(message)
     try:
         parsed = service_pb2.ModelInferRequest.FromString(message)
     except DecodeError:
@@ -75,11 +76,10 @@ def read_request(
 
 
 def _check_head(message: bytes) -> None:
-    """Raises a RequestError for a message that is long without its raw contents: protobuf would make objects of fifty
-    times its size of it, while all other threads stand still. A damaged message is left to protobuf.
+    """Raises RequestError if a message is too long without its raw contents.
+
+    Protobuf would block all threads while it creates objects of fifty times that size. Damaged messages pass.
     """
-    if len(message) <= _LONGEST_HEAD:
-        return
     at = head = 0
     while at < len(message):
         start = at
@@ -101,7 +101,7 @@ def _damaged() -> RequestError:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number as protobuf encodes it, and the place behind it."""
+    """A protobuf varint, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = message[at] if at < len(message) else 0
@@ -188,7 +188,7 @@ def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
 
 
 def parameter_values(parameters: Any) -> dict[str, Any]:
-    """The values of a map of parameters or settings, by name."""
+    """The values of a protobuf map of parameters or settings."""
     if len(parameters) > _MOST_PARAMETERS:
         raise RequestError(Status.INVALID, f"there are at most {_MOST_PARAMETERS} parameters, not {len(parameters):,}")
     values = {}
@@ -213,12 +213,11 @@ def _shared(parameters: Mapping[str, Any], what: str) -> SharedMemory | None:
     return SharedMemory(region, offset, size)
 
 
-def response_message(response: InferResponse, placed: Mapping[str, int], parameters: Mapping[str, bool]) -> Any:
-    """A response as a `ModelInferResponse`.
+def response_message(response: InferResponse, parameters: Mapping[str, bool]) -> Any:
+    """Encodes a response as `ModelInferResponse`.
 
     Args:
-        placed: the outputs that are in shared memory.
-        parameters: of the response.
+        parameters: parameters of the response.
     """
     from tritonclient.grpc import service_pb2
 
@@ -227,6 +226,6 @@ def response_message(response: InferResponse, placed: Mapping[str, int], paramet
         message.parameters[name].bool_param = value
     for name, array in response.outputs.items():
         message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
-        # Clients find contents by the position of their output, so one in shared memory has an empty one.
-        message.raw_output_contents.append(b"" if name in placed else bytes(pack(array)))
+        # Clients find contents by position, so an output in shared memory has empty contents.
+        message.raw_output_contents.append(b"" if isinstance(array, PlacedOutput) else bytes(pack(array)))
     return message

@@ -1,4 +1,4 @@
-"""The gRPC server: each call of the protocol's service, with limits and an access log."""
+"""The gRPC server: the calls of the protocol with limits and an access log."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["GrpcPort", "open_grpc"]
 
 _SERVICE = "inference.GRPCInferenceService"
-#: What messages add to the tensors: names, shapes, the encoding.
+#: Bytes of a message besides its tensors.
 _OVERHEAD = 1 << 16
-#: Requests of one stream that run at a time.
+#: Concurrent requests of one stream.
 _STREAM_AHEAD = 64
-#: Bytes of a message that the thread of the event loop reads.
+#: Messages up to this size are parsed in the thread of the event loop.
 _QUICK_NBYTES = 256 << 10
-#: Seconds for connections without a call to be closed by their clients.
+#: Seconds that clients get to close idle connections.
 _GOODBYE = 0.3
-#: Bytes of an error message in trailers.
+#: Maximum bytes of an error message in trailers.
 _LONGEST_MESSAGE = 4096
 _PRINTABLE = "".join(map(chr, range(32, 127))).replace("%", "")
 
@@ -47,10 +47,10 @@ async def open_grpc(
     """Opens the port.
 
     Args:
-        max_connections: how many may be open at a time; more are closed at once.
+        max_connections: maximum open connections; further ones are closed.
 
     Raises:
-        ConfigError: it cannot be listened on.
+        ConfigError: the port cannot be opened.
     """
     import grpc
 
@@ -92,29 +92,29 @@ class GrpcPort:
     """The open port.
 
     Attributes:
-        port: its number.
+        port: the port number.
     """
 
     def __init__(self, server: Any, calls: _Calls, port: int) -> None:
         self._server, self._calls, self.port = server, calls, port
 
     async def close(self, drain: float) -> None:
-        """Refuses new connections, calls and requests of streams at once, and waits until those that run have ended.
+        """Refuses new connections and requests, and waits for running calls.
 
         Args:
-            drain: seconds after which the calls that still run are cancelled.
+            drain: seconds after which running calls are cancelled.
         """
         stopping = asyncio.ensure_future(self._server.stop(drain))
         try:
             await self._calls.end(drain)
-            await asyncio.wait([stopping], timeout=_GOODBYE)  # clients hear of it, and close their connections
-            await self._server.stop(None)  # those that have sent nothing yet, for which gRPC waits, are closed here
+            await asyncio.wait([stopping], timeout=_GOODBYE)  # clients close their connections
+            await self._server.stop(None)  # closes connections without any data
         finally:
             await stopping
 
 
 class _Calls:
-    """The calls as gRPC sees them: each is authenticated, answered or refused, and put into the access log."""
+    """The handlers of all calls: authentication, errors, access log and traces."""
 
     def __init__(
         self, service: InferenceService, authentication: Authentication, log: AccessLog, tracing: Tracing | None
@@ -127,10 +127,10 @@ class _Calls:
         self._handlers = self._methods()
 
     def service(self, details: Any) -> Any:
-        """The handler of a call, as `grpc.GenericRpcHandler` has it: called before the call's message is received."""
+        """The handler of a call, as in `grpc.GenericRpcHandler`. Called before the message is received."""
         task = asyncio.current_task()
         assert task is not None
-        self._running.add(task)  # it ends with the call
+        self._running.add(task)  # the task ends with the call
         task.add_done_callback(self._running.discard)
         handler = self._handlers.get(details.method)
         if handler is None:
@@ -144,7 +144,7 @@ class _Calls:
         return handler
 
     def _refusal(self, method: str, refused: RequestError) -> Any:
-        """The handler of a refused call. It reads no message."""
+        """A handler that refuses a call without reading its message."""
         import grpc
 
         async def refuse(messages: Any, context: Any) -> None:
@@ -154,7 +154,7 @@ class _Calls:
         return grpc.stream_unary_rpc_method_handler(refuse)
 
     async def end(self, drain: float) -> None:
-        """Ends the streams behind the requests that they have read, and waits `drain` seconds at most for all calls."""
+        """Ends streams after their received requests, and waits at most `drain` seconds for all calls."""
         self._ending = True
         for reader in self._readers:
             reader.cancel()
@@ -183,35 +183,39 @@ class _Calls:
 
     def _wrap(self, name: str, call: Callable[[Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handler(request: Any, context: Any) -> Any:
-            async def answer() -> Any:
-                return await call(request)
-
-            return await self._answer(name, context, answer, {})
+            return await self._answer(name, context, call(request), {})
 
         return handler
 
     async def _infer(self, message: bytes, context: Any) -> bytes:
         notes: dict[str, Any] = {"received": len(message)}
         trace = self._start_trace("ModelInfer", context)
-
-        async def call() -> bytes:
-            encoded: bytes = (await self._run(message, context.time_remaining(), notes)).SerializeToString()
-            notes["sent"] = len(encoded)
-            return encoded
-
-        result: bytes = await self._answer("ModelInfer", context, call, notes, trace)
+        run = self._run(message, context.time_remaining(), notes)
+        result: bytes = await self._answer("ModelInfer", context, run, notes, trace)
         return result
 
     def _start_trace(self, name: str, context: Any) -> RequestTrace | None:
-        """Begins the span of an inference request."""
+        """Starts the span of an inference request."""
         if self._tracing is None:
             return None
         metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         attributes = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": name}
         return self._tracing.start(f"{_SERVICE}/{name}", metadata, attributes)
 
-    async def _run(self, message: bytes, remaining: float | None, notes: dict[str, Any]) -> Any:
-        """The response to an encoded request."""
+    async def _run(
+        self,
+        message: bytes,
+        remaining: float | None,
+        notes: dict[str, Any],
+        wrap: Callable[[Any], Any] = lambda response: response,
+    ) -> bytes:
+        """The encoded response to an encoded request.
+
+        Args:
+            remaining: seconds until the deadline of the call.
+            notes: gets fields of the access log.
+            wrap: converts the `ModelInferResponse` to the message to send.
+        """
         if len(message) <= _QUICK_NBYTES:
             request, own = read_request(message, self._service, remaining)
         else:
@@ -220,22 +224,23 @@ class _Calls:
         if request.id:
             notes["id"] = request.id
         response = await self._service.infer(request)
-        placed = await self._service.place(response, request.outputs)
         final = {"triton_final_response": True} if own.get("triton_enable_empty_final_response") else {}
-        return response_message(response, placed, final)
+        encoded: bytes = wrap(response_message(response, final)).SerializeToString()
+        notes["sent"] = len(encoded)
+        return encoded
 
     async def _answer(
         self,
         name: str,
         context: Any,
-        call: Callable[[], Awaitable[Any]],
+        call: Awaitable[Any],
         notes: dict[str, Any],
         trace: RequestTrace | None = None,
     ) -> Any:
         started = perf_counter()
         refused: RequestError | None = None
         try:
-            return await call()
+            return await call
         except asyncio.CancelledError:
             refused = RequestError(Status.CANCELLED, "the client went away")
             raise
@@ -254,7 +259,7 @@ class _Calls:
         notes: dict[str, Any],
         trace: RequestTrace | None,
     ) -> None:
-        """Puts a call that has ended into the access log and the traces."""
+        """Writes a finished call to the access log and the traces."""
         status, message = ("OK", "") if refused is None else (refused.status.grpc, refused.message)
         if trace is not None:
             notes["trace_id"] = trace.trace_id
@@ -265,7 +270,7 @@ class _Calls:
                             client=context.peer(), **notes)  # fmt: skip
 
     async def _stream_infer(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """Answers in the order of the requests, which run side by side. A failed one does not end the stream."""
+        """Responds in the order of the requests, which run concurrently. A failed request does not end the stream."""
         answers: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue(_STREAM_AHEAD)
 
         async def read() -> None:
@@ -274,7 +279,7 @@ class _Calls:
                     answer = asyncio.ensure_future(self._stream_answer(message, context))
                     try:
                         await answers.put(answer)
-                    except BaseException:  # the stream ends while the queue is full
+                    except BaseException:  # the stream ended while the queue was full
                         answer.cancel()
                         raise
             finally:
@@ -302,8 +307,9 @@ class _Calls:
         notes: dict[str, Any] = {"received": len(message)}
         trace = self._start_trace("ModelStreamInfer", context)
         try:
-            answer = service_pb2.ModelStreamInferResponse(infer_response=await self._run(message, None, notes))
-            notes["sent"] = answer.ByteSize()
+            return await self._run(
+                message, None, notes, lambda answer: service_pb2.ModelStreamInferResponse(infer_response=answer)
+            )
         except asyncio.CancelledError:
             refused = RequestError(Status.CANCELLED, "the client went away")
             raise
@@ -313,12 +319,12 @@ class _Calls:
             answer.infer_response.id = notes.get("id", "")
         finally:
             self._write("ModelStreamInfer", context, started, refused, notes, trace)
-        encoded: bytes = answer.SerializeToString()
-        return encoded
+        failure: bytes = answer.SerializeToString()
+        return failure
 
 
 def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:
-    """A call between encoded messages. Not gRPC's own decoding, which answers damaged ones with an exception's text."""
+    """Decodes the request and encodes the response; gRPC would respond to damaged messages with an exception's text."""
 
     async def run(message: bytes) -> bytes:
         from google.protobuf.message import DecodeError
@@ -343,7 +349,7 @@ async def _abort(context: Any, error: RequestError) -> Any:
     import grpc
 
     message = error.message
-    # Trailers carry all but printable ASCII in three characters for each byte. Clients refuse trailers above 8 KiB.
+    # Trailers encode a byte other than printable ASCII in three characters; clients refuse trailers above 8 KiB.
     if len(quote(message, safe=_PRINTABLE, errors="replace")) > _LONGEST_MESSAGE:
         message = shortened(message, _LONGEST_MESSAGE // 12)
     await context.abort(getattr(grpc.StatusCode, error.status.grpc), message, tuple(error.headers))

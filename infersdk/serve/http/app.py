@@ -1,4 +1,4 @@
-"""The ASGI application: from a request to its handler, and back."""
+"""The ASGI application: routing, authentication, compression and the access log."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Route: TypeAlias = "tuple[str, re.Pattern[str], Handler]"
 
 
 def route(method: str, pattern: str, handler: Handler) -> Route:
-    """A handler for a method and a path, whose named parts are the handler's arguments."""
+    """A route; the named groups of the pattern are arguments of the handler."""
     return method, re.compile(pattern), handler
 
 
 class Application:
-    """What a server answers over HTTP.
+    """The HTTP interface of a server.
 
     Args:
-        routes: besides those of the protocol.
-        tracing: makes spans of inference requests.
+        routes: routes besides those of the protocol.
+        tracing: creates spans of inference requests.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Application:
                 refused = RequestError(Status.UNAVAILABLE, "the server ends; the request was not complete in time")
             response = error_response(refused)
         except Exception as error:
-            known = as_request_error(error)  # its traceback keeps the body in memory
+            known = as_request_error(error)  # the traceback of `error` keeps the body in memory
             refused = RequestError(known.status, known.message, known.retry_after)
             response = error_response(refused)
         self._bodies.release(request)
@@ -94,7 +94,7 @@ class Application:
                             error="" if refused is None else refused.message, **request.notes)  # fmt: skip
 
     def _start_trace(self, request: Request) -> RequestTrace | None:
-        """Begins the span of an inference request."""
+        """Starts the span of an inference request."""
         if self._tracing is None or not request.path.endswith(("/infer", "/predict")):
             return None
         carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
@@ -133,7 +133,7 @@ class Application:
 
     def _check_headers(self, request: Request) -> None:
         if b"transfer-encoding" in request.headers and b"content-length" in request.headers:
-            raise RequestError(  # another server in front may have taken the other one
+            raise RequestError(  # a proxy may have used the other length
                 Status.INVALID, "a request has either Content-Length or Transfer-Encoding, and this one has both"
             )
         settings = self._service.settings
@@ -147,7 +147,7 @@ class Application:
 
 
 def _uncancel() -> None:
-    """The cancellation of the running task ends here."""
+    """Clears the cancellation of the running task."""
     task = asyncio.current_task()
     if task is not None and hasattr(task, "uncancel"):  # since Python 3.11
         task.uncancel()
@@ -164,7 +164,7 @@ class ProtocolHandlers:
         self._service = service
 
     def routes(self) -> list[Route]:
-        """In the order in which paths are compared: the most frequent first."""
+        """The routes in the order of matching, the most frequent first."""
         return [
             route("POST", rf"{_MODEL}/infer", self.infer),
             route("GET", r"/v2/health/live", self.live),
@@ -192,13 +192,12 @@ class ProtocolHandlers:
         if length is not None and (not length.isdigit() or len(length) > 18):
             raise RequestError(Status.INVALID, "Inference-Header-Content-Length is a number of bytes")
         service = self._service
-        service.repository.find(name, version)  # an unknown model is said to be that, whatever the body
+        service.repository.find(name, version)  # reports an unknown model before a damaged body
         header_length = None if length is None else int(length)
         asked, binary = await read_request(request.body, header_length, name, version, service)
         request.notes = _notes(asked)
         response = await service.infer(asked)
-        placed = await service.place(response, asked.outputs)
-        parts, header_length = await write_response(asked, response, placed, binary, service.settings.max_elements)
+        parts, header_length = await write_response(asked, response, binary, service.settings.max_elements)
         if header_length is None:
             return Response(200, parts, may_compress=True)
         headers = [("inference-header-content-length", str(header_length))]
@@ -236,7 +235,7 @@ class ProtocolHandlers:
 
     async def unload(self, request: Request, name: str) -> Response:
         parameters = _parameters(request)
-        parameters.pop("unload_dependents", None)  # there are no ensembles: no model depends on another
+        parameters.pop("unload_dependents", None)  # models have no dependents
         await self._service.unload(name)
         return Response(200)
 
@@ -276,7 +275,7 @@ class ProtocolHandlers:
 
 
 def _cuda_region(name: str, body: Mapping[str, Any]) -> tuple[bytes, int, int]:
-    """The handle, the device and the size of a region of a CUDA device."""
+    """The handle, device and size of a CUDA region."""
     handle, device, size = body.get("raw_handle"), body.get("device_id", 0), body.get("byte_size")
     text = handle.get("b64") if isinstance(handle, dict) else None
     if not name or not isinstance(text, str) or type(device) is not int or type(size) is not int:

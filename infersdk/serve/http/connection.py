@@ -1,7 +1,7 @@
-"""Uvicorn's HTTP/1.1 connection, with the limits and the behaviour that uvicorn has no options for.
+"""Uvicorn's HTTP/1.1 connection with further limits; h11 parses.
 
-h11 alone parses. Added are a limit on connections, a limit on the time until the head of a request has come, empty
-lines in front of a request, and clients that close their sending side before they have their answer.
+It limits the number of connections and the time to receive the head of a request. It accepts empty lines before a
+request, and clients that close their sending side before they receive the response.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..._text import logger
+from ...core.text import logger
 
 if TYPE_CHECKING:
     from ..settings import ServerSettings
@@ -42,7 +42,7 @@ class Connections:
         self._logged = float("-inf")
 
     def refuse(self, now: float) -> str:
-        """Counts a refused connection; the message for its client."""
+        """Counts a refused connection; returns the message for its client."""
         self.refused += 1
         message = f"the server has {self.limit:,} open connections, its limit (max_connections)"
         if now - self._logged >= _LOG_INTERVAL:
@@ -65,11 +65,11 @@ class Connection(H11Protocol):  # type: ignore[misc]
         super().__init__(*args, **named)
         self._limits, self._open = limits, open_connections
         self._timer: asyncio.TimerHandle | None = None
-        self._ended = False  # the client sends no more
+        self._ended = False  # the client has closed its sending side
 
     @property
     def _busy(self) -> bool:
-        """Whether a request has begun and has no complete answer."""
+        """Whether a request is in progress."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
@@ -85,13 +85,13 @@ class Connection(H11Protocol):  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
         if self.conn.their_state is h11.MUST_CLOSE:
-            return  # behind a request with `Connection: close` there is none; h11 would take it as an error
+            return  # data after `Connection: close` is ignored; h11 would raise an error
         super().data_received(data)
         if self._timer is None and not self._busy and not self.transport.is_closing():
             self._start_timer()
 
     def eof_received(self) -> bool:
-        """A complete request is answered although its client sends no more. TLS cannot stay open in one direction."""
+        """Keeps the connection open for the response of a complete request. TLS cannot be half-closed."""
         self._ended = True
         return self._busy and not self.cycle.more_body and self.scheme == "http"
 
@@ -103,7 +103,7 @@ class Connection(H11Protocol):  # type: ignore[misc]
             self._stop_timer()
 
     def _drop_empty_lines(self) -> None:
-        """Empty lines in front of a request are ignored (RFC 9112, 2.2); h11 takes them as an error."""
+        """Ignores empty lines before a request (RFC 9112, 2.2), which h11 refuses."""
         waiting = self.conn.trailing_data[0]
         if waiting.startswith((b"\r", b"\n")):
             self.conn = h11.Connection(h11.SERVER, self._limits.max_header_bytes)
@@ -132,13 +132,13 @@ class Connection(H11Protocol):  # type: ignore[misc]
         else:
             self.transport.close()
 
-    # ---- answers without a request ----
+    # ---- responses without a handler ----
 
     def send_400_response(self, msg: str) -> None:
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self._refuse(400, "this is not a valid HTTP/1.1 request, or its head is too long")
         else:
-            self.transport.close()  # the rest of a refused request is damaged
+            self.transport.close()  # the rest of a refused request is invalid
 
     def _refuse(self, status: int, message: str) -> None:
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -148,7 +148,7 @@ class Connection(H11Protocol):  # type: ignore[misc]
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         response = h11.Response(status_code=status, headers=headers, reason=http.HTTPStatus(status).phrase)
         is_head = self._busy and self.scope["method"] == "HEAD"
-        if self._busy:  # this is its answer
+        if self._busy:  # respond to this request
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         for event in (response, h11.Data(data=b"" if is_head else body), h11.EndOfMessage()):
@@ -157,12 +157,12 @@ class Connection(H11Protocol):  # type: ignore[misc]
 
 
 def connection_factory(limits: ServerSettings) -> Callable[..., asyncio.Protocol]:
-    """Makes the protocol of each connection."""
+    """A factory of protocols with shared limits."""
     open_connections = Connections(limits.max_connections)
     return lambda **named: Connection(**named, limits=limits, open_connections=open_connections)
 
 
 def abort_unread_answers(listener: socket.socket, seconds: float) -> None:
-    """Lets the system end each connection whose client takes nothing of its answer for so long."""
+    """Lets the system close connections whose client receives nothing for `seconds`."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))

@@ -1,4 +1,4 @@
-"""The exchange of a request and its answer with an ASGI server."""
+"""Receiving requests from an ASGI server, and sending responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-#: Bytes of a memoryview that are sent at a time.
+#: Chunk size for memoryviews.
 _PIECE = 1 << 16
 
 
@@ -36,14 +36,14 @@ class Bodies:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
-        self._held = 0  # bytes of the requests that have not ended
+        self._held = 0  # bytes of the requests in progress
 
     async def read(self, request: Request, receive: Receive) -> None:
         """Reads the whole body of a request.
 
         Raises:
-            RequestError: it is too long, too slow, or there is too much in memory.
-            asyncio.CancelledError: the client has gone.
+            RequestError: it is too long or too slow, or the limit of all bodies is reached.
+            asyncio.CancelledError: the client has disconnected.
         """
         settings = self._settings
         # h11 has checked it; it may have leading zeros
@@ -83,11 +83,11 @@ class Bodies:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def release(self, request: Request) -> None:
-        """The request has ended."""
+        """Releases the body of a finished request."""
         self._held -= request.held
 
     def _hold(self, request: Request, nbytes: int) -> None:
-        """Counts bytes of a body that stay in memory until the request ends."""
+        """Counts bytes of a body against `max_bodies` until the request ends."""
         limit = self._settings.max_bodies
         if self._held + nbytes > limit:
             raise RequestError(
@@ -105,10 +105,10 @@ def _too_large(limit: int) -> RequestError:
 
 
 def request_of(scope: Scope) -> Request:
-    """The head of a request."""
+    """Parses the head of a request."""
     headers = scope["headers"]
     path = scope["raw_path"].decode("ascii", "replace")  # a %2F in it is part of a name
-    if path.startswith(("http://", "https://")):  # as clients of proxies send it (RFC 9112, 3.2.2)
+    if path.startswith(("http://", "https://")):  # absolute form (RFC 9112, 3.2.2)
         path = "/" + path.partition("//")[2].partition("/")[2]
     request = Request(scope["method"], path, scope["query_string"], dict(headers), b"")
     if client := scope.get("client"):
@@ -119,7 +119,7 @@ def request_of(scope: Scope) -> Request:
 
 
 async def cancel_on_disconnect(request: Request, receive: Receive, task: asyncio.Task[Any] | None) -> None:
-    """Cancels the request of a client that has gone away."""
+    """Cancels a request when its client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
     request.is_gone = True
@@ -128,22 +128,22 @@ async def cancel_on_disconnect(request: Request, receive: Receive, task: asyncio
 
 
 async def send_response(response: Response, send: Send) -> None:
-    """Answers a request whose body has been read."""
+    """Sends the response to a request whose body was read."""
     await _send_parts(response, send, response.headers, more=False)
 
 
 async def send_refusal(request: Request, response: Response, receive: Receive, send: Send, limit: float) -> None:
-    """Answers a request whose body has not been read, and closes the connection.
+    """Sends the response to a request whose body was not read, and closes the connection.
 
-    What the client still sends is thrown away for `limit` seconds, so that it sees the answer. One that waits for
-    `100 Continue` sends nothing.
+    The rest of the body is discarded for up to `limit` seconds, so that the client receives the response. A client that
+    waits for `100 Continue` sends no body.
     """
     rest = None
     waits = b"expect" in request.headers and not request.held
     if not waits and response.status != Status.TIMEOUT.http:
         rest = asyncio.ensure_future(_throw_away(receive))
         await asyncio.sleep(0)
-        if rest.done() and b"transfer-encoding" not in request.headers:  # all of it has come already
+        if rest.done() and b"transfer-encoding" not in request.headers:  # the whole body was received
             rest.result()
             await send_response(response, send)
             return
@@ -178,7 +178,7 @@ async def _send_parts(response: Response, send: Send, more_headers: Sequence[tup
 
 
 def _pieces(part: bytes | memoryview) -> Iterable[bytes | memoryview]:
-    """A part of a body as it is sent. h11 copies a memoryview: pieces of it need no large block of memory."""
+    """Splits a memoryview into chunks, because h11 copies it."""
     if isinstance(part, bytes):
         return [part]
     return [part[start : start + _PIECE] for start in range(0, len(part), _PIECE)]

@@ -1,4 +1,4 @@
-"""Inference requests and responses as HTTP carries them: JSON, and the bytes of tensors behind it if wanted."""
+"""Inference requests and responses over HTTP: JSON, optionally followed by the bytes of tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..datatypes import array_of, bytes_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
-from ..messages import InferRequest, InferResponse, RequestedOutput, SharedMemory, Tensor
+from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, SharedMemory, Tensor
 from ..workers import in_worker, within
 from .messages import LONG, check_json_size
 
@@ -29,16 +29,16 @@ __all__ = ["InferBody", "read_request", "write_response"]
 
 _NO_DATA = msgspec.Raw()
 _MAX_DEPTH = 32
-#: More elements of JSON and BYTES are read and written in a worker thread.
+#: Requests and responses with more elements of JSON and BYTES are converted in a worker thread.
 _MANY = 4096
-#: The most inputs and outputs of a request, and bytes of JSON of parameters, of a shape and of an output.
+#: Maximum inputs and outputs of a request, and maximum bytes of JSON of parameters, a shape or an output.
 _MOST_TENSORS, _MOST_TEXT = 1024, 1 << 16
-#: Of the limit on elements: the most lists in nested data.
+#: Nested data may have max_elements / _LISTS_SHARE lists.
 _LISTS_SHARE = 4
 
 
 _Scalar: TypeAlias = bool | int | float | str | None
-#: The protocol has numbers, text and truth values; models have lists of them, too.
+#: The protocol defines numbers, text and booleans; models also take lists of them.
 _Parameters: TypeAlias = dict[str, _Scalar | list[_Scalar]]
 
 
@@ -65,7 +65,7 @@ class InferBody(msgspec.Struct):
 
 
 class _Parts(msgspec.Struct):
-    """The parts of an `InferBody` or of an input, as text: their sizes are known before memory is asked for."""
+    """The undecoded parts of an `InferBody` or of an input, to check their sizes first."""
 
     inputs: list[msgspec.Raw] = []
     outputs: list[msgspec.Raw] = []
@@ -81,17 +81,16 @@ _decode_parts = msgspec.json.Decoder(_Parts).decode
 async def read_request(
     body: bytes, header_length: int | None, model: str, version: str, service: InferenceService
 ) -> tuple[InferRequest, bool]:
-    """A request out of its body. What is long is read in a worker thread.
+    """Parses a request. Long bodies are parsed in a worker thread.
 
     Args:
-        header_length: bytes of JSON in front of the tensors' bytes; None where all is JSON. With 0 the body is the
-            model's first input.
+        header_length: bytes of JSON before the bytes of tensors; None for JSON only. 0: the body is the first input.
 
     Returns:
-        The request, and whether outputs go back as bytes unless the client says otherwise.
+        The request, and whether outputs are returned as bytes by default.
 
     Raises:
-        RequestError: what is wrong with it.
+        RequestError: the request is invalid.
     """
     if header_length == 0:
         return _raw_request(body, model, version, service), True
@@ -116,7 +115,7 @@ async def read_request(
 
 def _parse(head: bytes, service: InferenceService) -> InferBody:
     check_json_size(len(head), service.settings.max_json, "max_json")
-    if (commas := head.count(b",")) > (limit := service.settings.max_elements):  # before memory is asked for
+    if (commas := head.count(b",")) > (limit := service.settings.max_elements):  # before memory is allocated
         raise _too_many(commas + 1, limit)
     try:
         if len(head) > LONG:
@@ -127,9 +126,7 @@ def _parse(head: bytes, service: InferenceService) -> InferBody:
 
 
 def _check_parts(head: bytes) -> None:
-    """Raises RequestError for JSON that is long for another reason than the data of inputs: an object for each of its
-    parts would take seconds.
-    """
+    """Raises RequestError if parts of the JSON other than the data of inputs are too long to decode quickly."""
     whole = _decode_parts(head)
     if len(whole.inputs) > _MOST_TENSORS or len(whole.outputs) > _MOST_TENSORS:
         raise RequestError(
@@ -170,7 +167,7 @@ def _too_many(count: int, limit: int) -> RequestError:
 
 
 def _raw_request(body: bytes, model: str, version: str, service: InferenceService) -> InferRequest:
-    """The body is the first input: for BYTES one element, else a tensor, whose one open side follows from its size."""
+    """Takes the body as the first input: one element of BYTES, or a tensor with at most one dynamic dimension."""
     infos = service.repository.find(model, version).inputs
     if not infos:
         raise RequestError(
@@ -197,7 +194,7 @@ def _shape_for(info: TensorInfo, nbytes: int) -> list[int]:
 
 
 def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tuple[Tensor, memoryview]:
-    """A tensor, and the bytes that follow it."""
+    """A tensor, and the remaining bytes."""
     what = f"input {one.name!r}"
     if (region := one.parameters.get("shared_memory_region")) is not None:
         if one.data != _NO_DATA or "binary_data_size" in one.parameters:
@@ -259,7 +256,7 @@ def _strings(values: Any, decode_base64: bool, what: str) -> npt.NDArray[Any]:
 
 
 def _depth(raw: memoryview) -> int:
-    """How deep the lists are nested that a JSON text begins with."""
+    """The nesting depth of the lists at the start of a JSON text."""
     depth = 0
     for byte in raw[: _MAX_DEPTH * 8]:
         if byte == 0x5B:
@@ -273,7 +270,7 @@ def _depth(raw: memoryview) -> int:
 
 @functools.cache
 def _nested(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
-    """A decoder of lists of a datatype that checks each value."""
+    """A decoder for nested lists of a datatype, which checks each value."""
     kind: Any
     if datatype == "BYTES":
         kind = str
@@ -282,7 +279,7 @@ def _nested(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
     elif datatype.startswith(("INT", "UINT")):
         bounds = np.iinfo(numpy_dtype(datatype))
         limits: dict[str, Any] = {"ge": int(bounds.min)}
-        if bounds.max < 1 << 63:  # beyond, NumPy checks
+        if bounds.max < 1 << 63:  # NumPy checks larger bounds
             limits["le"] = int(bounds.max)
         kind = Annotated[int, msgspec.Meta(**limits)]
     else:
@@ -326,45 +323,42 @@ def _read_output(one: _Output, service: InferenceService) -> RequestedOutput:
 
 
 async def write_response(
-    request: InferRequest, response: InferResponse, placed: Mapping[str, int], binary: bool, max_elements: int
+    request: InferRequest, response: InferResponse, binary: bool, max_elements: int
 ) -> tuple[list[bytes | memoryview], int | None]:
-    """The parts of a body, and the length of the JSON in front where bytes follow it. Long JSON is written in a worker
-    thread.
+    """The parts of a body, and the length of the JSON if bytes follow it. Long JSON is encoded in a worker thread.
 
     Args:
-        placed: the outputs that lie in shared memory, with their sizes.
-        binary: whether outputs go as bytes where the client does not say.
-        max_elements: of outputs as JSON.
+        binary: whether outputs are sent as bytes by default.
+        max_elements: the maximum number of elements as JSON.
 
     Raises:
-        RequestError: an output cannot be JSON, or has more elements.
-        DeadlineExceeded: the JSON was not written within the deadline of the request.
+        RequestError: an output cannot be encoded as JSON, or has too many elements.
+        DeadlineExceeded: the JSON was not encoded within the deadline of the request.
     """
     wanted = {output.name: output.binary for output in request.outputs or ()}
     as_bytes = {name for name in response.outputs if (binary if (own := wanted.get(name)) is None else own)}
-    texts = sum(array.size for name, array in response.outputs.items() if name not in placed and name not in as_bytes)
+    arrays = {name: array for name, array in response.outputs.items() if not isinstance(array, PlacedOutput)}
+    texts = sum(array.size for name, array in arrays.items() if name not in as_bytes)
     if texts > max_elements:
         raise RequestError(
             Status.TOO_LARGE,
             f"the outputs have {texts:,} elements as JSON, and the limit (max_elements) is {max_elements:,}; ask for "
             "them with binary_data",
         )
-    objects = sum(array.size for array in response.outputs.values() if array.dtype.kind in "OSU")
-    writing = in_worker(_write, response, placed, as_bytes, when=texts > _MANY or objects > _MANY)
+    objects = sum(array.size for array in arrays.values() if array.dtype.kind in "OSU")
+    writing = in_worker(_write, response, as_bytes, when=texts > _MANY or objects > _MANY)
     return await within(request.deadline, writing)
 
 
-def _write(
-    response: InferResponse, placed: Mapping[str, int], as_bytes: Collection[str]
-) -> tuple[list[bytes | memoryview], int | None]:
+def _write(response: InferResponse, as_bytes: Collection[str]) -> tuple[list[bytes | memoryview], int | None]:
     import orjson
 
     outputs: list[dict[str, Any]] = []
     parts: list[bytes | memoryview] = []
     for name, array in response.outputs.items():
         entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape)}
-        if name in placed:
-            pass  # the client knows where it asked for it
+        if isinstance(array, PlacedOutput):
+            pass  # the client chose its place
         elif name in as_bytes:
             data = pack(array)
             entry["parameters"] = {"binary_data_size": data.nbytes}
@@ -380,7 +374,7 @@ def _write(
 
 
 def _json_data(name: str, array: npt.NDArray[Any]) -> Any:
-    """The elements of an output, flat, as JSON has them."""
+    """The flat elements of an output for JSON."""
     if array.dtype.kind in "OSU":
         try:
             return [element.decode() for element in bytes_of(array)]

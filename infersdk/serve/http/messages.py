@@ -1,4 +1,4 @@
-"""HTTP requests and responses, as the handlers see them."""
+"""HTTP requests and responses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = [
     "error_response", "json_response",
 ]  # fmt: skip
 
-#: The header with the bytes of JSON in front of the bytes of tensors.
+#: The header with the length of the JSON before the bytes of tensors.
 HEADER_LENGTH = b"inference-header-content-length"
-#: Bodies and answers of more bytes are parsed, written and compressed in a worker thread.
+#: Longer bodies and responses are processed in a worker thread.
 LONG = 1 << 16
-#: Less than this is sent as it is: compression would save nothing.
+#: Shorter responses are not compressed.
 _SMALL = 512
 #: A weight of `Accept-Encoding`.
 _WEIGHT = re.compile(rb"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
@@ -34,10 +34,10 @@ class Request:
     """A request with its whole body.
 
     Attributes:
-        headers: by name in lower case; of a name that comes twice the last one.
-        query: what stands behind the question mark, undecoded.
-        header_count, header_bytes: of the head, as it came.
-        is_read: whether all of the body has come.
+        headers: by lower-case name; the last one of repeated headers.
+        query: the encoded query string.
+        header_count, header_bytes: size of the received head.
+        is_read: whether the whole body was received.
         is_gone: whether the client has closed the connection.
         held: bytes that count for `max_bodies`.
     """
@@ -53,14 +53,14 @@ class Request:
     is_read: bool = False
     is_gone: bool = False
     held: int = 0
-    #: For the access log: what the handler knows of the request.
+    #: Fields of the access log set by the handler.
     notes: dict[str, Any] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object; an empty one where there is none.
+        """The body as a JSON object; empty for an empty body.
 
         Raises:
-            RequestError: it is anything else.
+            RequestError: the body is not a JSON object.
         """
         if not self.body:
             return {}
@@ -73,11 +73,11 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """What goes back: a status, headers, and the parts of the body, which are sent one after another.
+    """A status, headers, and the parts of the body.
 
     Attributes:
-        may_compress: whether it is compressed where the client accepts that. As with Triton inference alone is: its
-            clients accept compression everywhere, and decompress there alone.
+        may_compress: whether it is compressed if the client accepts that. Triton's clients decompress only responses to
+            inference requests.
     """
 
     status: int
@@ -112,13 +112,13 @@ def check_json_size(nbytes: int, limit: int, name: str) -> None:
 
 
 def decompress(body: bytes, encoding: bytes, limit: int, setting: str) -> bytes:
-    """A body as it was before `Content-Encoding`.
+    """Decompresses a body.
 
     Args:
-        limit: bytes, of the setting of that name.
+        limit, setting: the maximum number of bytes, and the name of that setting.
 
     Raises:
-        RequestError: the encoding is unknown, the data is damaged, or there is more of it than `limit` bytes.
+        RequestError: the encoding is unknown, or the data is damaged or too long.
     """
     if encoding in (b"", b"identity"):
         return body
@@ -142,7 +142,7 @@ def decompress(body: bytes, encoding: bytes, limit: int, setting: str) -> bytes:
 
 
 def accepted_encoding(header: bytes) -> str:
-    """The encoding of `Accept-Encoding` for an answer: `"gzip"`, `"deflate"`, or `""` for none (RFC 9110, 12.5.3)."""
+    """The encoding of a response by `Accept-Encoding`: `"gzip"`, `"deflate"`, or `""` for none (RFC 9110, 12.5.3)."""
     weights: dict[bytes, float] = {}
     for part in header.lower().split(b","):
         name, *parameters = (text.strip() for text in part.split(b";"))
@@ -154,7 +154,7 @@ def accepted_encoding(header: bytes) -> str:
 
 
 def compress(response: Response, encoding: str) -> Response:
-    """The response with this encoding, where that is worth it."""
+    """Compresses a response unless it is short."""
     if response.nbytes < _SMALL:
         return response
     encoder = zlib.compressobj(level=1, wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))

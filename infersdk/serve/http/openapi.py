@@ -1,4 +1,4 @@
-"""The description of the HTTP endpoints by OpenAPI 3.1, with the models that serve now."""
+"""The OpenAPI 3.1 description of the HTTP endpoints and the loaded models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORM = {
 
 
 def openapi(service: InferenceService) -> dict[str, Any]:
-    """The document."""
+    """The OpenAPI document."""
     from ... import __version__
 
     schemas = msgspec.json.schema_components([InferBody], ref_template="#/components/schemas/{name}")[1]
@@ -49,14 +49,14 @@ def openapi(service: InferenceService) -> dict[str, Any]:
             "/v2/models/{model}": _get("the model's inputs and outputs", _model(names)),
             "/v2/models/{model}/ready": _get("whether the model answers requests", _model(names)),
             "/v2/models/{model}/config": _get("the model's configuration", _model(names)),
-            "/v2/models/{model}/stats": _get("what the model has done so far", _model(names)),
+            "/v2/models/{model}/stats": _get("the statistics of the model", _model(names)),
             "/v2/models/{model}/infer": _post(
                 "run the model on tensors",
                 {"application/json": {"schema": {"$ref": "#/components/schemas/InferBody"}}},
                 _model(names), {"application/json": {"schema": {"type": "object"}}, **_BINARY},
             ),
             "/v2/repository/index": _post("all models with their states", {"application/json": {}}, []),
-            "/metrics": _get("the numbers for Prometheus"),
+            "/metrics": _get("metrics for Prometheus"),
         },
         "components": {"schemas": schemas},
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The page at `/`, the numbers at `/metrics`, and the description of both protocols at `/openapi.json`."""
+"""The page at `/`, the metrics at `/metrics`, and the OpenAPI document at `/openapi.json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["PageHandlers"]
 
 _FOLDER = Path(__file__).resolve().parent
-#: The page needs nothing from elsewhere, and may not be framed.
+#: The page loads nothing from other hosts, and may not be framed.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' blob: data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -26,7 +26,7 @@ _POLICY = (
 
 
 class PageHandlers:
-    """What people and monitoring look at."""
+    """The endpoints for people and monitoring."""
 
     def __init__(self, service: InferenceService) -> None:
         self._service = service

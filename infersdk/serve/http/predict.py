@@ -1,4 +1,4 @@
-"""`POST /predict`: a file in, plain JSON out, for curl and for browsers."""
+"""`POST /predict`: an image in, plain JSON out, for curl and browsers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PredictHandler", "form_file"]
 
-#: Longer forms are read in a worker thread.
+#: Longer forms are parsed in a worker thread.
 _LONG_FORM = 1 << 20
 
 
 class PredictHandler:
-    """Runs one image: the body itself, or the only file of a form.
+    """Runs a model on one image: the body, or the only file of a form.
 
-    The query names the model where the server has several (`?model=detector`), and gives parameters (`&conf=0.4`).
+    The query names the model if the server has several (`?model=detector`), and sets parameters (`&conf=0.4`).
     """
 
     def __init__(self, service: InferenceService) -> None:
@@ -69,7 +69,7 @@ class PredictHandler:
             if any(isinstance(endpoint, ImageEndpoint) for endpoint in entry.versions.values())
         ]
         if len(models) == 1:
-            return next(iter(models))  # `find()` says why it is not ready
+            return next(iter(models))  # `find()` reports why it is not ready
         waiting = [name for name, entry in models.items() if not entry.versions and entry.reason != "unloaded"]
         if len(names) > 1 or waiting:
             raise RequestError(
@@ -109,7 +109,7 @@ def _query(query: bytes) -> list[tuple[str, str]]:
 
 
 def _value(text: str) -> Any:
-    """A number, true or false as that; all else as text."""
+    """Parses numbers, true and false; any other value is text."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -118,10 +118,10 @@ def _value(text: str) -> Any:
 
 
 def form_file(body: bytes, content_type: bytes) -> bytes:
-    """The file in a body: that of a form's only file field, else the body itself.
+    """The only file of a form, or any other body itself.
 
     Raises:
-        RequestError: there is no file, or a form has several, or is damaged.
+        RequestError: there is no file, or a form has several or is damaged.
     """
     if not content_type.lower().startswith(b"multipart/form-data"):
         if not body:
@@ -158,7 +158,7 @@ def _form_files(body: bytes, boundary: bytes) -> list[bytes]:
 
     def part_data(data: bytes, start: int, end: int) -> None:
         if is_file:
-            parts.append(bytes(memoryview(data)[start:end]))  # the only copy: bytes are decoded where they lie
+            parts.append(bytes(memoryview(data)[start:end]))  # the only copy
 
     def part_end() -> None:
         if is_file:

@@ -7,7 +7,7 @@
     class TestMyBackend(InferContract):
         backend = "mine"
 
-What the backend cannot do, it says by the attributes of the class; a test of that then skips and names the reason. The
+Attributes of the class declare unsupported features; their tests are skipped with the reason. The
 models are small ONNX files, made here; the reference for all results is ONNX Runtime in FP32 on the processor, so this
 needs `pytest`, `onnx` and `onnxruntime`. A `conftest.py` with
 `pytest.register_assert_rewrite("infersdk.testing.contract")` makes failures tell more.
@@ -26,4 +26,4 @@ __all__ = ["InferContract", "device_memory_used", "resident_bytes"]
 
 
 class InferContract(DeclarationContract, ResultContract, TensorContract, ErrorContract, LifeContract):
-    """Inherit it, name the backend, and state what it can do: see the attributes of `base.ContractBase`."""
+    """Inherit it, name the backend, and declare its features by the attributes of `base.ContractBase`."""

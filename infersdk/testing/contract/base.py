@@ -1,4 +1,4 @@
-"""What a backend states about itself, and the tools that all tests of the contract use."""
+"""The declared features of a backend, and the fixtures and helpers of all tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import infersdk
 from infersdk import Infer
-from infersdk.registry import backend_class
+from infersdk.loading.registry import backend_class
 from infersdk.testing.models import contract_model
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = ["ContractBase"]
 class ContractBase:
     """The attributes of a contract class, its fixtures, and helpers."""
 
-    # ---- what is under test ----
+    # ---- the tested backend ----
 
     #: The name that the backend is loaded under.
     backend: ClassVar[str] = ""
@@ -34,10 +34,10 @@ class ContractBase:
     #: The precision of the networks; None takes them as they are written, which is FP32. Models that have no layers
     #: with weights are always taken as they are.
     precision: ClassVar[str | None] = None
-    #: What else `infersdk.load()` is given.
+    #: Further arguments of `infersdk.load()`.
     options: ClassVar[Mapping[str, Any]] = {}
 
-    # ---- what it promises ----
+    # ---- declared features ----
 
     #: How far results may be from ONNX Runtime's in FP32: |got - want| <= atol + rtol |want|.
     rtol: ClassVar[float] = 1e-4
@@ -59,7 +59,7 @@ class ContractBase:
     data_dependent: ClassVar[bool] = True
     #: The largest batch that is tried.
     max_batch: ClassVar[int] = 5
-    #: Loads and closes, and what the process may grow over them. Weights left behind would be 1 MiB for each.
+    #: Cycles of loading and closing, and the maximum growth of the process. Leaked weights are 1 MiB each.
     leak_warmup: ClassVar[int] = 10
     leak_cycles: ClassVar[int] = 200
     leak_bytes: ClassVar[int] = 8 << 20
@@ -140,12 +140,12 @@ class ContractBase:
     @property
     def _memory(self) -> str | None:
         """The device of the user's tensors: that of the backend where it is CUDA."""
-        device = self.device or backend_class(self.backend).default_device
+        device = self.device or backend_class(self.backend).declaration.default_device
         return device if device.startswith("cuda") else None
 
 
 def _of_class(kind: type[ContractBase], what: str) -> dict[str, Any]:
-    """What the tests of one class share: a dict that lives as long as the class."""
+    """A dict shared by the tests of one class."""
     name = f"_contract_{what}"
     if name not in vars(kind):
         setattr(kind, name, {})

@@ -21,7 +21,7 @@ from infersdk.errors import (
     ModelNotFoundError,
     ShapeError,
 )
-from infersdk.registry import backend_class
+from infersdk.loading.registry import backend_class
 
 from .base import ContractBase
 
@@ -32,7 +32,7 @@ __all__ = ["ErrorContract"]
 
 
 class ErrorContract(ContractBase):
-    """Each says what was wrong and what to do, and leaves everything usable."""
+    """Each error states cause and remedy, and the model stays usable."""
 
     def test_shape_error(self, net: Infer, reference: Callable[..., Arrays]) -> None:
         x = self.images(1)
@@ -124,7 +124,7 @@ class ErrorContract(ContractBase):
         self.load(whole).close()
 
     def test_device_unavailable(self, model: Callable[[str], Path]) -> None:
-        there = backend_class(self.backend).probe().devices
+        there = backend_class(self.backend).declaration.probe().devices
         for device in ("abacus", "abacus:3", "cpu:7"):
             with pytest.raises(DeviceUnavailableError) as caught:
                 self.load(model("net"), device=device)

@@ -4,8 +4,10 @@
  *     PROGRAM SEED FIRST CASES SECONDS FOLDER
  *
  * runs the cases FIRST, FIRST + 1, ... until CASES are done or SECONDS have passed (0 is no limit). A failure prints
- * the number of its case; `PROGRAM SEED NUMBER 1 0 FOLDER` repeats it. The last line says how many cases ran, how many
- * calls the core accepted, and how many it refused.
+ * the number of its case; `PROGRAM SEED NUMBER 1 0 FOLDER` repeats it. The first line says how many cases ran, how many
+ * calls the core accepted, and how many it refused. Each further line is an operation, how many results it gave, and
+ * the sum of their hashes, which is the same for every platform that one compiler builds for: the order in which
+ * arguments draw numbers is the compiler's.
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -39,6 +41,32 @@ static inline uint64_t scattered(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
+}
+
+/* Adds the result of an operation to the sum of its hashes. */
+typedef struct results {
+    const char *name;
+    unsigned long count;
+    uint64_t sum;
+} results;
+
+static results results_of[8];
+
+static inline void digest(const char *name, const void *data, size_t nbytes) {
+    results *r = results_of;
+    while (r->name && strcmp(r->name, name) != 0)
+        r++;
+    CHECK(r + 1 < results_of + sizeof results_of / sizeof *results_of); /* the last one ends the list */
+    uint64_t hash = scattered(round_number) ^ nbytes, word;
+    for (size_t i = 0; i < nbytes; i += 8) {
+        word = 0;
+        memcpy(&word, (const char *)data + i, nbytes - i < 8 ? nbytes - i : 8);
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 29;
+    }
+    r->name = name;
+    r->count++;
+    r->sum += hash;
 }
 
 /* Memory of exactly `nbytes`, so that the address sanitizer sees the first byte beyond. */
@@ -111,10 +139,10 @@ int main(int argc, char **argv) {
     double seconds = strtod(argv[4], NULL);
     folder = argv[5];
     struct timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    timespec_get(&start, TIME_UTC);
     for (; done < cases; done++) {
         if (seconds > 0 && done % 64 == 0) {
-            clock_gettime(CLOCK_MONOTONIC, &now);
+            timespec_get(&now, TIME_UTC);
             if ((double)(now.tv_sec - start.tv_sec) + (double)(now.tv_nsec - start.tv_nsec) * 1e-9 >= seconds)
                 break;
         }
@@ -126,6 +154,8 @@ int main(int argc, char **argv) {
     ifs_get_memory_stats(&stats);
     CHECK(stats.host_bytes == 0 && stats.memories == 0);
     printf("%lu cases, %lu accepted, %lu refused\n", done, accepted, refused);
+    for (const results *r = results_of; r->name; r++)
+        printf("%s %lu %016llx\n", r->name, r->count, (unsigned long long)r->sum);
     return 0;
 }
 

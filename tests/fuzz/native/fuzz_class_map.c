@@ -155,7 +155,7 @@ static void one_case(void) {
     ifs_status status = counted(ifs_class_map(&p, given_scores, &g, plain, given));
     CHECK(given == pixels || status != IFS_OK);
     if (status == IFS_OK)
-        check_map(p, &g, scores, count, plain, pixels);
+        check_map(p, &g, scores, count, plain, pixels), digest("class map", plain, pixels);
     for (int32_t simd = IFS_SIMD_NEON; simd <= IFS_SIMD_AVX512; simd++)
         if (ifs_set_simd(simd) == IFS_OK) {
             CHECK(ifs_class_map(&p, given_scores, &g, map, given) == status);

@@ -137,9 +137,10 @@ static void decode(void) {
     int32_t count = -7, number = -7;
     CHECK(ifs_set_simd(IFS_SIMD_PLAIN) == IFS_OK);
     ifs_status status = counted(ifs_detection_decoder_run(decoder, output, &g, plain, &count, &stats));
-    if (status == IFS_OK)
+    if (status == IFS_OK) {
         check_detections(&p, &g, plain, count, &stats);
-    else
+        digest("decode", plain, sizeof *plain * (size_t)count);
+    } else
         CHECK(p.head == IFS_DETECT_HEAD_YOLOX && status == IFS_ERR_SHAPE && count == -7);
     for (int32_t simd = IFS_SIMD_NEON; simd <= IFS_SIMD_AVX512; simd++) {
         if (ifs_set_simd(simd) != IFS_OK)
@@ -302,6 +303,7 @@ static void decode_raw(void) {
     CHECK(counted(ifs_detection_decoder_run_raw(decoder, (const void *const *)maps, &g, plain, &count, &stats)) ==
           IFS_OK);
     check_detections(&p, &g, plain, count, &stats);
+    digest("decode raw", plain, sizeof *plain * (size_t)count);
     if (p.head == IFS_DETECT_HEAD_YOLOV5)
         check_orders(&p, raw, maps, &g, plain, count);
     for (int32_t simd = IFS_SIMD_NEON; simd <= IFS_SIMD_AVX512; simd++) {
@@ -336,7 +338,7 @@ static void nms(void) {
     float *boxes = exact(16 * capacity), *scores = exact(4 * capacity),
           threshold = below(16) ? (float)below(65) / 64 : odd_float();
     int32_t *classes = exact(4 * capacity);
-    int64_t *keep = exact(8 * capacity), order[MOST];
+    int64_t *keep = exact(8 * capacity), *other = exact(8 * capacity), number = -7, order[MOST];
     int finite = 1, wild = !below(8), grouped = coin();
     for (size_t i = 0; i < capacity; i++) {
         for (int k = 0; k < 4; k++) {
@@ -350,8 +352,16 @@ static void nms(void) {
         finite = finite && isfinite(scores[i]) && isfinite(boxes[4 * i + 2]) && isfinite(boxes[4 * i + 3]);
         order[i] = (int64_t)i;
     }
-    ifs_status status =
-        counted(ifs_nms(boxes, scores, grouped ? classes : NULL, n, IFS_MATCH_IOU, threshold, keep, &kept, NULL));
+    const int32_t *ids = grouped ? classes : NULL;
+    CHECK(ifs_set_simd(IFS_SIMD_PLAIN) == IFS_OK);
+    ifs_status status = counted(ifs_nms(boxes, scores, ids, n, IFS_MATCH_IOU, threshold, keep, &kept, NULL));
+    for (int32_t simd = IFS_SIMD_NEON; simd <= IFS_SIMD_AVX512; simd++)
+        if (ifs_set_simd(simd) == IFS_OK) {
+            CHECK(ifs_nms(boxes, scores, ids, n, IFS_MATCH_IOU, threshold, other, &number, NULL) == status);
+            CHECK(number == kept && (status != IFS_OK || memcmp(keep, other, 8 * (size_t)kept) == 0));
+        }
+    if (status == IFS_OK)
+        digest("nms", keep, 8 * (size_t)kept);
     int good = n >= 0 && finite && threshold >= 0 && threshold <= 1;
     CHECK((status == IFS_OK) == good);
     if (status == IFS_OK && !wild) { /* huge boxes overflow in ways that the definition does not settle */
@@ -371,7 +381,7 @@ static void nms(void) {
         }
         CHECK(kept == expected && memcmp(keep, alive, 8 * (size_t)kept) == 0);
     }
-    free(boxes), free(scores), free(classes), free(keep);
+    free(boxes), free(scores), free(classes), free(keep), free(other);
 }
 
 static void topk(void) {
@@ -399,6 +409,8 @@ static void topk(void) {
     } else
         CHECK(status != IFS_OK);
     if (status == IFS_OK) {
+        digest("topk", plain, 4 * results);
+        digest("topk", plain_ids, 4 * results);
         for (int32_t i = 0; i < k; i++) {
             CHECK(plain_ids[i] >= 0 && plain_ids[i] < n);
             if (i) {

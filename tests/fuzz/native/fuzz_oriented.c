@@ -51,6 +51,7 @@ static void one_case(void) {
             CHECK(number == kept && (status != IFS_OK || memcmp(keep, other, 8 * (size_t)kept) == 0));
         }
     if (status == IFS_OK) {
+        digest("nms oriented", keep, 8 * (size_t)kept);
         for (size_t i = 1; i < capacity; i++) /* best first, equal ones by index */
             for (size_t k = i; k > 0 && scores[order[k]] > scores[order[k - 1]]; k--) {
                 int64_t swap = order[k];

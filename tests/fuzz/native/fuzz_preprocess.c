@@ -38,11 +38,12 @@ static ifs_status some_geometry(int32_t sw, int32_t sh, int32_t cw, int32_t ch, 
     case 2:
         status = ifs_geometry_stretch(sw, sh, cw, ch, out);
         break;
-    case 3:
+    case 3: {
+        const int32_t rw = side(64), rh = side(64), x = below(8) ? (int32_t)below(40) - 20 : odd_number(9);
         status =
-            ifs_geometry_resize(sw, sh, cw, ch, side(64), side(64), below(8) ? (int32_t)below(40) - 20 : odd_number(9),
-                                below(8) ? (int32_t)below(40) - 20 : odd_number(9), out);
+            ifs_geometry_resize(sw, sh, cw, ch, rw, rh, x, below(8) ? (int32_t)below(40) - 20 : odd_number(9), out);
         break;
+    }
     case 4:
         status = ifs_geometry_resize_crop(sw, sh, side(64), cw, ch, out);
         break;
@@ -173,6 +174,8 @@ static void pixels(const ifs_geometry *geometry) {
         CHECK(status != IFS_OK || memcmp(plain, other, given) == 0);
     }
     CHECK(ifs_set_simd(ifs_simd_best()) == IFS_OK);
+    if (status == IFS_OK)
+        digest("preprocess", plain, given);
     if (status == IFS_OK && !below(4)) { /* twice in a batch */
         ifs_image images[] = {p.image, p.image};
         ifs_geometry geometries[] = {g, g};
@@ -241,6 +244,7 @@ static void resampled(void) {
             CHECK(memcmp(part, other, (size_t)cw * (size_t)ch * channels) == 0);
         }
     if (good) {
+        digest("resample", part, (size_t)cw * (size_t)ch * channels);
         CHECK(ifs_resample(&image, rw, rh, filter, 0, 0, rw, rh, whole) == IFS_OK);
         for (int32_t row = 0; row < ch; row++)
             CHECK(memcmp(part + (size_t)row * (size_t)cw * channels,

@@ -16,7 +16,7 @@ from infersdk.image import Geometry
 from infersdk.ops.detection import DetectionDecoder
 
 models = pytest.importorskip("onnx_models")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 CLASSES, SIZE = 5, 256
 ROWS = sum((SIZE // stride) ** 2 for stride in (8, 16, 32))
@@ -52,11 +52,8 @@ def model(path: Path, kind: str, dtype: str = "float32") -> Graph:
 
 
 def run(graph: Graph, given: Any) -> dict[str, Any]:
-    graph.check()
-    session = ort.InferenceSession(graph.bytes(), providers=["CPUExecutionProvider"])
     feeds = {"given": given, "images": np.zeros((1, 3, SIZE, SIZE), np.float32)}
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, feeds), strict=True))
+    return dict(zip([output.name for output in graph.outputs], models.run(graph, feeds), strict=True))
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
@@ -92,15 +89,6 @@ def test_at_most_so_many_of_a_class(tmp_path: Path) -> None:
     assert np.bincount(pairs).tolist() == [3] * (2 * CLASSES)
 
 
-def test_nothing_found_is_no_error(tmp_path: Path) -> None:
-    graph = model(tmp_path / "m.onnx", "yolov8")
-    graph.apply(AddNms("yolov8"))
-    found = run(graph, np.zeros((1, 4 + CLASSES, ROWS), np.float32))
-    assert {name: array.shape for name, array in found.items()} == {
-        "boxes": (0, 4), "scores": (0,), "classes": (0,), "batch_indices": (0,)
-    }  # fmt: skip
-
-
 def test_a_head_in_float16(tmp_path: Path) -> None:
     graph = model(tmp_path / "m.onnx", "yolov5", "float16")
     graph.apply(AddNms("yolov5"))
@@ -113,21 +101,21 @@ def test_wrong_use(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     with pytest.raises(ConfigError, match="unknown head 'ssd'; use one of yolov5, yolov8, yolox"):
         model(path, "yolov5").apply(AddNms("ssd"))
-    with pytest.raises(ConfigError, match="iou is from 0 to 1, not 45"):
+    with pytest.raises(ConfigError, match="iou must be from 0 to 1, not 45"):
         model(path, "yolov5").apply(AddNms("yolov5", iou=45))
-    with pytest.raises(ConfigError, match="limit is a whole number from 1"):
+    with pytest.raises(ConfigError, match="limit must be a whole number from 1"):
         model(path, "yolov5").apply(AddNms("yolov5", limit=0))
-    with pytest.raises(UnsupportedModelError, match="the head of a yolov8 has another shape than output"):
+    with pytest.raises(UnsupportedModelError, match="does not have the shape of a yolov8 head"):
         model(path, "yolov5").apply(AddNms("yolov8"))
-    with pytest.raises(UnsupportedModelError, match="the head of a yolov5 has another shape than output"):
+    with pytest.raises(UnsupportedModelError, match="does not have the shape of a yolov5 head"):
         model(path, "yolov8").apply(AddNms("yolov5"))
     graph = model(path, "yolov8")
     graph.metadata["task"] = "pose"
-    with pytest.raises(UnsupportedModelError, match="the task of the model is 'pose'"):
+    with pytest.raises(UnsupportedModelError, match="gives the task 'pose'"):
         graph.apply(AddNms("yolov8"))
     graph = model(path, "yolov5")
     graph.add_output("head")
-    with pytest.raises(UnsupportedModelError, match="a head is one output with three axes"):
+    with pytest.raises(UnsupportedModelError, match="the model must have one output with three axes"):
         graph.apply(AddNms("yolov5"))
     graph = model(path, "yolox")
     graph.inputs[0].shape = type(graph.inputs[0].shape)([1, 3, 512, 512])

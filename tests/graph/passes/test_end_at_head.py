@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from raw_head_models import ANCHORS, FORMS, STRIDES, split_form, yolov5_model, yolov8_model
-from raw_head_reference import decoded_yolov5, decoded_yolov8, ended, run
+from raw_head_reference import check_stays, decoded_yolov5, decoded_yolov8, ended, run
 
-from infersdk._lib import lib
+from infersdk.core._lib import lib
 from infersdk.errors import ModelFormatError
 from infersdk.graph import files
-from infersdk.graph.files import load_proto, model_bytes, parse_model, read_model
+from infersdk.graph.files import load_proto, parse_model
 from infersdk.graph.graph_end import UnprovenError
 from infersdk.graph.info import onnx_info
-from infersdk.graph.passes import EndAtHead, FreeSize, prepared_model
-from infersdk.graph.raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS, RawHead
+from infersdk.graph.passes import EndAtHead, prepared_model
+from infersdk.graph.raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS
 from infersdk.models.raw_head import head_cut_off, without_decoding
 
 onnx = pytest.importorskip("onnx")
@@ -73,15 +73,6 @@ def test_maps_of_equal_sizes(tmp_path: Path, bins: int, classes: int, separate: 
     np.testing.assert_allclose(decoded_yolov8(head, run(content, images)), whole, rtol=1e-5, atol=1e-4)
 
 
-def test_distances_are_halved_at_a_computed_index(tmp_path: Path) -> None:
-    path = yolov8_model(tmp_path / "m.onnx", computed_slices=True)
-    content, head = ended(path)
-    images = np.random.default_rng(1).random((2, 3, 64, 96), F)
-    np.testing.assert_allclose(
-        decoded_yolov8(head, run(content, images)), run(str(path), images)["output0"], rtol=1e-5, atol=1e-4
-    )
-
-
 def _bent_centre(cells: np.ndarray) -> np.ndarray:
     bent = np.array(cells)
     bent[0, 1, 7] += 1
@@ -116,37 +107,8 @@ def _other_strides(strides: np.ndarray) -> np.ndarray:
 )
 def test_other_distances_stay(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     path = yolov8_model(tmp_path / "m.onnx", **changes)
-    with pytest.raises(UnprovenError, match=reason):
-        EndAtHead().find(load_proto(path))
+    check_stays(path, reason)
     assert prepared_model(path, [EndAtHead()]) is None
-
-
-def test_half_precision(tmp_path: Path) -> None:
-    path = yolov5_model(tmp_path / "m.onnx", dtype=np.float16)
-    content, head = ended(path)
-    images = np.random.default_rng(1).random((1, 3, 64, 96)).astype(np.float16)
-    maps = run(content, images)
-    assert {one.dtype.name for one in maps.values()} == {"float16"}
-    np.testing.assert_allclose(decoded_yolov5(head, maps), run(str(path), images)["output0"], rtol=4e-3, atol=0.05)
-
-
-def test_the_declared_outputs_are_those_of_a_run(tmp_path: Path) -> None:
-    content, _ = ended(yolov5_model(tmp_path / "m.onnx"))
-    outputs = parse_model(content).graph.outputs
-    assert [str(output.shape) for output in outputs] == ["[batch,24,8,12]", "[batch,24,4,6]", "[batch,24,2,3]"]
-    onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
-
-
-def test_sizes_are_freed_behind_it(tmp_path: Path) -> None:
-    path = yolov5_model(tmp_path / "m.onnx", size=(128, 128))
-    content = prepared_model(path, [EndAtHead(), FreeSize(32)])
-    head = RawHead.read(parse_model(content or b"").metadata_props)
-    assert head is not None
-    images = np.random.default_rng(2).random((1, 3, 64, 96), F)
-    small = yolov5_model(tmp_path / "small.onnx", size=(96, 64))
-    np.testing.assert_allclose(
-        decoded_yolov5(head, run(content, images)), run(str(small), images)["output0"], rtol=1e-5, atol=1e-4
-    )
 
 
 def test_real_models(assets: Path) -> None:
@@ -178,30 +140,11 @@ def _by_position(anchors: np.ndarray) -> np.ndarray:
     return varied
 
 
-def _without_sigmoid(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
-    return split_form(g, str(g("Relu", s)), grid, stride, anchors)
-
-
 def _extra_values(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
     """Scores that are scaled behind their sigmoid."""
     joined = split_form(g, s, grid, stride, anchors)
     xy, wh, rest = g("Split", joined, np.array([2, 2, grid["values"] - 4]), outputs=3, axis=4)
     return str(g("Concat", xy, wh, g("Mul", rest, F(0.5)), axis=4))
-
-
-def _turned(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
-    """Sizes in front of centres."""
-    xy, wh, rest = g("Split", s, np.array([2, 2, grid["values"] - 4]), outputs=3, axis=4)
-    xy = g("Mul", g("Add", g("Mul", xy, F(2)), grid["cells"] - F(0.5)), F(stride))
-    wh = g("Mul", g("Pow", g("Mul", wh, F(2)), F(2)), anchors)
-    return str(g("Concat", wh, xy, rest, axis=4))
-
-
-def _exponential(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
-    """Sizes as YOLOv3 has them."""
-    xy, wh, rest = g("Split", s, np.array([2, 2, grid["values"] - 4]), outputs=3, axis=4)
-    xy = g("Mul", g("Add", g("Mul", xy, F(2)), grid["cells"] - F(0.5)), F(stride))
-    return str(g("Concat", xy, g("Mul", g("Exp", wh), anchors), rest, axis=4))
 
 
 def _cube(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
@@ -220,23 +163,14 @@ def _cube(g: Any, s: str, grid: Any, stride: float, anchors: Any) -> str:
         ({"grid_of": lambda cells: cells + F(1e-3)}, "centres of its boxes are not"),
         ({"anchors_of": _by_position}, "sizes of its boxes are not"),
         ({"anchors_of": lambda anchors: -anchors}, "sizes of its boxes are not"),
-        ({"sigmoid": "Tanh"}, r"\(Tanh\) is no part of a known decoding"),
-        ({"form": _without_sigmoid}, r"\(Relu\) is no part"),
+        ({"sigmoid": "Tanh"}, r"\(Tanh\) is not part of a known decoding"),
         ({"form": _extra_values}, "scores are not sigmoids"),
-        ({"form": _turned}, "centres of its boxes are not"),
-        ({"form": _exponential}, r"\(Exp\) is no part"),
         ({"form": _cube}, "its exponent is 3"),
         ({"further_output": True}, "it has 2 outputs"),
     ],
 )
 def test_other_decodings_stay(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
-    path = yolov5_model(tmp_path / "m.onnx", **changes)
-    with pytest.raises(UnprovenError, match=reason):
-        EndAtHead().find(load_proto(path))
-    model = read_model(path)
-    before = model_bytes(model)
-    assert not EndAtHead().apply(model)
-    assert model_bytes(model) == before
+    check_stays(yolov5_model(tmp_path / "m.onnx", **changes), reason)
 
 
 def test_strides_are_those_of_the_image(tmp_path: Path) -> None:
@@ -258,7 +192,9 @@ def test_strides_are_those_of_the_image(tmp_path: Path) -> None:
 def test_larger_heads_than_the_decoder_takes_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (MOST_LEVELS, MOST_ANCHORS, MOST_BINS) == (lib.IFS_MAX_LEVELS, lib.IFS_MAX_CELL_ANCHORS, lib.IFS_MAX_BINS)
     EndAtHead().find(load_proto(yolov8_model(tmp_path / "m.onnx", bins=MOST_BINS)))
-    with pytest.raises(UnprovenError, match="its head has 65 bins a distance, and the native decoder takes at most 64"):
+    with pytest.raises(
+        UnprovenError, match="its head has 65 bins a distance, and the maximum of the native decoder is 64"
+    ):
         EndAtHead().find(load_proto(yolov8_model(tmp_path / "m.onnx", bins=MOST_BINS + 1)))
     for count in (MOST_ANCHORS, MOST_ANCHORS + 1):
         monkeypatch.setattr("raw_head_models.ANCHORS", (tuple((5 + i, 7 + i) for i in range(count)),) * 3)
@@ -266,11 +202,11 @@ def test_larger_heads_than_the_decoder_takes_stay(tmp_path: Path, monkeypatch: p
         if count == MOST_ANCHORS:
             EndAtHead().find(model)
         else:
-            with pytest.raises(UnprovenError, match="has 9 anchors a cell, and the native decoder takes at most 8"):
+            with pytest.raises(UnprovenError, match="has 9 anchors a cell, and the maximum of the native decoder is 8"):
                 EndAtHead().find(model)
     monkeypatch.setattr("raw_head_models.STRIDES", (8,) * (MOST_LEVELS + 1))
     monkeypatch.setattr("raw_head_models.ANCHORS", (((5, 7),),) * (MOST_LEVELS + 1))
-    with pytest.raises(UnprovenError, match="has 9 levels, and the native decoder takes at most 8"):
+    with pytest.raises(UnprovenError, match="has 9 levels, and the maximum of the native decoder is 8"):
         EndAtHead().find(load_proto(yolov5_model(tmp_path / "m.onnx", size=(32, 32))))
 
 
@@ -322,7 +258,7 @@ def test_weights_in_another_file(tmp_path: Path, make: Any) -> None:
 def test_an_open_size_stays(tmp_path: Path) -> None:
     model = onnx.load(yolov5_model(tmp_path / "m.onnx"))
     model.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "width"
-    with pytest.raises(UnprovenError, match="leaves the size of its images open"):
+    with pytest.raises(UnprovenError, match="the size of its images is free"):
         EndAtHead().find(model)
 
 
@@ -331,4 +267,4 @@ def test_names_that_are_taken(tmp_path: Path) -> None:
     model.graph.node[0].name = "head_0"
     onnx.save(model, tmp_path / "taken.onnx")
     _, head = ended(tmp_path / "taken.onnx")
-    assert head.names == ("head_0_", "head_1", "head_2")
+    assert head.names == ("head_0_2", "head_1", "head_2")

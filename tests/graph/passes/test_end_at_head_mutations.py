@@ -38,7 +38,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
         {}, {"separate": True}, {"last_axis": True, "slices": True, "bins": 4}, {"computed_slices": True},
     )  # fmt: skip
     quantised: tuple[dict[str, Any], ...] = (
-        {}, {"classes": 20, "form": "folded"}, {"split": 1 << 40}, {"split": 4000, "exclude": 1}
+        {}, {"classes": 20, "form": "folded"}, {"exclude": 1}
     )  # fmt: skip
     files = [yolov5_model(folder / f"5{i}.onnx", size=SIZE, **changes) for i, changes in enumerate(anchored)]
     files += [yolov8_model(folder / f"8{i}.onnx", size=SIZE, **changes) for i, changes in enumerate(distances)]
@@ -171,7 +171,6 @@ def test_what_is_cut_computes_the_same(bases: list[bytes], mutation: Callable[[A
             except Exception:  # it is no valid network any more, and its cut form need not be one
                 continue
             head = RawHead.read(parse_model(cut).metadata_props)
-            assert head is not None
             decode = decoded_yolov5 if head.layout == "yolov5" else decoded_yolov8
             np.testing.assert_allclose(decode(head, run(cut, images)), wanted, rtol=1e-4, atol=2e-3, equal_nan=True)
             cut_off += 1

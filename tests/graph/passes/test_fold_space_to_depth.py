@@ -15,9 +15,9 @@ from infersdk.graph.shapes import infer_shapes
 
 onnx = pytest.importorskip("onnx")
 models = pytest.importorskip("onnx_models")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
-node, value = models.node, models.value
+node, value, run = models.node, models.value, models.run
 
 END = np.iinfo(np.int64).max
 #: As YOLOv5 and YOLOX take the positions of each 2x2: rows and columns of the four sets.
@@ -54,13 +54,6 @@ def folded(path: Path) -> tuple[Any, bytes, bool]:
     content = model_bytes(model)
     onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
     return Counter(each.op_type for each in model.graph), content, changed
-
-
-def run(model: Path | bytes, x: Any) -> list[Any]:
-    session = ort.InferenceSession(
-        model if isinstance(model, bytes) else str(model), providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, {"x": x}))
 
 
 @pytest.mark.parametrize(

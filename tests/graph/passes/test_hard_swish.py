@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_models
 import pytest
 from onnx_models import node, save, value
 
@@ -14,7 +15,7 @@ from infersdk.graph.files import model_bytes, parse_model
 from infersdk.graph.passes import HardSwish, prepared_model
 
 onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(5)
 
 #: y = hard swish of x, as PaddlePaddle and as PyTorch write it.
@@ -40,9 +41,7 @@ def nodes_of(lines: list[str], **renamed: str) -> list[Any]:
 
 
 def run(model: Any, x: np.ndarray) -> np.ndarray:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    return np.asarray(onnx_models.run(model, x, optimized=False)[0])
 
 
 def operators(content: bytes) -> Counter[str]:
@@ -124,7 +123,7 @@ def test_other_graphs_stay(lines: list[str], tmp_path: Path) -> None:
 
 
 def _source(path: Path) -> Any:
-    from infersdk.model_source import ModelSource
+    from infersdk.core.model_source import ModelSource
 
     return ModelSource.of(path)
 

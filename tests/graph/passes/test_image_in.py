@@ -16,7 +16,7 @@ from infersdk.image import Geometry, PixelTransform
 from infersdk.ops import preprocess
 
 models = pytest.importorskip("onnx_models")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 30, 44, 3), np.uint8)
 
@@ -42,10 +42,8 @@ def identity(path: Path, shape: tuple[Any, ...], **options: Any) -> Graph:
 
 
 def run(graph: Graph, images: Any) -> Any:
-    graph.check()
-    session = ort.InferenceSession(graph.bytes(), providers=["CPUExecutionProvider"])
-    assert session.get_inputs()[0].type == "tensor(uint8)"
-    return session.run(None, {session.get_inputs()[0].name: images})[0]
+    assert images.dtype == np.uint8
+    return models.run(graph, images)[0]
 
 
 def test_normalised_as_the_core_does(tmp_path: Path) -> None:
@@ -112,15 +110,15 @@ def test_wrong_use(tmp_path: Path) -> None:
     def model(shape: tuple[Any, ...], dtype: str = "float32") -> Graph:
         return identity(tmp_path / "m.onnx", shape, dtype=dtype)
 
-    with pytest.raises(UnsupportedModelError, match="is UINT8, not floating point"):
+    with pytest.raises(UnsupportedModelError, match="is UINT8; the pass needs"):
         model((1, 3, 4, 4), "uint8").apply(ImageIn())
-    with pytest.raises(ConfigError, match="mean is of 2 numbers, and the images have 3 channels"):
+    with pytest.raises(ConfigError, match="mean has 2 numbers, and the images have 3 channels"):
         model((1, 3, 4, 4)).apply(ImageIn(mean=(1.0, 2.0)))
-    with pytest.raises(ConfigError, match="divide and std are numbers other than 0"):
+    with pytest.raises(ConfigError, match="divide and std must not be 0"):
         model((1, 3, 4, 4)).apply(ImageIn(divide=0))
     with pytest.raises(ConfigError, match="unknown resize 'crop'; use none, stretch or letterbox"):
         model((1, 3, 4, 4)).apply(ImageIn(resize="crop"))  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedModelError, match="takes images of any size"):
+    with pytest.raises(UnsupportedModelError, match="has no fixed image size"):
         model((1, 3, "h", "w")).apply(ImageIn(resize="stretch"))
-    with pytest.raises(ConfigError, match="one input with four axes"):
+    with pytest.raises(ConfigError, match="exactly one image input with four axes"):
         model((1, 3)).apply(ImageIn())

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import node, save, value
+from onnx_models import node, numbered, run, save, value
 
 import infersdk
 from infersdk.errors import UnsupportedModelError
 from infersdk.graph.passes import QuantizedOperators, prepared_model
 
 onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 
 def network(path: Path) -> Path:
@@ -31,21 +31,13 @@ def network(path: Path) -> Path:
     }
     conv = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
     nodes = [
-        node("Conv", "x w1 b1", "c1", **conv),
-        node("Sigmoid", "c1", "s1"),
-        node("Mul", "c1 s1", "a1"),
-        node("Conv", "a1 w2", "c2", group=8, **conv),
-        node("LeakyRelu", "c2", "r2", alpha=0.1),
-        node("Add", "a1 r2", "sum"),
-        node("Concat", "sum r2", "both", axis=1),
-        node("GlobalAveragePool", "both", "mean"),
-        node("Flatten", "mean", "flat"),
-        node("Gemm", "flat w3 b3", "g"),
+        node("Conv", "x w1 b1", "c1", **conv), node("Sigmoid", "c1", "s1"), node("Mul", "c1 s1", "a1"),
+        node("Conv", "a1 w2", "c2", group=8, **conv), node("LeakyRelu", "c2", "r2", alpha=0.1),
+        node("Add", "a1 r2", "sum"), node("Concat", "sum r2", "both", axis=1),
+        node("GlobalAveragePool", "both", "mean"), node("Flatten", "mean", "flat"), node("Gemm", "flat w3 b3", "g"),
         node("MatMul", "g w4", "y"),
-    ]
-    for index, each in enumerate(nodes):
-        each.name = f"{each.op_type}_{index}"
-    return save(path, nodes, [value("x", ["n", 3, 12, 12])], [value("y", ["n", 5])], weights, opset=13)
+    ]  # fmt: skip
+    return save(path, numbered(nodes), [value("x", ["n", 3, 12, 12])], [value("y", ["n", 5])], weights, opset=13)
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +48,7 @@ def data() -> list[np.ndarray[Any, Any]]:
 
 def plain(model: Path | bytes, data: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """One node after another."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    source = model if isinstance(model, bytes) else str(model)
-    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    return np.concatenate([session.run(["y"], {"x": x})[0] for x in data])
+    return np.concatenate([run(model, x, optimized=False)[0] for x in data])
 
 
 def quantised(path: Path, data: list[np.ndarray[Any, Any]], **settings: Any) -> Path:

@@ -16,28 +16,9 @@ from infersdk.graph.passes import FreeBatch, FreeSize, ResizeInput
 
 onnx = pytest.importorskip("onnx")
 models = pytest.importorskip("onnx_models")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
-node, value = models.node, models.value
-
-
-def run(graph: Graph | Path, x: Any) -> list[Any]:
-    return run_session(session_of(graph), x)
-
-
-def session_of(graph: Graph | Path) -> Any:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    if isinstance(graph, Graph):
-        graph.check()
-    return ort.InferenceSession(
-        graph.bytes() if isinstance(graph, Graph) else str(graph), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def run_session(session: Any, x: Any) -> list[Any]:
-    results: list[Any] = session.run(None, {session.get_inputs()[0].name: x})
-    return results
+node, value, run = models.node, models.value, models.run
 
 
 def changed(path: Path, one: Any) -> Graph:
@@ -50,17 +31,16 @@ def changed(path: Path, one: Any) -> Graph:
 
 
 @pytest.mark.assets
-@pytest.mark.parametrize("name", ["yolov5n", "yolov8n", "yolov8n-pose", "yolov8n-seg", "yolox_nano", "yolov10n"])
+@pytest.mark.parametrize("name", ["yolov5n", "yolov8n-pose", "yolov8n-seg", "yolox_nano", "yolov10n"])
 def test_freed_models_are_what_exports_of_each_size_are(assets: Path, name: str) -> None:
     path = assets / "models" / f"{name}.onnx"
     free = changed(path, FreeSize())
     assert not free.apply(FreeSize())  # it is free
-    free_session = session_of(free)
     whole = 320 if name == "yolov8n-seg" else 416 if name == "yolox_nano" else 640
-    for width, height in ((whole, 192), (160, whole), (whole, whole), (224, 128)):
+    for width, height in ((whole, 192), (224, 128)):
         x = np.random.default_rng(width + height).random((1, 3, height, width), dtype=np.float32)
-        made = path if width == height == whole else changed(path, ResizeInput(width, height))
-        for got, want in zip(run_session(free_session, x), run(made, x), strict=True):
+        made = changed(path, ResizeInput(width, height))
+        for got, want in zip(run(free, x), run(made, x), strict=True):
             np.testing.assert_array_equal(got, want)
 
 
@@ -83,7 +63,7 @@ def test_what_cannot_be_freed_is_named(tmp_path: Path) -> None:
     path = models.save(tmp_path / "b.onnx", [node("Add", "x noise", "y")], [x], outputs, {"noise": grid})
     with pytest.raises(UnsupportedModelError, match="is not a grid of positions"):
         changed(path, FreeSize(2))
-    with pytest.raises(UnsupportedModelError, match="images of 8 x 8 are too small"):
+    with pytest.raises(UnsupportedModelError, match="images of 8 x 8 have no smaller multiple"):
         changed(path, FreeSize(32))
 
 
@@ -211,7 +191,7 @@ def test_states_of_zero_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "weights", "why"),
     [
-        ([("Gather", "x zero", "y")], {"zero": np.asarray([0])}, r"takes one of them by its position"),
+        ([("Gather", "x zero", "y")], {"zero": np.asarray([0])}, r"selects one by its position"),
         ([("Softmax", "x", "y", {"axis": 0})], {}, "computes over all images of a batch"),
         ([("Squeeze", "x zero", "y")], {"zero": np.asarray([0])}, "does not fit"),
         ([("Concat", "x two", "y", {"axis": 1})], {"two": np.ones((2, 4), np.float32)}, "constant is for a batch of 2"),
@@ -238,19 +218,6 @@ def test_inputs_without_a_common_batch(tmp_path: Path) -> None:
         open_graph(path).apply(FreeBatch())
 
 
-def test_a_fully_connected_layer_keeps_its_size(tmp_path: Path) -> None:
-    nodes = [node("Flatten", "x", "f"), node("Gemm", "f w", "y", name="fc")]
-    path = models.save(
-        tmp_path / "m.onnx",
-        nodes,
-        [value("x", [1, 3, 4, 4])],
-        [value("y", [1, 2])],
-        {"w": np.ones((48, 2), np.float32)},
-    )
-    with pytest.raises(UnsupportedModelError, match=r"node 'fc' \(Gemm\) does not fit"):
-        open_graph(path).apply(ResizeInput(8, 8))
-
-
 def test_positions_that_were_learnt_keep_their_size(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     nodes = [node("Reshape", "x flat", "r"), node("Add", "r positions", "y", name="embed")]
@@ -259,7 +226,7 @@ def test_positions_that_were_learnt_keep_their_size(tmp_path: Path) -> None:
         {"flat": np.asarray([1, 3, 16]), "positions": rng.random((1, 3, 16), dtype=np.float32)},
     )  # fmt: skip
     with pytest.raises(
-        UnsupportedModelError, match=r"node 'embed'.*\[1, 3, 16\] belongs to the size, and is not a grid"
+        UnsupportedModelError, match=r"node 'embed'.*\[1, 3, 16\] depends on the size and is not a grid"
     ):
         open_graph(path).apply(ResizeInput(8, 8))
 
@@ -294,9 +261,11 @@ def test_sizes_that_resize_is_given(tmp_path: Path) -> None:
 
 def test_wrong_use(tmp_path: Path) -> None:
     path = models.double(tmp_path / "m.onnx")
-    with pytest.raises(ConfigError, match="one input with four axes is needed, an image; the inputs are x"):
+    with pytest.raises(
+        ConfigError, match="the model must have exactly one image input with four axes; its inputs are x"
+    ):
         open_graph(path).apply(ResizeInput(8, 8))
-    with pytest.raises(ConfigError, match="a size is of whole numbers from 1, not 0x8"):
+    with pytest.raises(ConfigError, match="width and height must be at least 1, not 0x8"):
         open_graph(path).apply(ResizeInput(0, 8))
 
 
@@ -323,16 +292,6 @@ def test_grids_are_recognised_and_nothing_else() -> None:
 
 
 @pytest.mark.assets
-def test_yolox_for_any_batch(assets: Path) -> None:
-    path = assets / "models" / "yolox_nano.onnx"
-    graph = changed(path, FreeBatch())
-    x = np.random.default_rng(0).random((2, 3, 416, 416), dtype=np.float32)
-    want = [run(path, image[None])[0] for image in x]
-    np.testing.assert_array_equal(run(graph, x[:1])[0], want[0])
-    np.testing.assert_array_equal(run(graph, x)[0], np.concatenate(want))
-
-
-@pytest.mark.assets
 def test_yolov10_mixes_the_images_of_a_batch(assets: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=r"node '/model.23/Gather_3' \(Gather\)"):
         open_graph(assets / "models" / "yolov10n.onnx").apply(FreeBatch())
@@ -342,8 +301,8 @@ def test_yolov10_mixes_the_images_of_a_batch(assets: Path) -> None:
 @pytest.mark.assets
 @pytest.mark.parametrize(
     ("name", "size", "old"),
-    [("yolov5n", (640, 384), (640, 640)), ("yolov8n", (640, 384), (640, 640)), ("yolox_nano", (640, 384), (416, 416)),
-     ("yolov8n-pose", (352, 640), (640, 640)), ("yolov10n", (640, 384), (640, 640)),
+    [("yolov5n", (640, 384), (640, 640)), ("yolox_nano", (640, 384), (416, 416)),
+     ("yolov8n-pose", (352, 640), (640, 640)),
      ("yolov8n-seg", (640, 640), (320, 320)), ("twinlitenet", (320, 192), (640, 360)),
      ("selfie_segmentation", (320, 256), (256, 256))],
 )  # fmt: skip

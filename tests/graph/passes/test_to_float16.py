@@ -17,7 +17,8 @@ from infersdk.graph.precision import precision_of
 onnx = pytest.importorskip("onnx")
 ir = pytest.importorskip("onnx_ir")
 models = pytest.importorskip("onnx_models")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
+run = models.run
 
 FLOAT, HALF = 1, 10
 
@@ -31,14 +32,6 @@ def path(tmp_path: Path) -> Path:
         tmp_path / "net.onnx", nodes, [models.value("x", ("n", 64))], [models.value("y", ("n", 4))],
         {name: array.astype(np.float32) for name, array in weights.items()},
     )  # fmt: skip
-
-
-def run(model: bytes | str, feeds: dict[str, Any], *, optimized: bool = True) -> Any:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    if not optimized:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
 def convert(path: Path, **settings: Any) -> Any:
@@ -74,12 +67,6 @@ def test_it_computes_the_same(path: Path) -> None:
     assert 0 < np.abs(got - want).max() < 1e-2 * np.abs(want).max()
 
 
-def test_inputs_and_outputs_in_float16(path: Path) -> None:
-    proto = convert(path, keep_io=False)
-    assert casts(proto) == 0
-    assert run(proto.SerializeToString(), {"x": np.ones((1, 64), np.float16)})[0].dtype == np.float16
-
-
 def test_when_nothing_can_change_it_says_so(path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="most layers of the model stay in fp32"):
         ToFloat16(keep_ops=("MatMul",)).apply(read_model(path))
@@ -90,20 +77,15 @@ def test_a_model_that_is_not_fp32(path: Path, tmp_path: Path) -> None:
     before = ir.to_proto(half).SerializeToString()
     assert not ToFloat16().apply(half)
     assert ir.to_proto(half).SerializeToString() == before
-    with pytest.raises(ConfigError, match="fp16_keep names nodes of an fp32 model, and this model is fp16"):
+    with pytest.raises(ConfigError, match="fp16_keep applies to fp32 models, and this model is fp16"):
         ToFloat16(keep_nodes=("MatMul_0",)).apply(half)
     weights = {"w": np.eye(4, dtype=np.int8), "s": np.float32(0.1), "z": np.int8(0)}
     nodes = [models.node("DequantizeLinear", "w s z", "dw"), models.node("MatMul", "x dw", "y")]
     quantized = models.save(
         tmp_path / "q.onnx", nodes, [models.value("x", ("n", 4))], [models.value("y", ("n", 4))], weights
     )
-    with pytest.raises(UnsupportedModelError, match="convert the fp32 model that it was quantised from"):
+    with pytest.raises(UnsupportedModelError, match="convert the original fp32 model"):
         ToFloat16().apply(read_model(quantized))
-
-
-def test_a_kept_node_is_called_by_its_name(path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has no node 'Relu_2' to keep in fp32; did you mean 'Relu_1'\?"):
-        ToFloat16(keep_nodes=("Relu_2",)).apply(read_model(path))
 
 
 def test_a_weight_that_both_sides_take_is_there_in_both_types(tmp_path: Path) -> None:
@@ -230,17 +212,7 @@ def test_rounding_of_weights() -> None:
 
 @pytest.mark.slow
 @pytest.mark.assets
-def test_a_real_detector(assets: Path) -> None:
-    x = np.random.default_rng(0).random((1, 3, 640, 640), dtype=np.float32)
-    file = assets / "models" / "yolov5n.onnx"
-    (want,), (got,) = run(str(file), {"images": x}), run(convert(file).SerializeToString(), {"images": x})
-    assert np.abs(got[..., 4:] - want[..., 4:]).max() < 0.02  # scores
-    assert np.abs(got[..., :4] - want[..., :4]).max() < 4  # pixels
-
-
-@pytest.mark.slow
-@pytest.mark.assets
-@pytest.mark.parametrize("name", ["osnet_x0_25_msmt17", "squeezenet1.1", "yolox_nano", "yolov8n-seg", "yolov10n"])
+@pytest.mark.parametrize("name", ["osnet_x0_25_msmt17", "yolov8n-seg", "yolov10n"])
 def test_real_models_are_valid_and_small(assets: Path, name: str) -> None:
     file = assets / "models" / f"{name}.onnx"
     proto = convert(file)

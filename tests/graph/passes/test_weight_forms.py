@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from infersdk.graph import Graph
 from infersdk.graph import open as open_graph
 from infersdk.graph.passes import CleanUp, NarrowIndices, SetOpset, ShrinkConstants, WeightsOffInputs
 
 onnx = pytest.importorskip("onnx")
 models = pytest.importorskip("onnx_models")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
-node, value = models.node, models.value
-
-
-def run(graph: Graph | Path, x: Any) -> list[Any]:
-    if isinstance(graph, Graph):
-        graph.check()
-    content = graph.bytes() if isinstance(graph, Graph) else str(graph)
-    session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return session.run(None, {session.get_inputs()[0].name: x})  # type: ignore[no-any-return]
+node, value, run = models.node, models.value, models.run
 
 
 def test_indices_of_32_bits(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from infersdk import device_count, models
-from infersdk.device import Device
+from infersdk.core.device import Device
+from infersdk.core.tensor import Tensor
 from infersdk.errors import ClosedError, ImageError, InputError
 from infersdk.image import DeviceImage, HostImage, SharedImage, read_image
 from infersdk.image.uploads import UploadPools
 from infersdk.models import Detections, Tiled, TwoStage
 from infersdk.models.composed import cutter
 from infersdk.models.composed.base import whole_image
-from infersdk.tensor import Tensor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
 SIZE = (320, 240)
@@ -29,9 +29,9 @@ def on_device(image: HostImage) -> DeviceImage:
 
 def pixels(part: Any) -> np.ndarray:
     """Of a part on the device: by a map that leaves the pixels as they are."""
+    from infersdk.core.stream import default_stream
     from infersdk.image import Geometry, PixelTransform
     from infersdk.ops.device import preprocess_batch
-    from infersdk.stream import default_stream
 
     stream = default_stream("cuda:0")
     width, height = part.size
@@ -97,26 +97,6 @@ def test_parts_outlive_their_image(kind: Any, image: HostImage) -> None:
 
 
 @pytest.mark.assets
-def test_map_on_the_device(assets: Path) -> None:
-    """Many images through both models: what single calls give, whatever shares a batch."""
-    pytest.importorskip("tensorrt_rtx_bindings")
-    files = sorted((assets / "coco" / "val").glob("*.jpg"))[:12]
-    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "max_batch": 4}
-    detector = models.YOLOv8(assets / "models" / "yolov8n.onnx", classes=["person"], **settings)
-    second = models.Embedder(assets / "models" / "osnet_x0_25_msmt17.onnx", **settings)
-    with TwoStage(detector, second, column="vector") as two:
-        expected = [two(file) for file in files]
-        assert sum(map(len, expected)) > 10
-        read = [read_image(file) for file in files]
-        for results in (two.map([*files, *read] * 4), two.stream([*read, *files])):
-            for index, result in enumerate(results):
-                wanted = expected[index % len(files)]
-                np.testing.assert_allclose(result.xyxy, wanted.xyxy, atol=0.5)
-                for one, other in zip(result.columns["vector"], wanted.columns["vector"], strict=True):
-                    np.testing.assert_allclose(one.vector, other.vector, atol=2e-2)
-
-
-@pytest.mark.assets
 def test_two_stages_and_tiles_on_the_device(assets: Path) -> None:
     """Faces and vectors of them: on the device what the host gives."""
     pytest.importorskip("tensorrt_rtx_bindings")
@@ -159,7 +139,7 @@ def test_map_drives_both_models(assets: Path) -> None:
 
         read: list[Any] = [on_device(read_image(files[0])), *map(read_image, files[1:])]
         two.warm_up(example=read[0])
-        before = [model.pipelines[0].stats().done for model in two.models]
+        before = [model.details.pipelines[0].stats().done for model in two.models]
         futures = []
         for index, result in enumerate(two.map(read * 10)):
             check(result, index)
@@ -167,7 +147,7 @@ def test_map_drives_both_models(assets: Path) -> None:
                 futures.append((index, two.submit(read[index % len(read)])))
         for index, future in futures:
             check(future.result(60), index)
-        counted = [model.pipelines[0].stats().done - old for model, old in zip(two.models, before, strict=True)]
+        counted = [model.details.pipelines[0].stats().done - old for model, old in zip(two.models, before, strict=True)]
         images = [*range(80), *(index for index, _ in futures)]
         boxes = sum(len(expected[index % len(files)]) for index in images)
         assert counted[0] == len(images)

@@ -8,30 +8,25 @@ import io
 import itertools
 import pickle
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from head_models import head_model
 from PIL import Image
+from waiting import together, until
 
 import infersdk
 from infersdk import pinned_empty
+from infersdk.core.device import Device
 from infersdk.data import DETECTOR
 from infersdk.data import IMAGE as DIGITS
-from infersdk.device import Device
 from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, PipelineError
 from infersdk.image import HostImage, SharedImage, read_image
 from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv5, YOLOv8, create
-from infersdk.models.composed import model_group
-from infersdk.models.execution.cuda import InFlightBatch
-
-if TYPE_CHECKING:
-    from infersdk.image.uploads import UploadPools
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -164,7 +159,7 @@ def test_requests_are_taken_back(files: dict[str, Path]) -> None:
 def test_a_future_of_the_group(files: dict[str, Path]) -> None:
     """Deadlines, callbacks, and what is taken back in part."""
     with ModelGroup(a=YOLOv8(files["detector"], max_batch=2), b=Classifier(files["classes"], max_batch=2)) as group:
-        group.models["a"].configure_pipeline(slots=2, when_full="raise", max_delay=30.0)
+        group.models["a"].configure_pipeline(max_batch=2, slots=2, when_full="raise", max_delay=30.0)
         called: list[GroupResult] = []
         late = group.submit(IMAGE, deadline=0)
         late.add_done_callback(lambda future: called.append(future.result()))
@@ -172,20 +167,13 @@ def test_a_future_of_the_group(files: dict[str, Path]) -> None:
         assert called == [late.result()]
         assert not late.cancel()
         waiting = group.submit(IMAGE)  # `a` waits for a second image, `b` does not
-        wait_until(lambda: group.models["b"].pipelines[0].stats().done == 1)
+        until(lambda: group.models["b"].details.pipelines[0].stats().done == 1)
         assert not waiting.done()
         assert not waiting.cancel(), "one model has run it"
         result = waiting.result(10)
         assert set(result.errors) == {"a"}
         assert isinstance(result.errors["a"], CancelledError)
         assert result["b"].class_ids.tolist() == [1, 0]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_request_that_is_ended_and_refused(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +211,7 @@ def test_map_ends_when_all_is_taken_back(files: dict[str, Path]) -> None:
     """The models are closed while their batches wait for more images."""
     with ModelGroup(a=YOLOv8(files["detector"], max_batch=4), b=Classifier(files["classes"], max_batch=4)) as group:
         for model in group.models.values():
-            model.configure_pipeline(max_delay=30.0, workers=1)
+            model.configure_pipeline(max_batch=4, max_delay=30.0, workers=1)
         closing = threading.Timer(0.2, group.close)
         closing.start()
         with pytest.raises(CancelledError):
@@ -263,11 +251,7 @@ def test_a_shared_image_is_read_by_the_first_thread_that_needs_it() -> None:
     shared = SharedImage(source)
     assert source.reads == 0
     read: list[HostImage] = []
-    threads = [threading.Thread(target=lambda: read.append(shared.read())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(lambda _: read.append(shared.read()), range(8))
     assert source.reads == 1
     assert all(image.pixels is read[0].pixels for image in read)
     broken = SharedImage(b"no image")
@@ -285,7 +269,7 @@ def test_an_array_keeps_the_order_that_each_model_gives_it() -> None:
 
 @pytest.mark.gpu
 def test_an_image_is_copied_to_a_device_once(files: dict[str, Path]) -> None:
-    from infersdk.stream import device_count
+    from infersdk.core.stream import device_count
 
     pytest.importorskip("tensorrt_rtx_bindings")
     if not device_count():
@@ -320,44 +304,10 @@ def test_compositions_and_wrappers_share_an_image() -> None:
 
 
 @pytest.mark.gpu
-def test_no_model_of_a_group_uploads_frames_of_its_own(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each frame has one copy on the device, which both models read; what they would upload to stays empty."""
-    from infersdk.stream import device_count
-
-    pytest.importorskip("tensorrt_rtx_bindings")
-    if not device_count():
-        pytest.skip("no CUDA device on this machine")
-    shared: list[SharedImage] = []
-
-    class Recorded(SharedImage):
-        def __init__(self, source: Any, pools: UploadPools) -> None:
-            super().__init__(source, pools)
-            shared.append(self)
-
-    monkeypatch.setattr(model_group, "SharedImage", Recorded)
-    rng = np.random.default_rng(1)
-    images = [rng.integers(0, 256, (120, 200, 3), np.uint8) for _ in range(12)]
-    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "max_batch": 4}
-    others = {id(item): item for item in gc.get_objects() if isinstance(item, InFlightBatch)}  # of other tests
-    with ModelGroup(
-        detector=YOLOv8(files["detector"], **settings), classes=Classifier(files["classes"], **settings)
-    ) as group:
-        assert not any(result.errors for result in group.map(images))
-        contexts = [item for item in gc.get_objects() if isinstance(item, InFlightBatch) and id(item) not in others]
-        assert len(contexts) >= 2
-        assert [context.uploads._memory.nbytes for context in contexts] == [0] * len(contexts)
-    assert len(shared) == len(images)
-    for image in shared:
-        (known,) = image._on_device.values()
-        assert known.upload is not None
-        assert known.upload.is_copied
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("page_locked", [False, True])
 def test_memory_of_frames_is_used_again(page_locked: bool) -> None:
     """Many more frames than there are slots, all different: each model sees the right ones."""
-    from infersdk.stream import device_count
+    from infersdk.core.stream import device_count
 
     pytest.importorskip("tensorrt_rtx_bindings")
     if not device_count():
@@ -380,5 +330,5 @@ def test_memory_of_frames_is_used_again(page_locked: bool) -> None:
             pool = group._pools.of(Device.parse("cuda:0"))
             del result
             gc.collect()
-            slots = sum(model.pipelines[0].slots for model in group.models.values())
+            slots = sum(model.details.pipelines[0].slots for model in group.models.values())
             assert 1 <= len(pool._free) <= slots

@@ -6,20 +6,18 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infersdk import Pipeline, models
+from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, InputError, UnsupportedModelError
+from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, UnsupportedModelError
 from infersdk.image import read_image
 from infersdk.models import Detections, Tile, Tiled, tile_grid
 from infersdk.models.composed.merging import Merge, merge_views
-from infersdk.models.execution.host import HostExecutor
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 700), st.integers(1, 700), st.floats(0, 0.95))
@@ -127,17 +125,6 @@ def test_every_way_gives_the_same(model: models.YOLOv5, large: np.ndarray) -> No
     assert (strict.scores > 0.9).all()
 
 
-def test_an_image_that_cannot_be_read_fails_alone(model: models.YOLOv5, large: np.ndarray) -> None:
-    tiled = Tiled(model, tile=300)
-    with pytest.raises(ImageError, match="no image at"):
-        tiled.submit("missing.png")
-    with pytest.raises(ImageError, match="no image at"):
-        list(tiled.map([large, "missing.png"]))
-    first, second, third = tiled.map([large, "missing.png", large], return_exceptions=True)
-    assert isinstance(second, ImageError)
-    np.testing.assert_array_equal(table(first), table(third))
-
-
 def test_a_part_that_fails_fails_the_image(model: models.YOLOv5, large: np.ndarray) -> None:
     tiled = Tiled(model, tile=200)
     with pytest.raises(Exception, match="conf"):
@@ -145,30 +132,6 @@ def test_a_part_that_fails_fails_the_image(model: models.YOLOv5, large: np.ndarr
     results = list(tiled.map([large], return_exceptions=True, conf="high"))
     assert len(results) == 1
     assert isinstance(results[0], Exception)
-
-
-def test_a_part_that_fails_takes_the_others_back(large: np.ndarray) -> None:
-    """They come into the pipeline together, without a future for each of them."""
-    prepare, rows = HostExecutor.prepare, list[int]()
-
-    def refused(self: HostExecutor[Any], row: int, item: Any, parameters: Any) -> None:
-        rows.append(row)
-        if len(rows) == 2:
-            raise InputError("the second one")
-        prepare(self, row, item, parameters)
-
-    with models.YOLOv5(DETECTOR, threads=1) as model, pytest.MonkeyPatch.context() as patch:
-        pipeline = model.configure_pipeline(max_batch=1, max_delay=0, instances=1, slots=2, workers=1)
-        tiled = Tiled(model, tile=64, overlap=0.5)
-        patch.setattr(HostExecutor, "prepare", refused)
-        patch.setattr(Pipeline, "submit", None)
-        with pytest.raises(InputError, match="the second one"):
-            tiled.submit(large[:400, :400]).result(60)
-        assert len(rows) < 20
-        pipeline.close()  # one may still be running
-        stats = pipeline.stats()
-        assert (stats.submitted, stats.failed) == (stats.done + stats.cancelled + stats.failed, 1)
-        assert len(tiled(large[:400, :400])) > 0
 
 
 def test_cancelling_takes_all_parts_back(large: np.ndarray) -> None:
@@ -208,9 +171,9 @@ def test_the_deadline_holds_for_all_parts(model: models.YOLOv5, large: np.ndarra
 
 def test_warming_up_with_an_image(large: np.ndarray) -> None:
     with Tiled(models.YOLOv5(DETECTOR, max_batch=2, threads=1), tile=200) as tiled:
-        before = tiled.pipelines[0].stats().done
+        before = tiled.details.pipelines[0].stats().done
         tiled.warm_up(example=large)
-        assert tiled.pipelines[0].stats().done - before == len(tiled.tiles(large.shape[1::-1])) + 1
+        assert tiled.details.pipelines[0].stats().done - before == len(tiled.tiles(large.shape[1::-1])) + 1
 
 
 def test_settings_go_by_name(model: models.YOLOv5) -> None:
@@ -307,27 +270,6 @@ def test_weighted_boxes_fusion(seed: int) -> None:
     merged = merge_views([result], [(0, 0)], (400, 400), Merge("weighted", "iou", 0.45, False))
     assert 8 < len(merged) < 60
     np.testing.assert_allclose(table(merged), fused_by_hand(boxes, scores, classes, 0.45), rtol=1e-5)
-    if (reference := _ensemble_boxes()) is not None:
-        edges, conf, labels = reference([boxes / 400], [scores], [classes], iou_thr=0.45, conf_type="max")
-        np.testing.assert_allclose(table(merged), np.column_stack([edges * 400, conf, labels]), rtol=1e-4, atol=1e-3)
-
-
-def _ensemble_boxes() -> Any:
-    """The function of the package `ensemble-boxes`, where it is installed."""
-    try:
-        from ensemble_boxes import weighted_boxes_fusion
-    except ImportError:
-        return None
-    return weighted_boxes_fusion
-
-
-@pytest.mark.parametrize("kind", ["nms", "union", "weighted"])
-def test_ten_thousand_boxes(kind: str) -> None:
-    boxes, scores, classes = crowd(10_000, 3, spread=3000)
-    result = Detections.of(boxes, scores, classes, names=("a", "b"), size=(3100, 3100))
-    merged = merge_views([result], [(0, 0)], (3100, 3100), Merge(kind, "iou", 0.5, False))
-    assert 1000 < len(merged) < 9000
-    assert (np.diff(merged.scores) <= 0).all()
 
 
 def test_columns_come_along() -> None:

@@ -6,14 +6,14 @@ import asyncio
 import gc
 import json
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
 from typing import Any
 
 import numpy as np
 import pytest
+from waiting import until
 
 from infersdk import models
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
@@ -28,7 +28,7 @@ from infersdk.errors import (
 from infersdk.image import HostImage, read_image, sources
 from infersdk.models import Classifications, Detections, ModelGroup, Tiled, TwoStage
 from infersdk.models.composed import cutter
-from infersdk.models.execution.host import HostExecutor
+from infersdk.models.execution.host import HostBuffer
 
 
 @pytest.fixture(scope="module")
@@ -166,14 +166,6 @@ def test_a_crop_by_landmarks_needs_five() -> None:
     assert "has 17 keypoints; a crop by landmarks needs the five of a face" in str(error)
 
 
-def test_an_image_that_cannot_be_read_fails_alone(two: TwoStage) -> None:
-    first, second, third = two.map([IMAGE, "missing.png", IMAGE], return_exceptions=True)
-    assert isinstance(second, ImageError)
-    assert said(first) == said(third)
-    with pytest.raises(ImageError, match="no image at"):
-        two.submit("missing.png")
-
-
 def test_a_detector_that_fails_fails_the_image(two: TwoStage) -> None:
     with pytest.raises(Exception, match="conf"):
         two.submit(IMAGE, conf="high").result(60)
@@ -197,7 +189,7 @@ def test_cancelling_reaches_the_second_model() -> None:
         go.set()
         with pytest.raises(CancelledError):
             future.result(30)
-        until(lambda: not two.detector.pipelines[0].stats().running)
+        until(lambda: not two.detector.details.pipelines[0].stats().running)
         stats = second.pipeline.stats()
         assert stats.submitted == stats.cancelled + stats.done
 
@@ -212,15 +204,8 @@ def slow() -> Iterator[TwoStage]:
         yield two
 
 
-def until(what: Callable[[], Any]) -> None:
-    end = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def test_cancelling_takes_the_parts_back(slow: TwoStage) -> None:
-    pipeline = slow.second.pipelines[0]
+    pipeline = slow.second.details.pipelines[0]
     futures = [slow.submit(IMAGE) for _ in range(2)]
     until(lambda: pipeline.stats().queued == 2 * len(slow.detector(IMAGE)))
     assert futures[0].cancel()
@@ -266,9 +251,9 @@ def test_images_between_the_models_are_limited(settings: dict[str, Any]) -> None
     second = models.Classifier(CLASSIFIER, max_batch=2, threads=1, **CLASSIFIER_SETTINGS)
     second.configure_pipeline(slots=4)
     with TwoStage(detector, second) as two:
-        expected, run, go = two(IMAGE), HostExecutor.run_rows, threading.Event()
+        expected, run, go = two(IMAGE), HostBuffer.run, threading.Event()
 
-        def held(self: HostExecutor[Any], count: int, *more: Any) -> None:
+        def held(self: HostBuffer[Any], count: int, *more: Any) -> None:
             if self.infer.model is second.network.model:
                 assert go.wait(30)
             run(self, count, *more)
@@ -277,19 +262,19 @@ def test_images_between_the_models_are_limited(settings: dict[str, Any]) -> None
             until(lambda: detector.pipeline.stats().done == count)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(HostExecutor, "run_rows", held)
+            patch.setattr(HostBuffer, "run", held)
             done = detector.pipeline.stats().done
             futures = []
             for number in range(1, 7):  # the slots of both pipelines
                 futures.append(two.submit(IMAGE))
                 through_the_detector(done + number)
             if settings:
-                with pytest.raises(Overloaded, match="6 images are on their way through both models"):
+                with pytest.raises(Overloaded, match="6 images are in progress in both models"):
                     two.submit(IMAGE)
-            with pytest.raises(Overloaded, match="6 images are on their way through both models"):
+            with pytest.raises(Overloaded, match="6 images are in progress in both models"):
                 two.submit(IMAGE, timeout=0)
             if not settings:
-                with pytest.raises(DeadlineExceeded, match="while other images were on their way"):
+                with pytest.raises(DeadlineExceeded, match="while other images were in progress"):
                     two.submit(IMAGE, deadline=0.05).result(30)
             through_the_detector(done + 6)
             go.set()
@@ -350,24 +335,13 @@ def test_no_image_waits_for_the_garbage_collector(slow: TwoStage) -> None:
             wait(futures)
         futures.clear()
         future = slow.submit(image())
-        until(lambda: slow.second.pipelines[0].stats().queued)
+        until(lambda: slow.second.details.pipelines[0].stats().queued)
         assert future.cancel()
         late = slow.submit(image(), deadline=1).result(30)
         assert {type(one) for one in late.columns["second"]} == {DeadlineExceeded}
         until(lambda: not any(image() for image in images))
     finally:
         gc.enable()
-
-
-def test_map_keeps_the_order_of_images_with_and_without_boxes() -> None:
-    second = models.Classifier(CLASSIFIER, threads=1, **CLASSIFIER_SETTINGS)
-    with TwoStage(models.YOLOv5(DETECTOR, max_batch=2, threads=1), second) as two:
-        empty = np.zeros((40, 50, 3), np.uint8)
-        images = [IMAGE, empty, IMAGE, IMAGE, empty, empty, IMAGE, IMAGE, IMAGE]
-        expected = said(two(IMAGE))
-        results = list(two.map(iter(images)))
-        assert [said(result) for result in results] == [expected if image is IMAGE else [] for image in images]
-        assert max(two.detector.pipelines[0].stats().batch_sizes) == 2
 
 
 def test_files_are_read_by_the_threads_of_the_detector(two: TwoStage, monkeypatch: pytest.MonkeyPatch) -> None:

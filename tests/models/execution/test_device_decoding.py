@@ -11,11 +11,9 @@ import pytest
 
 from infersdk import device_count
 from infersdk.errors import ConfigError
-from infersdk.image import HostImage, read_image
-from infersdk.image.nvimgcodec import NAME, DecodedBatch, EncodedImage, is_installed
+from infersdk.image import read_image
+from infersdk.image.nvimgcodec import NAME, is_installed
 from infersdk.models import YOLOv5
-from infersdk.models.execution import BatchItem
-from infersdk.models.execution.device_decoding import DeviceDecoding
 
 pytest.importorskip("onnxruntime")
 
@@ -31,49 +29,14 @@ def test_a_model_on_the_processor(assets: Path) -> None:
     with pytest.raises(ConfigError, match="decode"):
         YOLOv5(model, decode="tpu")  # type: ignore[arg-type]
     with YOLOv5(model, decode="auto", threads=1) as detector:
-        assert detector.decoded == {}
+        assert detector.details.decoded == {}
         by_file, by_array = detector(image), detector(np.asarray(read_image(image).pixels)[..., ::-1])
         assert by_file.decoder in ("simplejpeg", "pillow")
         assert by_array.decoder is None
         assert next(iter(detector.map([image]))).decoder == by_file.decoder
-        assert detector.clone().decoded == detector.decoded == {by_file.decoder: 2}
+        assert detector.clone().details.decoded == detector.details.decoded == {by_file.decoder: 2}
         np.testing.assert_array_equal(by_file.data, by_array.data)
         assert by_file[by_file.scores > 0.5].decoder == by_file.decoder
-
-
-class OnHost:
-    """Decodes as `JpegDecoder` does, without a device; keeps what is recycled."""
-
-    def __init__(self) -> None:
-        self.recycled: list[DecodedBatch] = []
-
-    def decode(self, files: list[EncodedImage]) -> DecodedBatch:
-        return DecodedBatch([read_image(file.data) for file in files], [len(files)])  # type: ignore[misc]
-
-    def recycle(self, batch: DecodedBatch) -> None:
-        self.recycled.append(batch)
-
-
-@pytest.mark.assets
-def test_decoded_images_take_the_places_of_their_files(assets: Path) -> None:
-    decoder = OnHost()
-    decoding = DeviceDecoding(decoder)  # type: ignore[arg-type]
-    files = sorted((assets / "coco" / "val").glob("*.jpg"))[:4]
-    encoded = [decoding.read(file) for file in files]
-    array = HostImage(np.zeros((4, 5, 3), np.uint8), "bgr")
-    images: list[Any] = [encoded[0], array, encoded[1], array, encoded[2], encoded[3]]
-    batch = [BatchItem(image, {"number": i}) for i, image in enumerate(images)]
-    items, memory = decoding.decode(batch)
-    assert [item.parameters for item in items] == [{"number": i} for i in range(6)]
-    for item, source in zip(items, [files[0], array, files[1], array, files[2], files[3]], strict=True):
-        np.testing.assert_array_equal(item.image.pixels, read_image(source).pixels)  # type: ignore[union-attr]
-    decoding.recycle(memory)
-    assert decoder.recycled == [memory]
-    assert decoding.decode([BatchItem(array)]) == ([BatchItem(array)], None)
-    decoding.recycle(None)
-    assert len(decoder.recycled) == 1
-    with decoding.ahead(iter([batch, batch[:3]])) as ahead:
-        assert [len(items) for items, _ in ahead] == [6, 3]
 
 
 # ---- on a GPU ----
@@ -100,9 +63,9 @@ on_gpu = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 @pytest.mark.usefixtures("own_cache")
 def test_files_on_a_gpu(detector: YOLOv5, assets: Path) -> None:
     files = sorted((assets / "coco" / "val").glob("*.jpg"))[:13]
-    before = detector.decoded.get(NAME, 0)
+    before = detector.details.decoded.get(NAME, 0)
     streamed = list(detector.stream(files, conf=0.4))
-    assert detector.decoded[NAME] == before + 13
+    assert detector.details.decoded[NAME] == before + 13
     for others in (detector(list(map(str, files)), conf=0.4), list(detector.map(files, conf=0.4))):
         for found, expected in zip(others, streamed, strict=True):
             assert found.decoder == expected.decoder == NAME
@@ -114,7 +77,6 @@ def test_files_on_a_gpu(detector: YOLOv5, assets: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
 @pytest.mark.assets
 @on_gpu
 @pytest.mark.usefixtures("own_cache")

@@ -1,4 +1,4 @@
-"""Calls with one image on the processor: where an array of its shape and strides came before, less is done."""
+"""Calls on the processor, with images of all shapes and strides."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from onnx_models import node, save, value
 
 from infersdk import errors
 from infersdk.image import Geometry, HostImage
 from infersdk.models import Timings, VisionModel
-from infersdk.models.execution import placements
 from infersdk.models.preprocessor import ImageInput, Preprocessor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
@@ -36,14 +35,9 @@ class Seen(VisionModel[Any]):
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from onnx import TensorProto, helper, numpy_helper
-
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3, 32, 32]) for name in ("images", "seen")]
-    nodes = [helper.make_node("Mul", ["images", "one"], ["seen"])]
-    graph = helper.make_graph(nodes, "seen", ends[:1], ends[1:], [numpy_helper.from_array(np.float32(1), "one")])
+    ends = [value(name, ["batch", 3, 32, 32]) for name in ("images", "seen")]
     file = tmp_path_factory.mktemp("seen") / "seen.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), file)
-    return file
+    return save(file, [node("Mul", "images one", "seen")], ends[:1], ends[1:], {"one": np.float32(1)})
 
 
 @pytest.fixture
@@ -54,7 +48,7 @@ def model(path: Path) -> Iterator[Seen]:
 
 def check(model: Seen, image: NDArray[Any] | HostImage, size: tuple[int, int]) -> None:
     """Calls the model; what the network saw must be what whole batches are given."""
-    (expected,) = next(model.network_inputs([image])).values()
+    (expected,) = next(model.details.network_inputs([image])).values()
     seen, source = model(image)
     np.testing.assert_array_equal(seen, expected[0])
     assert source == size
@@ -62,15 +56,6 @@ def check(model: Seen, image: NDArray[Any] | HostImage, size: tuple[int, int]) -
 
 def noise(shape: tuple[int, ...], seed: int = 0) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-
-
-def test_images_of_one_shape_are_each_seen_as_they_are(model: Seen) -> None:
-    for seed in range(3):
-        check(model, noise((20, 30, 3), seed), (30, 20))
-    image = noise((20, 30, 3), 4)
-    check(model, image, (30, 20))
-    image[:] = noise((20, 30, 3), 5)
-    check(model, image, (30, 20))
 
 
 @pytest.mark.parametrize(
@@ -91,15 +76,6 @@ def test_arrays_of_any_strides(model: Seen, take: Any) -> None:
         check(model, image, (image.shape[1], image.shape[0]))
 
 
-def test_a_shape_has_several_strides(model: Seen) -> None:
-    """The same shape, once dense and once as every second row: what is kept of one is not taken for the other."""
-    for seed in range(2):
-        whole = noise((40, 30, 3), seed)
-        check(model, whole[:20], (30, 20))
-        check(model, whole[::2], (30, 20))
-        check(model, np.moveaxis(noise((3, 20, 30), seed), 0, -1), (30, 20))
-
-
 @pytest.mark.parametrize("count", [2, 8, 19])
 def test_lists_of_arrays(model: Seen, count: int) -> None:
     """More than a batch, of different shapes and strides; some are copied before they are preprocessed."""
@@ -111,7 +87,7 @@ def test_lists_of_arrays(model: Seen, count: int) -> None:
     ]
     for seed in range(2):
         images = [takes[i % 4](noise((20 + i // 8, 30, 3), 100 * seed + i)) for i in range(count)]
-        expected = [image for rows in model.network_inputs(images) for image in rows["images"]]
+        expected = [image for rows in model.details.network_inputs(images) for image in rows["images"]]
         results = model(images)
         assert len(results) == len(expected) == count
         for image, (seen, source), other in zip(images, results, expected, strict=True):
@@ -129,51 +105,22 @@ def test_lists_with_other_sources(model: Seen) -> None:
     assert model([]) == []
 
 
-def test_an_array_that_is_no_image_ends_its_batch(model: Seen) -> None:
-    runs = 0
-    forward = model.network.forward
-
-    def counted() -> Any:
-        nonlocal runs
-        runs += 1
-        return forward()
-
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_array_that_is_no_image_ends_the_list(path: Path, threads: int) -> None:
     image = noise((20, 30, 3))
-    model([image, image])
-    model.network.forward = counted  # type: ignore[method-assign]
-    with pytest.raises(errors.ImageError, match="uint8, not float64"):
-        model([image, image.astype(float)])
-    assert runs == 0
-    model([image, image])
-    assert runs == 1
+    with Seen(path, threads=threads) as model:
+        for bad in range(4):
+            images: list[Any] = [image] * 4
+            images[bad] = image.astype(float)
+            with pytest.raises(errors.ImageError, match="uint8, not float64"):
+                model(images)
+        assert len(model([image] * 9)) == 9
 
 
 def test_nv12(path: Path) -> None:
     with Seen(path, channel_order="nv12") as model:
         for seed in range(3):
             check(model, noise((30, 24), seed), (24, 20))
-
-
-def test_kinds_of_sources_take_turns(model: Seen) -> None:
-    for seed in range(3):
-        image = noise((20, 30, 3), seed)
-        check(model, image, (30, 20))
-        check(model, HostImage(image, "rgb"), (30, 20))
-        check(model, noise((20, 30, 4), seed), (30, 20))
-
-
-def test_an_array_of_another_type_is_refused_after_images_of_its_shape(model: Seen) -> None:
-    image = noise((20, 30, 3))
-    for _ in range(2):
-        model(image)
-        with pytest.raises(errors.ImageError, match="uint8, not int8"):
-            model(image.view(np.int8))
-
-
-def test_many_shapes(model: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placements, "KNOWN_SHAPES", 4)
-    for width in [*range(8, 20), *range(8, 20)]:
-        check(model, noise((10, width, 3), width), (width, 10))
 
 
 def test_no_image_is_kept_alive(model: Seen) -> None:
@@ -206,3 +153,61 @@ def test_stages_are_timed(model: Seen) -> None:
     assert model.timings is not first
     assert min(model.timings.preprocess, model.timings.infer, model.timings.postprocess) > 0
     assert model.timings.total >= model.timings.infer
+
+
+# ---- streams ----
+
+
+def test_a_stream_reads_no_further_ahead_than_a_batch_or_the_cores(path: Path) -> None:
+    for threads in (0, 1):
+        with Seen(path, threads=threads, max_batch=4) as model:
+            taken = 0
+
+            def images(count: int) -> Iterator[Any]:
+                nonlocal taken
+                for seed in range(count):
+                    taken += 1
+                    yield noise((20, 30, 3), seed)
+
+            ahead = max(model.network.scheduling.one_core_clones + 1, 4)
+            results = model.stream(images(1000))
+            for index in range(20):
+                seen, _ = next(results)
+                (expected,) = next(model.details.network_inputs([noise((20, 30, 3), index)])).values()
+                np.testing.assert_array_equal(seen, expected[0])
+                assert taken <= index + 1 + ahead
+
+
+def test_an_error_in_a_stream_comes_behind_the_results_before_it(path: Path) -> None:
+    images: list[Any] = [noise((20, 30, 3), seed) for seed in range(6)]
+    images[4] = images[4].astype(float)
+    with Seen(path) as model:
+        if not model.network.scheduling.one_core_clones:
+            pytest.skip("the machine has one core")
+        results = model.stream(images)
+        for _ in range(4):
+            next(results)
+        with pytest.raises(errors.ImageError, match="uint8, not float64"):
+            next(results)
+
+
+def test_streams_of_a_caller_are_read_by_its_thread(path: Path, tmp_path: Path) -> None:
+    """As PIL images: they may belong to the thread that gives them."""
+    import io
+    import threading
+
+    from PIL import Image
+
+    threads = set[int]()
+
+    class Stream(io.BytesIO):
+        def read(self, *arguments: Any) -> bytes:
+            threads.add(threading.get_ident())
+            return super().read(*arguments)
+
+    buffer = io.BytesIO()
+    Image.fromarray(noise((20, 30, 3))).save(buffer, "png")
+    for options in ({}, {"threads": 1}):
+        with Seen(path, **options) as model:
+            assert len(model([Stream(buffer.getvalue()) for _ in range(6)])) == 6
+    assert threads == {threading.get_ident()}

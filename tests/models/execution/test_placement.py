@@ -1,43 +1,43 @@
-"""Where images are preprocessed for a device, by what both locations take."""
+"""Where images are preprocessed for a device, by the time that both locations take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
 
-from infersdk.image import HostImage
-from infersdk.models.execution import PreprocessPlacement, placement
+from infersdk.models.execution.placement import LocationCost, PreprocessPlacement, WholeBatch
 
-IMAGE = HostImage(np.zeros((4, 4, 3), np.uint8), "bgr")
+SIZE = 1 << 20
 
 
-def taking(device: float, host: float) -> Callable[[str], float]:
-    return {"device": device, "host": host}.__getitem__
+def measured(on_device: tuple[float, float], on_host: tuple[float, float], **run: float) -> WholeBatch:
+    """A batch of which the thread and the whole way to the device took so many milliseconds at both locations."""
+    costs = {"device": LocationCost(*on_device), "host": LocationCost(*on_host)}
+    return WholeBatch(SIZE, True, costs, **run)
 
 
 @pytest.mark.parametrize(
-    ("page_locked", "images", "host", "expected"),
+    ("batch", "expected"),
     [
-        (False, 1, 0.85, "host"),
-        (False, 1, 0.95, "device"),
-        (False, 8, 0.85, "host"),
-        (True, 1, 0.85, "host"),
-        (True, 8, 0.85, "device"),  # the copies of a batch overlap with what the processor does
-        (True, 8, 0.45, "host"),
+        # The copies take longer than the model: the faster location.
+        (measured((0.1, 6.0), (4.0, 4.0), queue=0.1, device=3.0, collect=0.5), "host"),
+        (measured((0.1, 3.0), (4.0, 4.0), queue=0.1, device=2.0, collect=0.5), "device"),
+        # The thread has more to do than the device, which copies meanwhile.
+        (measured((0.1, 1.5), (1.2, 1.2), queue=0.2, device=1.5, collect=1.5), "device"),
+        # The model takes longer than either: the location that is faster for a batch alone.
+        (measured((0.1, 2.0), (1.0, 1.0), queue=0.1, device=9.0, collect=0.5), "host"),
+        (measured((0.1, 1.0), (2.0, 2.0), queue=0.1, device=9.0, collect=0.5), "device"),
     ],
 )
-def test_auto(monkeypatch: pytest.MonkeyPatch, page_locked: bool, images: int, host: float, expected: str) -> None:
-    monkeypatch.setattr(placement, "is_page_locked", lambda pixels: page_locked)
+def test_auto(batch: WholeBatch, expected: str) -> None:
     chosen = PreprocessPlacement("auto")
-    assert chosen.choose([IMAGE] * images, taking(1.0, host)) == expected
-    assert chosen.choose([IMAGE] * images, taking(host, 1.0)) == expected  # it is measured once
+    assert chosen.choose(SIZE, True) is None
+    chosen.decide(batch)
+    assert chosen.choose(SIZE, True) == expected
+    assert chosen.choose(SIZE + SIZE // 2, True) == expected  # of the same size class
+    assert chosen.choose(SIZE, False) is None
+    assert chosen.choose(2 * SIZE, True) is None
 
 
 @pytest.mark.parametrize("setting", ["device", "host"])
-def test_what_is_set_is_not_measured(setting: str) -> None:
-    def refuse(location: str) -> float:
-        raise AssertionError(location)
-
-    assert PreprocessPlacement(setting).choose([IMAGE], refuse) == setting
+def test_a_setting_is_not_measured(setting: str) -> None:
+    assert PreprocessPlacement(setting).choose(SIZE, False) == setting

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from ocr_models import finder, page, reads
+from onnx_models import node, save, value
 from PIL import Image
 
 from infersdk import load
-from infersdk.cli import main
-from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, ShapeError, UnsupportedModelError
+from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, InputError, UnsupportedModelError
 from infersdk.models import OCR
 from infersdk.models.ocr.quads import along_the_text, sides
 
@@ -96,7 +96,7 @@ def test_results_go_anywhere(small: OCR, tmp_path: Path) -> None:
     assert result.draw(image).size == (800, 760)
     result.save(tmp_path / "lines.json")
     assert json.loads((tmp_path / "lines.json").read_text())[1]["polygon"] == result[1].polygon.tolist()
-    with pytest.raises(ShapeError, match="these lines are of one of"):
+    with pytest.raises(InputError, match="800 x 100 pixels, and the TextLines 800 x 760"):
         result.draw(image[:100])
     with small.clone() as twin:
         assert twin(image).texts == result.texts == small([image])[0].texts
@@ -112,7 +112,7 @@ def test_what_is_less_certain_is_counted(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     det, rec = finder(tmp_path / "det.onnx"), reads(tmp_path / "rec.onnx")
-    with pytest.raises(UnsupportedModelError, match="tells 5 classes apart, but its metadata lists 2 characters"):
+    with pytest.raises(UnsupportedModelError, match="has 5 classes, but its metadata lists 2 characters"):
         OCR(det, reads(tmp_path / "few.onnx", "a\nb"))
     with pytest.raises(UnsupportedModelError, match="were detection, recognition and orientation exchanged"):
         OCR(rec, det)
@@ -122,18 +122,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         OCR(det, rec, unclip=-1)
     with pytest.raises(ConfigError, match="max_side=100"):
         OCR(det, rec, max_side=100)
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Image.fromarray(page((100, 100, 300, 120))).save(tmp_path / "page.png")
-    command = ["ocr", str(tmp_path / "page.png"), "--det", str(finder(tmp_path / "det.onnx"))]
-    command += ["--rec", str(reads(tmp_path / "rec.onnx")), "--text-score", "0.2"]
-    assert main([*command, "--json", "-o", str(tmp_path / "drawn.png")]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert row["lines"][0]["text"].strip()
-    assert Image.open(row["output"]).size == (800, 760)
-    assert main(command) == 0
-    assert "1 lines" in capsys.readouterr().out
 
 
 # ---- PaddleOCR's networks ----
@@ -190,7 +178,7 @@ def test_the_score_of_a_call(small: OCR) -> None:
     assert (len(small(image, text_score=1.0)), small(image, text_score=1).dropped) == (0, 1)
     assert len(small.submit(image, text_score=1.0).result(60)) == 0
     for call in (small, lambda *a, **k: small.submit(*a, **k).result(60)):
-        with pytest.raises(ConfigError, match="'conf' cannot be given with a call of OCR; what can: text_score"):
+        with pytest.raises(ConfigError, match="'conf' cannot be given with a call of OCR; use text_score"):
             call(image, conf=0.5)
         with pytest.raises(ConfigError, match="text_score is a number from 0 to 1, not 'high'"):
             call(image, text_score="high")
@@ -222,4 +210,12 @@ def test_networks_that_are_loaded_already(tmp_path: Path) -> None:
         OCR(det, rec, threads=1)
     with OCR(det, rec, text_score=0.2) as reader:
         assert len(reader(page((100, 100, 300, 120)))) == 1
-        assert reader.networks == (det, rec)
+        assert reader.details.networks == (det, rec)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_networks_of_other_channels_are_refused(tmp_path: Path, channels: int) -> None:
+    shape = ("n", channels, "h", "w")
+    path = save(tmp_path / "det.onnx", [node("Relu", "x", "y")], [value("x", shape)], [value("y", shape)], {})
+    with pytest.raises(UnsupportedModelError, match=r"det.onnx is no network for .*not \(batch, 3, height, width\)"):
+        OCR(path, reads(tmp_path / "rec.onnx"))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,7 @@ from hypothesis import strategies as st
 
 from infersdk.serve.errors import RequestError, Status
 from infersdk.serve.grpc.infer_codec import read_request, response_message
-from infersdk.serve.messages import InferResponse
+from infersdk.serve.messages import InferResponse, PlacedOutput
 from infersdk.serve.service import request_timing
 from infersdk.serve.settings import ServerSettings
 from infersdk.serve.shared_memory import SharedMemoryRegions
@@ -44,69 +41,31 @@ def service() -> Iterator[Any]:
     made.regions.close()
 
 
-def shared(service: Any, values: np.ndarray[Any, Any], name: str = "x") -> None:
-    """Registers these values as a region."""
-    key = f"/infersdk-test-{uuid.uuid4().hex}"
-    Path(f"/dev/shm{key}").write_bytes(values.tobytes())
-    try:
-        service.regions.register(name, key, 0, values.nbytes)
-    finally:
-        os.unlink(f"/dev/shm{key}")
-
-
 def request(**fields: Any) -> Any:
     return pb.ModelInferRequest(model_name=KNOWN, **fields)
 
 
-def in_shared_memory(nbytes: int, region: str = "x", **fields: Any) -> Any:
-    """A request with an input and an output in a region."""
-    message = request(**fields)
-    for side in (message.inputs.add(name="a", datatype="UINT8", shape=[nbytes]), message.outputs.add(name="b")):
-        side.parameters["shared_memory_region"].string_param = region
-        side.parameters["shared_memory_byte_size"].int64_param = nbytes
-    return message
+@pytest.mark.parametrize(
+    ("own", "remaining", "expected"),
+    [(None, None, None), (None, 2, 2), (0.5, None, 0.5), (0.5, 2, 0.5), (0.5, 0.1, 0.1), (0, 3, 0), (0, None, 0)],
+)
+def test_the_sooner_of_two_deadlines_counts(service: Any, own: float | None, remaining: Any, expected: Any) -> None:
+    """The parameter's, and that of the call."""
+    message = request()
+    if own is not None:
+        message.parameters["deadline"].double_param = own
+    assert read_request(message.SerializeToString(), service, remaining)[0].deadline == expected
 
 
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no POSIX shared memory here")
-def test_the_deadline_of_the_same_message_is_that_of_its_call(service: Any) -> None:
-    shared(service, np.zeros(8, np.uint8))
-    plain, timed = in_shared_memory(8), in_shared_memory(8)
-    timed.parameters["deadline"].double_param = 0.5
-    deadlines = [
-        [
-            read_request(message.SerializeToString(), service, remaining)[0].deadline
-            for remaining in (None, 2, 0.1, None)
-        ]
-        for message in (plain, timed)
-    ]
-    assert deadlines == [[None, 2, 0.1, None], [0.5, 0.5, 0.1, 0.5]]
-    timed.parameters["deadline"].double_param = 0
-    assert [read_request(timed.SerializeToString(), service, remaining)[0].deadline for remaining in (3, None)] == [
-        0,
-        0,
-    ]
-
-
-def test_requests_of_one_message_share_nothing_that_changes(service: Any) -> None:
+def test_parameters_go_to_the_model_to_the_queue_and_to_the_stream(service: Any) -> None:
     message = request(id="7", raw_input_contents=[b"\1\2"])
     message.inputs.add(name="a", datatype="UINT8", shape=[2])
     message.parameters["conf"].double_param = 0.5
     message.parameters["priority"].int64_param = 3
     message.parameters["triton_enable_empty_final_response"].bool_param = True
-    for remaining in (None, 2.0):
-        read, own = read_request(message.SerializeToString(), service, remaining)
-        assert (read.parameters, read.priority, read.deadline) == ({"conf": 0.5}, 3, remaining)
-        assert own == {"triton_enable_empty_final_response": True}
-        read.parameters.clear()
-        read.inputs.clear()
-
-
-def test_contents_differ_where_heads_are_equal(service: Any) -> None:
-    for content in (b"\1\2", b"\3\4"):
-        message = request(raw_input_contents=[content])
-        message.inputs.add(name="a", datatype="UINT8", shape=[2])
-        read, _ = read_request(message.SerializeToString(), service, None)
-        assert read.inputs["a"].tobytes() == content
+    read, own = read_request(message.SerializeToString(), service, None)
+    assert (read.parameters, read.priority, read.inputs["a"].tobytes()) == ({"conf": 0.5}, 3, b"\1\2")
+    assert own == {"triton_enable_empty_final_response": True}
 
 
 def test_wrong_requests_are_refused(service: Any) -> None:
@@ -192,7 +151,7 @@ def test_responses_are_those_of_protobuf(
     model: str, identifier: str, arrays: list[Any], in_memory: set[int], parameters: dict[str, bool]
 ) -> None:
     outputs = {f"out{i}": array for i, array in enumerate(arrays)}
-    placed = {name: 0 for i, name in enumerate(outputs) if i in in_memory}
+    placed = [name for i, name in enumerate(outputs) if i in in_memory]
     expected = pb.ModelInferResponse(model_name=model, model_version="1", id=identifier)
     names = {"float32": "FP32", "uint8": "UINT8", "int64": "INT64"}
     for name, array in outputs.items():
@@ -200,4 +159,7 @@ def test_responses_are_those_of_protobuf(
         expected.raw_output_contents.append(b"" if name in placed else array.tobytes())
     for name, value in parameters.items():
         expected.parameters[name].bool_param = value
-    assert response_message(InferResponse(model, "1", identifier, outputs), placed, parameters) == expected
+    given = {
+        name: PlacedOutput(array.dtype, array.shape) if name in placed else array for name, array in outputs.items()
+    }
+    assert response_message(InferResponse(model, "1", identifier, given), parameters) == expected

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_requests import ask, simple_body
+from served_requests import ask, serving, simple_body
 
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.serve.http import app, exchange, infer_codec, predict
@@ -23,21 +23,14 @@ LIMITS = {"max_json": 5000, "max_elements": 600, "max_decompressed": 20_000}
 @pytest.fixture(scope="module")
 def small(tables: dict[str, Any]) -> Iterator[Any]:
     """A server with low limits."""
-    from infersdk.serve import Server
-
     models = {name: tables[name] for name in ("free", "simple_identity", "simple")}
-    settings = {"http_port": 0, "grpc_port": None, "access_log": False, "shared_memory_prefix": "/", **LIMITS}
-    with Server({"models": models, "server": settings}).start() as running:
+    with serving(models, shared_memory_prefix="/", **LIMITS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def detector() -> Iterator[Any]:
-    from infersdk.serve import Server
-
-    models = {"detector": {"type": "yolov5", "path": str(DETECTOR), "conf": 0.5}}
-    settings = {"http_port": 0, "grpc_port": None, "access_log": False, "max_results": 1000}
-    with Server({"models": models, "server": settings}).start() as running:
+    with serving({"detector": {"type": "yolov5", "path": str(DETECTOR), "conf": 0.5}}, max_results=1000) as running:
         yield running
 
 
@@ -233,13 +226,9 @@ def test_a_body_for_a_network_without_inputs(tmp_path: Path) -> None:
     import onnx_models
     from onnx_models import node, value
 
-    from infersdk.serve import Server
-
     constant = node("Constant", "", "OUTPUT0", value_floats=[1.0, 2.0])
     path = onnx_models.save(tmp_path / "constant.onnx", [constant], [], [value("OUTPUT0", [2])])
-    models = {"constant": {"type": "network", "path": str(path)}}
-    settings = {"http_port": 0, "grpc_port": None, "access_log": False}
-    with Server({"models": models, "server": settings}).start() as server:
+    with serving({"constant": {"type": "network", "path": str(path)}}) as server:
         headers = {"Inference-Header-Content-Length": "0"}
         answer = ask(server.http_port, "/v2/models/constant/infer", b"abcd", headers=headers)
         refused(answer, "model 'constant' has no inputs", 400)
@@ -247,12 +236,9 @@ def test_a_body_for_a_network_without_inputs(tmp_path: Path) -> None:
 
 
 def test_predict_without_a_model_says_what_there_is(tables: dict[str, Any]) -> None:
-    from infersdk.serve import Server
-
-    settings = {"http_port": 0, "grpc_port": None, "access_log": False, "model_control": True}
     models = {"free": tables["free"], "detector": {"type": "yolov5", "path": str(DETECTOR)}}
     image = Path(IMAGE).read_bytes()
-    with Server({"models": models, "server": settings}).start() as server:
+    with serving(models, model_control=True) as server:
         port = server.http_port
         assert ask(port, "/predict", image).json()["model"] == "detector"
         assert ask(port, "/v2/repository/models/detector/unload", {}).status == 200
@@ -260,5 +246,5 @@ def test_predict_without_a_model_says_what_there_is(tables: dict[str, Any]) -> N
         entry = server.repository.models["detector"]
         entry.state, entry.reason = "LOADING", ""
         refused(ask(port, "/predict", image), "not ready: detector", 503)
-    with Server({"models": {"free": tables["free"]}, "server": settings}).start() as server:
+    with serving({"free": tables["free"]}) as server:
         refused(ask(server.http_port, "/predict", image), "model 'free' takes tensors", 400)

@@ -1,0 +1,129 @@
+"""From the start of a process to the boxes of one file, and its memory, against a script around the runtime itself.
+
+A first start has no cache of ours, a later one has it. Files are in the system's page cache.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rounds import Turns
+
+OURS = """
+import sys
+from infersdk.models import load
+print(len(load(sys.argv[1], {backend!r})(sys.argv[2])))
+"""
+PLAIN = """
+import sys
+import numpy as np
+from PIL import Image
+{run}
+image = Image.open(sys.argv[2]).convert("RGB")
+scale = min(640 / image.width, 640 / image.height)
+width, height = round(image.width * scale), round(image.height * scale)
+canvas = Image.new("RGB", (640, 640), (114, 114, 114))
+canvas.paste(image.resize((width, height)), ((640 - width) // 2, (640 - height) // 2))
+rows = run(np.asarray(canvas, np.float32).transpose(2, 0, 1)[None] / 255)[0].T
+rows = rows[rows[:, 4:].max(1) > 0.25]
+boxes = np.concatenate([rows[:, :2] - rows[:, 2:4] / 2, rows[:, :2] + rows[:, 2:4] / 2], 1)
+kinds, areas, kept = rows[:, 4:].argmax(1), (boxes[:, 2:] - boxes[:, :2]).prod(1), []
+order = np.argsort(-rows[:, 4:].max(1))
+while len(order):
+    i, order = order[0], order[1:]
+    kept.append(i)
+    low, high = np.maximum(boxes[i, :2], boxes[order, :2]), np.minimum(boxes[i, 2:], boxes[order, 2:])
+    inner = np.clip(high - low, 0, None).prod(1)
+    order = order[(inner / (areas[i] + areas[order] - inner) <= 0.45) | (kinds[order] != kinds[i])]
+print(len(kept))
+"""
+RUNS = {
+    "onnxruntime": """
+import onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+run = lambda x: session.run(None, {session.get_inputs()[0].name: x})[0]
+""",
+    "openvino": """
+import openvino
+core = openvino.Core()
+core.set_property({"CACHE_DIR": sys.argv[3]})
+hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+compiled = core.compile_model(sys.argv[1], "CPU", hints)
+run = lambda x: compiled(x)[0]
+""",
+}
+PEAK = """
+from pathlib import Path
+print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")))
+"""
+
+
+class Program:
+    """A program that prints its number of boxes, and its peak of memory in kB.
+
+    Args:
+        caches: a folder for each start; an empty one makes it a first start.
+    """
+
+    def __init__(self, source: str, arguments: list[object], caches: Callable[[], Path]) -> None:
+        self._command = [sys.executable, "-P", "-c", source + PEAK, *map(str, arguments)]
+        self._caches = caches
+        self.boxes = self.peak = 0
+
+    def __call__(self) -> None:
+        cache = str(self._caches())
+        # The byte code of modules is stored, as in an installed package.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {
+            "INFERSDK_CACHE": cache
+        }
+        done = subprocess.run([*self._command, cache], check=True, capture_output=True, text=True, env=environment)
+        self.boxes, self.peak = map(int, done.stdout.split()[-2:])
+
+
+@pytest.mark.parametrize("kind", ["seconds", "memory"])
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_start(
+    assets: Path, tmp_path_factory: pytest.TempPathFactory, backend: str, kind: str, turns: Turns,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """yolov8n on bus.jpg; memory is the peak of the process."""
+    pytest.importorskip(backend)
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
+    arguments: list[object] = [assets / "models" / "yolov8n.onnx", assets / "images" / "bus.jpg"]
+    kept = tmp_path_factory.mktemp("kept")
+    empty = partial(tmp_path_factory.mktemp, "empty")
+    ours, plain = OURS.format(backend=backend), PLAIN.replace("{run}", RUNS[backend])
+    programs = {
+        "infersdk": Program(ours, arguments, lambda: kept),
+        "plain script": Program(plain, arguments, lambda: kept),
+        "infersdk, first start": Program(ours, arguments, empty),
+        "plain script, first start": Program(plain, arguments, empty),
+    }
+    if kind == "seconds":
+        turns.times(programs, warm_up=2)
+        assert {program.boxes for program in programs.values()} == {5}
+        return
+
+    def peaks() -> dict[str, float]:
+        for program in [*programs.values(), programs["infersdk"]]:
+            program()
+        return {name: program.peak * 1024 / 1e6 for name, program in programs.items()}
+
+    turns.once(peaks, " MB")
+
+
+def test_import(turns: Turns) -> None:
+    def imports(name: str) -> Callable[[], Any]:
+        return lambda: subprocess.run([sys.executable, "-P", "-c", f"import {name}"], check=True)
+
+    turns.times({"import infersdk": imports("infersdk"), "import numpy": imports("numpy"), "nothing": imports("sys")})

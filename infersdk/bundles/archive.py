@@ -1,0 +1,112 @@
+"""The file format of bundles: a ZIP file of which each byte follows from its entries.
+
+The reader does not search a directory. It computes all headers from the manifest, and compares them with the file: a
+file with a changed, missing or additional byte outside of the entries is refused. Other programs read the file as ZIP.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..errors import BundleFormatError, OutputError
+
+__all__ = ["ALIGNMENT", "FIRST", "Entry", "first_entry", "offsets", "pieces"]
+
+#: The name of the first entry.
+FIRST = "bundle.json"
+#: The data of each entry begins at a multiple of this many bytes, so that weights can be used where they are mapped.
+ALIGNMENT = 64
+#: Maximum size of the manifest, in bytes.
+_LARGEST_MANIFEST = 16 << 20
+#: Maximum size of a file: ZIP has 32 bits for sizes and offsets.
+_LARGEST_FILE = 0xFFFFFFFF
+
+_LOCAL, _DIRECTORY, _END = struct.Struct("<4s5H3I2H"), struct.Struct("<4s6H3I5H2I"), struct.Struct("<4s4H2IH")
+_VERSION, _DATE, _MODE = 20, 0x21, 0o100644 << 16  # ZIP 2.0; 1 January 1980; a regular file
+#: The extra field that pads a header, as `zipalign` of Android writes it: an identifier and a length.
+_PADDING, _PADDING_ID = struct.Struct("<2H"), 0xD935
+
+
+class Entry(NamedTuple):
+    """An entry of the file: its name, its size in bytes and the CRC-32 of its data."""
+
+    name: str
+    size: int
+    crc32: int
+
+    @classmethod
+    def of(cls, name: str, data: bytes | memoryview) -> Entry:
+        return cls(name, len(data), zlib.crc32(data))
+
+
+def _header(entry: Entry, at: int) -> bytes:
+    """The local header of an entry at the offset `at`, with the padding in front of its data."""
+    name = entry.name.encode("ascii")
+    padding = -(at + _LOCAL.size + len(name) + _PADDING.size) % ALIGNMENT
+    extra = _PADDING.pack(_PADDING_ID, padding) + bytes(padding)
+    fields = _VERSION, 0, 0, 0, _DATE, entry.crc32, entry.size, entry.size, len(name), len(extra)
+    return _LOCAL.pack(b"PK\3\4", *fields) + name + extra
+
+
+def pieces(entries: Sequence[Entry]) -> Iterator[tuple[int, bytes]]:
+    """All bytes of the file but the data of the entries: each piece with its offset. The last one ends the file.
+
+    Raises:
+        OutputError: the file would be larger than 4 GiB.
+    """
+    at, directory = 0, b""
+    for entry in entries:
+        header = _header(entry, at)
+        if at + len(header) + entry.size > _LARGEST_FILE:
+            raise OutputError(f"a bundle has at most 4 GiB, and {entry.name!r} ends behind that")
+        yield at, header
+        name = entry.name.encode("ascii")
+        fields = _VERSION, _VERSION, 0, 0, 0, _DATE, entry.crc32, entry.size, entry.size, len(name), 0, 0, 0, 0, _MODE
+        directory += _DIRECTORY.pack(b"PK\1\2", *fields, at) + name
+        at += len(header) + entry.size
+    count = len(entries)
+    yield at, directory + _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)
+
+
+def first_entry(content: memoryview) -> memoryview:
+    """The data of the first entry.
+
+    Raises:
+        BundleFormatError: the file does not begin as a bundle does, or is too short.
+    """
+    try:
+        magic, *_, size, _, name_length, extra_length = _LOCAL.unpack_from(content)
+        name = bytes(content[_LOCAL.size : _LOCAL.size + name_length])
+    except struct.error:
+        raise BundleFormatError(f"it has {len(content)} bytes and is no bundle") from None
+    if magic != b"PK\3\4" or name != FIRST.encode():
+        raise BundleFormatError(f"it does not begin with the entry {FIRST!r} and is no bundle")
+    start = _LOCAL.size + name_length + extra_length
+    if size > _LARGEST_MANIFEST or start + size > len(content):
+        raise BundleFormatError(
+            f"its manifest has {size:,} bytes, and the file has {len(content):,}; it was cut, or changed"
+        )
+    return content[start : start + size]
+
+
+def offsets(content: memoryview, entries: Sequence[Entry]) -> dict[str, int]:
+    """Where the data of each entry begins, after a comparison of all other bytes with those that the entries imply.
+
+    Raises:
+        BundleFormatError: the file has another size or other headers.
+    """
+    result: dict[str, int] = {}
+    end = 0
+    for index, (at, piece) in enumerate(pieces(entries)):
+        end = at + len(piece)
+        if content[at:end] != piece:
+            what = "was cut" if end > len(content) else "was changed"
+            raise BundleFormatError(f"it {what}: the headers from byte {at:,} on are not those of its manifest")
+        if index < len(entries):
+            result[entries[index].name] = end
+    if end != len(content):
+        raise BundleFormatError(f"it has {len(content):,} bytes, and its manifest describes {end:,}")
+    return result

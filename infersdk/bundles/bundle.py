@@ -1,0 +1,149 @@
+"""Reading bundles."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from ..core.files import open_regular
+from ..core.model_source import ModelSource
+from ..errors import (
+    BundleError,
+    BundleFormatError,
+    BundleIntegrityError,
+    BundleKeyError,
+    BundleSignatureError,
+    ConfigError,
+    ModelNotFoundError,
+    relative_to,
+)
+from .archive import FIRST, Entry, first_entry, offsets, pieces
+from .manifest import SIGNATURE, Manifest
+from .sealing import KeySource, Sealer, check_signature, read_key
+
+__all__ = ["Bundle"]
+
+_SIGNATURE_NBYTES = 64
+
+
+class Bundle:
+    """A bundle in memory. Each byte of the file is checked: headers, signature and the SHA-256 of all parts.
+
+    Args:
+        path: of the file.
+        key: of an encrypted bundle: 32 bytes, `"env:NAME"`, `"file:PATH"`, `"command:LINE"`, or a function that returns
+            the key. None reads the environment variable INFERSDK_BUNDLE_KEY when a part is read.
+        trust: the public key that must have signed the bundle: a PEM file, or 64 hexadecimal digits. None accepts
+            bundles of any signer, and without a signature.
+
+    Attributes:
+        manifest: its contents.
+        digest: SHA-256 of the manifest, and so of the whole bundle, hexadecimal.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        BundleFormatError: it is no bundle, or was cut.
+        BundleSignatureError: it is not signed by `trust`, or was changed after it was signed.
+        BundleIntegrityError: a part was changed.
+        BundleKeyError: `trust` is no public key.
+    """
+
+    manifest: Manifest
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        key: KeySource | None = None,
+        trust: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.path, self._key = os.fspath(path), key
+        self._sealer: Sealer | None = None
+        self._content = memoryview(_content(self.path))
+        try:
+            self._open(trust)
+        except BundleError as error:
+            raise type(error)(f"{self.path!r}: {error}") from None
+
+    def _open(self, trust: str | os.PathLike[str] | None) -> None:
+        view = self._content
+        head = first_entry(view)
+        self.manifest = manifest = Manifest.decoded(head)
+        self.digest = hashlib.sha256(head).hexdigest()
+        entries = [Entry.of(FIRST, head)]
+        if manifest.signer is not None:
+            at = _start_of_signature(view, entries[0])
+            signature = view[at : at + _SIGNATURE_NBYTES]
+            check_signature(manifest.signer, signature, head, trust)
+            entries.append(Entry.of(SIGNATURE, signature))
+        elif trust is not None:
+            raise BundleSignatureError("it has no signature, and trust= names a key that must have signed it")
+        entries += [Entry(name, part.size, part.crc32) for name, part in manifest.parts.items()]
+        self._at = offsets(view, entries)
+        for name, part in manifest.parts.items():
+            if hashlib.sha256(self._stored(name)).hexdigest() != part.sha256:
+                raise BundleIntegrityError(f"the part {name!r} was changed: its SHA-256 is not that of the manifest")
+
+    def _stored(self, name: str) -> memoryview:
+        at = self._at[name]
+        return self._content[at : at + self.manifest.parts[name].size]
+
+    def read(self, name: str) -> bytes:
+        """The content of a part, decrypted.
+
+        Raises:
+            ConfigError: there is no such part.
+            BundleKeyError: there is no key, or it is wrong.
+            BundlePartError: the part belongs to another bundle.
+        """
+        if name not in self.manifest.parts:
+            raise ConfigError(f"{self.path!r} has no part {name!r}; its parts are {', '.join(self.manifest.parts)}")
+        if self.manifest.encryption is None:
+            return bytes(self._stored(name))
+        return self._unsealed().open(name, self._stored(name))
+
+    def _unsealed(self) -> Sealer:
+        if self._sealer is None:
+            encryption = self.manifest.encryption
+            assert encryption is not None
+            sealer = Sealer(read_key(self._key), bytes.fromhex(encryption.salt))
+            if sealer.check != encryption.check:
+                raise BundleKeyError(f"{self.path!r} is encrypted with another key")
+            self._sealer = sealer
+        return self._sealer
+
+    def source(self, precision: str | None = None) -> ModelSource:
+        """The model for a precision: the form of that precision, or the reference.
+
+        Backends keep engines and prepared models of a plain bundle in the cache. Nothing of an encrypted bundle is
+        written to a disk.
+        """
+        form = next((one for one in self.manifest.forms if one.precision == precision), self.manifest.forms[0])
+        content, name = self.read(form.part), os.path.basename(self.path)
+        if self.manifest.encryption is not None:
+            return ModelSource(None, content, name=name)
+        digest = self.manifest.parts[form.part].sha256
+        return ModelSource(None, content, name=name, origin=Path(self.path), digest=digest)
+
+    def __repr__(self) -> str:
+        return f"<Bundle {self.path}: {self.manifest.name} {self.manifest.version}>"
+
+
+def _start_of_signature(view: memoryview, manifest: Entry) -> int:
+    """Where the signature begins: behind the manifest. `offsets()` checks the headers of both."""
+    *_, (at, header), _ = pieces([manifest, Entry(SIGNATURE, _SIGNATURE_NBYTES, 0)])
+    if at + len(header) + _SIGNATURE_NBYTES > len(view):
+        raise BundleFormatError("it was cut within its signature")
+    return at + len(header)
+
+
+def _content(path: str) -> bytes:
+    """The bytes of a file. Not a mapping, which would end the process if the file were cut later."""
+    try:
+        with open_regular(path) as file:
+            return file.read()
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"no bundle at {path!r}{relative_to(path)}") from None
+    except OSError as error:
+        raise BundleFormatError(f"{path!r} cannot be read: {error.strerror or error}") from None

@@ -1,0 +1,300 @@
+"""Golden samples: images with the values that the reference backend computed from them, and their comparison.
+
+Each stage is compared by itself, so that a failure names the stage: the input that preprocessing makes of an image, the
+outputs of the network, the results of postprocessing. Of large arrays some elements are kept, at fixed positions. Where
+the outputs of the network differ, its intermediate values are computed, and the first that differs names the layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..errors import BundleFormatError, ConfigError, GoldenSampleError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Golden", "GoldenReport", "Graph", "Sample", "Values", "check", "deviation", "same_results"]
+
+#: Elements that are kept of an input, an output and an intermediate value.
+INPUT_ELEMENTS, OUTPUT_ELEMENTS, LAYER_ELEMENTS = 4096, 16384, 128
+#: Differences of inputs: images are preprocessed with the same bits everywhere, so this is the rounding of float16.
+_INPUT_TOLERANCE = 2.0**-10
+#: Minimum scale of a channel, relative to that of the array.
+_LEAST_SCALE = 1e-3
+#: Positions are multiples of the golden ratio modulo the size: spread evenly, the same in every release.
+_STEP = 0x9E3779B97F4A7C15
+#: Results: rows may be missing whose score exceeds the threshold by less, and numbers may differ by this fraction.
+_SCORE_MARGIN, _NUMBER = 0.03, 0.02
+
+
+class Values(msgspec.Struct, frozen=True):
+    """Elements of an array: its shape, and where its elements begin in the part of values."""
+
+    shape: tuple[int, ...]
+    offset: int
+
+    def count(self, most: int) -> int:
+        return min(math.prod(self.shape), most)
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """An image.
+
+    Attributes:
+        image: the part with a PNG file.
+        inputs: of the network, by name.
+        results: the dicts of its result.
+    """
+
+    image: str
+    inputs: dict[str, Values]
+    results: list[dict[str, Any]]
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """The outputs of one form of the network: with its head, or ending in front of it.
+
+    Attributes:
+        outputs: of each sample, by name.
+        tolerances: by precision and output: the largest `deviation()`.
+        layers: intermediate values of the first sample by name, in topological order: the node that computes each.
+    """
+
+    outputs: list[dict[str, Values]]
+    tolerances: dict[str, dict[str, float]]
+    layers: dict[str, tuple[str, Values]]
+
+
+class Golden(msgspec.Struct, frozen=True):
+    """The part `golden.json`.
+
+    Attributes:
+        reference: the backend that computed the values.
+        values: the part with all values: float32, little-endian.
+        parameters: settings of each call.
+    """
+
+    reference: str
+    values: str
+    parameters: dict[str, Any]
+    samples: list[Sample]
+    graphs: list[Graph]
+
+
+@dataclass(frozen=True)
+class GoldenReport:
+    """The result of a check of the golden samples.
+
+    Attributes:
+        stage: that differs: `"preprocessing"`, `"network"`, `"classes"` or `"postprocessing"`; None where all agree.
+        name: the input or output that differs.
+        deviation, tolerance: of that output; see `deviation()`.
+        layer: the node of the first intermediate value that differs; None where that is not known.
+        samples: how many were compared.
+    """
+
+    stage: str | None = None
+    name: str = ""
+    deviation: float = 0.0
+    tolerance: float = 0.0
+    layer: str | None = None
+    samples: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return self.stage is None
+
+    def __str__(self) -> str:
+        if self.passed:
+            return f"{self.samples} golden samples agree"
+        text = f"the golden samples differ in {self.stage}"
+        if self.name:
+            text += f": {self.name!r} deviates by {self.deviation:.3g}, and {self.tolerance:.3g} is allowed"
+        return text + (f"; the first layer that differs is {self.layer!r}" if self.layer else "")
+
+
+# ---- elements and their comparison ----
+
+
+def elements(array: npt.NDArray[Any], most: int) -> npt.NDArray[np.float32]:
+    """Elements of an array at fixed positions: all of a small one."""
+    flat = np.asarray(array).reshape(-1)
+    return flat[_positions(flat.size, most)].astype(np.float32)
+
+
+def _positions(size: int, most: int) -> npt.NDArray[np.int64]:
+    if size <= most:
+        return np.arange(size)
+    fractions = (np.arange(most, dtype=np.uint64) * np.uint64(_STEP)) >> np.uint64(11)  # 53 bits: exact as float64
+    positions: npt.NDArray[np.int64] = (fractions.astype(np.float64) * 2.0**-53 * size).astype(np.int64)
+    return positions
+
+
+def deviation(
+    reference: npt.NDArray[np.float32], other: npt.NDArray[np.float32], shape: Sequence[int], most: int
+) -> float:
+    """How far elements of an array are from the reference: the largest relative root mean square error of a channel.
+
+    The channels of an output have different scales: coordinates of boxes and scores, for example. So each is compared
+    with its own. The axis of channels is the shortest of those behind the first. Scores of 1e-8 are rounding: the scale
+    of a channel is at least 1/1000 of that of the array, or 1/1000 where that exceeds 1.
+
+    Args:
+        reference, other: `elements(array, most)` of arrays of this shape.
+
+    Returns:
+        sqrt(mean((other - reference)^2) / mean(reference^2)), the maximum over channels; infinity where an element is
+        not finite.
+    """
+    if not reference.size:
+        return 0.0
+    squares, errors = np.square(reference, dtype=np.float64), np.square(np.subtract(other, reference, dtype=np.float64))
+    axes = [axis for axis in range(1, len(shape)) if shape[axis] > 1]
+    if len(axes) > 1:
+        axis = min(axes, key=lambda one: shape[one])
+        channel = _positions(math.prod(shape), most) // math.prod(shape[axis + 1 :]) % shape[axis]
+    else:
+        channel = np.zeros(reference.size, np.int64)
+    if not np.isfinite(errors).all():
+        return math.inf
+    counts = np.maximum(np.bincount(channel), 1)
+    error, square = (np.sqrt(np.bincount(channel, values) / counts) for values in (errors, squares))
+    least = _LEAST_SCALE * min(1.0, math.sqrt(float(squares.mean())))
+    return float((error / np.maximum(square, max(least, 1e-30))).max())
+
+
+def same_results(reference: Any, other: Any, threshold: float = 0.0) -> bool:
+    """Whether the dicts of two results agree, as far as the tolerances of the network let them.
+
+    Numbers may differ by 2 % of the larger one, or of 1. Rows with a score close to the threshold may be missing on one
+    side.
+
+    Args:
+        threshold: the minimum score of the rows.
+    """
+    if isinstance(reference, dict) and isinstance(other, dict):
+        return reference.keys() == other.keys() and all(
+            same_results(reference[key], other[key], threshold) for key in reference
+        )
+    if isinstance(reference, (list, tuple)) and isinstance(other, (list, tuple)):
+        if _scored(reference) or _scored(other):
+            return _same_rows(list(reference), list(other), threshold + _SCORE_MARGIN)
+        return len(reference) == len(other) and all(
+            same_results(*pair, threshold) for pair in zip(reference, other, strict=True)
+        )
+    numbers = (int, float)
+    if isinstance(reference, numbers) and isinstance(other, numbers):
+        return abs(reference - other) <= _NUMBER * max(1.0, abs(reference), abs(other))
+    return bool(reference == other)
+
+
+def _scored(rows: Sequence[Any]) -> bool:
+    return bool(rows) and all(isinstance(row, dict) and isinstance(row.get("score"), (int, float)) for row in rows)
+
+
+def _same_rows(reference: list[Any], other: list[Any], sure: float) -> bool:
+    """Whether each row of one side that scores more than `sure` is on the other."""
+    return all(
+        any(same_results(row, one) for one in theirs)
+        for own, theirs in ((reference, other), (other, reference))
+        for row in own
+        if row["score"] > sure
+    )
+
+
+# ---- checking ----
+
+
+def check(
+    golden: Golden,
+    parts: Mapping[str, bytes],
+    model: Any,
+    classes: Sequence[str],
+    layers: Callable[[Graph, Mapping[str, npt.NDArray[Any]]], Iterable[tuple[str, npt.NDArray[Any]]]],
+) -> GoldenReport:
+    """Compares a loaded wrapper with the golden samples.
+
+    Args:
+        parts: the images and the values, by name.
+        model: the wrapper.
+        classes: the class names of the bundle.
+        layers: computes the intermediate values of a graph for an input, in order.
+
+    Raises:
+        GoldenSampleError: the network has other outputs than those of the samples.
+        ConfigError: there are no tolerances for the precision of the network.
+    """
+    stored = np.frombuffer(parts[golden.values], "<f4")
+    if list(model.class_names) != list(classes):
+        return GoldenReport("classes")
+    for number, sample in enumerate(golden.samples):
+        feed, outputs, result = model.details.run_once(parts[sample.image], golden.parameters)
+        for name, values in sample.inputs.items():
+            found = _deviation(stored, values, feed.get(name), INPUT_ELEMENTS)
+            if found > _INPUT_TOLERANCE:
+                return GoldenReport("preprocessing", name, found, _INPUT_TOLERANCE, samples=number)
+        graph = _graph_of(golden, outputs)
+        tolerances = _tolerances(graph, model.network.precision)
+        for name, values in graph.outputs[number].items():
+            found = _deviation(stored, values, outputs[name], OUTPUT_ELEMENTS)
+            if found > tolerances[name]:
+                layer = _first_layer(graph, stored, layers(graph, feed), tolerances)
+                return GoldenReport("network", name, found, tolerances[name], layer, number)
+        if not same_results(sample.results, result.to_dicts(), golden.parameters.get("conf", 0.0)):
+            return GoldenReport("postprocessing", samples=number)
+    return GoldenReport(samples=len(golden.samples))
+
+
+def _deviation(stored: npt.NDArray[np.float32], values: Values, array: npt.NDArray[Any] | None, most: int) -> float:
+    if array is None or tuple(array.shape) != values.shape:
+        return math.inf
+    return deviation(_kept(stored, values, most), elements(array, most), values.shape, most)
+
+
+def _kept(stored: npt.NDArray[np.float32], values: Values, most: int) -> npt.NDArray[np.float32]:
+    end = values.offset + values.count(most)
+    if not 0 <= values.offset <= end <= len(stored):
+        raise BundleFormatError("its golden samples name values that it does not have")
+    return stored[values.offset : end]
+
+
+def _graph_of(golden: Golden, outputs: Mapping[str, npt.NDArray[Any]]) -> Graph:
+    shapes = {name: tuple(array.shape) for name, array in outputs.items()}
+    for graph in golden.graphs:
+        if {name: values.shape for name, values in graph.outputs[0].items()} == shapes:
+            return graph
+    found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    raise GoldenSampleError(f"the network has the outputs {found}, and the golden samples have none of these")
+
+
+def _tolerances(graph: Graph, precision: str) -> Mapping[str, float]:
+    if precision not in graph.tolerances:
+        raise ConfigError(
+            f"the bundle has tolerances of its golden samples for {', '.join(graph.tolerances)}, not for {precision}; "
+            f"pack it with precisions=[..., {precision!r}], or load it with verify='never'"
+        )
+    return graph.tolerances[precision]
+
+
+def _first_layer(
+    graph: Graph,
+    stored: npt.NDArray[np.float32],
+    layers: Iterable[tuple[str, npt.NDArray[Any]]],
+    tolerances: Mapping[str, float],
+) -> str | None:
+    allowed = max(tolerances.values())
+    for name, array in layers:
+        if name in graph.layers:
+            node, values = graph.layers[name]
+            kept, found = _kept(stored, values, LAYER_ELEMENTS), elements(array, LAYER_ELEMENTS)
+            # A channel has too few elements for a scale of its own.
+            if tuple(array.shape) != values.shape or deviation(kept, found, kept.shape, LAYER_ELEMENTS) > allowed:
+                return node
+    return None

@@ -1,0 +1,46 @@
+"""The intermediate values of a model for one input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.model_source import ModelSource
+from ..graph.layers import LayerModel
+from ..graph.passes import prepared_model
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..infer import Infer
+
+__all__ = ["layer_values"]
+
+#: Values of one run: enough for speed, few enough for the memory.
+_VALUES_OF_A_RUN = 64
+
+
+def layer_values(
+    source: ModelSource, feed: Mapping[str, npt.NDArray[Any]], load: Callable[[ModelSource], Infer]
+) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
+    """The name of each intermediate value, the node that computes it, and its array, in topological order.
+
+    The values are outputs of the model for this, which keeps runtimes from fusing across them. Nothing is written to a
+    disk.
+
+    Args:
+        source: an ONNX model, with its passes.
+        load: loads a model in memory.
+    """
+    content = prepared_model(source, ())
+    graph = LayerModel(
+        source if content is None else ModelSource(None, content, name=source.name),
+        {name: array.shape for name, array in feed.items()},
+    )
+    for start in range(0, len(graph.values), _VALUES_OF_A_RUN):
+        values = graph.values[start : start + _VALUES_OF_A_RUN]
+        with load(ModelSource(None, graph.exposed(values), name=source.name)) as network:
+            own = {spec.name: feed[spec.name] for spec in network.input_specs}
+            outputs = network(own)
+        for value in values:
+            yield value.name, value.node, outputs[value.name]

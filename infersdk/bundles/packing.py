@@ -1,0 +1,284 @@
+"""Writing bundles."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..core.files import IMAGE_SUFFIXES, atomic_path, image_files
+from ..core.model_source import ModelSource
+from ..errors import ConfigError, OutputError
+from ..image import read_image
+from ..loading.registry import load as load_network
+from ..models.loading import load
+from ..models.registry import TYPES
+from .archive import FIRST, Entry, pieces
+from .golden import INPUT_ELEMENTS, LAYER_ELEMENTS, OUTPUT_ELEMENTS, Golden, Graph, Sample, Values, deviation, elements
+from .layers import layer_values
+from .manifest import FORMAT, SIGNATURE, Encryption, Form, Manifest, Part
+from .sealing import KeySource, Sealer, public_key, read_key, sign
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..models import VisionModel
+    from .bundle import Bundle
+
+__all__ = ["pack", "unpack", "write_bundle"]
+
+#: The reference of golden samples.
+_REFERENCE = "onnxruntime"
+#: Tolerance of an output: so many times the largest deviation between runs that should be equal, and at least this.
+_FACTOR, _LEAST = 20.0, 1e-4
+#: The same for a lower precision, of one run in it.
+_LOWERED = 2.0
+#: Relative noise on the input, in steps of float32, that a run must bear.
+_NOISE = 4 * 2.0**-23
+#: Settings that belong to the machine that loads the bundle.
+_OF_THE_MACHINE = frozenset({"device", "precision", "max_batch", "while_building", "options", "preprocess", "decode"})
+
+
+def pack(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    images: str | os.PathLike[str] | Sequence[Any],
+    samples: int = 4,
+    type: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    forms: Mapping[str, str | os.PathLike[str]] | None = None,
+    precisions: Iterable[str] = (),
+    name: str | None = None,
+    version: str = "",
+    licence: str = "",
+    origin: str = "",
+    sign_with: str | os.PathLike[str] | None = None,
+    encrypt: KeySource | None = None,
+) -> Manifest:
+    """Writes a bundle.
+
+    The golden samples are run on ONNX Runtime, on the processor. The tolerance of an output is 20 times the largest
+    deviation between runs that should be equal, and at least 1e-4. These runs are with and without optimisations, and
+    with noise of 4 steps of float32 on the input. `infersdk.bundles.golden.deviation` defines the measure.
+
+    Args:
+        model: an ONNX file, the reference form.
+        output: the bundle.
+        images: a folder, an image file, or a sequence of images as a call of a wrapper takes them.
+        samples: maximum number of golden samples.
+        type: the wrapper, as `models.load()` takes it; None decides by the file.
+        settings: of the wrapper.
+        forms: further ONNX files of the model, by precision: `{"int8": "model.int8.onnx"}`.
+        precisions: further precisions that backends may run the reference form in, such as `"fp16"` and `"bf16"`.
+        name, version, licence, origin: of the model. The name is that of the file where none is given.
+        sign_with: a PEM file with an Ed25519 private key.
+        encrypt: the key of 32 bytes that encrypts all parts, or where it is; see `Bundle`.
+
+    Raises:
+        ConfigError: there is no image, or a setting does not fit.
+        OutputError: the file cannot be written, or would exceed 4 GiB.
+        ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
+    """
+    from .. import __version__
+
+    source = ModelSource.of(model)
+    given = dict(settings or {})
+    if wrong := sorted(_OF_THE_MACHINE & given.keys()):
+        raise ConfigError(f"{wrong[0]} is a setting of the machine that loads the bundle; leave it out")
+    files = [_png(image) for image in islice(_images(images), samples)]
+    others = {precision: ModelSource.of(file) for precision, file in (forms or {}).items()}
+    recorder = _Recorder(source, type, given)
+    golden, wrapper = recorder.golden(files, others, list(precisions))
+    classes = list(wrapper.class_names)
+    if "names" in given:
+        given["names"] = classes  # the file that they were read from stays here
+    kinds = [key for key, one in TYPES.items() if one is wrapper.__class__]
+    listed = [Form("model.onnx", "fp32"), *(Form(f"model.{precision}.onnx", precision) for precision in others)]
+    models = [source, *others.values()]
+    parts = {form.part: model.read() for form, model in zip(listed, models, strict=True)}
+    parts |= {sample.image: file for sample, file in zip(golden.samples, files, strict=True)}
+    parts[golden.values] = recorder.values.tobytes()
+    parts["golden.json"] = msgspec.json.encode(golden)
+    encryption = None
+    if encrypt is not None:
+        sealer = Sealer(read_key(encrypt), salt := os.urandom(32))
+        encryption = Encryption(salt.hex(), sealer.check)
+        parts = {part: sealer.seal(part, data) for part, data in parts.items()}
+    manifest = Manifest(
+        format=FORMAT, name=name if name is not None else source.stem, version=version, licence=licence, origin=origin,
+        type=kinds[0] if kinds else str(type), settings=given, classes=classes, forms=listed, golden="golden.json",
+        parts={part: Part.of(data) for part, data in parts.items()}, encryption=encryption,
+        signer=public_key(sign_with) if sign_with is not None else None, created_by=f"infersdk {__version__}",
+    )  # fmt: skip
+    write_bundle(output, manifest, parts, sign_with)
+    return manifest
+
+
+def write_bundle(
+    path: str | os.PathLike[str],
+    manifest: Manifest,
+    parts: Mapping[str, bytes],
+    sign_with: str | os.PathLike[str] | None = None,
+) -> None:
+    """Writes a bundle of these parts, which are those of the manifest.
+
+    Raises:
+        OutputError: the file cannot be written, or would exceed 4 GiB.
+    """
+    head = manifest.encoded()
+    data = {FIRST: head, **({SIGNATURE: sign(head, sign_with)} if sign_with is not None else {}), **parts}
+    with atomic_path(path) as sibling, open(sibling, "wb") as file:
+        contents = iter(data.values())
+        for _, piece in pieces([Entry.of(name, content) for name, content in data.items()]):
+            file.write(piece)
+            file.write(next(contents, b""))
+
+
+def unpack(bundle: Bundle, folder: str | os.PathLike[str]) -> list[Path]:
+    """Writes all parts of a bundle to a folder, decrypted, and its manifest. Returns the files.
+
+    Raises:
+        OutputError: a file is there already, or cannot be written.
+        BundleKeyError, BundlePartError: see `Bundle.read()`.
+    """
+    files = []
+    for name in (FIRST, *bundle.manifest.parts):
+        path = Path(folder, name)
+        if path.exists():
+            raise OutputError(f"{str(path)!r} is there already; give an empty folder")
+        content = bundle.manifest.encoded() if name == FIRST else bundle.read(name)
+        with atomic_path(path) as sibling:
+            sibling.write_bytes(content)
+        files.append(path)
+    return files
+
+
+def _images(images: str | os.PathLike[str] | Sequence[Any]) -> list[Any]:
+    if isinstance(images, (str, os.PathLike)):
+        path = Path(images)
+        found: list[Any] = list(image_files(path)) if path.is_dir() else [path]
+    else:
+        found = list(images)
+    if not found:
+        raise ConfigError(
+            f"there is no image for golden samples in {str(images)!r}; files with the suffixes "
+            f"{', '.join(sorted(IMAGE_SUFFIXES))} are read"
+        )
+    return found
+
+
+def _png(source: Any) -> bytes:
+    """An image as a PNG file: the pixels that the reference sees, without a decoder's differences."""
+    from PIL import Image
+
+    image, buffer = read_image(source), io.BytesIO()
+    pixels = np.ascontiguousarray(image.pixels[..., ::-1]) if image.format.startswith("bgr") else image.pixels
+    Image.fromarray(pixels[..., :3] if pixels.ndim == 3 else pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+# ---- golden samples ----
+
+
+class _Recorder:
+    """Runs samples on the reference backend, and keeps the values."""
+
+    def __init__(self, source: ModelSource, type: str | None, settings: Mapping[str, Any]) -> None:
+        self._source, self._type, self._settings = source, type, settings
+        self._chunks: list[npt.NDArray[np.float32]] = []
+        self._count = 0
+
+    @property
+    def values(self) -> npt.NDArray[np.float32]:
+        """All values that were kept."""
+        return np.concatenate(self._chunks).astype("<f4")
+
+    def _keep(self, array: npt.NDArray[Any], most: int) -> Values:
+        kept = elements(array, most)
+        self._chunks.append(kept)
+        self._count += kept.size
+        return Values(tuple(array.shape), self._count - kept.size)
+
+    def _load(self, source: ModelSource | None = None, **settings: Any) -> VisionModel[Any]:
+        return load(source or self._source, _REFERENCE, type=self._type, **{**self._settings, **settings})
+
+    def golden(
+        self, files: Sequence[bytes], forms: Mapping[str, ModelSource], precisions: Sequence[str]
+    ) -> tuple[Golden, VisionModel[Any]]:
+        """The golden samples, and the wrapper that was used, which is closed."""
+        with self._load() as model:
+            parameters = {name: getattr(model, name) for name in sorted(model.per_call)}
+            samples = []
+            for number, file in enumerate(files):
+                feed, _, result = model.details.run_once(file, parameters)
+                inputs = {name: self._keep(array, INPUT_ELEMENTS) for name, array in feed.items()}
+                samples.append(Sample(f"golden/{number}.png", inputs, result.to_dicts()))
+        graphs: dict[tuple[str, ...], Graph] = {}
+        chooses_head = "decode_head" in model.settings.__struct_fields__ and "decode_head" not in self._settings
+        for head in ({"decode_head": "graph"}, {}) if chooses_head else ({},):
+            graph = self._graph(files, {"head": head, "parameters": parameters}, forms, precisions)
+            graphs.setdefault(tuple(graph.outputs[0]), graph)
+        return Golden(_REFERENCE, "golden/values.f32", parameters, samples, list(graphs.values())), model
+
+    def _graph(
+        self,
+        files: Sequence[bytes],
+        how: Mapping[str, Mapping[str, Any]],
+        forms: Mapping[str, ModelSource],
+        precisions: Sequence[str],
+    ) -> Graph:
+        head = how["head"]
+        with self._load(**head) as model:
+            runs = [model.details.run_once(file, how["parameters"]) for file in files]
+            feeds, expected = [run[0] for run in runs], [run[1] for run in runs]
+            noisy = [model.network(_with_noise(feed)) for feed in feeds]
+            passes = model.network.model.passes
+        plain = self._outputs(feeds, options={"graph_optimization": "disabled"}, **head)
+        tolerances = {"fp32": _tolerances(expected, [noisy, plain], _FACTOR)}
+        for precision in precisions:
+            lowered = self._outputs(feeds, precision=precision, **head)
+            tolerances[precision] = _tolerances(expected, [lowered], _LOWERED)
+        for precision, form in forms.items():
+            tolerances[precision] = _tolerances(expected, [self._outputs(feeds, form, **head)], _LOWERED)
+        values = layer_values(self._source.with_passes(*passes), feeds[0], lambda one: load_network(one, _REFERENCE))
+        layers = {name: (node, self._keep(array, LAYER_ELEMENTS)) for name, node, array in values}
+        outputs = [{name: self._keep(array, OUTPUT_ELEMENTS) for name, array in one.items()} for one in expected]
+        return Graph(outputs, tolerances, layers)
+
+    def _outputs(
+        self, feeds: Sequence[Mapping[str, Any]], source: ModelSource | None = None, **settings: Any
+    ) -> list[Mapping[str, npt.NDArray[Any]]]:
+        with self._load(source, **settings) as model:
+            return [model.network(dict(feed)) for feed in feeds]
+
+
+def _with_noise(feed: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    rng = np.random.default_rng(0)
+    return {
+        name: (array * (1 + _NOISE * rng.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
+        if array.dtype.kind == "f"
+        else array
+        for name, array in feed.items()
+    }
+
+
+def _tolerances(
+    expected: Sequence[Mapping[str, npt.NDArray[Any]]],
+    runs: Sequence[Sequence[Mapping[str, npt.NDArray[Any]]]],
+    factor: float,
+) -> dict[str, float]:
+    """The tolerance of each output: `factor` times the largest deviation of any run from the expected outputs."""
+    largest = dict.fromkeys(expected[0], 0.0)
+    for run in runs:
+        for reference, other in zip(expected, run, strict=True):
+            for name, array in reference.items():
+                kept, found = elements(array, OUTPUT_ELEMENTS), elements(other[name], OUTPUT_ELEMENTS)
+                largest[name] = max(largest[name], deviation(kept, found, array.shape, OUTPUT_ELEMENTS))
+    return {name: max(factor * value, _LEAST) for name, value in largest.items()}

@@ -1,0 +1,235 @@
+"""Encryption and signatures of bundles, by the package `cryptography`.
+
+Encryption is AES-256-GCM. Each part has its own key: HKDF-SHA-256 (RFC 5869) of the bundle's key with the bundle's
+salt and the name of the part. A part is encrypted in chunks of 1 MiB. The nonce of a chunk is its number, and whether
+it is the last one: the STREAM construction (Hoang, Reyhanitabar, Rogaway and Vizar, 2015). So chunks cannot be
+exchanged, repeated or left out. Signatures are Ed25519 (RFC 8032).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import BackendUnavailableError, BundleKeyError, BundlePartError, BundleSignatureError, ConfigError
+
+__all__ = ["KEY_VARIABLE", "KeySource", "Sealer", "check_signature", "public_key", "read_key", "sign"]
+
+#: A key of 32 bytes; `"env:NAME"`, `"file:PATH"` or `"command:LINE"`; or a function that returns the key.
+KeySource = bytes | str | Callable[[], bytes]
+#: The environment variable with the key, where none is given.
+KEY_VARIABLE = "INFERSDK_BUNDLE_KEY"
+_KEY, _TAG, _CHUNK = 32, 16, 1 << 20
+_COMMAND_SECONDS = 60
+
+
+def _cryptography() -> Any:
+    try:
+        import cryptography.hazmat.primitives.asymmetric.ed25519
+        import cryptography.hazmat.primitives.ciphers.aead
+        import cryptography.hazmat.primitives.hashes
+        import cryptography.hazmat.primitives.kdf.hkdf
+        import cryptography.hazmat.primitives.serialization
+    except ImportError:
+        raise BackendUnavailableError(
+            'signed and encrypted bundles need cryptography, which is not installed: pip install "infersdk[bundle]"'
+        ) from None
+    return cryptography.hazmat.primitives
+
+
+# ---- keys ----
+
+
+def read_key(source: KeySource | None) -> bytes:
+    """The key from where the caller keeps it; None reads the environment variable INFERSDK_BUNDLE_KEY.
+
+    A key is 32 bytes, or 64 hexadecimal digits.
+
+    Raises:
+        BundleKeyError: there is no key, it cannot be read, or it has another length.
+        ConfigError: the text names no kind of source.
+    """
+    if source is None:
+        if KEY_VARIABLE not in os.environ:
+            raise BundleKeyError(f"the bundle is encrypted, and there is no key; give key=, or set {KEY_VARIABLE}")
+        source = f"env:{KEY_VARIABLE}"
+    value = source if isinstance(source, bytes) else source() if callable(source) else _named_key(source)
+    if isinstance(value, bytes) and len(value) == _KEY:
+        return value
+    try:
+        text = value.decode("ascii") if isinstance(value, bytes) else value
+        key = bytes.fromhex(text.strip())
+    except (AttributeError, ValueError):
+        key = b""
+    if len(key) != _KEY:
+        raise BundleKeyError(f"a key is {_KEY} bytes, or {2 * _KEY} hexadecimal digits; this one is neither")
+    return key
+
+
+def _named_key(source: str) -> bytes:
+    kind, _, rest = source.partition(":")
+    if kind == "env":
+        if rest not in os.environ:
+            raise BundleKeyError(f"the environment variable {rest} has no key: it is not set")
+        return os.environb[os.fsencode(rest)]
+    try:
+        if kind == "file":
+            return Path(rest).read_bytes()
+        if kind == "command":
+            return subprocess.run(shlex.split(rest), check=True, capture_output=True, timeout=_COMMAND_SECONDS).stdout
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise BundleKeyError(f"the key cannot be read from {kind}: {error}") from None
+    raise ConfigError(f"a key is 'env:NAME', 'file:PATH', 'command:LINE', 32 bytes, or a function, not {kind!r}: ...")
+
+
+class Sealer:
+    """Encrypts and decrypts the parts of one bundle.
+
+    Args:
+        key: 32 bytes.
+        salt: 32 bytes, random, of the bundle.
+    """
+
+    def __init__(self, key: bytes, salt: bytes) -> None:
+        self._primitives, self._key, self._salt = _cryptography(), key, salt
+
+    @property
+    def check(self) -> str:
+        """Shows whether two keys are equal; it does not show the key."""
+        return self._derived("check").hex()
+
+    def _derived(self, purpose: str) -> bytes:
+        hashes, hkdf = self._primitives.hashes, self._primitives.kdf.hkdf
+        info = b"infersdk bundle " + purpose.encode()
+        result: bytes = hkdf.HKDF(hashes.SHA256(), _KEY, self._salt, info).derive(self._key)
+        return result
+
+    def _cipher(self, name: str) -> Any:
+        return self._primitives.ciphers.aead.AESGCM(self._derived(f"part {name}"))
+
+    def seal(self, name: str, data: bytes) -> bytes:
+        """A part, encrypted: 16 bytes longer for each chunk."""
+        cipher, last = self._cipher(name), max(0, len(data) - 1) // _CHUNK
+        return b"".join(
+            [
+                cipher.encrypt(_nonce(number, number == last), data[number * _CHUNK : (number + 1) * _CHUNK], None)
+                for number in range(last + 1)
+            ]
+        )
+
+    def open(self, name: str, data: memoryview) -> bytes:
+        """The content of an encrypted part.
+
+        Raises:
+            BundlePartError: it is not the part of this name of this bundle.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        cipher, step = self._cipher(name), _CHUNK + _TAG
+        last = max(0, len(data) - 1) // step
+        try:
+            return b"".join(
+                [
+                    cipher.decrypt(_nonce(number, number == last), data[number * step : (number + 1) * step], None)
+                    for number in range(last + 1)
+                ]
+            )
+        except InvalidTag:
+            raise BundlePartError(
+                f"the part {name!r} cannot be decrypted, although the key is right: it belongs to another bundle"
+            ) from None
+
+
+def _nonce(number: int, last: bool) -> bytes:
+    return number.to_bytes(11, "big") + bytes([last])
+
+
+# ---- signatures ----
+
+
+def sign(data: bytes, private_key: str | os.PathLike[str]) -> bytes:
+    """The signature of `data`.
+
+    Args:
+        private_key: a PEM file, as `openssl genpkey -algorithm ed25519` writes it.
+
+    Raises:
+        BundleKeyError: the file has no Ed25519 private key.
+    """
+    signature: bytes = _private(private_key).sign(data)
+    return signature
+
+
+def public_key(private_key: str | os.PathLike[str]) -> str:
+    """The public key of a private one, hexadecimal. Raises BundleKeyError as `sign()`."""
+    raw: bytes = _private(private_key).public_key().public_bytes_raw()
+    return raw.hex()
+
+
+def _private(path: str | os.PathLike[str]) -> Any:
+    primitives = _cryptography()
+    try:
+        key = primitives.serialization.load_pem_private_key(Path(path).read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:  # TypeError: it has a password
+        raise BundleKeyError(f"{os.fspath(path)!r} has no private key: {error}") from None
+    if not isinstance(key, primitives.asymmetric.ed25519.Ed25519PrivateKey):
+        raise BundleKeyError(f"{os.fspath(path)!r} has no Ed25519 key; openssl genpkey -algorithm ed25519 makes one")
+    return key
+
+
+def trusted_key(trust: str | os.PathLike[str]) -> str:
+    """A public key, hexadecimal.
+
+    Args:
+        trust: 64 hexadecimal digits, or a PEM file, as `openssl pkey -pubout` writes it.
+
+    Raises:
+        BundleKeyError: it is no Ed25519 public key.
+    """
+    text = os.fspath(trust)
+    if len(text) == 2 * _KEY and all(digit in "0123456789abcdef" for digit in text):
+        return text
+    primitives = _cryptography()
+    try:
+        key = primitives.serialization.load_pem_public_key(Path(text).read_bytes())
+    except (OSError, ValueError) as error:
+        raise BundleKeyError(f"{text!r} has no public key: {error}") from None
+    if not isinstance(key, primitives.asymmetric.ed25519.Ed25519PublicKey):
+        raise BundleKeyError(f"{text!r} has no Ed25519 public key")
+    raw: bytes = key.public_bytes_raw()
+    return raw.hex()
+
+
+def check_signature(
+    signer: str, signature: bytes | memoryview, data: bytes | memoryview, trust: str | os.PathLike[str] | None
+) -> None:
+    """Checks who signed a manifest, and that it was not changed since.
+
+    Args:
+        signer: the public key that the manifest names.
+        trust: the public key that must have signed; see `trusted_key()`. None accepts any signer.
+
+    Raises:
+        BundleSignatureError: another key signed it, or the signature is of other bytes.
+        BundleKeyError: `trust` is no public key.
+    """
+    if trust is not None and (wanted := trusted_key(trust)) != signer:
+        raise BundleSignatureError(f"it is signed by {_short(signer)}, and the trusted key is {_short(wanted)}")
+    from cryptography.exceptions import InvalidSignature
+
+    key = _cryptography().asymmetric.ed25519.Ed25519PublicKey
+    try:
+        key.from_public_bytes(bytes.fromhex(signer)).verify(bytes(signature), bytes(data))
+    except (InvalidSignature, ValueError):
+        raise BundleSignatureError(
+            f"its signature by {_short(signer)} is of another manifest: it was changed"
+        ) from None
+
+
+def _short(key: str) -> str:
+    """A key in messages: its first digits."""
+    return f"{key[:16]}..."

@@ -1,0 +1,68 @@
+"""`infersdk diff`: what differs between two bundles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .common import add_json_argument, console, print_json
+from .unpack import add_secrets
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ..bundles import Bundle
+
+__all__ = ["register"]
+
+
+def register(subparsers: Any) -> None:
+    """Adds `diff` to the subcommands of `infersdk`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "diff",
+        help="compare two bundles",
+        description="Compares the manifests of two bundles and the contents of their parts. The exit code is 1 where "
+        "they differ.",
+    )
+    parser.add_argument("first", type=Path)
+    parser.add_argument("second", type=Path)
+    add_secrets(parser)
+    add_json_argument(parser)
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints each difference."""
+    from ..bundles import Bundle
+
+    secrets = {"key": arguments.key, "trust": arguments.trust}
+    first, second = Bundle(arguments.first, **secrets), Bundle(arguments.second, **secrets)
+    found = _differences(first, second)
+    if arguments.json:
+        print_json(found)
+    for name, (old, new) in found.items() if not arguments.json else ():
+        console().print(f"{name}: {old} -> {new}", markup=False, soft_wrap=True)
+    return 1 if found else 0
+
+
+def _differences(first: Bundle, second: Bundle) -> dict[str, list[Any]]:
+    """What differs, by name: the values of both; None where one has none."""
+    sides = [_facts(bundle) for bundle in (first, second)]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    pairs = {name: [side.get(name) for side in sides] for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _facts(bundle: Bundle) -> dict[str, Any]:
+    """The manifest of a bundle, and the SHA-256 of the content of each part."""
+    import hashlib
+
+    manifest = bundle.manifest
+    facts: dict[str, Any] = {
+        name: getattr(manifest, name)
+        for name in ("name", "version", "licence", "origin", "type", "classes", "signer", "created_by")
+    }
+    facts["encrypted"] = manifest.encryption is not None
+    facts |= {f"settings.{name}": value for name, value in manifest.settings.items()}
+    facts |= {f"form.{form.precision}": form.part for form in manifest.forms}
+    return facts | {f"part {name}": hashlib.sha256(bundle.read(name)).hexdigest() for name in manifest.parts}

@@ -1,0 +1,62 @@
+"""`infersdk pack`: a bundle out of a model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .common import console, key_values
+from .wrapper_options import add_wrapper_options, wrapper_settings
+
+__all__ = ["register"]
+
+
+def register(subparsers: Any) -> None:
+    """Adds `pack` to the subcommands of `infersdk`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "pack",
+        help="write a bundle: a model, its wrapper, settings and golden samples in one file",
+        description="Writes a bundle, which models.load() checks and loads. The golden samples are run on ONNX Runtime "
+        "on the processor; each machine that loads the bundle compares its own results with them.",
+    )
+    parser.add_argument("model", type=Path, help="the ONNX file")
+    parser.add_argument("--images", type=Path, required=True, help="a folder or a file with images for golden samples")
+    parser.add_argument("--samples", type=int, default=4, metavar="N", help="use at most N images (default: 4)")
+    parser.add_argument("-o", "--output", type=Path, help="the bundle; by default the model's name with .infer")
+    parser.add_argument(
+        "--form", action="append", default=[], metavar="PRECISION=FILE",
+        help="a further ONNX file of the model: int8=model.int8.onnx; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--precision", action="append", default=[], choices=("fp16", "bf16"),
+        help="a further precision that machines may run the model in; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--name", help="of the model; by default that of the file")
+    parser.add_argument("--release", default="", metavar="VERSION", help="version of the model")
+    parser.add_argument("--licence", default="", help="of the model, an SPDX expression")
+    parser.add_argument("--origin", default="", help="where the model comes from")
+    parser.add_argument("--sign", type=Path, metavar="PEM", help="sign with this Ed25519 private key")
+    parser.add_argument(
+        "--encrypt", metavar="KEY", help="encrypt with the key at env:NAME, file:PATH or command:LINE (32 bytes)"
+    )
+    add_wrapper_options(parser)
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the bundle."""
+    from ..bundles import pack
+
+    output = arguments.output or arguments.model.with_suffix(".infer")
+    manifest = pack(
+        arguments.model, output, images=arguments.images, samples=arguments.samples, type=arguments.type,
+        settings=wrapper_settings(arguments), forms=key_values("--form", arguments.form),
+        precisions=arguments.precision, name=arguments.name, version=arguments.release, licence=arguments.licence,
+        origin=arguments.origin, sign_with=arguments.sign, encrypt=arguments.encrypt,
+    )  # fmt: skip
+    console().print(
+        f"{output}: {manifest.name} for the wrapper {manifest.type}, {output.stat().st_size:,} bytes",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    return 0

@@ -1,0 +1,240 @@
+"""`infersdk predict`: any model on images, videos and cameras."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, VideoError
+from ..image.http import without_password
+from .common import (
+    add_backend_arguments,
+    add_json_argument,
+    backend_arguments,
+    backend_options,
+    console,
+    given_settings,
+    print_json,
+    stage_line,
+)
+from .predict_video import VideoOptions, as_result, predict_videos, share_processor
+from .row_files import Emit, row_files
+from .sources import Images, SourceImage, drawn_paths, find_sources
+from .wrapper_options import CONFIGURATIONS, add_wrapper_options, split_model, wrapper_settings
+
+if TYPE_CHECKING:
+    from ..models import ImageModel
+    from .window import Window
+
+
+def register(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "predict",
+        help="run a model on images, videos and cameras",
+        usage="infersdk predict SOURCE [SOURCE ...] --model FILE [options]",
+        description="Runs a model of any task on images, videos and cameras. Prints the results, draws them, or writes "
+        "them as JSON or CSV.",
+    )
+    parser.add_argument(
+        "sources", nargs="+", metavar="SOURCE", help="an image, a video, a folder of them, a pattern ('*.jpg'), an "
+        "address (https://..., rtsp://...) or a camera (/dev/video0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model", metavar="FILE", help="the model file; or a configuration (.toml, .yaml), app.toml:detector where it "
+        "has several models",
+    )  # fmt: skip
+    parser.add_argument("--recursive", action="store_true", help="search folders with all folders below them")
+    group = parser.add_argument_group("results")
+    group.add_argument("-o", "--output", type=Path, metavar="PATH", help="draw the results: a file for one source, a "
+                       "folder for several")  # fmt: skip
+    group.add_argument("--show", action="store_true", help="show the drawn results in a window; q closes it")
+    add_json_argument(group)
+    group.add_argument("--json-lines", type=Path, metavar="FILE", help="write a line of JSON for each image and frame")
+    group.add_argument("--csv", type=Path, metavar="FILE", help="write a line for each result, such as a box")
+    group = parser.add_argument_group("videos")
+    group.add_argument("--track", action="store_true", help="number the objects of videos, from frame to frame "
+                       "(infersdk[tracking])")  # fmt: skip
+    group.add_argument(
+        "--give-up", type=float, metavar="SECONDS", help="how long a camera or stream that broke off is opened again, "
+        "before it counts as failed (default: 60)",
+    )  # fmt: skip
+    group = parser.add_argument_group("large images", "run the model on tiles, and on the whole image too")
+    group.add_argument("--tile", type=_tile, metavar="N|WIDTHxHEIGHT", help="the size of a tile in pixels")
+    group.add_argument("--overlap", type=float, metavar="X", help="of tiles, as a share of a side (default: 0.2)")
+    group.add_argument("--merge", metavar="{nms,union,weighted}", help="what becomes of boxes that several tiles show "
+                       "(default: nms)")  # fmt: skip
+    add_backend_arguments(parser)
+    add_wrapper_options(parser)
+    parser.set_defaults(func=run)
+
+
+def _tile(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    try:
+        return int(width), int(height or width)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; use 640 or 640x480") from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    sources = find_sources(arguments.sources, recursive=arguments.recursive)
+    targets = drawn_paths(sources, arguments.output)
+    videos = [(source, target) for source, target in zip(sources, targets, strict=True) if source.is_video]
+    if arguments.track and len(videos) < len(sources):
+        raise ConfigError("--track follows objects from frame to frame; give videos alone")
+    _refuse_double([source.name for source, _ in videos])
+    with ExitStack() as stack:
+        window = _window(stack) if arguments.show else None
+        model = stack.enter_context(
+            _open(arguments, only_videos=len(videos) == len(sources), videos=[source.is_live for source, _ in videos])
+        )
+        runner = _in_tiles(model, arguments)
+        to_stdout = bool(arguments.json and videos)
+        emit = stack.enter_context(row_files(arguments.json_lines, arguments.csv, to_stdout=to_stdout))
+        images = Images(sources, targets, emit)
+        for one in images:
+            _predict_image(runner, one, images, window, quiet=arguments.json)
+        errors = []
+        if videos:
+            errors = predict_videos(runner, videos, _video_options(arguments, model, emit, window))
+    if arguments.json and not to_stdout:
+        print_json(images.rows)
+    for error in errors:
+        if len(sources) == 1 or not isinstance(error, VideoError):
+            raise error
+        images.skip(error)
+    return images.end()
+
+
+def _window(stack: ExitStack) -> Window:
+    from .window import Window
+
+    return stack.enter_context(Window())
+
+
+def _refuse_double(names: list[str]) -> None:
+    shown = [without_password(name) for name in names]
+    if double := next((name for name in shown if shown.count(name) > 1), None):
+        raise ConfigError(f"two streams are called {double!r}; give each video and camera once")
+
+
+# ---- the model ----
+
+
+def _open(arguments: argparse.Namespace, *, only_videos: bool, videos: list[bool]) -> ImageModel[Any]:
+    """The model of the command line.
+
+    Args:
+        only_videos: there is no image.
+        videos: for each video whether it is live.
+    """
+    from ..models import load
+
+    settings = wrapper_settings(arguments)
+    if only_videos:
+        settings.pop("decode", None)  # of JPEG files; frames are decoded by `Streams`
+    if (table := _table(arguments)) is not None:
+        return _create({**table, **settings}, arguments)
+    if arguments.model is None:
+        raise ConfigError("no model to run: infersdk predict ... --model model.onnx; infersdk demo needs none")
+    backend = backend_arguments(arguments)
+    pipeline = share_processor(backend, live=videos == [True]) if videos else {}
+    model = load(Path(arguments.model), type=arguments.type, **settings, **backend)
+    if pipeline:
+        model.configure_pipeline(**pipeline)
+    return model
+
+
+def _table(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """The table of a model that a configuration describes, or `--type ocr`; None for a model file."""
+    from ..config import model_table, read
+
+    path, name = split_model(arguments.model or "")
+    if path.suffix.lower() in CONFIGURATIONS:
+        if arguments.type is not None:
+            raise ConfigError(f"--type {arguments.type}: the configuration {str(path)!r} has the type; leave it out")
+        return dict(model_table(read(path), name))
+    if arguments.type != "ocr":
+        return None
+    if arguments.model is not None:
+        raise ConfigError("--type ocr has two or three model files: --detection, --recognition and --orientation")
+    return {"type": "ocr"}
+
+
+def _create(table: dict[str, Any], arguments: argparse.Namespace) -> ImageModel[Any]:
+    """The model of a table, with the backend of the command line where it is given."""
+    from ..models import create
+
+    table |= given_settings(arguments, ("backend", "device", "precision", "max_batch"))
+    options = backend_options(arguments.option, table.get("backend", "onnxruntime"))
+    if options:
+        table["options"] = {**table.get("options", {}), **options}
+    return create({"models": {"model": table}})["model"]
+
+
+def _in_tiles(model: ImageModel[Any], arguments: argparse.Namespace) -> ImageModel[Any]:
+    """The model, or with `--tile` the model on tiles."""
+    from ..models import Tiled
+
+    settings = given_settings(arguments, ("overlap", "merge"))
+    if isinstance(model, Tiled) and (settings or arguments.tile is not None):
+        raise ConfigError(f"{arguments.model} is a model on tiles already; change tile, overlap and merge in that file")
+    if arguments.tile is None:
+        if settings:
+            raise ConfigError(f"--{min(settings)} is about tiles; give their size with --tile")
+        return model
+    return Tiled(model, tile=arguments.tile, **settings)  # type: ignore[arg-type]
+
+
+# ---- images ----
+
+
+def _predict_image(
+    model: ImageModel[Any], one: SourceImage, images: Images, window: Window | None, *, quiet: bool
+) -> None:
+    found, milliseconds = one.run(model)
+    result = as_result(found)
+    if one.target is not None:
+        result.save(one.target, one.image)
+    if window is not None:
+        window.show(one.source.name, result.draw(one.image), wait=True)
+    row = {
+        "image": one.source.name,
+        "size": list(one.image.size),
+        "task": model.task,
+        "results": result.to_dicts(),
+        "milliseconds": milliseconds,
+    }
+    images.add(row if one.target is None else {**row, "output": str(one.target)})
+    if not quiet:
+        note = "" if one.target is None else f"  → {one.target}"
+        out = console()
+        out.print(f"{one.source.name}: {stage_line(milliseconds)}{note}", markup=False, soft_wrap=True)
+        out.print(textwrap.indent(result.summary(), "  "), markup=False, soft_wrap=True)
+
+
+# ---- videos ----
+
+
+def _video_options(
+    arguments: argparse.Namespace, model: ImageModel[Any], emit: Emit | None, window: Window | None
+) -> VideoOptions:
+    decode = wrapper_settings(arguments).get("decode", "cpu")
+    if decode == "gpu" and model.details.image_device is None:
+        device = model.details.networks[0].device
+        raise ConfigError(f"--decode gpu: the model is on {device}; give it a GPU by --backend and --device")
+    if decode == "gpu" and arguments.tile is not None:
+        raise ConfigError(
+            "--decode gpu gives frames in NV12, which are not cut into tiles; use --decode cpu with --tile"
+        )
+    if arguments.track:
+        from ..models.composed.base import require_boxes
+
+        require_boxes(model)
+    return VideoOptions(
+        quiet=arguments.json, emit=emit, window=window, track=arguments.track, give_up_after=arguments.give_up,
+        decode=decode, device=str(model.details.image_device or "cuda:0"),
+    )  # fmt: skip

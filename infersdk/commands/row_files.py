@@ -1,0 +1,126 @@
+"""Rows of results: lines of JSON on stdout and in a file, and a table of values separated by commas."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias
+
+from ..core.files import atomic_path
+from ..errors import OutputError
+from .common import json_text
+
+__all__ = ["Emit", "row_files"]
+
+#: Takes one row: of an image, of a frame, or a summary.
+Emit: TypeAlias = Callable[[dict[str, Any]], None]
+
+
+@contextmanager
+def row_files(json_lines: Path | None, csv_file: Path | None, *, to_stdout: bool) -> Iterator[Emit | None]:
+    """A function that writes a row at once; None if the rows go nowhere.
+
+    Args:
+        json_lines: a file that gets each row as a line of JSON. One that exists is replaced.
+        csv_file: a file that gets a line for each result of a row.
+        to_stdout: whether stdout gets the lines of JSON.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    with ExitStack() as stack:
+        emits: list[Emit] = []
+        if to_stdout:
+            emits.append(_print)
+        if json_lines is not None:
+            emits.append(stack.enter_context(_json_lines(json_lines)))
+        if csv_file is not None:
+            emits.append(stack.enter_context(_csv_lines(csv_file)))
+
+        def emit(row: dict[str, Any]) -> None:
+            for one in emits:
+                one(row)
+
+        yield emit if emits else None
+
+
+def _print(row: dict[str, Any]) -> None:
+    sys.stdout.write(json_text(row) + "\n")
+    sys.stdout.flush()  # a program that reads the results of a camera gets each at once
+
+
+@contextmanager
+def _json_lines(path: Path) -> Iterator[Emit]:
+    with _open(path) as file:
+
+        def emit(row: dict[str, Any]) -> None:
+            with _writing(path):
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.flush()
+
+        yield emit
+
+
+@contextmanager
+def _csv_lines(path: Path) -> Iterator[Emit]:
+    """A line for each result. Columns that appear later are added at the end; then the file is written again."""
+    columns: dict[str, None] = {}
+    with _open(path) as file:
+        writer = csv.writer(file)
+
+        def emit(row: dict[str, Any]) -> None:
+            name = row.get("image") or row.get("stream")
+            place = {"source": name} | {key: row[key] for key in ("frame", "time") if key in row}
+            for result in row.get("results", ()):
+                cells = place | dict(_flat("", result))
+                first = not columns
+                columns.update(dict.fromkeys(cells))
+                with _writing(path):
+                    if first:
+                        writer.writerow(columns)
+                    writer.writerow([cells.get(column, "") for column in columns])
+                    file.flush()
+
+        yield emit
+    with _writing(path), path.open(encoding="utf-8", newline="") as written:
+        lines = csv.reader(written)
+        if len(columns) <= len(next(lines, ())):
+            return
+        with atomic_path(path) as sibling, open(sibling, "w", encoding="utf-8", newline="") as file:
+            again = csv.writer(file)
+            again.writerow(columns)
+            again.writerows([cell for _, cell in zip_longest(columns, line, fillvalue="")] for line in lines)
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value in cells: `xyxy.0`, `mask.size.0`. Lists of lists are one cell of JSON: their lengths differ."""
+    if isinstance(value, dict):
+        items: Any = value.items()
+    elif isinstance(value, list) and not any(isinstance(one, (list, dict)) for one in value):
+        items = enumerate(value)
+    else:
+        yield name, json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+        return
+    for key, inner in items:
+        yield from _flat(f"{name}.{key}" if name else str(key), inner)
+
+
+def _open(path: Path) -> TextIO:
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, OutputError):
+            raise
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from None

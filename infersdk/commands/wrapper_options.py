@@ -1,0 +1,285 @@
+"""The settings of a wrapper as options of the command line: `--conf 0.4 --class-agnostic --names coco`.
+
+They come from the annotations of the wrapper; their help comes from the `Args` of its docstring. `--type` or
+the model determines the wrapper, so the options are added when the arguments are known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ..errors import UnsupportedModelError, nearest_name
+
+if TYPE_CHECKING:
+    from ..models.declaration import Declared
+
+__all__ = ["CONFIGURATIONS", "WrapperOptions", "add_wrapper_options", "split_model", "wrapper_settings"]
+
+#: Settings with separate options in each command.
+_OF_THE_BACKEND = frozenset({"device", "precision", "max_batch", "options"})
+#: Prefix of the parsed settings in the namespace.
+_PREFIX = "setting:"
+#: Suffixes of configurations that `--model` takes. JSON is a format of models, too.
+CONFIGURATIONS = (".toml", ".yaml", ".yml")
+
+
+def add_wrapper_options(
+    parser: argparse.ArgumentParser,
+    group: argparse._ArgumentGroup | None = None,
+    *,
+    other_types: Sequence[str] = (),
+) -> None:
+    """`--type`, and an option for each setting of the wrapper.
+
+    Args:
+        parser: of a subcommand of `infersdk`. Where it has an option `--model`, the help and the messages are about the
+            wrapper for that model.
+        group: where the options are listed; None is a group of their own.
+        other_types: names that `--type` takes in this command, and that are no wrappers.
+    """
+    group = group or parser.add_argument_group(
+        "wrapper", "Its settings. --help with --model FILE or --type NAME lists all settings of that wrapper."
+    )
+    group.add_argument("--type", metavar="NAME", help="the wrapper, yolov5 for instance (default: by the file)")
+    parser.wrapper_options = WrapperOptions(parser, group, other_types)  # type: ignore[attr-defined]
+
+
+def wrapper_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line gives, by name."""
+    given = vars(arguments).items()
+    return {name.removeprefix(_PREFIX): value for name, value in given if name.startswith(_PREFIX)}
+
+
+def split_model(text: str) -> tuple[Path, str | None]:
+    """`app.toml:detector` as the file and the name of its model; any other path as it is, with None."""
+    file, sign, name = text.rpartition(":")
+    return (Path(file), name) if sign and file.lower().endswith(CONFIGURATIONS) else (Path(text), None)
+
+
+class WrapperOptions:
+    """Adds the options to a parser. See `add_wrapper_options()`."""
+
+    def __init__(
+        self, parser: argparse.ArgumentParser, group: argparse._ArgumentGroup, other_types: Sequence[str]
+    ) -> None:
+        self._parser, self._group, self._other_types = parser, group, other_types
+        self._own: frozenset[str] = frozenset()
+        self._arguments: Sequence[str] = ()
+
+    def add(self, arguments: Sequence[str]) -> None:
+        """Adds the options for these arguments: those of the wrapper that `--type` names, else of all wrappers, of
+        which the help shows the common ones.
+
+        Raises:
+            ConfigError: there is no such wrapper.
+        """
+        from ..models.configuration import READER_FILES
+        from ..models.ocr import OCR
+        from ..models.registry import TYPES
+        from ..models.vision import VisionModel
+
+        self._arguments = arguments
+        self._own = frozenset(self._parser._option_string_actions)
+        wants_help = "-h" in arguments or "--help" in arguments
+        kind = self._wrapper(of_file=wants_help)
+        if kind is not None and wants_help:
+            self._group.title = f"settings of {kind.__name__}"
+            self._group.description = None
+        kinds: list[type[Declared]] = [VisionModel, *TYPES.values()] if kind is None else [kind]
+        for name in READER_FILES if kind is OCR else ():
+            self._group.add_argument(
+                f"--{name}", dest=_PREFIX + name, metavar="FILE", default=argparse.SUPPRESS, help=_help_texts(OCR)[name]
+            )
+        names = dict.fromkeys(name for one in kinds for name in one.Settings.__struct_fields__)
+        common = VisionModel.Settings.__struct_fields__
+        for name in sorted(names, key=lambda name: name in common):  # the wrapper's own come first
+            if name not in _OF_THE_BACKEND:
+                self._add(name, [one for one in kinds if name in one.Settings.__struct_fields__], shown_of=kinds[0])
+
+    def refuse(self, flag: str) -> None:
+        """Raises ConfigError for an option that is no setting of the wrapper, where the wrapper is known. The parser
+        refuses an option that looks like one of the command's own.
+        """
+        from ..models.declaration import unknown_setting
+
+        kind = self._wrapper(of_file=True)
+        if kind is None:
+            return
+        name = flag.lstrip("-").replace("-", "_")
+        own = {option.lstrip("-") for option in self._own}
+        settings = {setting.replace("_", "-") for setting in kind.Settings.__struct_fields__}
+        close = nearest_name(name.replace("_", "-"), [*settings, *own])
+        if close is None or close in settings:
+            raise unknown_setting(kind, name)
+
+    def _wrapper(self, *, of_file: bool) -> type[Declared] | None:
+        """The wrapper of `--type` or of a configuration; with `of_file`, of a model file, too. None where the arguments
+        name none, or the file alone does not say it.
+        """
+        from ..models.configuration import named_kind
+
+        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        for option in {"--type", "--model"} & self._own:
+            first.add_argument(option, nargs="?")  # without a value it is an error of the whole parser
+        given, _ = first.parse_known_args(self._arguments)
+        model = getattr(given, "model", None)
+        if given.type is not None:
+            return None if given.type in self._other_types else named_kind(given.type)
+        path, name = split_model(model or "")
+        if path.suffix.lower() in CONFIGURATIONS:
+            return _of_configuration(path, name)
+        return _of_file(path) if of_file and model else None
+
+    def _add(self, name: str, kinds: Sequence[type[Declared]], *, shown_of: type[Declared]) -> None:
+        """Adds one setting of these wrappers. The help shows it where `shown_of` is one of them."""
+        from ..models.declaration import annotation
+
+        option = "--" + name.replace("_", "-")
+        if option in self._own:
+            return
+        members = [member for kind in kinds for member in _members(annotation(kind, name))]
+        text = _help(shown_of, name) if shown_of in kinds else argparse.SUPPRESS
+        settings: dict[str, Any] = {"dest": _PREFIX + name, "default": argparse.SUPPRESS, "help": text}
+        if bool in members:
+            self._group.add_argument(option, action=argparse.BooleanOptionalAction, **settings)
+        else:
+            self._group.add_argument(option, type=_parser_of(members), metavar=_metavar(members), **settings)
+
+
+def _of_configuration(path: Path, name: str | None) -> type[Declared] | None:
+    from ..config import model_table, read
+    from ..models.configuration import named_kind
+    from ..models.loading import is_bundle
+
+    table = model_table(read(path), name)
+    if is_bundle(table.get("path")):
+        return _of_file(Path(table["path"]))
+    return named_kind(table.get("type"))
+
+
+def _of_file(path: Path) -> type[Declared] | None:
+    from ..bundles.bundle import Bundle
+    from ..core.model_source import ModelSource
+    from ..models.loading import _type_of_file, named_type
+
+    source = ModelSource.of(path)
+    if source.format is not None and source.format.key == "bundle":
+        bundle = Bundle(path)
+        return named_type(bundle.manifest.type)
+    if source.format is None or source.format.key != "onnx":
+        return None  # only the runtime can describe it
+    try:
+        return _type_of_file(source)
+    except UnsupportedModelError:
+        return None  # loading decides by a run, or raises
+
+
+# ---- values ----
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    """The types and the values of an annotation: those of unions and of Literal, without Annotated."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        yield from _members(typing.get_args(annotation)[0])
+    elif origin in (typing.Union, types.UnionType):
+        for one in typing.get_args(annotation):
+            yield from _members(one)
+    elif annotation is not type(None):
+        yield annotation
+
+
+def _choices(members: Iterable[Any]) -> list[str]:
+    return list(dict.fromkeys(
+        str(value) for one in members if typing.get_origin(one) is Literal for value in typing.get_args(one)
+    ))  # fmt: skip
+
+
+def _is_sequence(member: Any) -> bool:
+    origin = typing.get_origin(member) or member
+    return isinstance(origin, type) and issubclass(origin, Sequence) and origin is not str
+
+
+def _metavar(members: Sequence[Any]) -> str:
+    choices = _choices(members)
+    if choices and len(members) == 1:
+        return "{" + ",".join(choices) + "}"
+    if any(_is_path(one) for one in members):
+        return "FILE"
+    words = [word for kind, word in ((int, "N"), (float, "X"), (str, "TEXT")) if kind in members]
+    sequence = next((one for one in members if _is_sequence(one)), None)
+    if sequence is not None:
+        inner = "TEXT" if str in _members(_first_argument(sequence)) else "X" if "float" in str(sequence) else "N"
+        words.append(f"{inner},{inner}")
+    return "|".join(words + choices) or "VALUE"
+
+
+def _first_argument(sequence: Any) -> Any:
+    return (typing.get_args(sequence) or (Any,))[0]
+
+
+def _is_path(member: Any) -> bool:
+    return isinstance(origin := typing.get_origin(member) or member, type) and issubclass(origin, os.PathLike)
+
+
+def _parser_of(members: Sequence[Any]) -> Callable[[str], Any]:
+    """A function from the text of an option to its value, which the wrapper checks."""
+    if any(_is_path(one) for one in members):
+        return str
+    sequence = next((one for one in members if _is_sequence(one)), None)
+
+    def scalar(text: str, kinds: Sequence[Any] = members) -> Any:
+        if not {int, float, Any}.intersection(kinds):
+            return text
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+
+    def parse(text: str) -> Any:
+        if text[:1] in ("[", "{"):
+            try:
+                return json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise argparse.ArgumentTypeError(f"{text[:40]!r} is not JSON: {error}") from None
+        if sequence is None or "," not in text:
+            return scalar(text)
+        kinds = list(_members(_first_argument(sequence)))
+        return [scalar(part.strip(), kinds) for part in text.split(",") if part.strip()]
+
+    return parse
+
+
+# ---- help ----
+
+
+def _help(kind: type[Declared], name: str) -> str:
+    text = _help_texts(kind).get(name, "")
+    default = next(one.default for one in msgspec.structs.fields(kind.Settings) if one.name == name)
+    if default not in (None, msgspec.NODEFAULT) and not isinstance(default, bool):
+        text = f"{text.rstrip('.')} (default: {default})"
+    return text.replace("%", "%%").strip()
+
+
+def _help_texts(kind: type[Any]) -> dict[str, str]:
+    """The `Args` of the docstrings of a class and its bases, by name."""
+    result: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        found = re.search(r"^Args:\n((?: .*\n|\n)+)", inspect.cleandoc(base.__doc__ or "") + "\n", re.MULTILINE)
+        for entry in re.split(r"\n(?=\w)", textwrap.dedent(found[1])) if found else ():
+            names, _, text = entry.partition(":")
+            text = " ".join(text.replace("`", "").split())
+            result |= {name.strip(): text for name in names.split(",")}
+    return result

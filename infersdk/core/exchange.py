@@ -1,0 +1,170 @@
+"""Sharing memory with other libraries, without copies.
+
+The `borrow` functions return a native `ifs_tensor *` over the memory of an array, a device array or a DLPack producer;
+the caller keeps that memory alive. `lend_dlpack` exports the device side of a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InputError, ShapeError
+from . import dlpack
+from ._lib import address, check, ffi, lib, out
+from .device import CPU
+from .dtypes import dtype_code
+from .memory import device_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from .device import Device
+    from .stream import Stream
+
+__all__ = ["as_dims", "borrow", "borrow_array", "borrow_cuda_array", "borrow_dlpack", "lend_dlpack"]
+
+
+def as_dims(shape: Sequence[int]) -> list[int]:
+    """The dimensions as plain ints that fit the core's int64.
+
+    Raises:
+        ShapeError: `shape` is not a sequence of whole numbers, or one of them is too large.
+    """
+    try:
+        dims = [operator.index(d) for d in shape]
+    except TypeError:
+        raise ShapeError(f"a shape is a sequence of whole numbers, not {shape!r}") from None
+    if any(not -(2**63) <= d < 2**63 for d in dims):
+        raise ShapeError(f"the size of shape {tuple(dims)} overflows")
+    return dims
+
+
+def borrow(
+    at: int, shape: Sequence[int], dtype: npt.DTypeLike, ordinal: int, *, read_only: bool = False, on_device: bool
+) -> Any:
+    """A native tensor over the memory at an address.
+
+    Args:
+        at: The address, on the host or the device.
+        shape: Its dimensions; the elements are dense and in C order.
+        dtype: Its element type.
+        ordinal: The CUDA device of the tensor, or -1.
+        read_only: Write access is refused.
+        on_device: The address is one of the device.
+
+    Raises:
+        InputError: The address is not aligned to the elements.
+        DTypeError, ShapeError, DeviceUnavailableError.
+    """
+    code, dims = dtype_code(dtype), as_dims(shape)
+    element = lib.held_ifs_dtype_size(code)
+    nbytes = math.prod(dims) * element
+    if nbytes and at % element:
+        raise InputError(f"{at:#x} is not aligned to the {element} bytes of an element; copy the array first")
+    memory, handle = out("ifs_memory *"), out("ifs_tensor *")
+    wrap = lib.held_ifs_memory_wrap_device if on_device else lib.held_ifs_memory_wrap_host
+    check(wrap(ffi.cast("void *", at), nbytes, ordinal, read_only, memory))
+    try:
+        check(lib.held_ifs_tensor_on(memory[0], 0, code, len(dims), dims, handle))
+    finally:
+        lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
+    return handle[0]
+
+
+def borrow_array(array: npt.NDArray[Any], device: Device) -> Any:
+    """A native tensor over a NumPy array; its other side is on `device`.
+
+    Raises:
+        ShapeError: The array is not C-contiguous.
+        InputError: The array is not aligned.
+    """
+    if not array.flags.c_contiguous:
+        raise ShapeError(f"an array with strides {array.strides} cannot be wrapped; pass np.ascontiguousarray(array)")
+    if not array.flags.aligned:
+        raise InputError(f"an array of {array.dtype} that is not aligned cannot be wrapped; pass np.array(array)")
+    at, read_only = array.__array_interface__["data"]
+    return borrow(at, array.shape, array.dtype, device.ordinal, read_only=read_only, on_device=False)
+
+
+def borrow_cuda_array(interface: dict[str, Any]) -> Any:
+    """A native tensor over the array that a `__cuda_array_interface__` describes.
+
+    Raises:
+        ShapeError: The array is not C-contiguous.
+        InputError: The address does not lie on a CUDA device.
+    """
+    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+    at, read_only = interface["data"]
+    strides, dense = interface.get("strides"), dtype.itemsize
+    for size, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+        if size != 1 and stride != dense:
+            raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
+        dense *= size
+    ordinal = device_of(at)
+    if (stream := interface.get("stream")) is not None:
+        _wait_for(stream, ordinal)
+    return borrow(at, shape, dtype, ordinal, read_only=read_only, on_device=True)
+
+
+def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
+    """A native tensor over the export of a DLPack producer, and the object to keep alive with it.
+
+    On a device, `stream` waits for the producer's work; without a stream, the host does.
+
+    Raises:
+        InputError: `source` does not export its memory.
+    """
+    try:
+        kind, ordinal = source.__dlpack_device__()
+        if kind != dlpack.CUDA:
+            array = np.from_dlpack(source)
+        else:
+            theirs = dlpack.Borrowed(source.__dlpack__(stream=stream.handle if stream is not None else 1))
+    except (AttributeError, BufferError, RuntimeError, TypeError) as error:
+        raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
+    if kind != dlpack.CUDA:
+        return borrow_array(array, CPU), array
+    if stream is None:
+        _wait_for(1, ordinal)
+    return borrow(theirs.address, theirs.shape, theirs.dtype, ordinal, on_device=True), theirs
+
+
+def lend_dlpack(
+    tensor: Any, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int | None, lender: object
+) -> Any:
+    """A DLPack capsule of the device side of a native tensor, which becomes the newer side.
+
+    Args:
+        tensor: The `ifs_tensor *`.
+        shape, dtype, ordinal: Of the memory.
+        stream: The consumer's stream as DLPack numbers it; it waits for the work that is queued for the tensor. None is
+            the legacy default stream; -1 asks for no waiting.
+        lender: Kept until the consumer is done.
+    """
+    at, block = out("void *"), out("ifs_block *")
+    if stream == -1:
+        check(lib.ifs_tensor_device_ptr(tensor, lib.IFS_READ_WRITE, ffi.NULL, at))
+    else:
+        theirs = _wrapped_stream(1 if stream is None else stream, ordinal)
+        check(lib.held_ifs_tensor_lend(tensor, theirs, at))
+    check(lib.held_ifs_memory_hold(lib.held_ifs_tensor_memory(tensor), lib.IFS_SIDE_DEVICE, block))
+    holder = (ffi.gc(block[0], lib.ifs_block_release), lender)
+    return dlpack.lend(address(at[0]), shape, dtype, (dlpack.CUDA, ordinal), holder)
+
+
+def _wrapped_stream(native: int, ordinal: int) -> Any:
+    """The `ifs_stream *` of another library's cudaStream_t."""
+    stream = out("ifs_stream *")
+    check(lib.held_ifs_stream_wrap(ordinal, ffi.cast("void *", native), stream))
+    return ffi.gc(stream[0], lib.ifs_stream_destroy)
+
+
+def _wait_for(native: int, ordinal: int) -> None:
+    """Waits on the host for a stream of another library."""
+    check(lib.ifs_stream_synchronize(_wrapped_stream(native, ordinal)))

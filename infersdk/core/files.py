@@ -1,0 +1,199 @@
+"""Files: which suffixes are images, reading files that a configuration names, and writing in one step.
+
+A reader sees the old file or the new one, never a part. Whatever writes a result writes it through here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import InferSDKError, OutputError
+from .platform import READ_FLAGS
+
+__all__ = [
+    "IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "atomic_path", "atomic_write", "digest_of", "file_digest", "image_files",
+    "open_regular", "read_regular", "scratch_folder",
+]  # fmt: skip
+
+#: Suffixes of the files that count as images when a folder is searched. A file that is named is read whatever its
+#: suffix.
+IMAGE_SUFFIXES = frozenset(
+    {".avif", ".bmp", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)  # fmt: skip
+#: The same for videos.
+VIDEO_SUFFIXES = frozenset(
+    {
+        ".3gp", ".avi", ".flv", ".h264", ".h265", ".hevc", ".m2ts", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4",
+        ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv",
+    }
+)  # fmt: skip
+
+_PIECE = 1 << 16  # bytes that stay in the cache of the processor
+_NAME_LIMIT = 200  # bytes of a name that a temporary file repeats; file systems take 255
+
+
+def image_files(folder: str | os.PathLike[str], *, recursive: bool = False) -> list[Path]:
+    """The images in a folder, by their suffixes, in the order of their paths."""
+    result = Path(folder).rglob("*") if recursive else Path(folder).iterdir()
+    return sorted(file for file in result if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Opens a regular file for reading. A pipe, a device or a socket is refused without waiting for it.
+
+    Raises:
+        OSError: the file cannot be opened, or is not a regular file; `strerror` has the reason.
+    """
+    try:
+        descriptor = os.open(path, READ_FLAGS)
+    except ValueError:
+        raise OSError(errno.EINVAL, "the path has a null character") from None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        limit: the largest number of bytes to read.
+
+    Raises:
+        OSError: as `open_regular()`, or the file has more than `limit` bytes; `strerror` has the reason.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes")
+    return content
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a regular file.
+
+    Raises:
+        OSError: as `open_regular()`.
+    """
+    with open_regular(path) as content:
+        return digest_of(content)
+
+
+def digest_of(content: BinaryIO) -> str:
+    """SHA-256 of an open file from where it stands, read piece by piece."""
+    digest = hashlib.sha256()
+    while piece := content.read(_PIECE):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, follow: bool = True) -> Path:
+    """Writes a file in one step, and its folder where that is missing. Nothing half-written is left behind.
+
+    Args:
+        data: bytes, or text for UTF-8. A lone surrogate, which UTF-8 cannot hold, becomes its escape (`\\udcff`).
+        follow: writes through a symbolic link, as a shell does; otherwise the file takes the place of the link.
+
+    Raises:
+        OutputError: the file cannot be written; the old file is still there.
+    """
+    content = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
+    size = f"({len(content):,} bytes)"
+    with atomic_path(path, what=size, follow=follow) as sibling, open(sibling, "wb") as file:
+        file.write(content)
+    return Path(path)
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for the block alone. It is removed at the end, even if Ctrl-C comes while it is being removed."""
+    import shutil
+    import tempfile
+
+    folder = tempfile.TemporaryDirectory(prefix="infersdk-")
+    try:
+        yield Path(folder.name)
+    finally:
+        try:
+            folder.cleanup()
+        except BaseException:
+            shutil.rmtree(folder.name, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str], *, what: str = "", follow: bool = True) -> Iterator[Path]:
+    """A new path beside `path` and with its suffix, which takes the place of `path` when the block ends.
+
+    The block writes the file, by whatever takes a path. After an error the new file is removed. A target that is
+    no regular file (a pipe, `/dev/stdout`, `/dev/null`) is written to, and not replaced.
+
+    Args:
+        what: text of the error message behind the path.
+        follow: see `atomic_write`.
+
+    Raises:
+        OutputError: an OSError of the block, or of replacing the file.
+    """
+    target = Path(path)
+    try:
+        with contextlib.ExitStack() as stack:
+            destination = Path(os.path.realpath(target)) if follow else target
+            mode = _mode_of(destination)
+            if mode is not None and stat.S_ISDIR(mode):
+                raise IsADirectoryError("it is a folder")
+            special = mode is not None and not stat.S_ISREG(mode) and not stat.S_ISLNK(mode)
+            if special:
+                folder = stack.enter_context(scratch_folder())
+            else:
+                folder = destination.parent
+                folder.mkdir(parents=True, exist_ok=True)
+            sibling = _sibling(folder, target.name)
+            stack.callback(_remove, sibling)
+            yield sibling
+            if special:
+                with open(sibling, "rb") as source, open(destination, "wb") as sink:
+                    while block := source.read(1 << 20):
+                        sink.write(block)
+                return
+            if mode is not None and stat.S_ISREG(mode):
+                os.chmod(sibling, stat.S_IMODE(mode))
+            os.replace(sibling, destination)
+    except InferSDKError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"cannot write {str(target)!r}{' ' * bool(what)}{what}: {reason}") from None
+
+
+def _mode_of(path: Path) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _sibling(folder: Path, name: str) -> Path:
+    """A hidden name of its own for each writer; the suffix stays, since encoders choose their format by it."""
+    stem, suffix = os.path.splitext(name)
+    kept = os.fsdecode(os.fsencode(stem)[:_NAME_LIMIT])
+    return folder / f".{kept}.{os.getpid()}.{os.urandom(4).hex()}.tmp{suffix[:32]}"
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

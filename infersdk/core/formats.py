@@ -1,0 +1,309 @@
+"""Which format a model file has, by its content, and the remedy where a backend does not read it.
+
+One table for `load()`, `infersdk info` and every message: the name of a format, the backends that read it, the remedy
+with one that no backend reads. A name's suffix decides only where the content cannot.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import BinaryIO
+
+import msgspec
+
+__all__ = ["FORMATS", "FileFormat", "format_of"]
+
+
+class FileFormat(msgspec.Struct, frozen=True):
+    """A kind of file.
+
+    Attributes:
+        key: its name in `Infer.formats`.
+        title: its name in messages, with its article.
+        suffixes: the usual ones of its files.
+        remedy: the action where the requested backend does not read it; `{file}` stands for its path.
+        importer: the function that converts it to ONNX, as "module:function"; empty where nothing does.
+        packages: those that the importer needs.
+        install: how to get these.
+    """
+
+    key: str
+    title: str
+    suffixes: tuple[str, ...]
+    remedy: str
+    importer: str = ""
+    packages: tuple[str, ...] = ()
+    install: str = ""
+
+    def help_for(self, file: str) -> str:
+        """The remedy, for the file of that path."""
+        return self.remedy.replace("{file}", file)
+
+
+_EXPORT = "export it to ONNX where it was trained: torch.onnx.export(model, example_inputs, 'model.onnx')"
+_OPENVINO = "load it with backend='openvino'"
+_TENSORFLOW = "infersdk.importers.tensorflow:import_tensorflow"
+_CONVERT = "convert it: infersdk convert {file} -o model.onnx"
+_PADDLE = "infersdk.importers.paddle:import_paddle"
+_PADDLE_INSTALL = 'pip install "infersdk[paddle]"'
+#: The CPU build of PyTorch: 0.3 GB to download in all, where the build with CUDA has 3 GB.
+_CPU_BUILD = "--extra-index-url https://download.pytorch.org/whl/cpu (0.3 GB; 3 GB without this option)"
+_TORCH = f'pip install "infersdk[torch]" {_CPU_BUILD}'
+_KERAS = f'pip install "infersdk[keras]" {_CPU_BUILD}'
+_NO_MODEL = "give the path of a model"
+
+#: All formats that are recognised, by their keys.
+FORMATS: dict[str, FileFormat] = {
+    entry.key: entry
+    for entry in (
+        FileFormat("onnx", "an ONNX model", (".onnx",), "load it with any backend that reads ONNX: onnxruntime, say"),
+        FileFormat("ort", "a model in ONNX Runtime's own format", (".ort",), "load it with backend='onnxruntime'"),
+        FileFormat("openvino", "an OpenVINO IR", (".xml",), "load it with backend='openvino'"),
+        FileFormat(
+            "tensorrt", "a TensorRT engine", (".engine", ".plan", ".trt"), "load it with backend='tensorrt'"
+        ),
+        FileFormat(
+            "tensorrt-rtx", "a TensorRT-RTX engine", (".engine", ".plan"), "load it with backend='tensorrt-rtx'"
+        ),
+        FileFormat(
+            "ncnn", "an ncnn model", (".param",),
+            "load it with backend='ncnn' of the package infersdk-ncnn, or take the ONNX file that it was made from",
+        ),
+        FileFormat(
+            "pnnx", "a PNNX graph", (".pnnx.param",), _CONVERT, "infersdk.importers.pnnx:import_pnnx", ("torch",),
+            _TORCH,
+        ),
+        FileFormat(
+            "torchscript", "a TorchScript model", (".pt", ".pth", ".torchscript"), _CONVERT,
+            "infersdk.importers.torch:import_script", ("torch",), _TORCH,
+        ),
+        FileFormat(
+            "torch-export", "an exported PyTorch program", (".pt2",), _CONVERT,
+            "infersdk.importers.torch:import_program",
+            ("torch", "onnxscript"), _TORCH,
+        ),
+        FileFormat(
+            "torch-module", "a PyTorch module", (), _EXPORT, "infersdk.importers.torch:import_module",
+            ("torch", "onnxscript"), _TORCH,
+        ),
+        FileFormat(
+            "torch-checkpoint", "a PyTorch checkpoint (weights and Python objects, without a graph)", (".pt", ".pth"),
+            f"{_EXPORT}; for a model of Ultralytics: yolo export model={{file}} format=onnx",
+            "infersdk.importers.torch:import_checkpoint",
+        ),
+        FileFormat(
+            "safetensors", "a file of weights (safetensors), without a graph", (".safetensors",),
+            "export the model that they belong to to ONNX",
+        ),
+        FileFormat(
+            "tflite", "a TensorFlow Lite model", (".tflite",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
+        ),
+        FileFormat(
+            "tensorflow-graph", "a frozen TensorFlow graph", (".pb",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
+        ),
+        FileFormat(
+            "tensorflow-saved-model", "a TensorFlow SavedModel", (".pb",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
+        ),
+        FileFormat(
+            "keras-h5", "a Keras model in HDF5", (".h5", ".hdf5", ".keras"), _CONVERT,
+            "infersdk.importers.keras:import_h5", ("h5py",), _KERAS,
+        ),
+        FileFormat(
+            "keras", "a Keras 3 model", (".keras",), _CONVERT, "infersdk.importers.keras:import_archive",
+            ("h5py",), _KERAS,
+        ),
+        FileFormat("coreml", "a Core ML model", (".mlmodel",), "take the model that it was converted from"),
+        FileFormat(
+            "paddle", "a PaddlePaddle model", (".pdmodel",), f"{_CONVERT}, or {_OPENVINO}", _PADDLE,
+            install=_PADDLE_INSTALL,
+        ),
+        FileFormat(
+            "paddle-pir", "a PaddlePaddle 3 model", (".json",), _CONVERT, _PADDLE, install=_PADDLE_INSTALL,
+        ),
+        FileFormat("gguf", "a language model (GGUF)", (".gguf",), "this package does not run language models"),
+        FileFormat(
+            "git-lfs", "a pointer of Git LFS, in place of the file itself", (),
+            "fetch the file: git lfs pull",
+        ),
+        FileFormat("html", "a web page", (".html",), "the download gave a page instead of the file: check its address"),
+        FileFormat("bundle", "a bundle", (".infer",), "load it with infersdk.models.load()"),
+        FileFormat("image", "an image", (), _NO_MODEL),
+        FileFormat("tensor", "a tensor file", (), f"infersdk.Tensor.load() reads it; {_NO_MODEL}"),
+        FileFormat("numpy", "a NumPy file", (".npy", ".npz"), _NO_MODEL),
+        FileFormat("archive", "an archive", (".zip", ".tar", ".gz", ".7z"), "unpack it first"),
+    )
+}  # fmt: skip
+
+#: The first bytes of files: the offset, the bytes, the format.
+_MAGIC: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"vtrt", "tensorrt-rtx"),
+    (0, b"ftrt", "tensorrt"),
+    (0, b"ptrt", "tensorrt"),
+    (4, b"ORTM", "ort"),
+    (4, b"TFL3", "tflite"),
+    (0, b"\x89HDF\r\n\x1a\n", "keras-h5"),
+    (0, b"GGUF", "gguf"),
+    (0, b"\xe2\xe2\xcf\xfc", "tensor"),
+    (0, b"version https://git-lfs.github.com/spec/", "git-lfs"),
+    (0, b"\x93NUMPY", "numpy"),
+    (0, b"\x89PNG\r\n\x1a\n", "image"),
+    (0, b"\xff\xd8\xff", "image"),
+    (0, b"GIF8", "image"),
+    (8, b"WEBP", "image"),
+    (30, b"bundle.json", "bundle"),
+    (0, b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "torch-checkpoint"),  # torch.save() before PyTorch 1.6
+    (0, b"\x1f\x8b", "archive"),
+    (0, b"BZh", "archive"),
+    (0, b"7z\xbc\xaf\x27\x1c", "archive"),
+    (257, b"ustar", "archive"),
+)
+
+#: Formats that the suffix alone decides.
+_PROTOBUF_SUFFIXES = {".mlmodel": "coreml"}
+
+#: Reads so many bytes from an offset on; fewer at the end.
+Read = Callable[[int, int], bytes]
+
+
+def format_of(source: BinaryIO | bytes, name: str = "") -> FileFormat | None:
+    """The format of a file or of bytes; None where it is not recognised.
+
+    Args:
+        source: the content. Of a file a few kilobytes are read.
+        name: the file's name, which decides where the content does not.
+    """
+    stream = io.BytesIO(source) if isinstance(source, bytes) else source
+
+    def read(offset: int, count: int) -> bytes:
+        stream.seek(offset)
+        return stream.read(count)
+
+    size = stream.seek(0, io.SEEK_END)
+    head = read(0, 4096)
+    suffix = PurePath(name).suffix.lower()
+    key = _by_magic(head) or _by_text(head) or _of_zip(stream, head)
+    if key is None and _is_safetensors(head, size):
+        key = "safetensors"
+    if key is None:
+        key = _of_protobuf(read, size, suffix)
+    return FORMATS[key] if key is not None else None
+
+
+def _by_magic(head: bytes) -> str | None:
+    return next((key for offset, magic, key in _MAGIC if head[offset : offset + len(magic)] == magic), None)
+
+
+def _by_text(head: bytes) -> str | None:
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith(b"7767517"):
+        return "pnnx" if b"pnnx." in head else "ncnn"
+    if re.match(rb'\{\s*"base_code"\s*:\s*\{[^{}]*"pir"', text):
+        return "paddle-pir"
+    lowered = text[:256].lower()
+    if lowered.startswith((b"<!doctype html", b"<html")):
+        return "html"
+    if text.startswith(b"<") and re.search(rb"<net[\s>]", head):
+        return "openvino"
+    return None
+
+
+def _of_zip(stream: BinaryIO, head: bytes) -> str | None:
+    """PyTorch and Keras keep models in zip archives."""
+    if not head.startswith(b"PK\x03\x04"):
+        return None
+    import zipfile
+
+    try:
+        names = zipfile.ZipFile(stream).namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError):
+        return "archive"  # damaged
+    inner = {name.partition("/")[2] or name for name in names}
+    if any(name.startswith("code/") for name in inner):
+        return "torchscript"
+    if "data.pkl" in inner:
+        return "torch-checkpoint"
+    if "archive_format" in inner or any(name.endswith("exported_program.json") for name in inner):
+        return "torch-export"
+    if "model.weights.h5" in inner:
+        return "keras"
+    return "numpy" if names and all(name.endswith(".npy") for name in names) else "archive"
+
+
+def _is_safetensors(head: bytes, size: int) -> bool:
+    return len(head) > 9 and head[8:10] == b'{"' and int.from_bytes(head[:8], "little") <= size - 8
+
+
+# ---- protobuf ----
+
+
+def _of_protobuf(read: Read, size: int, suffix: str) -> str | None:
+    """ONNX, TensorFlow and others store a protobuf message; the types of its fields tell which."""
+    fields = _fields(read, size)
+    if not fields:
+        return None
+    if suffix in _PROTOBUF_SUFFIXES:
+        return _PROTOBUF_SUFFIXES[suffix]
+    kinds = dict(fields)
+    if _is_paddle(read, kinds):
+        return "paddle"
+    if kinds.get(7) == _BYTES and all(number in _ONNX and kind == _ONNX[number] for number, kind in fields):
+        return "onnx"  # a graph, and nothing that a ModelProto does not have
+    if kinds.get(1) == _VARINT and kinds.get(2) == _BYTES and set(kinds) <= {1, 2}:
+        return "tensorflow-saved-model"
+    if kinds.get(1) == _BYTES and set(kinds) <= {1, 2, 3, 4, 5} and suffix == ".pb":
+        return "tensorflow-graph"
+    return None
+
+
+def _is_paddle(read: Read, kinds: dict[int, int]) -> bool:
+    """Blocks, then a version: a block begins with its number, 0, and that of its parent."""
+    _, used = _varint(read(1, 10))
+    block = read(1 + used, 3)
+    return kinds.get(1) == _BYTES and set(kinds) <= {1, 4, 5} and block[:1] + block[2:] == b"\x08\x10"
+
+
+_VARINT, _BYTES = 0, 2
+_WIDTHS = {1: 8, 5: 4}  # bytes of the types of fixed size
+#: The fields of an ONNX ModelProto, with their types.
+_ONNX = {1: _VARINT, 2: _BYTES, 3: _BYTES, 4: _BYTES, 5: _VARINT, 6: _BYTES, 7: _BYTES, 8: _BYTES, 14: _BYTES,
+         20: _BYTES, 25: _BYTES, 26: _BYTES}  # fmt: skip
+#: Fields to look at: a TensorFlow graph has one for each node.
+_MOST_FIELDS = 64
+
+
+def _fields(read: Read, size: int) -> list[tuple[int, int]]:
+    """Numbers and types of the first fields of a message; none where it is not one. The last may be cut off."""
+    result: list[tuple[int, int]] = []
+    offset = 0
+    while offset < size and len(result) < _MOST_FIELDS:
+        head = read(offset, 20)
+        tag, length = _varint(head)
+        number, kind = tag >> 3, tag & 7
+        if not length or not 0 < number < 1 << 20 or kind not in (_VARINT, _BYTES, *_WIDTHS):
+            return []
+        if kind == _VARINT:
+            _, used = _varint(head[length:])
+            step = length + used if used else 0
+        elif kind == _BYTES:
+            count, used = _varint(head[length:])
+            step = length + used + count if used else 0
+        else:
+            step = length + _WIDTHS[kind]
+        if not step:
+            return []
+        result.append((number, kind))
+        offset += step
+    return result
+
+
+def _varint(data: bytes) -> tuple[int, int]:
+    """The number at the front, and its bytes; 0 bytes where it is not complete."""
+    value = 0
+    for i, byte in enumerate(data[:10]):
+        value |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            return value, i + 1
+    return 0, 0

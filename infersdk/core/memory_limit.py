@@ -1,0 +1,194 @@
+"""`memory_limit=`: the device memory of a model and its clones, counted and limited.
+
+These count: the weights and the workspace of the runtime, the tensors of each instance, and a wrapper's memory on the
+device (images, decoders, results). These do not: CUDA's own context and libraries, the kernels that a runtime loads or
+compiles, and CUDA graphs; the driver takes these, and no interface limits them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, MemoryLimitError
+from ._lib import check, ffi, lib, out
+from .memory import Handle
+from .sizes import parse_size, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .device import Device
+    from .options import BackendOptions
+    from .tensor_spec import TensorSpec
+
+__all__ = ["Budgeted", "MemoryBudget", "Reservation", "charging", "check_option", "tensor_nbytes"]
+
+
+_PROCESS = "limit the whole process there (docker --memory, systemd-run -p MemoryMax=...)"
+
+
+class Reservation(Handle):
+    """Bytes that count against a budget until it is closed or collected."""
+
+    def __init__(self, budget: Any, nbytes: int) -> None:
+        self._c = None
+        handle = out("ifs_reservation *")
+        check(lib.ifs_reservation_create(budget, nbytes, handle))
+        self._own(handle[0], lib.ifs_reservation_destroy)
+
+
+class MemoryBudget(Handle):
+    """The device memory of one model: the bytes that it and its clones hold, and the maximum.
+
+    Args:
+        name: of the model, for messages.
+        limit: bytes.
+        device: the model's, for messages.
+    """
+
+    def __init__(self, name: str, limit: int, device: str) -> None:
+        self._c = None
+        self.name, self.limit, self._device = name, limit, device
+        handle = out("ifs_budget *")
+        check(lib.ifs_budget_create(name.encode(), limit, handle))
+        self._own(handle[0], lib.ifs_budget_destroy)
+
+    @classmethod
+    def of(cls, options: BackendOptions, device: Device, name: str) -> MemoryBudget | None:
+        """The budget that a backend's options ask for; None where they ask for none.
+
+        A model that is loaded within `charging()`, as a part of another one, has that one's budget.
+
+        Raises:
+            ConfigError: it is not a size, or the model runs on a processor.
+        """
+        asked = getattr(options, "memory_limit", None)
+        limit = None if asked is None else parse_size(asked, "memory_limit")
+        if limit is not None and not 0 < limit < 1 << 63:
+            raise ConfigError(
+                f"memory_limit is a number of bytes above 0 and below 2^63, not {asked!r}; leave it out for no limit"
+            )
+        if device.kind == "cuda":
+            whole: MemoryBudget | None = getattr(_in_use, "budget", None)
+            return whole if whole is not None or limit is None else cls(name, limit, str(device))
+        if limit is not None:
+            raise ConfigError(
+                f"memory_limit={asked!r} limits the memory of a CUDA device, and {name} runs on {str(device)!r}; "
+                f"{_PROCESS}, or leave memory_limit out"
+            )
+        return None
+
+    @property
+    def used(self) -> int:
+        """Bytes that are counted now."""
+        return int(lib.ifs_budget_used(self._open))
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were counted at a time."""
+        return int(lib.ifs_budget_peak(self._open))
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Counts the memory that another library allocates.
+
+        Raises:
+            MemoryLimitError: it does not fit.
+        """
+        return Reservation(self._open, nbytes)
+
+    def require(self, needs: Mapping[str, int], remedy: str) -> None:
+        """Checks that all of it fits together with the memory in use, before any of it is allocated.
+
+        Args:
+            needs: bytes by purpose.
+            remedy: a change that makes it smaller.
+
+        Raises:
+            MemoryLimitError: it does not fit.
+        """
+        used, total = self.used, sum(needs.values())
+        if used + total <= self.limit:
+            return
+        parts = ", ".join(f"{what} {size_text(nbytes)}" for what, nbytes in needs.items() if nbytes)
+        held = f", and {size_text(used)} are in use" if used else ""
+        raise MemoryLimitError(
+            f"{self.name} needs {size_text(total)} on {self._device} ({parts}){held}, and memory_limit is "
+            f"{size_text(self.limit)}; {remedy}, or raise memory_limit to {used + total} bytes"
+        )
+
+    def __repr__(self) -> str:
+        if self._c is None:
+            return "<MemoryBudget closed>"
+        return f"<MemoryBudget of {self.name}, {self.used} of {self.limit} bytes>"
+
+
+#: The budget that a thread charges.
+_in_use = threading.local()
+
+
+class _Charging:
+    __slots__ = ("_before", "_budget")
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+
+    def __enter__(self) -> None:
+        self._before: MemoryBudget | None = getattr(_in_use, "budget", None)
+        lib.ifs_budget_use(self._budget._open)
+        _in_use.budget = self._budget
+
+    def __exit__(self, *exc: object) -> None:
+        before = _in_use.budget = self._before
+        lib.ifs_budget_use(ffi.NULL if before is None else before._open)
+
+
+def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
+    """The bytes that a model's tensor has room for; free sizes other than the batch count as 1."""
+    if spec.kind != "tensor":
+        return 0
+    rest = spec.shape[1:] if max_batch and spec.has_free_batch else spec.shape
+    rows = max_batch if max_batch and spec.has_free_batch else 1
+    return rows * prod(d if isinstance(d, int) else 1 for d in rest) * spec.dtype.itemsize
+
+
+class Budgeted:
+    """The part of an `Infer` that counts its device memory."""
+
+    memory_budget: MemoryBudget | None
+    input_specs: tuple[TensorSpec, ...]
+    output_specs: tuple[TensorSpec, ...]
+    max_batch: int | None
+
+    def _instance_needs(self) -> dict[str, int]:
+        """Bytes on the device that an instance takes, by purpose, as far as they are known before a run."""
+        specs = (*self.input_specs, *self.output_specs)
+        return {"inputs and outputs": sum(tensor_nbytes(spec, self.max_batch) for spec in specs)}
+
+    def _check_capacity(self) -> None:
+        """Raises MemoryLimitError where another instance does not fit."""
+        if self.memory_budget is not None:
+            self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
+
+
+def check_option(options: Mapping[str, Any], kind: type[BackendOptions], backend: str) -> None:
+    """Raises ConfigError for a `memory_limit` that a backend cannot keep: an unknown option would say less."""
+    if options.get("memory_limit") is not None and not kind.has("memory_limit"):
+        raise ConfigError(
+            f"memory_limit={options['memory_limit']!r}: the runtime of backend {backend!r} takes its memory from the "
+            f"system, without a limit; {_PROCESS}, or use backend 'tensorrt', 'tensorrt-rtx' or 'onnxruntime' on a "
+            "CUDA device"
+        )
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+def charging(budget: MemoryBudget | None) -> contextlib.AbstractContextManager[Any]:
+    """Within it, the tensors and decoders that this thread creates belong to the budget for all their life.
+
+    For None it does nothing.
+    """
+    return _NOTHING if budget is None else _Charging(budget)

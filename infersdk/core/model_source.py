@@ -1,0 +1,282 @@
+"""ModelSource: a model to load, in a file or in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import io
+import mmap
+import os
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import (
+    ConfigError,
+    InputError,
+    ModelError,
+    ModelFormatError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+    relative_to,
+)
+from .addresses import is_address
+from .files import digest_of, open_regular
+from .formats import FORMATS, FileFormat, format_of
+from .protobuf import byte_fields
+
+__all__ = ["ModelLike", "ModelSource"]
+
+_IN_MEMORY = "model in memory"
+
+
+class ModelSource(os.PathLike[str]):
+    """A model in a file, or in memory. It is its path wherever a path is taken, if it has one.
+
+    Data made from a model in memory stays in memory as well: nothing is written unless a folder for
+    that is named.
+
+    Attributes:
+        path: the file; None for a model in memory.
+        origin: the file that it is, or that a model in memory was made from, by a conversion for example; None for a
+            model that is given in memory.
+        content: the bytes of a model in memory; None for a file, and after `forget()`.
+        name: its name in messages: the file's name.
+        external_data: where the weights are that the model keeps outside of itself: a folder, or for an OpenVINO IR in
+            memory its .bin file. None where nothing outside may be read.
+        passes: changes of its graph to make before it is loaded, in this order: see `infersdk.graph.passes`.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        content: bytes | None = None,
+        *,
+        name: str = "",
+        external_data: Path | None = None,
+        passes: tuple[Any, ...] = (),
+        origin: Path | None = None,
+        digest: str | None = None,
+    ) -> None:
+        self.path, self.content, self.passes = path, content, passes
+        self._digest = digest
+        self.origin = origin if path is None else path
+        self.name = path.name if path is not None else name or _IN_MEMORY
+        self.external_data = path.parent if path is not None else external_data
+
+    @classmethod
+    def of(cls, model: ModelLike, external_data: str | os.PathLike[str] | None = None) -> ModelSource:
+        """The source of a model, checked as far as possible without reading a file.
+
+        Args:
+            model: a path, the bytes of a model, or a binary file that is open for reading. Or the address of a file
+                (`infersdk.core.addresses`), which is downloaded if it is not there.
+            external_data: the folder of a model's external weights, for a model in memory.
+
+        Raises:
+            ModelNotFoundError: there is nothing at that path.
+            ModelFormatError: it is a folder, or empty.
+            ConfigError: the path is not UTF-8; or `external_data` is given with a path, or does not exist.
+            InputError: `model` is something else.
+        """
+        if isinstance(model, ModelSource):
+            return model
+        if is_address(model):
+            return cls.of(importlib.import_module("..loading.remote", __package__).local_copy(model), external_data)
+        if isinstance(model, (str, os.PathLike)):
+            if external_data is not None:
+                raise ConfigError(
+                    "external_data is for a model in memory; a file's external weights are found in its own folder"
+                )
+            return cls(_checked(Path(model)))
+        content, name = _content(model)
+        if not content:
+            raise ModelFormatError(f"the {name or _IN_MEMORY} is empty; was it read to its end already?")
+        folder = None if external_data is None else Path(external_data)
+        if folder is not None and not os.path.exists(folder):
+            raise ConfigError(f"external_data: there is nothing at {str(folder)!r}{relative_to(folder)}")
+        return cls(None, content, name=name, external_data=folder)
+
+    @functools.cached_property
+    def format(self) -> FileFormat | None:
+        """Its format, by its content; None where that is not recognised."""
+        with self.open() as file:
+            return format_of(file, self.name)
+
+    def check_format(self, readable: Collection[str] | None, backend: str) -> None:
+        """Raises ModelFormatError for a format that a backend does not read, with the remedy.
+
+        Args:
+            readable: the formats that it reads, by their keys; None leaves all to the runtime.
+        """
+        result = self.format
+        if readable is not None and result is not None and result.key not in readable:
+            raise ModelFormatError(
+                f"{str(self)!r} is {result.title}, which backend {backend!r} does not read; "
+                f"{result.help_for(str(self))}"
+            )
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the file's name, as it is."""
+        return Path(self.name).suffix
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its suffix."""
+        return Path(self.name).stem
+
+    @property
+    def is_onnx(self) -> bool:
+        return self.format is FORMATS["onnx"]
+
+    def open(self) -> BinaryIO:
+        """Its content as a binary file that can seek.
+
+        Raises:
+            ModelFormatError: the file cannot be read.
+            UnsupportedModelError: it was in memory, and the model that was loaded from it is closed.
+        """
+        if self.path is None:
+            if self.content is None:
+                raise UnsupportedModelError(f"the {self.name} is not kept after close(); load it again")
+            return io.BytesIO(self.content)
+        try:
+            return open_regular(self.path)
+        except OSError as error:
+            raise ModelFormatError(f"{str(self)!r} cannot be read: {error.strerror or error}") from None
+
+    def read(self) -> bytes:
+        """All its bytes. Errors are those of `open()`."""
+        if self.content is not None:
+            return self.content
+        with self.open() as file:
+            return file.read()
+
+    def digest(self) -> str:
+        """SHA-256 of the content, hexadecimal. That of a part of a bundle is known. Errors are those of `open()`."""
+        if self._digest is not None:
+            return self._digest
+        with self.open() as file:
+            return digest_of(file)
+
+    @contextlib.contextmanager
+    def mapped(self) -> Iterator[bytes | mmap.mmap]:
+        """Its bytes; a file is mapped into memory, for looking at parts of it. Errors are those of `open()`.
+
+        Raises:
+            ValueError: the file is empty.
+        """
+        if self.content is not None:
+            yield self.content
+            return
+        with self.open() as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data
+
+    def mentions(self, word: bytes) -> bool:
+        """Whether an ONNX model has `word` outside of long weights. False for other models."""
+        return word in self._outline
+
+    @functools.cached_property
+    def _outline(self) -> bytes:
+        """The graph of an ONNX model without its long weights, and its functions; empty for other models."""
+        try:
+            with self.mapped() as data:
+                return b"\0".join(_graph_parts(data))
+        except (ModelError, ValueError):  # loading it raises the error
+            return b""
+
+    def with_passes(self, *passes: Any) -> ModelSource:
+        """The same with further changes of its graph."""
+        return ModelSource(
+            self.path, self.content, name=self.name, external_data=self.external_data, passes=(*self.passes, *passes),
+            origin=self.origin, digest=self._digest,
+        )  # fmt: skip
+
+    def forget(self) -> ModelSource:
+        """The same without the bytes of a model in memory."""
+        if self.path is not None:
+            return self
+        return ModelSource(None, name=self.name, passes=self.passes, origin=self.origin)
+
+    def __fspath__(self) -> str:
+        """Raises UnsupportedModelError for a model in memory."""
+        if self.path is None:
+            raise UnsupportedModelError(f"the {self.name} has no path, and a file is needed here; save it first")
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path) if self.path is not None else self.name
+
+    def __repr__(self) -> str:
+        return f"<ModelSource {self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelSource) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        return self.path, self.content, self.passes
+
+
+#: The types of a model that `load()` takes.
+ModelLike = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | ModelSource
+
+
+#: Fields of a ModelProto and of its GraphProto, and bytes of a weight that is long. Weights in other files are short.
+_GRAPH, _FUNCTIONS, _INITIALIZER, _LONG = 7, 25, 5, 4096
+
+
+def _graph_parts(data: bytes | mmap.mmap) -> Iterator[bytes]:
+    for number, start, end in byte_fields(data, 0, len(data)):
+        if number == _GRAPH:
+            for inner, first, last in byte_fields(data, start, end):
+                if inner != _INITIALIZER or last - first < _LONG:
+                    yield data[first:last]
+        elif number == _FUNCTIONS:
+            yield data[start:end]
+
+
+def _checked(file: Path) -> Path:
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the path {str(file)!r} is not UTF-8, and the runtimes cannot open it; rename it") from None
+    try:
+        status = file.stat()
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        reason = getattr(error, "strerror", error)
+        raise ModelNotFoundError(f"no model at {str(file)!r} ({reason}){relative_to(file)}") from None
+    if os.path.isfile(saved := file / "saved_model.pb"):  # TensorFlow's SavedModel is a folder
+        return saved
+    if file.is_dir():
+        raise ModelFormatError(f"{str(file)!r} is a folder; give the model file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelFormatError(f"{str(file)!r} is not a regular file; give the path of a model file")
+    if status.st_size == 0:
+        raise ModelFormatError(f"{str(file)!r} is empty; was the download cut off?")
+    return file
+
+
+def _content(model: object) -> tuple[bytes, str]:
+    """The bytes of a model in memory, and its name if it has one."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model), ""
+    read = getattr(model, "read", None)
+    if not callable(read) or isinstance(model, io.TextIOBase):
+        raise InputError(
+            f"a model is a path, bytes, or a binary file that is open for reading, not a {type(model).__name__}"
+        )
+    try:
+        content = read()
+    except (OSError, ValueError) as error:  # ValueError: it is closed
+        raise ModelFormatError(f"the model cannot be read: {error}") from None
+    if not isinstance(content, bytes):
+        raise InputError(f"the model is read as {type(content).__name__}, not bytes; open the file with 'rb'")
+    name = getattr(model, "name", "")
+    return content, Path(name).name if isinstance(name, str) else ""

@@ -1,0 +1,190 @@
+"""Running an iterator on a thread of its own, some items ahead of the thread that takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ..errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["NoItemError", "Prefetch", "paired"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class NoItemError(Exception):
+    """No item has come in time."""
+
+
+class _Queue(Generic[T]):
+    """The state of both threads. The filling thread holds nothing else, so a `Prefetch` out of use can be freed."""
+
+    def __init__(self, size: int, drop_oldest: bool, expired: Callable[[T], bool] | None) -> None:
+        self.size, self.drop_oldest, self.expired = size, drop_oldest, expired
+        self.items: deque[T] = deque()
+        self.changed = threading.Condition()
+        self.stopped = self.ended = False
+        self.error: BaseException | None = None
+        self.dropped = 0
+
+    def fill(self, source: Iterable[T]) -> None:
+        """The work of the thread. Errors of the source are kept for the thread that takes the items."""
+        try:
+            items = iter(source)
+            try:
+                for item in items:
+                    if not self.put(item):
+                        break
+            finally:
+                close = getattr(items, "close", None)
+                if close is not None:
+                    close()
+        except BaseException as error:
+            self.error = error
+        finally:
+            with self.changed:
+                self.ended = True
+                self.changed.notify_all()
+
+    def put(self, item: T) -> bool:
+        """Adds an item as soon as the queue has space for it. Returns whether further ones are wanted."""
+        with self.changed:
+            if self.drop_oldest:
+                if len(self.items) == self.size:
+                    self.items.popleft()
+                    self.dropped += 1
+            else:
+                self.changed.wait_for(lambda: len(self.items) < self.size or self.stopped)
+            if not self.stopped:
+                self.items.append(item)
+                self.changed.notify_all()
+            return not self.stopped
+
+    def take(self, timeout: float | None = None) -> T:
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.items or self.ended or self.stopped, timeout):
+                raise NoItemError
+            if self.items and not self.stopped:
+                self._drop_expired()
+                self.changed.notify_all()
+                return self.items.popleft()
+            error, self.error = self.error, None
+        if error is not None:
+            raise error
+        raise StopIteration
+
+    def _drop_expired(self) -> None:
+        while self.expired is not None and len(self.items) > 1 and self.expired(self.items[0]):
+            self.items.popleft()
+            self.dropped += 1
+
+    def stop(self) -> None:
+        with self.changed:
+            self.stopped = True
+            self.items.clear()
+            self.changed.notify_all()
+
+
+class Prefetch(Generic[T]):
+    """An iterator over `source` that runs it on a thread of its own, up to `size` items ahead.
+
+    Errors of `source` are raised here, after the items that came before. `close()` ends the thread after the item that
+    it is at; so does the garbage collector, when nothing refers to the iterator any more.
+
+    Args:
+        size: items that may wait.
+        drop_oldest: `source` does not wait when `size` items wait. The oldest one is dropped, and counted in `dropped`.
+        expired: with `drop_oldest`, whether an item has waited for too long: it is dropped, and counted, if a newer one
+            waits when an item is taken.
+
+    Raises:
+        ConfigError: `size` is less than 1.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[T],
+        size: int = 4,
+        *,
+        drop_oldest: bool = False,
+        expired: Callable[[T], bool] | None = None,
+    ) -> None:
+        if size < 1:
+            raise ConfigError(f"size is a number of items from 1, not {size!r}")
+        self._queue: _Queue[T] = _Queue(size, drop_oldest, expired if drop_oldest else None)
+        self._thread = threading.Thread(target=self._queue.fill, args=(source,), name="infersdk-prefetch", daemon=True)
+        self._finalizer = weakref.finalize(self, self._queue.stop)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Items that were dropped."""
+        return self._queue.dropped
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return self._queue.take()
+
+    def next_within(self, seconds: float) -> T:
+        """As `next()`.
+
+        Raises:
+            NoItemError: none has come for so many seconds.
+        """
+        return self._queue.take(seconds)
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """Ends the thread. It waits for that at most `timeout` seconds, in case the source hangs in a read."""
+        self._queue.stop()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def paired(run: Callable[[Iterable[T]], Iterable[R]], items: Iterable[T]) -> Iterator[tuple[T, R]]:
+    """Each item together with its result: `for frame, found in paired(detector.map, reader)`.
+
+    Args:
+        run: takes an iterable, and returns one result for each item, in order. It may read any number of items ahead;
+            they are kept until their results come.
+
+    Raises:
+        InputError: `run` returned more results than it read items, or fewer.
+    """
+    waiting: deque[T] = deque()
+    read = returned = 0
+
+    def reading() -> Iterator[T]:
+        nonlocal read
+        for item in items:
+            waiting.append(item)
+            read += 1
+            yield item
+
+    results = iter(run(reading()))
+    with contextlib.ExitStack() as stack:
+        close = getattr(results, "close", None)
+        if close is not None:  # requests that are on their way end when the caller stops early
+            stack.callback(close)
+        for result in results:
+            returned += 1
+            if not waiting:
+                raise InputError(f"{run!r} returned result {returned} after {read} items; it takes one for each item")
+            yield waiting.popleft(), result
+        if waiting:
+            raise InputError(f"{run!r} returned {returned} results for {read} items; it takes one for each item")

@@ -1,0 +1,83 @@
+"""The number of processors that this process may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+
+__all__ = ["available_processors", "runtime_threads"]
+
+
+def available_processors(root: Path = Path("/")) -> int:
+    """The number of processors that this process may use: those of its affinity, or fewer where the quotas of its
+    control groups (rounded up) or `OMP_NUM_THREADS` allow fewer.
+
+    Args:
+        root: of the file system.
+    """
+    return min([_usable(), *_limits(root)])
+
+
+def runtime_threads(requested: int, root: Path = Path("/")) -> int:
+    """The threads that a runtime is given: `requested`, or for 0 the processors of this process. Where nothing limits
+    it, 0 stays, the runtime's own choice.
+    """
+    limited = _limits(root) or _usable() < (os.cpu_count() or 1)
+    return requested or (available_processors(root) if limited else 0)
+
+
+def _usable() -> int:
+    return getattr(os, "process_cpu_count", _affinity)() or 1
+
+
+def _limits(root: Path) -> list[int]:
+    """The limits on processors, other than the affinity."""
+    found = [quota for group in _control_groups(root) if (quota := _quota(group)) is not None]
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has one for each nesting level
+    if first.isdecimal() and int(first):  # OpenMP ignores other values too
+        found.append(int(first))
+    return found
+
+
+def _affinity() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _control_groups(root: Path) -> list[Path]:
+    """The folders of the control groups with limits on processor time, of version 1 and 2: this process's and all
+    above it.
+    """
+    try:
+        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+        memberships = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
+    except OSError:  # not Linux
+        return []
+    folders = []
+    for mount in mounts:
+        fields, _, source = mount.partition(" - ")
+        kind, _, options = source.partition(" ")
+        if kind == "cgroup2":
+            paths = [path for _, names, path in memberships if not names]
+        elif kind == "cgroup" and "cpu" in options.rpartition(" ")[2].split(","):
+            paths = [path for _, names, path in memberships if "cpu" in names.split(",")]
+        else:
+            continue
+        mounted, folder = fields.split(" ")[3:5]
+        for path in map(PurePosixPath, paths):
+            # In a container the mount may be of the group itself, or the path one that is not visible.
+            inner = path.relative_to(mounted) if path.is_relative_to(mounted) else PurePosixPath()
+            group = root / folder.lstrip("/")
+            folders += [group, *(group := group / part for part in inner.parts)]
+    return folders
+
+
+def _quota(group: Path) -> int | None:
+    """The processors that a control group allows, rounded up; None is no limit."""
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+    except OSError:
+        try:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        except OSError:
+            return None
+    return None if quota in ("max", "-1") else -(-int(quota) // int(period))

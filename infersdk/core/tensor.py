@@ -1,0 +1,488 @@
+"""Tensors: the Python class over the native ones.
+
+A `Tensor` is on the host, on a device, or on both. An access copies between the two sides only if the side that is
+requested is the older one::
+
+    t = Tensor((8, 3, 640, 640), "float32", device="cuda:0")
+    t.numpy(writable=True)[:] = 0      # head: HOST
+    t.device_ptr()                       # copied once; head: SYNCED
+    t.device_ptr()                       # nothing to copy
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
+from . import dlpack
+from ._lib import address, check, ffi, lib, out
+from .device import Device
+from .dtypes import DTYPES, dtype_code
+from .exchange import as_dims, borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
+from .memory import Handle, Head, access_code
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    from typing_extensions import Buffer
+
+    from .stream import Stream
+
+__all__ = ["Tensor", "pinned_empty"]
+
+
+class _HostView:
+    """The memory that a NumPy view of a tensor keeps alive: a block, and the lender of a borrowed one."""
+
+    __slots__ = ("__array_interface__", "_block", "_lender", "at")
+
+    def __init__(self, tensor: Tensor, writable: bool) -> None:
+        at, block, shape = out("void *"), out("ifs_block *"), tensor.shape  # before the block, which only grows
+        check(lib.ifs_tensor_hold(tensor._open, lib.IFS_SIDE_HOST, access_code(True, writable), at, block))
+        self.at = address(at[0])
+        self._block = ffi.gc(block[0], lib.ifs_block_release)
+        self._lender = tensor._lender
+        self.__array_interface__ = {
+            "data": (self.at, not writable),
+            "shape": shape,
+            "typestr": tensor.dtype.str,
+            "version": 3,
+        }
+
+
+class _View(NamedTuple):
+    """A NumPy view that `numpy()` gives again.
+
+    Attributes:
+        at: its address.
+        array: the view.
+        generation: of the tensor, if the view holds without a further look as long as that stays; otherwise -1.
+    """
+
+    at: int
+    array: npt.NDArray[Any]
+    generation: int
+
+
+class _Shared:
+    """The state of the tensors that share a memory.
+
+    Attributes:
+        resizes: How often one of them was resized.
+        stream: The stream that the memory was last used on. A wrapped stream has to live until its work is done.
+    """
+
+    __slots__ = ("resizes", "stream")
+
+    def __init__(self) -> None:
+        self.resizes = 0
+        self.stream: Stream | None = None
+
+
+class Tensor(Handle):
+    """A dense C-order array whose bytes are on the host, on a device, or on both.
+
+    Args:
+        shape: Its dimensions; `()` is a scalar, and a dimension may be 0.
+        dtype: float16/32/64, int8/16/32/64, uint8/16/32/64 or bool.
+        device: `"cpu"`, or `"cuda:0"` and so on.
+
+    Nothing is allocated before the first access. One thread uses a tensor at a time; a second one that is noticed gets
+    an `InUseError`. Other threads may use views of it (`tensor[2:4]`).
+    """
+
+    def __init__(
+        self, shape: Sequence[int], dtype: npt.DTypeLike = "float32", device: str | Device | None = None
+    ) -> None:
+        self._c = None
+        handle, dims = out("ifs_tensor *"), as_dims(shape)
+        check(lib.held_ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, handle))
+        self._adopt(handle[0])
+
+    def _adopt(self, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
+        """Makes this tensor the owner of a native one, in place of the one that it had."""
+        self.close()
+        if shared is not None or not hasattr(self, "_shared"):
+            self._shared = shared or _Shared()
+        self._own(handle, lib.ifs_tensor_destroy)
+        self._lender = lender
+        self._address = out("void *")
+        self._views: list[_View | None]  # one that is read-only, one that is writable
+        self._addresses: list[tuple[int, int] | None]  # by whether it is for writing; see `host_ptr()`
+        self._dtype = DTYPES[lib.held_ifs_tensor_dtype(handle)]
+        self._reshaped()
+        return self
+
+    def _reshaped(self) -> None:
+        self._views = [None, None]  # they would keep a block that the tensor has outgrown
+        self._addresses = [None, None]
+        self._nbytes = int(lib.held_ifs_tensor_nbytes(self._c))
+        self._shape: tuple[int, ...] = tuple(lib.held_ifs_tensor_dims(self._c)[0 : lib.held_ifs_tensor_ndim(self._c)])
+
+    # ---- creating ----
+
+    @classmethod
+    def _of(cls, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
+        tensor = cls.__new__(cls)
+        tensor._c = None
+        return tensor._adopt(handle, lender, shared)
+
+    @classmethod
+    def wrap(cls, array: npt.ArrayLike, device: str | Device | None = None) -> Tensor:
+        """Borrows a NumPy array, without a copy: both share the same bytes, and the tensor keeps the array alive.
+
+        A read-only array gives a tensor that refuses write access. An array with a `__cuda_array_interface__` (CuPy,
+        numba, PyCUDA, torch) is borrowed on its device.
+
+        Raises:
+            ShapeError: The array is not C-contiguous.
+            InputError, DTypeError.
+        """
+        if (interface := getattr(array, "__cuda_array_interface__", None)) is not None:
+            return cls._of(borrow_cuda_array(interface), array)
+        array = np.asanyarray(array)
+        return cls._of(borrow_array(array, Device.parse(device)), array)
+
+    @classmethod
+    def _over(
+        cls, at: int, shape: Sequence[int], dtype: npt.DTypeLike, device: str | Device | None = None, *, lender: object
+    ) -> Tensor:
+        """A tensor over memory at an address, on a CUDA device or else on the host, without a copy.
+
+        Args:
+            lender: Kept as long as the tensor and its views, so that the memory stays valid.
+
+        Raises:
+            InputError: The address is not aligned to the elements.
+        """
+        ordinal = Device.parse(device).ordinal
+        return cls._of(borrow(at, shape, dtype, ordinal, on_device=ordinal >= 0), lender)
+
+    def _look_at(self, at: int, shape: Sequence[int], device: str | Device | None = None, *, lender: object) -> None:
+        """Makes this tensor one over other memory, as `Tensor._over()` does. Its element type stays."""
+        ordinal = Device.parse(device).ordinal
+        self._adopt(borrow(at, shape, self._dtype, ordinal, on_device=ordinal >= 0), lender)
+        self._shared.resizes += 1
+
+    @classmethod
+    def from_dlpack(cls, source: Any, *, stream: Stream | None = None) -> Tensor:
+        """Borrows any DLPack producer (torch, CuPy, NumPy, ...), on the host or on a CUDA device, without a copy.
+
+        On a device, `stream` waits for the producer's work, and later uses of the tensor wait for `stream`; without a
+        stream, the host waits for the producer's work.
+
+        Raises:
+            InputError: `source` does not export its memory, or not as a dense array.
+        """
+        handle, lender = borrow_dlpack(source, stream)
+        tensor = cls._of(handle, lender)
+        if stream is not None and tensor.device.kind == "cuda":
+            tensor.device_ptr(stream=stream)  # later work, on the host too, is ordered after this stream
+        return tensor
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str | Device | None = None) -> Tensor:
+        """Reads a tensor file (`infersdk.h` describes the layout).
+
+        Raises:
+            TensorFileError: The file does not exist, or it is truncated, too long, or not a tensor file.
+        """
+        handle = out("ifs_tensor *")
+        try:
+            check(lib.ifs_tensor_load(_file_name(path), Device.parse(device).ordinal, handle))
+        except OutputError as error:  # the core has one code for input and output
+            raise TensorFileError(str(error)) from None
+        return cls._of(handle[0])
+
+    @classmethod
+    def from_bytes(cls, data: Buffer, device: str | Device | None = None) -> Tensor:
+        """Reads the content of a tensor file from memory, as `load()` does."""
+        handle, chars = out("ifs_tensor *"), ffi.from_buffer(data)
+        check(lib.ifs_tensor_parse(chars, len(chars), Device.parse(device).ordinal, handle))
+        return cls._of(handle[0])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a tensor file, replacing `path` in one step.
+
+        Raises:
+            OutputError: The file cannot be written; the file at `path` is unchanged.
+        """
+        check(lib.ifs_tensor_save(self._open, _file_name(path)))
+
+    # ---- properties ----
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self._c is None:
+            self._open  # noqa: B018 - raises
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        if self._c is None:
+            self._open  # noqa: B018 - raises
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(lib.held_ifs_tensor_count(self._open))
+
+    @property
+    def nbytes(self) -> int:
+        if self._c is None:
+            self._open  # noqa: B018 - raises
+        return self._nbytes
+
+    @property
+    def device(self) -> Device:
+        """The device of its device side; `cpu` if it is on the host alone."""
+        ordinal = lib.held_ifs_tensor_device(self._open)
+        return Device("cuda", ordinal) if ordinal >= 0 else Device("cpu")
+
+    @property
+    def head(self) -> Head:
+        """Which side is newer."""
+        return Head(lib.held_ifs_tensor_head(self._open))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar tensor has no length")
+        return self._shape[0]
+
+    def __repr__(self) -> str:
+        if self._c is None:
+            return "<Tensor closed>"
+        return f"<Tensor {self._shape} {self._dtype} on {self.device}, {self.head.name}>"
+
+    # ---- access ----
+
+    def host_ptr(self, *, read: bool = True, write: bool = False) -> int:
+        """The address of the first element on the host, brought up to date for `read`.
+
+        `write` makes the host the newer side. `write` without `read` promises to overwrite all elements, and copies
+        nothing.
+        """
+        known = self._addresses[write]
+        if known is not None and known[0] == self._shared.resizes and (read or write):
+            return known[1]
+        check(lib.ifs_tensor_host_ptr(self._open, access_code(read, write), self._address))
+        at = address(self._address[0])
+        # Memory of the host alone has no other side to bring up to date: the address holds until a resize.
+        if lib.held_ifs_tensor_device(self._c) < 0:
+            self._addresses[write] = self._shared.resizes, at
+        return at
+
+    def device_ptr(self, *, read: bool = True, write: bool = False, stream: Stream | None = None) -> int:
+        """The address of the first element on the device, as `host_ptr` gives that on the host.
+
+        With a `stream`, a copy that is due is queued on it and not waited for. The stream waits for work of other
+        streams on this tensor. Later work on the stream sees the tensor up to date. Without a stream, all is done on
+        return, and the caller must finish its own work on the tensor before the tensor is used elsewhere.
+
+        Raises:
+            DeviceUnavailableError: The tensor has no device side.
+        """
+        access = access_code(read, write)
+        if stream is None:
+            check(lib.ifs_tensor_device_ptr(self._open, access, ffi.NULL, self._address))
+        else:
+            check(lib.held_ifs_tensor_device_ptr(self._open, access, stream._open, self._address))
+        self._shared.stream = stream
+        return address(self._address[0])
+
+    def fetch(self, stream: Stream) -> None:
+        """Queues the copy to the host on `stream` if the device is newer. A later access on the host waits for it."""
+        check(lib.held_ifs_memory_fetch(lib.held_ifs_tensor_memory(self._open), stream._open))
+        self._shared.stream = stream
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The device side for CuPy, numba, PyCUDA and others (version 3); it becomes the newer side.
+
+        Raises:
+            AttributeError: The tensor is on the host alone.
+        """
+        if self._c is None or lib.held_ifs_tensor_device(self._c) < 0:
+            raise AttributeError("__cuda_array_interface__: this tensor is on the host alone")
+        at = self.device_ptr(write=True)  # waits, so the consumer needs no stream to wait for
+        return {"shape": self._shape, "typestr": self._dtype.str, "data": (at, False), "version": 3, "strides": None}
+
+    def numpy(self, *, writable: bool = False) -> npt.NDArray[Any]:
+        """A view of the host side, without a copy; `writable=True` makes the host the newer side.
+
+        The view stays valid when the tensor is closed or outgrows its memory; it then shows the old content.
+        """
+        cached = self._views[writable]
+        if cached is None or cached.generation != self._shared.resizes:
+            at = self.host_ptr(write=writable)
+            if cached is None or cached.at != at:
+                view = _HostView(self, writable)
+                fixed = self._addresses[writable]  # `host_ptr()` keeps the address of memory of the host alone
+                generation = -1 if fixed is None else fixed[0]
+                cached = self._views[writable] = _View(view.at, np.asarray(view), generation)
+        return cached.array[...]
+
+    def _blocks(self) -> list[Any]:
+        """References to its blocks, which keep their memory when the tensor grows or is closed."""
+        memory, blocks = lib.held_ifs_tensor_memory(self._open), []
+        for side in (lib.IFS_SIDE_HOST, lib.IFS_SIDE_DEVICE):
+            block = out("ifs_block *")
+            if lib.held_ifs_memory_hold(memory, side, block) == 0:  # a side that was not accessed has none
+                blocks.append(ffi.gc(block[0], lib.ifs_block_release))
+        return [*blocks, self._lender]
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        if dtype is not None and np.dtype(dtype) != self._dtype:
+            if copy is False:
+                raise ValueError(f"a copy is needed to go from {self._dtype} to {np.dtype(dtype)}")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        """A DLPack capsule of the device side if there is one, else of the host side. That side becomes the newer one.
+
+        `stream` is the consumer's CUDA stream as the standard numbers it: 1 and None are the legacy default stream, 2
+        is the per-thread one. The stream waits for the work that is queued for the tensor; the host does not. -1 asks
+        for no waiting.
+
+        Raises:
+            BufferError: The memory is read-only and the consumer does not support that. Or the consumer requests a copy
+                or another device, which a tensor with a device side does not give.
+        """
+        device = self.__dlpack_device__()
+        if device[0] == dlpack.CPU:
+            try:
+                array = self.numpy(writable=True)
+            except ReadOnlyError:
+                array = self.numpy()
+            return array.__dlpack__(stream=stream, **options)
+        if options.get("copy") or options.get("dl_device") not in (None, device):
+            raise BufferError(f"this tensor is exported without a copy, on {self.device}; copy it afterwards")
+        try:
+            return lend_dlpack(self._open, self.shape, self.dtype, device[1], stream, self._lender)
+        except ReadOnlyError as error:
+            raise BufferError(str(error)) from None
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        ordinal = int(lib.held_ifs_tensor_device(self._open))
+        return (dlpack.CUDA, ordinal) if ordinal >= 0 else (dlpack.CPU, 0)
+
+    # ---- shape and content ----
+
+    def resize(self, shape: Sequence[int]) -> Tensor:
+        """Gives the tensor a new shape, and returns it. If it fits the capacity, addresses and content are kept.
+
+        Raises:
+            ShapeError: A view or a borrowed tensor would outgrow its memory.
+        """
+        if shape == self._shape and self._c is not None:  # as in most runs of a model: 3 us less
+            return self
+        dims = as_dims(shape)
+        if tuple(dims) != self.shape:
+            check(lib.ifs_tensor_resize(self._open, len(dims), dims))
+            self._reshaped()
+            self._shared.resizes += 1
+        return self
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """A view of rows of the first axis: `batch[2:4]`. It shares the memory."""
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise InputError(f"a tensor is sliced along its first axis, tensor[2:4]; for {rows!r} use tensor.numpy()")
+        if not self.shape:
+            raise ShapeError("a scalar has no axis to slice")
+        start, stop, _ = rows.indices(self._shape[0])
+        handle = out("ifs_tensor *")
+        check(lib.ifs_tensor_slice(self._open, start, max(start, stop), handle))
+        return Tensor._of(handle[0], self._lender, self._shared)
+
+    def offset(self, *index: int) -> int:
+        """The element number of an index. Missing last indices are 0: the third row starts at `t.offset(2)`."""
+        offset = out("int64_t")
+        try:
+            indices = ffi.new("int64_t[]", index)
+        except OverflowError:
+            raise InputError(f"index {index} is out of range for shape {self.shape}") from None
+        check(lib.ifs_tensor_offset(self._open, len(index), indices, offset))
+        return int(offset[0])
+
+    def copy_from(self, source: Tensor | npt.ArrayLike, *, stream: Stream | None = None) -> Tensor:
+        """Overwrites all elements with those of `source`, and returns the tensor.
+
+        `source` has as many elements. The type is converted: integers saturate, floating point is truncated towards
+        zero, NaN becomes 0.
+
+        Args:
+            stream: queues the copy there and does not wait for it, between two tensors of one type on its device.
+                `source` stays as it is until the copy is done.
+
+        Raises:
+            InputError: a copy on a stream is between other types or devices.
+        """
+        if stream is not None:
+            if not isinstance(source, Tensor):
+                raise InputError(
+                    f"a copy on a stream is between tensors on its device, not from {type(source).__name__}"
+                )
+            check(lib.ifs_tensor_copy_on(self._open, source._open, stream._open))
+            self._shared.stream = stream
+            return self
+        if not isinstance(source, Tensor):
+            source = Tensor.wrap(np.require(source, requirements=["C", "A"]))
+        check(lib.ifs_tensor_copy(self._open, source._open))
+        return self
+
+    def astype(self, dtype: npt.DTypeLike) -> Tensor:
+        """A new tensor of another element type on the same device, converted as `copy_from` does."""
+        return Tensor(self.shape, dtype, self.device).copy_from(self)
+
+    def copy(self) -> Tensor:
+        """A new tensor with the same content."""
+        return self.astype(self.dtype)
+
+    def __copy__(self) -> Tensor:
+        return self.copy()
+
+    def __deepcopy__(self, memo: object) -> Tensor:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (self.numpy(), str(self.device))
+
+    def close(self) -> None:
+        super().close()
+        self._views, self._addresses, self._lender = [None, None], [None, None], None
+
+
+def _unpickled(array: npt.NDArray[Any], device: str) -> Tensor:
+    return Tensor(array.shape, array.dtype, device).copy_from(array)
+
+
+def _file_name(path: str | os.PathLike[str]) -> bytes:
+    """The name as the core takes it: a C string, which ends at a null character."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise OutputError(f"{os.fspath(path)!r}: a file name cannot contain a null character")
+    return name
+
+
+def pinned_empty(
+    shape: Sequence[int], dtype: npt.DTypeLike = "uint8", device: str | Device = "cuda:0"
+) -> npt.NDArray[Any]:
+    """An uninitialised NumPy array in page-locked memory, from which copies to `device` run at the speed of the bus.
+
+    The memory is freed with the last view of it.
+
+    Raises:
+        DeviceUnavailableError: The device does not exist.
+    """
+    return Tensor(shape, dtype, device).numpy(writable=True)

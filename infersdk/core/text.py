@@ -1,0 +1,78 @@
+"""Text that reaches a terminal or a log: control characters are escaped, and lists of numbers in JSON stay on one line.
+
+Names of classes, nodes and files, metadata, and messages of libraries are text of a model, a file or a client. Written
+raw, an escape sequence in it changes the terminal, and a line break forges a line of a log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+__all__ = ["json_text", "logger", "printable"]
+
+#: Control characters, line separators, characters that change the direction of text, and lone surrogates.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with control characters as escapes that JSON has, too: `\\u001b`.
+
+    Args:
+        lines: keep line breaks and tabs.
+    """
+    if text.isprintable():
+        return text
+
+    def escaped(found: re.Match[str]) -> str:
+        character = found[0]
+        if lines and character in "\n\t":
+            return character
+        return _SHORT.get(character) or f"\\u{ord(character):04x}"
+
+    return _UNSAFE.sub(escaped, text)
+
+
+class _Escaping(logging.Filter):
+    """Makes the message and the traceback of a record printable, whatever handler writes them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = printable(record.getMessage()), ()
+        if record.exc_info and not record.exc_text:  # handlers write this text, and format no other
+            record.exc_text = printable(logging.Formatter().formatException(record.exc_info), lines=True)
+        return True
+
+
+_escaping = _Escaping()
+
+
+def logger(name: str) -> logging.Logger:
+    """The logger of this name. Its messages are made printable before a handler gets them."""
+    found = logging.getLogger(name)
+    found.addFilter(_escaping)  # once: a filter that is there is not added again
+    return found
+
+
+def json_text(data: Any, *, indent: int | None = None, **options: Any) -> str:
+    """`json.dumps()`; with an indent, lists without dicts and lists in them take one line each, such as boxes.
+
+    Args:
+        options: of `json.dumps()`.
+    """
+    import json
+
+    if indent is None:
+        return json.dumps(data, **options)
+
+    def lines(value: Any, margin: str) -> str:
+        inner = margin + " " * indent
+        if isinstance(value, dict) and value:
+            rows = [f"{json.dumps({key: 0}, **options)[1:-2]}{lines(one, inner)}" for key, one in value.items()]
+            return "{\n" + ",\n".join(inner + row for row in rows) + f"\n{margin}}}"
+        if isinstance(value, (list, tuple)) and any(isinstance(one, (dict, list, tuple)) for one in value):
+            return "[\n" + ",\n".join(inner + lines(one, inner) for one in value) + f"\n{margin}]"
+        return json.dumps(value, **options)
+
+    return lines(data, "")

@@ -1,0 +1,26 @@
+"""The interface of passes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ...core.model_source import ModelSource
+
+__all__ = ["Pass"]
+
+
+class Pass(Protocol):
+    """A change of a graph."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+
+    def concerns(self, source: ModelSource) -> bool:
+        """Whether the pass may change the model, by a search of the file for the names of operators."""
+        return True
+
+    def apply(self, model: ir.Model) -> bool:
+        """Changes the model in place; returns whether it did."""

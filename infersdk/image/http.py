@@ -1,0 +1,182 @@
+"""One GET request over HTTP, with limits on its size and on its whole time. The standard library alone."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from ..core._lib import lib, text
+from ..errors import ImageError
+
+__all__ = ["MAX_BYTES", "MAX_SECONDS", "Answer", "get", "without_password"]
+
+#: The largest body that is read. The largest JPEG file of a camera has about 50 MB.
+MAX_BYTES = 100_000_000
+#: The longest time that a request takes, from connecting to the last byte.
+MAX_SECONDS = 30.0
+
+_CHUNK = 1 << 16
+
+
+class Answer(NamedTuple):
+    """The response of a server.
+
+    Attributes:
+        url: where it came from, after redirections.
+        content_type: in lower case and without parameters, as `"image/jpeg"`; empty if the server names none.
+        body: None if the content type was not wanted; the body was not read then.
+    """
+
+    url: str
+    content_type: str
+    body: bytes | None
+
+
+def without_password(url: str) -> str:
+    """The address as messages show it."""
+    return re.sub(r"^(\w+://)[^/?#]*@", r"\1***@", url)
+
+
+def get(
+    url: str,
+    wanted: Callable[[str], bool] = lambda content_type: True,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_seconds: float = MAX_SECONDS,
+) -> Answer:
+    """Requests an address, following redirections to http and https alone.
+
+    Args:
+        wanted: whether the body is read, by the content type.
+        max_bytes: of the body.
+        max_seconds: for all of it. A server that sends a byte now and then does not extend it.
+
+    Raises:
+        ImageError: there is no answer, its status is an error, or it is beyond a limit.
+    """
+    shown = without_password(url)
+    with _Deadline(max_seconds) as deadline:
+        try:
+            with contextlib.closing(_opener(deadline).open(_request(url), timeout=max_seconds)) as response:
+                content_type = response.headers.get_content_type() if response.headers.get("Content-Type") else ""
+                if not wanted(content_type):
+                    return Answer(response.url, content_type, None)
+                body = _body(response, shown, max_bytes)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise ImageError(f"{shown}: the server answers {error.code} {error.reason}") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if deadline.passed:
+                raise ImageError(f"{shown}: no answer within {max_seconds:g} s") from None
+            reason = getattr(error, "reason", None) or error
+            raise ImageError(f"{shown}: cannot be read: {reason or type(error).__name__}") from None
+        if deadline.passed:  # a connection that is shut down looks like the end of a body without a length
+            raise ImageError(f"{shown}: no answer within {max_seconds:g} s")
+    return Answer(response.url, content_type, body)
+
+
+def _request(url: str) -> urllib.request.Request:
+    parts = urlsplit(url)
+    login, _, host = parts.netloc.rpartition("@")
+    bare = urlunsplit(parts._replace(netloc=host))
+    request = urllib.request.Request(
+        bare, headers={"User-Agent": f"infersdk/{text(lib.ifs_version())}", "Accept": "*/*"}
+    )
+    if login:  # for this server alone, and none that it redirects to
+        token = base64.b64encode(unquote(login).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {token}")
+    return request
+
+
+def _body(response: Any, shown: str, max_bytes: int) -> bytes:
+    length = response.length  # None where the server does not say
+    if length is not None and length > max_bytes:
+        raise ImageError(f"{shown}: has {length:,} bytes; at most {max_bytes:,} are read")
+    body = b"".join(_chunks(response, max_bytes + 1))
+    if len(body) > max_bytes:
+        raise ImageError(f"{shown}: has more than {max_bytes:,} bytes, which is the most that is read")
+    if length is not None and len(body) < length:
+        raise ImageError(f"{shown}: the connection ended after {len(body):,} of {length:,} bytes")
+    return body
+
+
+def _chunks(response: Any, limit: int) -> Iterator[bytes]:
+    while limit > 0 and (chunk := response.read(min(_CHUNK, limit))):
+        limit -= len(chunk)
+        yield chunk
+
+
+class _Deadline:
+    """Ends the connections that were made under it when its time is over: a time limit of sockets is for each read."""
+
+    def __init__(self, seconds: float) -> None:
+        self.passed = False
+        self._sockets: list[socket.socket] = []
+        self._guard = threading.Lock()
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def watch(self, connection: socket.socket) -> None:
+        with self._guard:
+            self._sockets.append(connection)
+            if not self.passed:
+                return
+        _shut_down(connection)
+
+    def _end(self) -> None:
+        with self._guard:
+            self.passed = True
+            connections = list(self._sockets)
+        for connection in connections:
+            _shut_down(connection)
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._timer.cancel()
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
+    """For http and https, through the proxies of the environment; no file and no FTP, wherever a server redirects."""
+
+    class Connection(http.client.HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            deadline.watch(self.sock)
+
+    class SecureConnection(http.client.HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            deadline.watch(self.sock)
+
+    class Handler(urllib.request.HTTPHandler):
+        def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(Connection, request)
+
+    class SecureHandler(urllib.request.HTTPSHandler):
+        def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(SecureConnection, request)
+
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(), Handler(), SecureHandler(), urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler(), urllib.request.UnknownHandler(),
+    ):  # fmt: skip
+        opener.add_handler(handler)
+    return opener

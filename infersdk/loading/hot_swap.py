@@ -1,0 +1,398 @@
+"""Serving on one backend while another still loads, and changing to it when it is ready.
+
+::
+
+    infer = load("yolov5s.onnx", backend="tensorrt", max_batch=8, while_building="onnxruntime")
+    infer(x)                        # answered at once, by ONNX Runtime
+    infer.active_backend            # "onnxruntime" now, "tensorrt" once the engine is there
+
+The change is made between two runs, by the thread that runs: a run ends on the backend that it began on. The tensors
+belong to the `HotSwap`, which binds them to the new backend: bound tensors stay bound and keep their content. Each
+clone changes by itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..core.memory_limit import charging
+from ..core.stream import device_info
+from ..core.text import logger, printable
+from ..errors import DeviceUnavailableError, InferenceError, InputError, UnsupportedModelError
+from ..infer import Infer
+
+if TYPE_CHECKING:
+    from ..core.device import Device
+    from ..core.model_source import ModelLike
+    from ..core.options import BackendOptions
+    from ..core.tensor import Tensor
+
+__all__ = ["HotSwap", "check_device"]
+
+_log = logger("infersdk.loading.hot_swap")
+
+#: Seconds that the end of the process waits for builds that were told to stop: one step of a build may take a while.
+_PATIENCE = 10.0
+
+
+class _StoppedError(Exception):
+    """The build is not needed any more."""
+
+
+class _Delivery:
+    """Where one HotSwap finds the Infer that was loaded or cloned for it."""
+
+    model: Infer | None = None
+
+
+class _BackgroundLoad:
+    """A model that loads on a thread of its own, for a HotSwap and its clones.
+
+    It holds their deliveries and not them, so that a HotSwap without other references is freed, and the load stopped.
+    """
+
+    def __init__(self, load: Callable[[Callable[[], None]], Infer], what: str) -> None:
+        """`load` makes the model. It may call its argument now and then, which raises when the load has to stop."""
+        self.done = threading.Event()
+        self.error: Exception | None = None
+        self.what = what
+        self._load = load
+        self._warned = False
+        self._stop = threading.Event()
+        self._lock = threading.RLock()  # a finalizer may run in the thread that holds it
+        self._deliveries: list[_Delivery] = []
+
+    def start(self) -> None:
+        self.thread = threading.Thread(target=self._work, name="infersdk-hot_swap", daemon=True)
+        _running.add(self)
+        self.thread.start()
+
+    def join(self, source: _Delivery | None = None) -> _Delivery:
+        """A delivery for one more HotSwap, which may be a clone of the one that has `source`."""
+        delivery = _Delivery()
+        with self._lock:
+            if source is not None and source.model is not None:  # ready, and not taken yet
+                delivery.model = source.model.clone()
+            self._deliveries.append(delivery)
+        return delivery
+
+    def leave(self, delivery: _Delivery) -> None:
+        """Gives the delivery up, and closes the model in it. The last one to leave stops the load."""
+        with self._lock:
+            if delivery in self._deliveries:
+                self._deliveries.remove(delivery)
+            model, delivery.model = delivery.model, None
+            if not self._deliveries:
+                self._stop.set()
+        if model is not None:
+            model.close()
+
+    def take(self, delivery: _Delivery) -> Infer:
+        """The model of a delivery, which now belongs to the caller."""
+        with self._lock:
+            model, delivery.model = delivery.model, None
+            self._deliveries.remove(delivery)
+        assert model is not None
+        return model
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def warn(self) -> None:
+        """Warns of a failure, once, in a thread of the user's."""
+        with self._lock:
+            warned, self._warned = self._warned, True
+        if not warned:
+            text = printable(f"{self.what} failed, and the model stays where it is: {self.error}")
+            warnings.warn(text, RuntimeWarning, 4)
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        _log.error("%s failed: %s: %s", self.what, type(error).__name__, error)
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise _StoppedError
+
+    def _work(self) -> None:
+        try:
+            self._deliver(self._load(self._check))
+        except Exception as error:
+            if not self._stop.is_set():
+                self.fail(error)
+        finally:
+            self._load = _stopped  # it holds the options, and whatever the user put there
+            self.done.set()
+            _running.discard(self)
+
+    def _deliver(self, model: Infer) -> None:
+        """One model for each HotSwap. Clones are made here, so that no request waits for them."""
+        with self._lock:
+            models: list[Infer] = [model]
+            try:
+                models += [model.clone() for _ in self._deliveries[1:]]
+            except BaseException:
+                for one in models:
+                    one.close()
+                raise
+            for delivery, one in zip(self._deliveries, models, strict=False):
+                delivery.model = one
+            if not self._deliveries:
+                model.close()
+
+
+def _stopped(check: Callable[[], None]) -> Infer:
+    raise _StoppedError
+
+
+_running: set[_BackgroundLoad] = set()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """A daemon thread inside a runtime may crash the process while the interpreter shuts down."""
+    loads = list(_running)
+    for load in loads:
+        load.stop()
+    deadline = time.monotonic() + _PATIENCE
+    for load in loads:
+        load.thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def check_device(kind: type[Infer], name: str, device: Device) -> None:
+    """Raises DeviceUnavailableError if the device is missing, as far as that shows without loading anything."""
+    devices = kind.declaration.probe().devices
+    if str(device) not in devices and not (device.ordinal >= 0 and device.kind in devices):
+        raise DeviceUnavailableError(
+            f"device {str(device)!r} is not supported; {name} runs here on: {', '.join(devices) or 'no device'}"
+        )
+    if device.ordinal >= 0:
+        device_info(device)
+
+
+class HotSwap(Infer):
+    """A model that runs on a stand-in until the requested backend is ready. Made by
+    `load(..., while_building=...)`.
+
+    It owns the tensors and has them bound to the Infer that serves, `current()`. `device`, `precision`, `max_batch`,
+    the specs and `stream` are those of that Infer; `backend` is the requested one, `active_backend` the one
+    that serves. The tensors are made for the requested device.
+
+    Args:
+        model: as `load()` takes it.
+        target: the class of the requested backend.
+        stand_in: loads the Infer that serves at first.
+        device, precision, max_batch, options: for the target.
+        make: makes the Infer of the target, where its class alone does not.
+    """
+
+    _origin = ""  # both models log a line of their own
+
+    def __init__(
+        self,
+        model: ModelLike,
+        target: type[Infer],
+        stand_in: Callable[[], Infer],
+        *,
+        device: Device,
+        precision: str | None,
+        max_batch: int | None,
+        options: BackendOptions,
+        make: Callable[..., Infer] | None = None,
+    ) -> None:
+        self.backend, self.declaration = target.backend, target.declaration  # type: ignore[misc]
+        self._make, self._stand_in = make or target, stand_in
+        self._asked: dict[str, Any] = {"device": device, "precision": precision, "max_batch": max_batch}
+        self._pending = False
+        self._guard = threading.Lock()  # another thread may clone it while it changes
+        super().__init__(model, device=device, precision=precision, max_batch=max_batch, options=options)
+
+    # ---- which Infer serves ----
+
+    def current(self) -> Infer:
+        """The Infer that serves from now on. Changes to the requested backend, if that is ready.
+
+        The one that served before is freed as soon as nothing refers to it any more.
+
+        Raises:
+            ClosedError: it is closed.
+        """
+        self._check_open()
+        if self._pending:
+            with self._guard:
+                if self._building.error is not None:
+                    self._settle()
+                elif self._delivery.model is not None:
+                    self._swap()
+            if self._building.error is not None:
+                self._building.warn()
+        return self._active
+
+    @property
+    def active_backend(self) -> str:
+        return self._active.backend
+
+    @property
+    def building_error(self) -> Exception | None:
+        """Why the requested backend cannot serve; None while it builds, and when it serves."""
+        return self._building.error
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Waits for the end of the build, `timeout` seconds at most. True when it is ready: the next run changes to it.
+
+        Raises:
+            InferSDKError: the cause of the failed build, as `building_error`.
+            ClosedError: it is closed.
+        """
+        self._check_open()
+        if not self._building.done.wait(timeout):
+            return False
+        if self._building.error is not None:
+            raise self._building.error
+        return True
+
+    def _swap(self) -> None:
+        old, new = self._active, self._delivery.model
+        assert new is not None
+        with contextlib.suppress(InferenceError):  # reading the outputs raises it
+            old._wait()
+        try:
+            _check_same(old, new)
+            self._bind_all(new)
+        except (UnsupportedModelError, InputError) as error:
+            self._building.fail(error)
+        else:
+            self._serve(self._building.take(self._delivery))
+            _log.info("%s runs on %s now", self.model.name, self.backend)
+        self._settle()
+
+    def _settle(self) -> None:
+        """There is nothing to wait for any more."""
+        self._pending = False
+        self._building.leave(self._delivery)
+
+    def _serve(self, infer: Infer) -> None:
+        self._active = infer
+        self.input_specs, self.output_specs = infer.input_specs, infer.output_specs
+        self.metadata, self.max_batch = infer.metadata, infer.max_batch
+        self.stream = infer.stream
+        on_device = self._asked["device"].ordinal >= 0  # where it will run: then as many runs as keep a device busy
+        self.scheduling = msgspec.structs.replace(
+            infer.scheduling,
+            concurrency=max(infer.scheduling.concurrency, 3 if on_device else 1),
+            serializes_runs=infer.scheduling.serializes_runs or on_device,
+            one_core_clones=0,
+        )
+
+    def _bind_all(self, infer: Infer) -> None:
+        for name, tensor in (*self._inputs.items(), *self._outputs.items()):
+            infer.bind(name, tensor)
+
+    def _wait_for(self, building: _BackgroundLoad, source: _Delivery | None = None) -> None:
+        self._building, self._delivery, self._pending = building, building.join(source), True
+        weakref.finalize(self, building.leave, self._delivery).atexit = False
+
+    # ---- the hooks: the tensors are its own, all else is the active Infer's ----
+
+    def _load(self) -> None:
+        self._serve(self._stand_in())
+        self._wait_for(_BackgroundLoad(self._loader(), f"loading {self.model.name} on {self.backend}"))
+        self._building.start()
+
+    def _loader(self) -> Callable[[Callable[[], None]], Infer]:
+        make, model, asked, options = self._make, self.model, self._asked, self.options
+        budget = self.memory_budget  # of both: they hold memory at the same time
+
+        def load(check: Callable[[], None]) -> Infer:
+            check()
+            with charging(budget):
+                return make(model, **asked, options=_stoppable(options, check))
+
+        return load
+
+    def _create_tensors(self) -> None:
+        super()._create_tensors()
+        self._bind_all(self._active)
+
+    def _set_tensor(self, name: str, tensor: Tensor) -> None:
+        super()._set_tensor(name, tensor)
+        self._active.bind(name, tensor)
+
+    def _bind(self) -> None:
+        pass  # the active Infer sees by itself which shapes and addresses have changed
+
+    def _begin_run(self) -> None:
+        self.current()
+        self._enqueue()
+
+    def _enqueue(self) -> None:
+        self._active.enqueue()
+
+    def _wait(self) -> None:
+        self._active.wait()
+
+    def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return self.current()(feeds)
+
+    def _clone(self, twin: HotSwap) -> None:
+        twin._pending, twin._guard = False, threading.Lock()
+        with self._guard:
+            twin._serve(self._active.clone())
+            if self._pending:
+                twin._wait_for(self._building, self._delivery)
+
+    def _close(self) -> None:
+        if self._pending:
+            self._settle()
+        self._active.close()
+
+    # ---- properties of the active Infer ----
+
+    @property
+    def device(self) -> str:
+        return self._active.device
+
+    @property
+    def precision(self) -> str:
+        return self._active.precision
+
+    @property
+    def layer_precisions(self) -> Mapping[str, int]:
+        return self._active.layer_precisions
+
+
+def _check_same(old: Infer, new: Infer) -> None:
+    """The tensors that are bound have to fit the new one, too."""
+    for side in ("input_specs", "output_specs"):
+        before = {spec.name: (spec.dtype, len(spec.shape), spec.kind) for spec in getattr(old, side)}
+        after = {spec.name: (spec.dtype, len(spec.shape), spec.kind) for spec in getattr(new, side)}
+        if before != after:
+            specs = "; ".join(", ".join(map(str, getattr(one, side))) for one in (old, new))
+            raise UnsupportedModelError(
+                f"the {side.replace('_specs', 's')} of {old.model.name} on {old.backend} and on {new.backend} are not "
+                f"the same ({specs}): load it without while_building, or with options that leave them as they are in "
+                "the model"
+            )
+
+
+def _stoppable(options: BackendOptions, check: Callable[[], None]) -> BackendOptions:
+    """The same options; a backend that reports its progress can be stopped by that."""
+    if not options.has("progress"):
+        return options
+    report = options.progress  # type: ignore[attr-defined]
+
+    def progress(phase: str, fraction: float) -> None:
+        check()
+        if report is not None:
+            report(phase, fraction)
+
+    return msgspec.structs.replace(options, progress=progress)

@@ -1,0 +1,177 @@
+"""Model files of other machines: from the Hugging Face hub, and by whatever protocol fsspec knows.
+
+A file is downloaded once. An address is pinned by a commit of the hub or by the SHA-256 of the file, so a copy never
+becomes outdated, and a second start sends no request. Files of the hub are in the hub's own cache, which other programs
+share. Other files are in the cache of infersdk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..core.addresses import Address
+from ..core.cache import Cache, default_folder
+from ..core.files import file_digest
+from ..core.text import logger
+from ..errors import BackendUnavailableError, ConfigError, InferSDKError, ModelNotFoundError, OutputError
+
+__all__ = ["download", "local_copy"]
+
+_log = logger("infersdk.loading.remote")
+
+#: Called with the bytes that are there and the size of the file; the size is 0 where it is not known.
+Progress = Callable[[int, int], None]
+_PIECE = 1 << 20
+
+
+def local_copy(text: str) -> Path:
+    """The file of a pinned address, downloaded where it is not there yet.
+
+    Raises:
+        ConfigError: the address is not understood, or not pinned.
+        ModelNotFoundError: there is no such file, the download failed, or HF_HUB_OFFLINE forbids it; or the file has
+            another SHA-256.
+        BackendUnavailableError: a package for the protocol is not installed.
+    """
+    address = Address.parse(text)
+    if not address.is_pinned:
+        raise ConfigError(
+            f"{text!r} may be another file tomorrow; add #sha256=..., or name a commit of the hub: "
+            f"`infersdk fetch {text}` prints both"
+        )
+    return download(address)
+
+
+def download(address: Address, progress: Progress | None = None) -> Path:
+    """The file of an address, as `local_copy()`; an address that is not pinned is looked up each time."""
+    if address.protocol != "hf":
+        return _by_fsspec(address, progress)
+    path = _from_hub(address)
+    if address.sha256 is not None:  # a commit names one content
+        _checked_digest(address, path)
+    return path
+
+
+def _checked_digest(address: Address, path: Path) -> str:
+    """The SHA-256 of a file, which is that of its address if it has one."""
+    digest = file_digest(path)
+    if address.sha256 not in (None, digest):
+        raise ModelNotFoundError(
+            f"{address.location}: the SHA-256 of the file is {digest}, not {address.sha256}: the file was changed, or "
+            "the address is of another release"
+        )
+    return digest
+
+
+def _offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _require(package: str, extra: str, purpose: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise BackendUnavailableError(
+            f'{purpose} needs {package}, which is not installed: pip install "infersdk[{extra}]"'
+        )
+
+
+# ---- the hub ----
+
+
+def _from_hub(address: Address) -> Path:
+    _require("huggingface_hub", "hub", f"{address.location}")
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def get(local_files_only: bool) -> Path:
+        return Path(
+            huggingface_hub.hf_hub_download(
+                address.repository, address.file, revision=address.revision, local_files_only=local_files_only
+            )
+        )
+
+    if address.is_pinned:
+        with contextlib.suppress(LocalEntryNotFoundError):
+            return get(local_files_only=True)
+    try:
+        return get(local_files_only=False)
+    except (OSError, ValueError) as error:  # those of the package extend OSError, and ValueError for a wrong name
+        raise _unavailable(address, error) from None
+
+
+def commit_of(address: Address) -> str:
+    """The commit that a revision of the hub names now. Raises ModelNotFoundError where it cannot be asked for."""
+    _require("huggingface_hub", "hub", f"{address.location}")
+    import huggingface_hub
+
+    try:
+        return str(huggingface_hub.HfApi().model_info(address.repository, revision=address.revision).sha)
+    except (OSError, ValueError) as error:
+        raise _unavailable(address, error) from None
+
+
+def _unavailable(address: Address, error: Exception) -> ModelNotFoundError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    offline = ", and HF_HUB_OFFLINE forbids a download" if _offline() else ""
+    return ModelNotFoundError(f"{address.location} is not there{offline}: {reason}")
+
+
+# ---- fsspec ----
+
+
+def _by_fsspec(address: Address, progress: Progress | None) -> Path:
+    """A file by fsspec. A broken download is continued."""
+    if address.sha256 is not None and (found := Cache().find(address.sha256)) is not None:
+        return found[0]
+    if _offline():
+        raise ModelNotFoundError(f"{address.location} is not in the cache, and HF_HUB_OFFLINE forbids a download")
+    _require("fsspec", "hub", f"{address.location}")
+    folder = default_folder() / "downloads"
+    part = folder / f"{address.sha256 or 'file'}.{os.getpid() if address.sha256 is None else 'part'}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise OutputError(f"{str(folder)!r} cannot be made: {error.strerror or error}") from None
+    try:
+        _copy(address, part, progress)
+    except InferSDKError:
+        raise
+    except Exception as error:  # each protocol has exceptions of its own
+        raise _unavailable(address, error) from None
+    try:
+        digest = _checked_digest(address, part)
+        Cache(required=True).put(digest, part.read_bytes(), kind="download", backend="", label=address.location)
+    finally:
+        part.unlink()  # complete: another download begins at the start
+    _log.info("%s was downloaded", address.location)
+    return Cache().path(digest)
+
+
+def _copy(address: Address, part: Path, progress: Progress | None) -> None:
+    import fsspec
+
+    try:
+        system, name = fsspec.core.url_to_fs(address.location)
+    except ImportError as error:  # a protocol whose package is missing
+        raise BackendUnavailableError(f"{address.location}: {error}") from None
+    with system.open(name, "rb", cache_type="readahead", block_size=4 * _PIECE) as source, open(part, "ab") as target:
+        size, done = int(getattr(source, "size", None) or 0), target.tell()
+        if done and done <= size:
+            source.seek(done)
+        else:
+            target.truncate(0)
+            done = 0
+        while piece := source.read(_PIECE):
+            target.write(piece)
+            done += len(piece)
+            if progress is not None:
+                progress(done, size)
+
+
+def lock_entry(path: Path) -> dict[str, Any]:
+    """The entry of a file in a lock file."""
+    return {"sha256": file_digest(path), "size": path.stat().st_size}

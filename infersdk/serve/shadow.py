@@ -1,0 +1,97 @@
+"""A second model that gets a share of the requests, so that its results are compared before it takes over.
+
+No client gets a result of it, and none waits for it: an image is dropped where the second model is busy.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import numpy as np
+
+from ..core.text import logger
+from ..errors import InferSDKError, Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+    from ..models import ImageModel
+    from ..models.results import Result
+
+__all__ = ["Shadow", "ShadowShare"]
+
+_log = logger("infersdk.serve")
+
+
+class ShadowShare(msgspec.Struct, frozen=True):
+    """Of the table `shadow` of a model. All other fields are those of a model.
+
+    Attributes:
+        share: of the images that the second model gets, from 0 to 1.
+    """
+
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
+
+
+class Shadow:
+    """Compares a second model with the one that serves.
+
+    Args:
+        model: belongs to the shadow, which closes it.
+        share: see `ShadowShare`.
+
+    Attributes:
+        outcomes: the number of images that were compared, were dropped because the model was busy, and failed.
+        agreement: sum of the agreement of the results, from 0 to 1 each: `infersdk.models.Result.agreement()`.
+    """
+
+    def __init__(self, name: str, model: ImageModel[Any], share: float) -> None:
+        self._name, self._model, self._share = name, model, share
+        self._random, self._lock = random.Random(), threading.Lock()
+        self.outcomes = {"compared": 0, "dropped": 0, "failed": 0}
+        self.agreement = 0.0
+
+    def offer(self, item: Any, parameters: Mapping[str, Any], result: Result) -> None:
+        """An image and its result. Does not wait.
+
+        Args:
+            item: encoded bytes or an array; images on a device are left out.
+        """
+        if not isinstance(item, (bytes, np.ndarray)) or self._random.random() >= self._share:
+            return
+        try:
+            future: Future[Any] = self._model.submit(item, timeout=0, **parameters)
+        except Overloaded:
+            self._count("dropped")
+        except InferSDKError as error:
+            self._failed(error)
+        else:
+            future.add_done_callback(lambda done: self._compare(result, done))
+
+    def _compare(self, result: Result, done: Future[Any]) -> None:
+        if done.cancelled():
+            self._count("dropped")
+        elif (error := done.exception()) is not None:
+            self._failed(error)
+        else:
+            try:
+                self._count("compared", result.agreement(done.result()).percent / 100)
+            except InferSDKError as wrong:  # results of another type
+                self._failed(wrong)
+
+    def _failed(self, error: BaseException) -> None:
+        _log.warning("the shadow of model %r failed: %s", self._name, error)
+        self._count("failed")
+
+    def _count(self, outcome: str, agreement: float = 0.0) -> None:
+        with self._lock:
+            self.outcomes[outcome] += 1
+            self.agreement += agreement
+
+    def close(self) -> None:
+        """Frees the model."""
+        self._model.close()

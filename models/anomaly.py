@@ -1,0 +1,89 @@
+"""Anomaly detection: exports of anomalib (PaDiM, PatchCore, EfficientAD and others)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..ops import resize_map
+from .description import ModelDescription, Recognition
+from .output_checks import check_finite, check_floats
+from .preset_input import PresetInput, single_map
+from .results import AnomalyMap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from ..image import Geometry
+
+__all__ = ["AnomalyDetection"]
+
+SCORE, LABEL, MAP, MASK = "pred_score", "pred_label", "anomaly_map", "pred_mask"
+
+
+class AnomalyDetection(PresetInput[AnomalyMap]):
+    """Exports of anomalib: `pred_score` [batch], `anomaly_map` [batch, 1, height, width], and where the export has
+    thresholds `pred_label` [batch] and `pred_mask` [batch, 1, height, width]. Scores, thresholds and normalisation are
+    those inside the graph. The map is resized bilinearly to the image, and so is the mask (above 0.5).
+
+    Args:
+        preset: see `PresetInput`; None is `"unit"`: anomalib's exports normalise inside.
+        fit: `"stretch"`, as anomalib does it, or `"letterbox"`.
+        size: the input size, a number or (width, height), for models that leave it open.
+
+    `path`, `backend` and the other arguments: see `VisionModel`.
+    """
+
+    aliases = ("anomalib", "padim", "patchcore", "efficient-ad")
+    task: ClassVar[str] = "anomaly"
+    fallback_size: ClassVar[int] = 256
+
+    @classmethod
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
+        shapes = {spec.name: spec.shape for spec in model.outputs}
+        for name in (SCORE, MAP):
+            if name not in shapes:
+                return Recognition.no(f"it has no output {name!r}")
+        for name in (MAP, MASK):
+            if name in shapes and single_map(shapes[name], model.input_size) is False:
+                return Recognition.no(f"its output {name!r} of shape {shapes[name]} is not one map for each image")
+        return Recognition.yes("a model of anomalies (anomalib's outputs)")
+
+    def usual_preset(self, model: ModelDescription) -> str:
+        return "unit"
+
+    def usual_fit(self, model: ModelDescription) -> str:
+        return "stretch"
+
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[AnomalyMap]:
+        return [
+            self._map({name: array[row] for name, array in outputs.items()}, geometry)
+            for row, geometry in enumerate(geometries)
+        ]
+
+    def _map(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> AnomalyMap:
+        """The result of one image from its outputs."""
+        mask = None
+        if MASK in outputs:
+            mask = resize_map(_plane(outputs[MASK]).astype(np.float32), geometry) > 0.5
+        return AnomalyMap(
+            resize_map(_plane(outputs[MAP]), geometry),
+            float(outputs[SCORE].reshape(-1)[0]),
+            bool(outputs[LABEL].reshape(-1)[0]) if LABEL in outputs else None,
+            mask,
+        )
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        for name in (SCORE, MAP):
+            check_floats(name, outputs[name])
+            check_finite(name, outputs[name])
+
+
+def _plane(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(1, height, width) or (height, width) as (height, width)."""
+    return values[0] if values.ndim == 3 else values

@@ -1,0 +1,38 @@
+"""The threads on which images are decoded, and batches prepared."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..core.processors import available_processors
+from ..image import HostImage, SharedImage
+
+__all__ = ["decoding_threads", "is_read_by_any_thread", "shared_pool"]
+
+#: Maximum number of threads that decode, however many processors there are.
+MOST_THREADS = 64
+
+
+def decoding_threads() -> int:
+    """One for each processor that this process may use, 64 at most."""
+    return min(available_processors(), MOST_THREADS)
+
+
+@lru_cache(maxsize=2)
+def _pool_of(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(decoding_threads(), "infersdk-decode")
+
+
+def shared_pool() -> ThreadPoolExecutor:
+    """The threads that this process decodes and runs batches on; their tasks do not wait for each other."""
+    return _pool_of(os.getpid())
+
+
+def is_read_by_any_thread(source: Any) -> bool:
+    """Whether any thread may read this source. Streams and PIL images may belong to the thread that gives them."""
+    return isinstance(source, (np.ndarray, str, bytes, bytearray, memoryview, os.PathLike, HostImage, SharedImage))

@@ -1,0 +1,411 @@
+"""How a wrapper runs its images: calls, streams and the buffers of its pipeline.
+
+A call takes a batch buffer, prepares a row for each image, runs the batch and makes the results. A stream does that
+batch after batch:
+
+- on a processor whose backend has clones for one core, an image at a time on each core;
+- on a processor otherwise, one batch after another on all cores;
+- on a GPU several batches at a time: one is copied in while another one is on the model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from ...core.device import Device
+from ...core.processors import available_processors
+from ...errors import ClosedError
+from ...pipeline.warm_up import sizes_to_run
+from ..decoding import is_read_by_any_thread, shared_pool
+from .buffer import ModelBuffer
+from .cuda import INSTANCES, CudaInstances
+from .stages import Timings
+
+if TYPE_CHECKING:
+    from ...core.options import Progress
+    from ...infer import Infer
+    from ..preprocessor import ImageInput
+    from .placement import PreprocessPlacement
+    from .stages import ModelStages, Parameters
+
+__all__ = ["Execution", "grouped"]
+
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+#: Maximum number of batches whose images wait for others of their canvas; beyond it the oldest batch leaves.
+MOST_WAITING = 3
+
+
+class Execution(Generic[Result]):
+    """Runs the images of a wrapper. Any number of threads may use it.
+
+    Args:
+        network: of the wrapper; it is not closed here.
+        input: of the network.
+        stages: of the model.
+        placement: where images are preprocessed for a CUDA device.
+        check_parameters: raises ConfigError for parameters that a request cannot have.
+    """
+
+    def __init__(
+        self,
+        network: Infer,
+        input: ImageInput,
+        stages: ModelStages[Result],
+        placement: PreprocessPlacement,
+        check_parameters: Callable[[Parameters], None],
+    ) -> None:
+        self._network, self._input, self._stages = network, input, stages
+        self._check_parameters = check_parameters
+        self._instances = CudaInstances(network, stages, placement)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0  # threads that wait for a buffer, or for all of them
+        self._first = self._buffer(network, False)
+        self._idle = [self._first]
+        self._lent = 0
+        on_processor = Device.parse(network.device).kind == "cpu" or network.stream is not None
+        self._limit = available_processors() if on_processor else 1  # buffers that are lent at a time
+        self._closed = self._released = False
+        self.timings = Timings()  # of the last call
+
+    # ---- buffers ----
+
+    def _buffer(self, network: Infer | None, owned: bool, **settings: Any) -> ModelBuffer[Result]:
+        return ModelBuffer(
+            network, owned, self._input, self._stages, self._instances, self._check_parameters, **settings
+        )
+
+    def new_buffer(self, **settings: Any) -> ModelBuffer[Result]:
+        """A further buffer: on a clone of the network, or on the instances of the device.
+
+        Args:
+            settings: `capacity` and `of_pipeline` of `ModelBuffer`.
+        """
+        if self._instances.serving is not None:
+            return self._buffer(None, False, **settings)
+        with self._lock:
+            self._take_up()
+        network = self._network.clone()
+        try:
+            return self._buffer(network, True, **settings)
+        except BaseException:
+            network.close()
+            raise
+
+    def _take(self) -> ModelBuffer[Result]:
+        """A buffer for the calling thread, on the network that serves now. Waits while others have all of them.
+
+        Raises:
+            ClosedError: the model was closed.
+        """
+        with self._lock:
+            if self._closed or self._released:
+                self._check_open()
+                self._take_up()
+            if self._lent >= self._limit:
+                self._wait_until(lambda: self._lent < self._limit or self._closed)
+                self._check_open()
+            buffer = self._idle.pop() if self._idle else None
+            self._lent += 1
+        try:
+            if buffer is None:
+                return self.new_buffer()
+            buffer.refresh()
+        except BaseException:
+            self._give_back(buffer)
+            raise
+        return buffer
+
+    def _take_up(self) -> None:
+        """Takes up a network that was released, before several threads use it. Under the lock."""
+        if self._released:
+            self._network.current()
+            self._released = False
+
+    def _give_back(self, buffer: ModelBuffer[Result] | None) -> None:
+        with self._lock:
+            if buffer is self._first:  # on the network itself: it is taken before the others
+                self._idle.append(buffer)
+            elif buffer is not None:
+                self._idle.insert(0, buffer)
+            self._lent -= 1
+            if self._waiting:
+                self._changed.notify_all()
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        """Under the lock."""
+        self._waiting += 1
+        try:
+            self._changed.wait_for(condition)
+        finally:
+            self._waiting -= 1
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the {self._network.backend} model {self._network.model.name} was closed; load it again")
+
+    # ---- calls ----
+
+    def call(self, source: Any, parameters: Parameters, timings: Timings | None = None, *, image: Any = None) -> Result:
+        """The result of one image.
+
+        Args:
+            timings: takes the seconds of each stage.
+            image: the source, where it was read already.
+
+        Raises:
+            ClosedError: the model was closed.
+        """
+        buffer = self._take()
+        try:
+            rows, started = buffer.rows, perf_counter()
+            if image is None:
+                image = rows.read(source)
+            read = perf_counter()
+            canvases = self._stages.canvases
+            rows.begin(canvases.of(image.size) if canvases.several else canvases.whole, 1)
+            rows.write(0, image, parameters)
+            written = perf_counter()
+            rows.run(1)
+            ran = perf_counter()
+            result: Result = rows.results(1)[0]
+        finally:
+            self._give_back(buffer)
+        if timings is not None:
+            timings.read, timings.preprocess = read - started, written - read
+            timings.infer, timings.postprocess = ran - written, perf_counter() - ran
+        return result
+
+    def stream(self, sources: Iterable[Any], parameters: Parameters) -> Iterator[Result]:
+        """The results of any number of images, in order.
+
+        Raises:
+            ClosedError: the model was closed.
+        """
+        images, exhausted = iter(sources), False
+
+        def until_swapped(mode: Any) -> Iterator[Any]:
+            nonlocal exhausted
+            for image in images:
+                yield image
+                if self._mode != mode:
+                    return
+            exhausted = True
+
+        while not exhausted:
+            self._give_back(self._take())  # looks for the network that serves now
+            mode = self._mode
+            yield from mode(until_swapped(mode), parameters)
+
+    @property
+    def _mode(self) -> Callable[[Iterator[Any], Parameters], Iterator[Result]]:
+        """How streams run on the network that serves now."""
+        if self._instances.serving is not None:
+            return self._on_device
+        return self._on_cores if self._first.serving.scheduling.one_core_clones else self._on_host
+
+    def _on_cores(self, images: Iterator[Any], parameters: Parameters) -> Iterator[Result]:
+        """Each core runs one image after another: threads of a runtime would wait for each other after each layer."""
+        most, pending = self._first.serving.scheduling.one_core_clones, deque[Future[Result]]()
+        try:
+            for source in images:
+                image = None if is_read_by_any_thread(source) else self._stages.preprocessor.read(source)
+                pending.append(shared_pool().submit(self.call, source, parameters, image=image))
+                if len(pending) > most:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _on_host(self, images: Iterator[Any], parameters: Parameters) -> Iterator[Result]:
+        """One batch after another. No buffer is lent while the stream waits for its caller or for images."""
+        ordered = _InOrder[Result]()
+        for canvas, items in self._batches(images, self._first.capacity):
+            results: list[Result] = []
+            buffer = self._take()
+            try:
+                while len(results) < len(items):  # after a hot swap the network may take fewer
+                    part = items[len(results) : len(results) + buffer.capacity]
+                    _wait(self._prepare(buffer, canvas, part, parameters))
+                    buffer.rows.run(len(part))
+                    results += buffer.rows.results(len(part))
+            finally:
+                self._give_back(buffer)
+            yield from ordered.add(items, results)
+
+    def _on_device(self, images: Iterator[Any], parameters: Parameters) -> Iterator[Result]:
+        """The rows of a batch are prepared while earlier batches are on the device."""
+        ordered, free = _InOrder[Result](), [self.new_buffer()]
+        capacity = free[0].capacity
+        preparing = deque[tuple[ModelBuffer[Result], list[Any], list[Future[None]]]]()
+        running = deque[tuple[ModelBuffer[Result], list[Any]]]()
+
+        def started() -> None:
+            buffer, items, futures = preparing.popleft()
+            _wait(futures)
+            buffer.rows.run(len(items))
+            running.append((buffer, items))
+
+        def ended() -> Iterator[Result]:
+            buffer, items = running.popleft()
+            results = buffer.rows.results(len(items))
+            free.append(buffer)
+            return ordered.add(items, results)
+
+        try:
+            for canvas, items in self._batches(images, capacity):
+                buffer = free.pop() if free else self.new_buffer(capacity=capacity)
+                preparing.append((buffer, items, self._prepare(buffer, canvas, items, parameters)))
+                while preparing and (len(preparing) > 1 or not preparing[0][2]):
+                    if len(running) == INSTANCES:
+                        yield from ended()
+                    started()
+            while preparing:
+                started()
+            while running:
+                yield from ended()
+        finally:
+            for _, _, futures in preparing:
+                for future in futures:
+                    future.cancel()
+
+    def _batches(self, images: Iterator[Any], capacity: int) -> Iterator[tuple[tuple[int, int], list[tuple[int, Any]]]]:
+        """The images in batches of one canvas each, with their numbers."""
+        stages = self._stages
+        whole = stages.canvases.sizes[-1]
+        return grouped(images, lambda image: stages.bucket_of(image) or whole, capacity)
+
+    def _prepare(
+        self,
+        buffer: ModelBuffer[Result],
+        canvas: tuple[int, int],
+        items: Sequence[tuple[int, Any]],
+        parameters: Parameters,
+    ) -> list[Future[None]]:
+        """Prepares a row for each image: files and encoded bytes on a thread for each processor."""
+        rows = buffer.rows
+        rows.begin(self._stages.canvases.on(canvas), len(items))
+
+        def prepare(row: int, source: Any) -> None:
+            rows.write(row, rows.read(source), parameters)
+
+        def decode() -> None:
+            for row, (_, source) in enumerate(items):
+                prepare(row, source)
+            rows.decode(len(items))
+
+        sources = [source for _, source in items]
+        if rows.decodes and all(map(is_read_by_any_thread, sources)):
+            return [shared_pool().submit(decode)]
+        futures: list[Future[None]] = []
+        try:
+            for row, source in enumerate(sources):
+                if rows.prepares_quickly(source) or len(items) == 1 or not is_read_by_any_thread(source):
+                    prepare(row, source)
+                else:
+                    futures.append(shared_pool().submit(prepare, row, source))
+        except BaseException:
+            wait(futures)
+            raise
+        return futures
+
+    # ---- the rest ----
+
+    def warm_up(self, progress: Progress | None, example: Any) -> None:
+        """Runs batches of all sizes on all canvases, as calls do."""
+        image = np.full((64, 64, 3), 114, np.uint8) if example is None else example
+        buffer = self._take()
+        try:
+            sizes = sizes_to_run(buffer.batch_sizes(), buffer.capacity)
+            for canvas in reversed(self._stages.canvases.sizes):
+                for size in sizes:
+                    if progress is not None:
+                        progress(f"Warming up calls: batch {size}, {canvas[0]} x {canvas[1]}", 0.0)
+                    buffer.rows.begin(self._stages.canvases.on(canvas), size)
+                    buffer.warm_up(size, image)
+        finally:
+            self._give_back(buffer)
+
+    def release(self) -> None:
+        """Frees the memory of the buffers; called while none is lent. The next call allocates it again."""
+        with self._lock:
+            idle, self._idle = self._idle, [self._first]
+        _close(idle, self._first)
+        self._first.rows.close()
+        self._instances.release()
+        self._released = True
+
+    def close(self) -> None:
+        """Waits for running batches. Streams that wait for their callers raise ClosedError when they continue."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._wait_until(lambda: not self._lent)
+            idle, self._idle = self._idle, []
+        for buffer in idle:
+            buffer.close()
+        self._instances.close()
+
+
+def _close(buffers: Iterable[ModelBuffer[Any]], but: ModelBuffer[Any]) -> None:
+    for buffer in buffers:
+        if buffer is not but:
+            buffer.close()
+
+
+def _wait(futures: Sequence[Future[None]]) -> None:
+    """Waits for all of them, and raises the first exception."""
+    wait(futures)
+    for future in futures:
+        future.result()
+
+
+def grouped(
+    items: Iterator[Item], kind_of: Callable[[Item], Hashable], capacity: int
+) -> Iterator[tuple[Any, list[tuple[int, Item]]]]:
+    """Items in batches of one kind each, with their numbers. A batch leaves when it is full; where many items wait, the
+    oldest batch leaves.
+
+    Args:
+        kind_of: the kind of an item; the items of one batch are of one kind.
+        capacity: maximum number of items in a batch.
+    """
+    filling: dict[Hashable, list[tuple[int, Item]]] = {}  # the one that began first is the first
+    waiting = 0
+    for number, item in enumerate(items):
+        kind = kind_of(item)
+        filling.setdefault(kind, []).append((number, item))
+        waiting += 1
+        if len(filling[kind]) < capacity:
+            if waiting < MOST_WAITING * capacity:
+                continue
+            kind = next(iter(filling))
+        waiting -= len(filling[kind])
+        yield kind, filling.pop(kind)
+    yield from filling.items()
+
+
+class _InOrder(Generic[Result]):
+    """Results of batches in the order of their items."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, Result] = {}  # results whose turn has not come
+        self._next = 0
+
+    def add(self, items: Sequence[tuple[int, Any]], results: Sequence[Result]) -> Iterator[Result]:
+        """The results whose turn has come, now that those of these items are there."""
+        self._done.update((number, result) for (number, _), result in zip(items, results, strict=True))
+        while self._next in self._done:
+            yield self._done.pop(self._next)
+            self._next += 1

@@ -1,0 +1,174 @@
+"""The part of a model that its batch buffers use: canvases, outputs and postprocessing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from ...image import image_size
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ...image import DeviceImage, Geometry, HostImage
+    from ...image.nvimgcodec import EncodedImage
+    from ...infer import Infer
+    from ..preprocessor import Preprocessor
+
+__all__ = [
+    "DevicePostprocess",
+    "ModelStages",
+    "OutputRow",
+    "Parameters",
+    "Row",
+    "Timings",
+]
+
+Result = TypeVar("Result")
+
+#: Settings of one request that differ from the model's own (`conf=0.5`); None where there are none.
+Parameters: TypeAlias = "Mapping[str, Any] | None"
+
+
+class Row(NamedTuple):
+    """An image of a batch, its geometry on the canvas, and the parameters of its request."""
+
+    image: HostImage | DeviceImage | EncodedImage
+    geometry: Geometry
+    parameters: Parameters = None
+
+
+class Timings(msgspec.Struct):
+    """Seconds of the last call in each stage, over all its images. On a GPU the stages run in parallel, and `infer` has
+    the whole time.
+    """
+
+    read: float = 0.0
+    preprocess: float = 0.0
+    infer: float = 0.0
+    postprocess: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.read + self.preprocess + self.infer + self.postprocess
+
+
+class DevicePostprocess(Protocol):
+    """Postprocessing on a CUDA device, on the stream of one execution context. An optional addition to a wrapper."""
+
+    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
+        """Queues the postprocessing of the batch that is on the stream, and the copy of its results to the host."""
+
+    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
+        """Waits for that copy, and returns one result for each image."""
+
+    def close(self) -> None:
+        """Frees its memory."""
+
+
+class CanvasSet(Protocol):
+    """The canvases of a model."""
+
+    whole: Preprocessor
+    sizes: tuple[tuple[int, int], ...]  # the whole one is the last
+    several: bool  # whether there is more than one
+
+    def on(self, canvas: tuple[int, int]) -> Preprocessor:
+        """The preprocessor for this canvas."""
+
+    def of(self, size: tuple[int, int]) -> Preprocessor:
+        """The preprocessor for an image of (width, height)."""
+
+
+@dataclass
+class ModelStages(Generic[Result]):
+    """The part of a model that its batch buffers use.
+
+    Attributes:
+        canvases: from images to the network's input.
+        verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
+        postprocess: results from the outputs of a batch: arrays by name, whose first rows belong to the geometries.
+        postprocess_rows: the same with the parameters of each row, where there are any.
+        device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
+            None the outputs are fetched, and `postprocess` runs on the host.
+        decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
+        verified: whether `verify` has passed. It is shared by all buffers of a model.
+        decoded: how many images each decoder has decoded.
+    """
+
+    canvases: CanvasSet
+    verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
+    postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry]], list[Result]]
+    postprocess_rows: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
+    device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
+    decode: str = "cpu"
+    verified: bool = field(default=False)
+    decoded: Counter[str] = field(default_factory=Counter)
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """The preprocessor of the whole input."""
+        return self.canvases.whole
+
+    def bucket_of(self, source: Any) -> tuple[int, int] | None:
+        """The canvas of an image; None where there is only one.
+
+        It is the whole input for addresses and for streams that cannot seek, whose size is unknown before they are
+        read.
+        """
+        if not self.canvases.several:
+            return None
+        size = image_size(source, self.canvases.whole.channel_order)
+        return self.canvases.sizes[-1] if size is None else self.canvases.of(size).input.size
+
+    def with_decoders(self, results: list[Result], decoders: Sequence[str | None]) -> list[Result]:
+        """The results with the name of the decoder of each image, where they have a field for it. Counts the images.
+
+        Args:
+            decoders: None for an image that came as an array.
+        """
+        named = [decoder for decoder in decoders if decoder is not None]
+        if not named:
+            return results
+        with self._lock:
+            self.decoded.update(named)
+        return [
+            result
+            if decoder is None or not hasattr(result, "decoder")
+            else dataclasses.replace(result, decoder=decoder)  # type: ignore[type-var]
+            for result, decoder in zip(results, decoders, strict=True)
+        ]
+
+    def verify_once(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        if not self.verified:
+            self.verify(outputs)
+            self.verified = True
+
+
+class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
+    """The outputs of one image of a batch, each looked up when it is needed.
+
+    Args:
+        outputs: those of the batch.
+        row: of the image.
+    """
+
+    def __init__(self, outputs: Mapping[str, npt.NDArray[Any]], row: int) -> None:
+        self._outputs, self._row = outputs, row
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = self._outputs[name][self._row]
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)

@@ -1,0 +1,84 @@
+"""Results that are a number for each pixel of the image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import InputError, ShapeError
+from ..colours import heat
+from .result import Result
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from PIL import Image
+    from typing_extensions import Self
+
+__all__ = ["FloatMap"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FloatMap(Result):
+    """A number for each pixel of an image.
+
+    Attributes:
+        values: float32 (height, width); NaN where the network has not seen the image.
+    """
+
+    values: npt.NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.values.dtype != np.float32:
+            raise ShapeError(
+                f"values are {self.values.dtype} of shape {self.values.shape}; use float32 (height, width)"
+            )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the image."""
+        height, width = self.values.shape
+        return width, height
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The smallest and the largest value; zeros where there is none."""
+        known = self.values[np.isfinite(self.values)]
+        return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+
+    def scaled(self, low: float | None = None, high: float | None = None) -> npt.NDArray[np.float32]:
+        """The values from 0 at `low` to 1 at `high`, clipped; None is the end of `range`. Unknown pixels are 0."""
+        least, most = self.range
+        low, high = least if low is None else low, most if high is None else high
+        scaled = np.clip((self.values - np.float32(low)) / np.float32(max(high - low, 1e-12)), 0, 1)
+        known: npt.NDArray[np.float32] = np.nan_to_num(scaled, nan=0.0)
+        return known
+
+    def to_pil(self) -> Image.Image:
+        """The map in colours, from black over red to yellow and white, as a new PIL image."""
+        from PIL import Image
+
+        return Image.fromarray(heat(self.scaled()))
+
+    def _common(self, other: Self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The values of the pixels that both maps know."""
+        if other.size != self.size:
+            raise InputError(
+                f"a map of {other.size} cannot be compared with one of {self.size}; give maps of one image"
+            )
+        known = np.isfinite(self.values) & np.isfinite(other.values)
+        return self.values[known].astype(np.float64), other.values[known].astype(np.float64)
+
+    def __repr__(self) -> str:
+        low, high = self.range
+        return f"<{type(self).__name__}: {low:.4g} to {high:.4g} in {self.size[0]} x {self.size[1]}>"
+
+
+def correlation(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    """How far two maps rise and fall together, 0 to 1; scale and offset do not count."""
+    if not a.size or np.array_equal(a, b):
+        return 1.0
+    a, b = a - a.mean(), b - b.mean()
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    return max(float(a @ b) / norm, 0.0) if norm > 0 else 0.0

@@ -1,0 +1,273 @@
+"""The base class of all results: a result type owns all its forms.
+
+A wrapper's `postprocess()` returns one result for each image. Calls, streams, requests, the command line, the server,
+`compare` and `quantize` use the members of this class, and know no result type::
+
+    @dataclass(frozen=True, slots=True, eq=False)
+    class DepthMap(Result):
+        depth: npt.NDArray[np.float32]
+
+        def to_dicts(self):
+            return [{"nearest": float(self.depth.min()), "farthest": float(self.depth.max())}]
+
+        def _tensors(self):
+            return {"depth": ResultTensor(lambda: self.depth, open_axes=2, fill=np.nan)}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ...core.files import atomic_path, atomic_write
+from ...core.text import json_text
+from ...errors import ConfigError, InputError, UnsupportedModelError
+from ...image import HostImage, ImageSource, read_image
+from .habits import Hints
+from .image_reference import ImageReference
+from .plain import plain_data
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from PIL import Image
+    from typing_extensions import Self
+
+    from .agreement import Agreement
+
+__all__ = ["Result", "ResultTensor", "ResultTensorSpec", "bytes_array"]
+
+
+class ResultTensor(NamedTuple):
+    """A tensor of a result.
+
+    Attributes:
+        values: computes the array for one image, without an axis for images.
+        open_axes: how many of its first axes have a length that depends on the image.
+        fill: what fills up these axes where results of several images become one array.
+    """
+
+    values: Callable[[], Any]
+    open_axes: int = 0
+    fill: Any = 0
+
+
+class ResultTensorSpec(NamedTuple):
+    """The specification of a tensor of a result.
+
+    Attributes:
+        shape: of one image, with -1 for axes whose length depends on the image.
+        fill: what fills up these axes in an array of several images.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fill: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Result(Hints, ABC):
+    """The result of a model for one image. A subclass is a frozen dataclass, and gives at least `to_dicts()`.
+
+    It may override: `_drawn()` for drawing, files and notebooks; `_tensors()` for the tensors that a server returns;
+    `_agreement()` for `compare`, `quantize` and `accuracy`; `summary()` for the terminal.
+
+    Attributes:
+        image: the image of the result, where it is known; `draw()` uses it.
+        decoder: the decoder of the image file (`"pillow"`, `"simplejpeg"`, `"nvimgcodec"`); None for pixels that came
+            as an array.
+    """
+
+    image: ImageReference | None = dataclasses.field(default=None, kw_only=True)
+    decoder: str | None = dataclasses.field(default=None, kw_only=True)
+
+    # ---- plain data ----
+
+    @abstractmethod
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows as dicts of plain Python values."""
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """`to_dicts()` as JSON; with an indent, the coordinates of a box are on one line.
+
+        Raises:
+            ValueError: a number that JSON cannot hold: infinity or NaN.
+        """
+        return json_text(self.to_dicts(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def summary(self) -> str:
+        """The result in plain text for a terminal, a line for each row."""
+        return "\n".join("  ".join(f"{name} {_short(value)}" for name, value in row.items()) for row in self.to_dicts())
+
+    # ---- tensors ----
+
+    def _tensors(self) -> Mapping[str, ResultTensor]:
+        """The tensors by name. All results of a model have the same ones."""
+        return {"result": ResultTensor(lambda: bytes_array([msgspec.json.encode(plain_data(self.to_dicts()))])[0])}
+
+    def to_tensors(self, names: Collection[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+        """The result as arrays by name, without an axis for images. Text is an array of `bytes` objects.
+
+        Args:
+            names: those to compute; None is all.
+        """
+        tensors = self._tensors()
+        return {name: _array(tensors[name].values()) for name in (tensors if names is None else names)}
+
+    def tensor_specs(self) -> tuple[ResultTensorSpec, ...]:
+        """The specifications of the arrays of `to_tensors()`, the same for all results of the model."""
+        specs = []
+        for name, (values, open_axes, fill) in self._tensors().items():
+            array = _array(values())
+            shape = (-1,) * open_axes + array.shape[open_axes:]
+            specs.append(ResultTensorSpec(name, array.dtype, shape, fill))
+        return tuple(specs)
+
+    # ---- images ----
+
+    def _drawn(self, pil: Image.Image) -> Image.Image:
+        """The result over an RGB image, which may be changed."""
+        kind = type(self).__name__
+        raise UnsupportedModelError(f"{kind} results are not drawn; use to_dicts(), or define {kind}._drawn(pil)")
+
+    def draw(self, image: ImageSource | HostImage | None = None, *, channel_order: str = "bgr") -> Image.Image:
+        """The result over an image, as a new PIL image.
+
+        Args:
+            image: the image of the result; None uses `image` of the result.
+            channel_order: of an array.
+
+        Raises:
+            InputError: the result does not know its image.
+            ImageError: the image cannot be read.
+            UnsupportedModelError: results of this type are not drawn.
+        """
+        return self._drawn(self._pil(image, channel_order))
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        image: ImageSource | HostImage | None = None,
+        *,
+        channel_order: str = "bgr",
+    ) -> Path:
+        """Writes the result to a file, by its suffix: `.json` holds `to_dicts()`, any image format the drawn image.
+
+        Raises:
+            OutputError: the file cannot be written.
+            ConfigError: the suffix is that of an image, and results of this type are not drawn.
+            InputError, ImageError: as `draw()`.
+        """
+        target = Path(path)
+        if target.suffix.lower() == ".json":
+            return atomic_write(target, self.to_json(indent=2) + "\n")
+        if not self._is_drawn():
+            raise ConfigError(f"{str(target)!r}: {type(self).__name__} are saved as JSON; use a name such as out.json")
+        with atomic_path(target) as sibling:
+            self.draw(image, channel_order=channel_order).save(sibling)
+        return target
+
+    def _repr_png_(self) -> bytes | None:
+        """For notebooks: drawn over the image, or over grey where the image is not known any more."""
+        if not self._is_drawn():
+            return None
+        from ..draw import blank_image, to_pil
+
+        image = None if self.image is None else self.image.read()
+        size: tuple[int, int] | None = getattr(self, "size", None)
+        if image is None and size is None:
+            return None
+        buffer = io.BytesIO()
+        self._drawn(blank_image(size) if image is None else to_pil(image)).save(buffer, "PNG")  # type: ignore[arg-type]
+        return buffer.getvalue()
+
+    @classmethod
+    def _is_drawn(cls) -> bool:
+        return cls._drawn is not Result._drawn
+
+    def _pil(
+        self, image: ImageSource | HostImage | None, channel_order: str, *, same_size: bool = False
+    ) -> Image.Image:
+        """The image that was given, or the one that the result knows, as a new RGB image.
+
+        Args:
+            same_size: refuse an image of another size than `size`.
+
+        Raises:
+            InputError: none was given, and the result does not know its image; or it has another size.
+            ImageError: the image cannot be read.
+        """
+        from ..draw import to_pil
+
+        if image is not None:
+            given: HostImage | None = read_image(image, channel_order=channel_order)
+        else:
+            given = None if self.image is None else self.image.read()
+        if given is None:
+            raise InputError("the image is not known any more; give it: draw(image)")
+        if same_size and given.size != self.size:  # type: ignore[attr-defined]
+            width, height = self.size  # type: ignore[attr-defined]
+            raise InputError(
+                f"the image has {given.size[0]} x {given.size[1]} pixels, and the {type(self).__name__} {width} x "
+                f"{height}; give the image that the result was made of"
+            )
+        return to_pil(given)
+
+    def with_image(self, source: Any) -> Self:
+        """The same result with a reference to this image; see `ImageReference`."""
+        return dataclasses.replace(self, image=ImageReference.of(source))
+
+    def _remember_image(self, source: Any) -> None:
+        """As `with_image()`, in place: for the wrapper that has just made this result. A copy would take longer."""
+        object.__setattr__(self, "image", ImageReference.of(source))
+
+    # ---- comparison ----
+
+    def agreement(self, other: Result, *, min_score: float = 0.0) -> Agreement:
+        """The agreement of another result for the same image with this one, which is the reference.
+
+        Args:
+            min_score: rows of this result that score less are left out; of classes the best one counts always.
+
+        Raises:
+            InputError: the other result is of another type.
+            UnsupportedModelError: results of this type have no measure.
+        """
+        if not isinstance(other, type(self)):
+            raise InputError(
+                f"{type(other).__name__} cannot be compared with {type(self).__name__}; give results of one model"
+            )
+        return self._agreement(other, min_score)
+
+    def _agreement(self, other: Self, min_score: float) -> Agreement:
+        """See `agreement()`."""
+        kind = type(self).__name__
+        raise UnsupportedModelError(
+            f"results of {kind} have no measure of agreement; compare their to_dicts(), or define {kind}._agreement()"
+        )
+
+
+def bytes_array(values: Collection[bytes | str]) -> npt.NDArray[Any]:
+    """Texts as an array of `bytes` objects, (N,)."""
+    array = np.empty(len(values), np.object_)
+    array[:] = [value.encode() if isinstance(value, str) else value for value in values]
+    return array
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    if isinstance(values, bytes):  # NumPy would make it a string of a fixed length
+        return np.array(values, np.object_)
+    return np.asarray(values)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,201 @@
+"""Detectors that choose their boxes inside, with an output each for boxes, scores and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..errors import UnsupportedModelError
+from .description import ModelDescription, Recognition
+from .detector import Detector, best_boxes
+from .output_checks import TOLERANCE, check_corners, check_finite, check_floats, check_scores
+from .preprocessor import SIZE_INPUT, ImageInput, Preprocessor
+from .results import Detections
+from .ssd import nas_preprocessor
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..image import Geometry
+    from .execution import Parameters
+
+__all__ = ["SelectedBoxes"]
+
+Shape = tuple[int | str | None, ...]
+
+
+class Layout(NamedTuple):
+    """How an exporter has its outputs.
+
+    Attributes:
+        names: how the names of the outputs of boxes, scores, classes and the number of boxes end; `""` for none.
+        dimensions: of the boxes: 3 with an axis for images.
+        y_first: whether boxes are top, left, bottom, right.
+        fractions: whether boxes are fractions of the input, or pixels.
+        takes_size: whether the network has a second input, of the size that boxes are scaled to.
+        bordered: whether images have YOLO-NAS's border.
+    """
+
+    family: str
+    names: tuple[str, str, str, str]
+    dimensions: int = 3
+    y_first: bool = False
+    fractions: bool = False
+    takes_size: bool = False
+    bordered: bool = False
+
+
+LAYOUTS = (
+    Layout(
+        "a detector of TensorFlow's object detection API",
+        ("detection_boxes", "detection_scores", "detection_classes", "num_detections"),
+        y_first=True, fractions=True,
+    ),
+    Layout("a detector of torchvision", ("boxes", "scores", "labels", ""), dimensions=2),
+    Layout("a D-FINE or RT-DETR with its postprocessing", ("boxes", "scores", "labels", ""), takes_size=True),
+    Layout(
+        "a YOLO-NAS with NMS", ("pred_boxes", "pred_scores", "pred_classes", "num_predictions"), bordered=True
+    ),
+)  # fmt: skip
+
+
+class SelectedBoxes(Detector):
+    """A detector that chooses its boxes itself, with an output each for boxes, scores and classes:
+
+    - SSD-MobileNet and others of TensorFlow's object detection API: `detection_boxes`, `detection_scores`,
+      `detection_classes` and `num_detections`; images uint8;
+    - torchvision (SSD, RetinaNet, Faster R-CNN): `boxes`, `scores` and `labels` of one image, without an axis for
+      images;
+    - D-FINE, RT-DETR and DEIM by their own exporters: `labels`, `boxes` and `scores`, and the input
+      `orig_target_sizes`, which is filled with the size of the network's input;
+    - YOLO-NAS with NMS: `num_predictions`, `pred_boxes`, `pred_scores` and `pred_classes`.
+
+    Images are stretched to the input (YOLO-NAS: centred with a border); floats are 0 to 1, RGB. `class_id` is the
+    number that the network gives: TensorFlow and torchvision count the background as 0, so that `names` begins with it.
+
+    Arguments: see `Detector` and `VisionModel`.
+    """
+
+    aliases = ("ssd-mobilenet", "torchvision-detector", "d-fine-export", "yolo-nas-nms")
+    _layout: Layout
+    _names: tuple[str, str, str, str]
+
+    @classmethod
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
+        shapes = {spec.name: spec.shape for spec in model.outputs}
+        if (found := layout_of(shapes)) is None:
+            return Recognition.no("it has no outputs of boxes, scores and classes that are chosen already")
+        layout, _ = found
+        if layout.dimensions == 2 and model.inputs[0].fixed_batch != 1:
+            return Recognition.no(f"its outputs are those of one image, and its input {model.inputs[0]} takes several")
+        if layout.takes_size != any(spec.name == SIZE_INPUT for spec in model.inputs):
+            why = f"it has no input {SIZE_INPUT!r}" if layout.takes_size else f"it has an input {SIZE_INPUT!r}"
+            return Recognition.nearly(f"{why}, and the file does not say what its boxes are scaled to", layout.family)
+        return Recognition.yes(layout.family)
+
+    # ---- preprocessing and postprocessing ----
+
+    def preprocessing(self, input: ImageInput) -> Preprocessor:
+        if self._layout.bordered:
+            return nas_preprocessor(input, self.channel_order)
+        scale = 1.0 if input.dtype == "uint8" else 1 / 255
+        return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale)
+
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
+        boxes, scores, classes, count = (outputs[name] if name else None for name in self._names)
+        assert boxes is not None
+        assert scores is not None
+        assert classes is not None
+        if self._layout.dimensions == 2:
+            return [self._detections(boxes, scores, classes, geometry) for geometry in geometries]
+        limits = [None] * len(geometries) if count is None else count.reshape(-1).astype(int).tolist()
+        return [
+            self._detections(
+                boxes[row, : limits[row]], scores[row, : limits[row]], classes[row, : limits[row]], geometry
+            )
+            for row, geometry in enumerate(geometries)
+        ]
+
+    def _detections(
+        self,
+        boxes: npt.NDArray[Any],
+        scores: npt.NDArray[Any],
+        classes: npt.NDArray[Any],
+        geometry: Geometry,
+    ) -> Detections:
+        """Of one image; arrays have a row for each box."""
+        boxes, numbers = boxes.astype(np.float32, copy=False), np.rint(classes).astype(np.int64)
+        chosen, stats = best_boxes(scores, numbers, self.conf, self._wanted(), self.max_det)
+        xyxy = boxes[chosen][:, [1, 0, 3, 2]] if self._layout.y_first else boxes[chosen]
+        if self._layout.fractions:
+            xyxy = xyxy * np.tile(np.array(geometry.canvas, np.float32), 2)
+        return Detections.of(
+            geometry.to_source(xyxy.reshape(-1, 2)).reshape(-1, 4),
+            scores[chosen],
+            numbers[chosen],
+            names=self.class_names,
+            size=geometry.source,
+            stats=stats,
+        )
+
+    def _postprocess_rows(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        geometries: Sequence[Geometry],
+        parameters: Sequence[Parameters],
+    ) -> list[Detections]:
+        if self._layout.dimensions == 3:
+            return super()._postprocess_rows(outputs, geometries, parameters)
+        return self._with(parameters[0]).postprocess(outputs, geometries)  # the rows are boxes of the one image
+
+    # ---- the outputs ----
+
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
+        """The outputs name their classes: how many there are stays open."""
+        found = layout_of(shapes)
+        assert found is not None
+        self._layout, self._names = found
+        self._varied()
+        return None
+
+    def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        boxes, scores, classes = (outputs[name] for name in self._names[:3])
+        for name in self._names[:2]:
+            check_floats(name, outputs[name])
+            check_finite(name, outputs[name])
+        check_scores(scores)
+        found = boxes.reshape(-1, 4)[scores.reshape(-1) > 0]
+        if self._layout.fractions and found.size and not (found.min() >= -1 and found.max() <= 2):
+            raise UnsupportedModelError(
+                f"its boxes reach from {found.min():.4g} to {found.max():.4g} in its first run; fractions lie in 0 to 1"
+            )
+        check_corners(found * max(self.input_size) if self._layout.fractions else found)
+        numbers = classes.astype(np.float64)
+        if numbers.size and not (np.abs(numbers - np.rint(numbers)).max() <= TOLERANCE and numbers.min() >= -1):
+            raise UnsupportedModelError("its classes are not whole numbers in its first run")
+
+
+def layout_of(shapes: Mapping[str, Shape]) -> tuple[Layout, tuple[str, str, str, str]] | None:
+    """The layout of outputs, and their names; None for others."""
+    for layout in LAYOUTS:
+        names = [_named(ending, shapes) if ending else "" for ending in layout.names]
+        if None in names or len(shapes) != sum(map(bool, names)):
+            continue
+        boxes, scores, classes, count = names
+        if (
+            len(shapes[str(boxes)])
+            == layout.dimensions
+            == len(shapes[str(scores)]) + 1
+            == len(shapes[str(classes)]) + 1
+        ):
+            return layout, (str(boxes), str(scores), str(classes), str(count))
+    return None
+
+
+def _named(ending: str, shapes: Mapping[str, Shape]) -> str | None:
+    """The output of that name: TensorFlow's exporters add `:0`, others a prefix."""
+    return next((name for name in shapes if name.removesuffix(":0").endswith(ending)), None)

@@ -1,0 +1,62 @@
+/*
+ * platform.h - what POSIX and Windows do differently: aligned memory, locks, threads, files. Paths are UTF-8.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef IFS_PLATFORM_H
+#define IFS_PLATFORM_H
+
+#include "internal.h"
+
+#include <stdio.h>
+
+/* Memory aligned to a cache line and the widest vector; NULL if there is none. Only ifs__aligned_free frees it. */
+#define IFS__ALIGNMENT 64
+void *ifs__aligned_alloc(size_t nbytes);
+void ifs__aligned_free(void *block);
+
+#ifdef _WIN32
+typedef struct ifs__mutex {
+    void *srw_lock;
+} ifs__mutex;
+typedef struct ifs__condition {
+    void *condition_variable;
+} ifs__condition;
+typedef void *ifs__thread;
+#define IFS__MUTEX_INITIALIZER {0}
+#else
+#include <pthread.h>
+typedef pthread_mutex_t ifs__mutex;
+typedef pthread_cond_t ifs__condition;
+typedef pthread_t ifs__thread;
+#define IFS__MUTEX_INITIALIZER PTHREAD_MUTEX_INITIALIZER
+#endif
+
+void ifs__mutex_init(ifs__mutex *mutex);
+void ifs__mutex_destroy(ifs__mutex *mutex);
+void ifs__mutex_lock(ifs__mutex *mutex);
+void ifs__mutex_unlock(ifs__mutex *mutex);
+
+void ifs__condition_init(ifs__condition *condition);
+void ifs__condition_destroy(ifs__condition *condition);
+void ifs__condition_wait(ifs__condition *condition, ifs__mutex *mutex);
+void ifs__condition_wake_all(ifs__condition *condition);
+
+/* Starts a thread that calls run(argument), and returns 0 or the system's error number. */
+int ifs__thread_start(ifs__thread *thread, void (*run)(void *argument), void *argument);
+void ifs__thread_join(ifs__thread thread);
+
+/* The number of this process. A fork has another one. */
+int64_t ifs__process(void);
+
+/* Opens a regular file for reading and returns its size. Never waits for the writer of a pipe. */
+ifs_status ifs__file_open(const char *path, FILE **file, uint64_t *nbytes);
+
+/* Creates a file for writing; NULL with errno if it exists or cannot be created. */
+FILE *ifs__file_create(const char *path);
+
+/* Renames a file and replaces the target in one step; false with errno if that fails. */
+bool ifs__file_replace(const char *from, const char *to);
+void ifs__file_remove(const char *path);
+
+#endif

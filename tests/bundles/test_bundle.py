@@ -1,0 +1,387 @@
+"""Bundles: packing, reading, loading; keys and signatures; damaged files."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+import infersdk
+from infersdk import bundles, models
+from infersdk.bundles import Bundle, pack, unpack
+from infersdk.bundles.loading import GoldenSamples
+from infersdk.bundles.packing import write_bundle
+from infersdk.core.cache import Cache
+from infersdk.data import DETECTOR, IMAGE
+from infersdk.errors import (
+    BundleError,
+    BundleFormatError,
+    BundleIntegrityError,
+    BundleKeyError,
+    BundlePartError,
+    BundleSignatureError,
+    ConfigError,
+    ModelFormatError,
+    ModelNotFoundError,
+    OutputError,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+pytest.importorskip("onnxruntime")
+ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+
+KEY = bytes(range(32))
+
+
+class Keys:
+    """A key pair as PEM files."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        key = ed25519.Ed25519PrivateKey.generate()
+        self.private, self.public = folder / f"{name}.pem", folder / f"{name}.pub"
+        form = serialization.PrivateFormat.PKCS8
+        encoding, public = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        self.private.write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
+        self.public.write_bytes(key.public_key().public_bytes(encoding, public))
+
+
+@pytest.fixture(scope="module", name="keys")
+def _keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys"), "release")
+
+
+@pytest.fixture(scope="module", name="plain")
+def _plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "digits.infer"
+    pack(DETECTOR, path, images=[IMAGE], settings={"conf": 0.4}, version="1.2", licence="Apache-2.0", origin="here")
+    return path
+
+
+@pytest.fixture(scope="module", name="sealed")
+def _sealed(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "sealed.infer"
+    pack(DETECTOR, path, images=[IMAGE], sign_with=keys.private, encrypt=KEY)
+    return path
+
+
+@pytest.fixture(name="small")
+def _small(tmp_path: Path, keys: Keys, plain: Path) -> Path:
+    """A signed bundle of few bytes, whose model is none."""
+    path = tmp_path / "small.infer"
+    resigned(plain, path, keys, {"model.onnx": b"model", "golden.json": b"{}"})
+    return path
+
+
+def resigned(source: Path, target: Path, keys: Keys | None, parts: dict[str, bytes], **changes: Any) -> None:
+    """A bundle with the manifest of another one, and other parts."""
+    from infersdk.bundles.manifest import Part
+    from infersdk.bundles.sealing import public_key
+
+    bundle = Bundle(source)
+    signer = None if keys is None else public_key(keys.private)
+    listed = {name: Part.of(data) for name, data in parts.items()}
+    manifest = msgspec.structs.replace(bundle.manifest, parts=listed, signer=signer, **changes)
+    write_bundle(target, manifest, parts, None if keys is None else keys.private)
+
+
+# ---- what is in it ----
+
+
+def test_the_manifest(plain: Path) -> None:
+    bundle = Bundle(plain)
+    manifest = bundle.manifest
+    assert (manifest.name, manifest.version, manifest.licence) == ("digits_detector", "1.2", "Apache-2.0")
+    assert (manifest.type, manifest.settings, manifest.classes[2]) == ("yolov5", {"conf": 0.4}, "two")
+    assert bundle.read("model.onnx") == DETECTOR.read_bytes()
+    with pytest.raises(ConfigError, match=r"no part 'none'; its parts are model\.onnx"):
+        bundle.read("none")
+
+
+def test_it_is_a_zip_file_with_aligned_entries(plain: Path) -> None:
+    with zipfile.ZipFile(plain) as file:
+        assert file.testzip() is None
+        assert file.namelist()[0] == "bundle.json"
+        assert file.read("model.onnx") == DETECTOR.read_bytes()
+    content = plain.read_bytes()
+    assert content.index(DETECTOR.read_bytes()) % 64 == 0
+
+
+def test_packing_again_gives_the_same_bytes(plain: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.infer"
+    pack(DETECTOR, again, images=[IMAGE], settings={"conf": 0.4}, version="1.2", licence="Apache-2.0", origin="here")
+    assert again.read_bytes() == plain.read_bytes()
+
+
+def test_unpack(sealed: Path, tmp_path: Path) -> None:
+    bundle = Bundle(sealed, key=KEY)
+    files = unpack(bundle, tmp_path / "parts")
+    assert (tmp_path / "parts" / "model.onnx").read_bytes() == DETECTOR.read_bytes()
+    assert len(files) == 1 + len(bundle.manifest.parts)
+    with pytest.raises(OutputError, match="there already"):
+        unpack(bundle, tmp_path / "parts")
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no image for golden samples"):
+        pack(DETECTOR, tmp_path / "x.infer", images=[])
+    with pytest.raises(ConfigError, match="device is a setting of the machine"):
+        pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], settings={"device": "cpu"})
+    assert not list(tmp_path.iterdir())
+
+
+# ---- loading ----
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_loading(plain: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    with models.load(plain, backend, verify="always") as model, models.load(DETECTOR, backend, conf=0.4) as own:
+        assert model.conf == 0.4
+        assert model(IMAGE).to_dicts() == own(IMAGE).to_dicts()
+    with models.load(plain, backend, conf=0.9) as model:
+        assert model.conf == 0.9
+    with models.create({"models": {"digits": {"type": "yolov5", "path": str(plain), "backend": backend}}})[
+        "digits"
+    ] as model:
+        assert model.conf == 0.4
+
+
+def test_wrong_loading(plain: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="for the wrapper 'yolov5', not 'yolov8'"):
+        models.load(plain, type="yolov8")
+    with pytest.raises(ConfigError, match="verify is one of first, always, never, not 'no'"):
+        models.load(plain, verify="no")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="key= and trust= are for a bundle"):
+        models.load(DETECTOR, key=KEY)
+    with pytest.raises(ModelFormatError, match=r"a bundle.*models\.load\(\)"):
+        infersdk.load(plain)
+    with pytest.raises(ModelNotFoundError):
+        Bundle(tmp_path / "none.infer")
+
+
+def test_a_pass_is_remembered(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
+    checks = []
+    check = GoldenSamples.check
+    monkeypatch.setattr(GoldenSamples, "check", lambda *given: checks.append(1) or check(*given))
+    for verify, expected in (("never", 0), ("first", 1), ("first", 1), ("always", 2)):
+        models.load(plain, verify=verify).close()  # type: ignore[arg-type]
+        assert len(checks) == expected
+    models.load(plain, conf=0.5).close()
+    assert len(checks) == 3, "with other settings the results may differ"
+
+
+def test_what_is_made_of_a_plain_bundle_is_kept(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
+    models.load(plain, verify="never").close()
+    assert [entry.kind for entry in Cache().entries()] == ["prepared model"]
+
+
+TRACED = """
+import sys
+from infersdk import models
+from infersdk.data import IMAGE
+for backend in sys.argv[2:]:
+    with models.load(sys.argv[1], backend, key=bytes(range(32)), verify="always") as model:
+        assert len(model(IMAGE)) > 0
+"""
+
+
+def test_nothing_of_an_encrypted_bundle_is_written(sealed: Path, tmp_path: Path) -> None:
+    """Whatever file a process writes, the weights are not in it."""
+    for name in ("cache", "temp"):
+        (tmp_path / name).mkdir()
+    environment = {
+        **os.environ, "INFERSDK_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "temp"),
+        "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }  # fmt: skip
+    trace = tmp_path / "trace"
+    strace = ["strace", "-f", "-qq", "-y", "-s", "0", "-e", "trace=write,pwrite64,writev", "-o", str(trace)]
+    backends = [name for name in ("onnxruntime", "openvino") if importlib.util.find_spec(name)]
+    command = [sys.executable, "-c", TRACED, str(sealed), *backends]
+    traced = shutil.which("strace") is not None
+    subprocess.run([*strace, *command] if traced else command, env=environment, cwd=tmp_path, check=True)
+    content = DETECTOR.read_bytes()
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path != trace]
+    assert not [path for path in written if content[500_000:500_064] in path.read_bytes()]
+    if traced:  # files that were removed again, too
+        writes = re.findall(r"write\w*\(\d+<(/[^>]*)>.* = (\d+)$", trace.read_text(), re.MULTILINE)
+        assert sum(int(size) for path, size in writes if not path.startswith("/memfd:")) < len(content) / 10
+
+
+# ---- keys and signatures ----
+
+
+@pytest.fixture(name="sources")
+def _sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Each place where a key may be."""
+    file = tmp_path / "key"
+    file.write_text(KEY.hex() + "\n")
+    monkeypatch.setenv("THE_KEY", KEY.hex())
+    return [KEY, "env:THE_KEY", f"file:{file}", f"command:cat {file}", lambda: KEY]
+
+
+def test_sources_of_keys(sealed: Path, sources: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in sources:
+        bundle = Bundle(sealed, key=source)
+        assert bundle.read("model.onnx") == DETECTOR.read_bytes()
+    monkeypatch.setenv("INFERSDK_BUNDLE_KEY", KEY.hex())
+    bundle = Bundle(sealed)
+    assert bundle.read("model.onnx") == DETECTOR.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (None, "there is no key; give key=, or set INFERSDK_BUNDLE_KEY"),
+        (bytes(32), "encrypted with another key"),
+        (b"short", "32 bytes, or 64 hexadecimal digits"),
+        ("env:NOT_THERE", "NOT_THERE has no key"),
+        ("file:/not/there", "cannot be read from file"),
+        ("command:false", "cannot be read from command"),
+    ],
+)
+def test_wrong_keys(sealed: Path, key: Any, message: str) -> None:
+    bundle = Bundle(sealed, key=key)
+    with pytest.raises(BundleKeyError, match=message):
+        bundle.read("model.onnx")
+
+
+def test_who_signed(sealed: Path, plain: Path, keys: Keys, tmp_path: Path) -> None:
+    other = Keys(tmp_path, "other")
+    bundle = Bundle(sealed, trust=keys.public)
+    signer = bundle.manifest.signer
+    assert signer is not None
+    Bundle(sealed, trust=signer)
+    with pytest.raises(BundleSignatureError, match=f"signed by {signer[:16]}"):
+        Bundle(sealed, trust=other.public)
+    with pytest.raises(BundleSignatureError, match="has no signature"):
+        Bundle(plain, trust=keys.public)
+    with pytest.raises(BundleKeyError, match="no public key"):
+        Bundle(sealed, trust=keys.private)
+    with pytest.raises(BundleKeyError, match="no private key"):
+        pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], sign_with=keys.public)
+
+
+# ---- damage ----
+
+
+def test_a_part_of_another_bundle(sealed: Path, plain: Path, tmp_path: Path, keys: Keys) -> None:
+    """Encrypted with the same key, and listed correctly in a signed manifest."""
+    other = tmp_path / "other.infer"
+    pack(DETECTOR, other, images=[IMAGE], encrypt=KEY)
+    bundle, foreign = Bundle(sealed), Bundle(other)
+    parts = {name: bytes(bundle._stored(name)) for name in bundle.manifest.parts}
+    parts["model.onnx"] = bytes(foreign._stored("model.onnx"))
+    mixed = tmp_path / "mixed.infer"
+    resigned(sealed, mixed, keys, parts)
+    with pytest.raises(BundlePartError, match=r"'model\.onnx'.*belongs to another bundle"):
+        models.load(mixed, key=KEY)
+
+
+def test_chunks_cannot_be_exchanged(rng: np.random.Generator) -> None:
+    from infersdk.bundles.sealing import Sealer
+
+    sealer, chunk = Sealer(KEY, bytes(32)), (1 << 20) + 16
+    for size in (0, 1, 1 << 20, (1 << 20) + 1, 5 << 19):
+        data = rng.bytes(size)
+        sealed = sealer.seal("a", data)
+        assert sealer.open("a", memoryview(sealed)) == data
+        for wrong in (
+            sealed[:-1],
+            sealed[chunk:] + sealed[:chunk] if size > 1 << 20 else sealed + b"x",
+            sealed[:chunk],
+        ):
+            if wrong != sealed:
+                with pytest.raises(BundlePartError):
+                    sealer.open("a", memoryview(wrong))
+        with pytest.raises(BundlePartError):
+            sealer.open("b", memoryview(sealed))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has 0 bytes"),
+        (b"PK\3\4", "has 4 bytes"),
+        (bytes(100), "does not begin with"),
+        (b"{}" * 50, "does not begin"),
+    ],
+)
+def test_other_files(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x.infer"
+    path.write_bytes(content)
+    with pytest.raises(BundleFormatError, match=message):
+        Bundle(path)
+
+
+def test_a_changed_part(small: Path) -> None:
+    with zipfile.ZipFile(small) as file:
+        golden = file.getinfo("golden.json").header_offset
+    content = bytearray(small.read_bytes())
+    content[content.index(b"{}", golden)] ^= 1
+    small.write_bytes(content)
+    with pytest.raises(BundleIntegrityError, match=r"'golden\.json' was changed"):
+        Bundle(small)
+
+
+def test_a_newer_format(plain: Path, tmp_path: Path) -> None:
+    newer = tmp_path / "newer.infer"
+    resigned(plain, newer, None, {"model.onnx": b"", "golden.json": b""}, format=2)
+    with pytest.raises(BundleFormatError, match="has format 2, and this release reads format 1"):
+        Bundle(newer)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "bundle.json", "a\\b", "", "x" * 300, "bundle.sig"])
+def test_names_of_parts(plain: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "x.infer"
+    resigned(plain, path, None, {"model.onnx": b"", "golden.json": b"", name: b""})
+    with pytest.raises(BundleFormatError):
+        Bundle(path)
+
+
+def test_every_bit_counts(small: Path) -> None:
+    """A change of a bit of any byte, and a cut at any of them, is refused."""
+    content = small.read_bytes()
+    for at in range(len(content)):
+        changed = bytearray(content)
+        changed[at] ^= 1 << at % 8
+        assert is_refused(small, bytes(changed)), f"bit {at % 8} of byte {at}"
+    for size in range(0, len(content), 5):
+        assert is_refused(small, content[:size]), f"{size} bytes"
+    assert is_refused(small, content + b"\0")
+
+
+def is_refused(path: Path, content: bytes) -> bool:
+    path.write_bytes(content)
+    try:
+        Bundle(path)
+    except BundleError:
+        return True
+    return False
+
+
+@pytest.mark.slow
+def test_changes_of_a_real_bundle(sealed: Path, tmp_path: Path, rng: np.random.Generator) -> None:
+    content = bytearray(sealed.read_bytes())
+    damaged = tmp_path / "damaged.infer"
+    for bit in rng.integers(0, len(content) * 8, 3000).tolist():
+        content[bit // 8] ^= 1 << bit % 8
+        assert is_refused(damaged, bytes(content)), f"bit {bit}"
+        content[bit // 8] ^= 1 << bit % 8
+
+
+def test_names_of_the_package() -> None:
+    assert set(bundles.__all__) == {"Bundle", "GoldenReport", "pack", "unpack"}

@@ -1,0 +1,248 @@
+"""Golden samples: faults are found and named, and runs that are right pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from infersdk import models
+from infersdk.bundles import Bundle, GoldenReport, pack
+from infersdk.bundles.golden import deviation, elements, same_results
+from infersdk.bundles.manifest import Part
+from infersdk.bundles.packing import write_bundle
+from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
+from infersdk.errors import ConfigError, GoldenSampleError
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+Change = Callable[[Any, np.random.Generator], str | None]
+
+
+@pytest.fixture(scope="module", name="detector")
+def _detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("golden") / "detector.infer"
+    pack(DETECTOR, path, images=[IMAGE])
+    return path
+
+
+@pytest.fixture(scope="module", name="classifier")
+def _classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("golden") / "classifier.infer"
+    pixels = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25]}
+    pack(CLASSIFIER, path, images=[IMAGE], type="classifier", settings=pixels)
+    return path
+
+
+def altered(source: Path, target: Path, model: bytes | None = None, **fields: Any) -> Path:
+    """A bundle whose golden samples are of another state than the rest of it."""
+    bundle = Bundle(source)
+    parts = {name: bundle.read(name) for name in bundle.manifest.parts}
+    if model is not None:
+        parts["model.onnx"] = model
+    listed = {name: Part.of(data) for name, data in parts.items()}
+    write_bundle(target, msgspec.structs.replace(bundle.manifest, parts=listed, **fields), parts)
+    return target
+
+
+def report_of(path: Path, backend: str = "onnxruntime") -> GoldenReport:
+    with pytest.raises(GoldenSampleError) as caught:
+        models.load(path, backend, verify="always").close()
+    assert caught.value.report is not None, str(caught.value)
+    report: GoldenReport = caught.value.report
+    assert not report.passed
+    assert report.stage in str(caught.value)
+    return report
+
+
+# ---- faults ----
+
+
+def changed_model(change: Change, rng: np.random.Generator, model: Path = DETECTOR) -> tuple[bytes, str | None]:
+    """A model after a change, and the first value that differs."""
+    proto = onnx.load(str(model))
+    first = change(proto.graph, rng)
+    return proto.SerializeToString(), first
+
+
+def convolutions(graph: Any) -> list[tuple[Any, Any]]:
+    """The convolutions and their weights. The last ones of the head may be outside of the network that runs."""
+    weights = {weight.name: weight for weight in graph.initializer}
+    return [(node, weights[node.input[1]]) for node in graph.node if node.op_type == "Conv"][:-3]
+
+
+def with_weights(weight: Any, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    array = onnx.numpy_helper.to_array(weight)
+    weight.CopyFrom(onnx.numpy_helper.from_array(change(array).astype(np.float32), weight.name))
+
+
+def one_percent(graph: Any, rng: np.random.Generator) -> str:
+    node, weight = convolutions(graph)[int(rng.integers(len(convolutions(graph))))]
+    with_weights(weight, lambda array: array * np.float32(1.01))
+    return str(node.output[0])
+
+
+def eight_bits(graph: Any, rng: np.random.Generator) -> str:
+    """A layer with rounded weights, as a runtime computes it that chose another kernel."""
+    node, weight = convolutions(graph)[int(rng.integers(len(convolutions(graph))))]
+    with_weights(weight, lambda array: np.round(array / np.abs(array).max() * 127) * np.abs(array).max() / 127)
+    return str(node.output[0])
+
+
+def half_precision(graph: Any, rng: np.random.Generator) -> None:
+    for _, weight in convolutions(graph):
+        with_weights(weight, lambda array: array.astype(np.float16))
+
+
+def overflow(graph: Any, rng: np.random.Generator) -> str:
+    """A value that leaves the range of float16."""
+    node = convolutions(graph)[int(rng.integers(len(convolutions(graph))))][0]
+    value = str(node.output[0])
+    node.output[0] = f"{value}_before"
+    limit = onnx.numpy_helper.from_array(np.array(0.05, np.float32), f"{value}_limit")
+    graph.initializer.append(limit)
+    clip = onnx.helper.make_node("Min", [f"{value}_before", limit.name], [value], f"{value}_clip")
+    graph.node.insert(list(graph.node).index(node) + 1, clip)
+    return value
+
+
+CHANGES = {"one_percent": one_percent, "eight_bits": eight_bits, "half": half_precision, "overflow": overflow}
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_network(detector: Path, tmp_path: Path, rng: np.random.Generator, name: str, backend: str) -> None:
+    pytest.importorskip(backend)
+    network(detector, tmp_path, rng, name, backend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*["one_percent"] * 24, *["eight_bits"] * 8, *["overflow"] * 8])
+def test_many_changed_networks(detector: Path, tmp_path: Path, rng: np.random.Generator, name: str) -> None:
+    network(detector, tmp_path, rng, name, "onnxruntime")
+
+
+def network(detector: Path, folder: Path, rng: np.random.Generator, name: str, backend: str) -> None:
+    model, first = changed_model(CHANGES[name], rng)
+    report = report_of(altered(detector, folder / "x.infer", model), backend)
+    assert report.stage == "network"
+    assert report.deviation > report.tolerance > 0
+    if first is not None:
+        bundle = Bundle(detector)
+        golden = msgspec.json.decode(bundle.read("golden.json"))
+        assert report.layer == next(g["layers"][first][0] for g in golden["graphs"] if first in g["layers"])
+
+
+def test_a_head_that_ends_elsewhere(classifier: Path, tmp_path: Path) -> None:
+    def cut(graph: Any, rng: Any) -> None:
+        scores = onnx.helper.make_node("Neg", [graph.output[0].name], ["others"])
+        graph.node.append(scores)
+        graph.output[0].name = "others"
+
+    model, _ = changed_model(cut, np.random.default_rng(0), CLASSIFIER)
+    path = altered(classifier, tmp_path / "x.infer", model)
+    with pytest.raises(GoldenSampleError, match="the outputs others .*, and the golden samples have none"):
+        models.load(path, verify="always")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mean": [0.6, 0.5, 0.4], "std": [0.2, 0.3, 0.25]},
+        {"mean": [0.4, 0.5, 0.6], "std": [0.25, 0.3, 0.2]},
+        {"mean": [0, 0, 0], "std": [1, 1, 1]},
+        {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25], "input_order": "bgr"},
+        {"mean": [0.404, 0.5, 0.6], "std": [0.2, 0.3, 0.25]},
+    ],
+)
+def test_wrong_pixels(classifier: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    assert report_of(altered(classifier, tmp_path / "x.infer", settings=settings)).stage == "preprocessing"
+
+
+def test_other_classes(detector: Path) -> None:
+    names = ["one", "zero", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    with pytest.raises(GoldenSampleError, match="differ in classes"):
+        models.load(detector, names=names, verify="always")
+
+
+def test_other_results(detector: Path, tmp_path: Path) -> None:
+    """Postprocessing that finds other boxes in the same outputs."""
+    bundle = Bundle(detector)
+    golden = msgspec.json.decode(bundle.read("golden.json"))
+    golden["samples"][0]["results"][0]["xyxy"][0] += 50
+    parts = {name: bundle.read(name) for name in bundle.manifest.parts}
+    parts["golden.json"] = msgspec.json.encode(golden)
+    listed = {name: Part.of(data) for name, data in parts.items()}
+    write_bundle(tmp_path / "x.infer", msgspec.structs.replace(bundle.manifest, parts=listed), parts)
+    assert report_of(tmp_path / "x.infer").stage == "postprocessing"
+
+
+# ---- no false alarm ----
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_batch": 4},
+        {"conf": 0.7, "iou": 0.2},
+        {"decode_head": "graph"},
+        {"threads": 1},
+        {"channel_order": "rgb"},
+    ],
+)
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_settings_that_change_no_result(detector: Path, backend: str, settings: dict[str, Any]) -> None:
+    pytest.importorskip(backend)
+    models.load(detector, backend, verify="always", **settings).close()
+
+
+def test_a_precision_without_tolerance(detector: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with models.load(detector, verify="never") as model:
+        assert model.details.golden_samples.check(model).passed
+        monkeypatch.setattr(type(model.network), "precision", "fp16")
+        with pytest.raises(ConfigError, match=r"tolerances .* for fp32, not for fp16; pack it with precisions="):
+            model.details.golden_samples.check(model)
+
+
+# ---- the measures ----
+
+
+def test_elements_are_those_of_the_array(rng: np.random.Generator) -> None:
+    array = rng.normal(size=(3, 40, 50)).astype(np.float32)
+    np.testing.assert_array_equal(elements(array, 6000), array.reshape(-1))
+    kept = elements(array, 500)
+    assert kept.size == 500
+    assert np.isin(kept, array).all()
+    assert len(np.unique(kept)) == 500, "no element is kept twice"
+
+
+def test_deviation(rng: np.random.Generator) -> None:
+    """Each channel against its own scale."""
+    array = rng.normal(size=(1, 4, 1000)).astype(np.float32) * np.array([[[500], [300], [1], [0.1]]], np.float32)
+    shape, most = array.shape, array.size
+    assert deviation(elements(array, most), elements(array, most), shape, most) == 0
+    other = array.copy()
+    other[0, 3] *= 1.01
+    assert deviation(elements(array, most), elements(other, most), shape, most) == pytest.approx(0.01, rel=1e-3)
+    other[0, 0, 0] = np.nan
+    assert deviation(elements(array, most), elements(other, most), shape, most) == np.inf
+
+
+def test_same_results() -> None:
+    row = {"xyxy": [1.0, 2.0, 30.0, 40.0], "score": 0.9, "label": "a"}
+    unsure = {"xyxy": [5.0, 5.0, 6.0, 6.0], "score": 0.26, "label": "b"}
+    assert same_results([row, unsure], [row], 0.25)
+    assert not same_results([row, unsure], [row], 0.2)
+    assert same_results([row], [{**row, "score": 0.905}])
+    assert not same_results([row, unsure], [unsure])
+    assert not same_results([row], [{**row, "label": "b"}])
+    assert not same_results([row], [])
+    assert same_results({"value": 1.0, "other": [1, 2]}, {"value": 1.001, "other": [1, 2]})
+    assert not same_results({"value": 1.0}, {"value": 1.1})
+    assert not same_results({"value": 1.0}, {"values": 1.0})

@@ -1,0 +1,79 @@
+"""`infersdk pack`, `unpack`, `diff` and `info` of bundles; bundles in `predict` and in a configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infersdk import cli
+from infersdk.data import DETECTOR, IMAGE
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("cryptography")
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two bundles of different settings; the second is encrypted."""
+    folder = tmp_path_factory.mktemp("bundles")
+    (folder / "key").write_text("0f" * 32)
+    common = ["pack", str(DETECTOR), "--images", str(IMAGE), "--samples", "1"]
+    assert cli.main([*common, "-o", str(folder / "a.infer"), "--conf", "0.3", "--release", "1"]) == 0
+    sealed = ["--conf", "0.5", "--release", "2", "--encrypt", f"file:{folder / 'key'}"]
+    assert cli.main([*common, "-o", str(folder / "b.infer"), *sealed]) == 0
+    return folder
+
+
+def test_diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files, key = [str(folder / "a.infer"), str(folder / "b.infer")], ["--key", f"file:{folder / 'key'}"]
+    assert cli.main(["diff", *files, *key, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["version"] == ["1", "2"]
+    assert found["settings.conf"] == [0.3, 0.5]
+    assert found["encrypted"] == [False, True]
+    assert "part model.onnx" not in found
+    assert cli.main(["diff", files[0], files[0]]) == 0
+    assert capsys.readouterr().out == ""
+    assert cli.main(["diff", *files]) == 2, "there is no key"
+    assert "IFS314" in capsys.readouterr().err
+
+
+def test_unpack(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["unpack", str(folder / "b.infer"), "-o", str(tmp_path), "--key", f"file:{folder / 'key'}"]) == 0
+    assert str(tmp_path / "model.onnx") in capsys.readouterr().out
+    assert (tmp_path / "model.onnx").read_bytes() == DETECTOR.read_bytes()
+
+
+def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", str(folder / "a.infer"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["wrapper"], report["settings"], report["encrypted"]) == ("yolov5", {"conf": 0.3}, "no")
+    assert report["inputs"][0]["name"] == "images"
+    assert cli.main(["info", str(folder / "b.infer"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["encrypted"] == "yes"
+    assert "inputs" not in report, "the model is encrypted"
+
+
+def test_predict(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_BUNDLE_KEY", "0f" * 32)
+    counts = []
+    for more in (["a.infer"], ["b.infer"], ["a.infer", "--conf", "0.99"]):
+        assert cli.main(["predict", str(IMAGE), "--model", str(folder / more[0]), *more[1:], "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        counts.append(len(row["results"]))
+    assert counts[0] >= counts[1] > counts[2]
+    assert cli.main(["predict", "--model", str(folder / "a.infer"), "--help"]) == 0
+    assert "--iou" in capsys.readouterr().out
+
+
+def test_a_configuration(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "app.toml"
+    config.write_text(
+        f'[models.digits]\npath = "{folder / "b.infer"}"\nkey = "file:{folder / "key"}"\nverify = "always"\n'
+    )
+    assert cli.main(["predict", str(IMAGE), "--model", f"{config}:digits", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["results"]

@@ -1,0 +1,122 @@
+"""The number of processors that a process may use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infersdk.core.processors import available_processors, runtime_threads
+
+V2 = "30 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw\n"
+V1 = """\
+33 32 0:27 {root} {point} rw - cgroup cgroup rw,cpu,cpuacct
+34 32 0:28 / /sys/fs/cgroup/cpuset rw - cgroup c rw,cpuset
+"""
+
+
+@pytest.fixture(autouse=True)
+def sixteen_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "process_cpu_count", lambda: 16, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+
+
+def tree(root: Path, mounts: str, membership: str, **files: str) -> Path:
+    """A file system with these control groups."""
+    written = {"proc/self/mountinfo": mounts, "proc/self/cgroup": membership}
+    for name, text in (written | files).items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("quota", "processors"),
+    [("max 100000", 16), ("50000 100000", 1), ("100000 100000", 1), ("150000 100000", 2), ("999999 10000", 16)],
+)
+def test_the_quota_of_a_container_with_version_2(tmp_path: Path, quota: str, processors: int) -> None:
+    mounts = V2.format(root="/", point="/sys/fs/cgroup")
+    root = tree(tmp_path, mounts, "0::/\n", **{"sys/fs/cgroup/cpu.max": f"{quota}\n"})
+    assert available_processors(root) == processors
+
+
+def test_the_smallest_quota_of_all_groups_above(tmp_path: Path) -> None:
+    mounts = V2.format(root="/", point="/sys/fs/cgroup")
+    files = {
+        "sys/fs/cgroup/a/cpu.max": "300000 100000",
+        "sys/fs/cgroup/a/b/cpu.max": "max 100000",
+        "sys/fs/cgroup/a/b/c/cpu.max": "700000 100000",
+    }
+    assert available_processors(tree(tmp_path, mounts, "0::/a/b/c\n", **files)) == 3
+
+
+@pytest.mark.parametrize(
+    ("mounted", "membership"),
+    [("/", "/docker/12"), ("/docker/12", "/docker/12"), ("/../..", "/docker/12")],
+    ids=["of the machine", "of the group", "of another namespace"],
+)
+def test_version_1_as_docker_mounts_it(tmp_path: Path, mounted: str, membership: str) -> None:
+    folder = "sys/fs/cgroup/cpu,cpuacct" + (membership if mounted == "/" else "")
+    root = tree(
+        tmp_path, V1.format(root=mounted, point="/sys/fs/cgroup/cpu,cpuacct"),
+        f"5:cpuset:/elsewhere\n4:cpu,cpuacct:{membership}\n0::/\n",
+        **{f"{folder}/cpu.cfs_quota_us": "250000\n", f"{folder}/cpu.cfs_period_us": "100000\n"},
+    )  # fmt: skip
+    assert available_processors(root) == 3
+    (root / folder / "cpu.cfs_quota_us").write_text("-1\n")
+    assert available_processors(root) == 16
+
+
+def test_without_control_groups(tmp_path: Path) -> None:
+    assert available_processors(tmp_path) == 16
+
+
+@pytest.mark.parametrize(("value", "processors"), [("3", 3), ("4,2", 4), (" 5 ", 5), ("64", 16), ("0", 16), ("x", 16)])
+def test_the_variable_of_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, processors: int) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert available_processors(tmp_path) == processors
+
+
+def test_a_runtime_chooses_where_nothing_limits_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (runtime_threads(0, tmp_path), runtime_threads(7, tmp_path)) == (0, 7)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert (runtime_threads(0, tmp_path), runtime_threads(7, tmp_path)) == (5, 7)
+
+
+def test_a_runtime_has_its_threads_told_under_a_quota_as_large_as_the_machine(tmp_path: Path) -> None:
+    """Its own choice would pin one thread to each processor."""
+    mounts = V2.format(root="/", point="/sys/fs/cgroup")
+    root = tree(tmp_path, mounts, "0::/\n", **{"sys/fs/cgroup/cpu.max": "1550000 100000"})
+    assert runtime_threads(0, root) == 16
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
+def test_the_affinity_of_a_process() -> None:
+    code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+    assert in_a_process(code) == 1
+
+
+@pytest.mark.parametrize(("quota", "processors"), [(0.5, 1), (1.0, 1), (1.5, 2)])
+def test_a_real_control_group(quota: float, processors: int) -> None:
+    group = Path(f"/sys/fs/cgroup/cpu/infersdk-test-{os.getpid()}-{quota}")
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_quota_us").write_text(str(int(quota * 100_000)))
+    except OSError as error:
+        pytest.skip(f"needs a control group of version 1 that may be made: {error}")
+    try:
+        code = f"import os, pathlib; pathlib.Path({str(group / 'cgroup.procs')!r}).write_text(str(os.getpid()))\n"
+        assert in_a_process(code) == min(processors, len(os.sched_getaffinity(0)))
+    finally:
+        group.rmdir()
+
+
+def in_a_process(code: str) -> int:
+    code += "from infersdk.core.processors import available_processors; print(available_processors())"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/")
+    return int(done.stdout)

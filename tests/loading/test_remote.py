@@ -1,0 +1,230 @@
+"""Model files of other machines, from a local server that speaks the hub's interface and plain HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infersdk.core.addresses import Address, is_address, with_digest
+from infersdk.data import DETECTOR, IMAGE
+from infersdk.errors import ConfigError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+DIGEST = hashlib.sha256(DETECTOR.read_bytes()).hexdigest()
+
+
+class Hub(http.server.ThreadingHTTPServer):
+    """Serves one file: as `org/digits` of the hub, and as `/plain/model.onnx`.
+
+    Attributes:
+        requests: method and path of each.
+        cut: bytes after which the connection of the next download ends; None for none.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[str] = []
+        self.cut: int | None = None
+        self.content = DETECTOR.read_bytes()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Hub
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing on stderr."""
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        self.server.requests.append(f"{self.command} {self.path}")
+        if self.path.startswith("/api/models/org/digits"):
+            data, headers = json.dumps({"id": "org/digits", "sha": COMMIT, "siblings": []}).encode(), {}
+        elif self.path in (f"/org/digits/resolve/{COMMIT}/onnx/model.onnx", "/plain/model.onnx"):
+            data, headers = self.server.content, {"ETag": f'"{DIGEST}"', "X-Repo-Commit": COMMIT}
+        else:
+            self.send_error(404)
+            return
+        start, code = 0, 200
+        if wanted := self.headers.get("Range", "").removeprefix("bytes="):
+            first, _, last = wanted.partition("-")
+            end = min(int(last or len(data) - 1), len(data) - 1)
+            headers["Content-Range"] = f"bytes {int(first)}-{end}/{len(data)}"
+            data, start, code = data[int(first) : end + 1], int(first), 206
+        self.send_response(code)
+        for name, value in {**headers, "Accept-Ranges": "bytes", "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if not body:
+            return
+        cut = self.server.cut
+        if cut is not None and start + len(data) > cut:
+            self.server.cut = None
+            data = data[: max(cut - start, 0)]
+            self.close_connection = True
+        self.wfile.write(data)
+
+
+@pytest.fixture(name="hub")
+def _hub() -> Iterator[Hub]:
+    hub = Hub()
+    thread = threading.Thread(target=hub.serve_forever)
+    thread.start()
+    yield hub
+    hub.shutdown()
+    thread.join()
+    hub.server_close()
+
+
+def run(hub: Hub, folder: Path, code: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """A process with empty caches in the folder, whose hub is this one."""
+    environment = {
+        **os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(folder / "hf"),
+        "INFERSDK_CACHE": str(folder / "cache"), "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", **more,
+    }  # fmt: skip
+    command = [sys.executable, "-c", f"import sys, infersdk\nfrom infersdk import cli, models\n{code}"]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+LOAD = "with models.load({address!r}) as model: print(len(model({image!r})))"
+
+
+def load(address: str) -> str:
+    return LOAD.format(address=address, image=str(IMAGE))
+
+
+@pytest.mark.parametrize("kind", ["hub", "http"])
+def test_a_second_start_sends_no_request(hub: Hub, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip({"hub": "huggingface_hub", "http": "aiohttp"}[kind])
+    hub_address, http_address = f"hf://org/digits@{COMMIT}/onnx/model.onnx", f"{hub.address}/plain/model.onnx"
+    address = f"{http_address}#sha256={DIGEST}" if kind == "http" else hub_address
+    first = run(hub, tmp_path, load(address))
+    assert first.returncode == 0, first.stderr
+    assert int(first.stdout) > 0
+    assert hub.requests
+    hub.requests.clear()
+    for more in ({}, {"HF_HUB_OFFLINE": "1"}):
+        again = run(hub, tmp_path, load(address), **more)
+        assert (again.returncode, again.stdout) == (0, first.stdout), again.stderr
+    assert hub.requests == []
+
+
+def test_offline(hub: Hub, tmp_path: Path) -> None:
+    for package in ("huggingface_hub", "aiohttp"):
+        pytest.importorskip(package)
+    for address in (f"hf://org/digits@{COMMIT}/onnx/model.onnx", f"{hub.address}/plain/model.onnx#sha256={DIGEST}"):
+        ended = run(hub, tmp_path, load(address), HF_HUB_OFFLINE="1")
+        assert "HF_HUB_OFFLINE forbids a download" in ended.stderr
+    assert hub.requests == []
+
+
+def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    hub.content = bytes(range(256)) * (6 << 12)
+    digest, hub.cut = hashlib.sha256(hub.content).hexdigest(), 5 << 20
+    address = f"{hub.address}/plain/model.onnx#sha256={digest}"
+    code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
+    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
+    (part,) = (tmp_path / "cache" / "downloads").iterdir()
+    assert 0 < part.stat().st_size < len(hub.content)
+    path = run(hub, tmp_path, code).stdout.strip()
+    assert Path(path).read_bytes() == hub.content
+    assert list((tmp_path / "cache" / "downloads").iterdir()) == []
+
+
+def test_another_file(hub: Hub, tmp_path: Path) -> None:
+    for package in ("huggingface_hub", "aiohttp"):
+        pytest.importorskip(package)
+    for address in (f"hf://org/digits@{COMMIT}/onnx/model.onnx", f"{hub.address}/plain/model.onnx"):
+        ended = run(hub, tmp_path, load(f"{address}#sha256={'0' * 64}"))
+        assert f"the SHA-256 of the file is {DIGEST}, not {'0' * 64}" in ended.stderr
+    ended = run(hub, tmp_path, load(f"hf://org/digits@{COMMIT}/other.onnx"))
+    assert "ModelNotFoundError" in ended.stderr
+
+
+def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:
+    for package in ("huggingface_hub", "aiohttp"):
+        pytest.importorskip(package)
+    config = tmp_path / "app.toml"
+    config.write_text('[models.digits]\ntype = "yolov5"\npath = "hf://org/digits/onnx/model.onnx"\n')
+    use = f"with models.create('app.toml')['digits'] as model: print(len(model({str(IMAGE)!r})))"
+    unpinned = run(hub, tmp_path, use)
+    assert "may be another file tomorrow" in unpinned.stderr
+    fetched = run(hub, tmp_path, "sys.exit(cli.main(['fetch', 'app.toml']))")
+    assert fetched.returncode == 0, fetched.stderr
+    entry = json.loads((tmp_path / "app.toml.lock").read_text())["hf://org/digits/onnx/model.onnx"]
+    assert entry == {
+        "address": f"hf://org/digits@{COMMIT}/onnx/model.onnx", "sha256": DIGEST, "size": DETECTOR.stat().st_size
+    }  # fmt: skip
+    hub.requests.clear()
+    assert int(run(hub, tmp_path, use).stdout) > 0
+    assert hub.requests == []
+    (tmp_path / "app.toml.lock").write_text(
+        json.dumps({"hf://org/digits/onnx/model.onnx": {**entry, "sha256": "0" * 64}})
+    )
+    assert "the SHA-256 of the file is" in run(hub, tmp_path, use).stderr
+    (tmp_path / "app.toml.lock").write_text("{}")
+    assert "is not in the lock file" in run(hub, tmp_path, use).stderr
+    (tmp_path / "app.toml.lock").write_text("[1]")
+    assert "app.toml.lock' is damaged" in run(hub, tmp_path, use).stderr
+
+
+# ---- addresses ----
+
+
+def test_parts() -> None:
+    assert Address.parse(f"hf://org/na.me@{COMMIT}/a/b.onnx#sha256={DIGEST}") == Address(
+        "hf", f"hf://org/na.me@{COMMIT}/a/b.onnx", DIGEST, "org/na.me", COMMIT, "a/b.onnx"
+    )
+    plain = Address.parse("s3://bucket/models/x.onnx?versionId=7")
+    assert (plain.protocol, plain.sha256, plain.name, plain.is_pinned) == ("s3", None, "x.onnx", False)
+    assert not Address.parse("hf://org/name@main/x.onnx").is_pinned
+    assert Address.parse(f"hf://org/name@{COMMIT}/x.onnx").is_pinned
+
+
+def test_what_is_an_address() -> None:
+    assert is_address("hf://org/name/x.onnx")
+    for other in ("model.onnx", "C:\\model.onnx", "/a/b.onnx", Path("a.onnx"), b"hf://x", ""):
+        assert not is_address(other)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf://name/x.onnx", "hf://org/name", "hf://org/name@/x.onnx", "hf://org/name/../x.onnx", "hf://org/name/a//b.onnx",
+        "file:///etc/passwd", "memory://x", "s3://b/x.onnx#md5=1", "s3://b/x.onnx#sha256=12", "https://",
+    ],
+)  # fmt: skip
+def test_wrong_addresses(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Address.parse(text)
+
+
+def test_two_checksums() -> None:
+    assert with_digest("s3://b/x.onnx", DIGEST) == f"s3://b/x.onnx#sha256={DIGEST}"
+    assert with_digest(f"s3://b/x.onnx#sha256={DIGEST}", DIGEST) == f"s3://b/x.onnx#sha256={DIGEST}"
+    with pytest.raises(ConfigError, match="another SHA-256"):
+        with_digest(f"s3://b/x.onnx#sha256={DIGEST}", "0" * 64)

@@ -1,0 +1,125 @@
+"""Bundles behind the server: golden samples at an interval, a reload that is refused, and shadows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_requests import ask
+
+from infersdk.bundles import Bundle, pack
+from infersdk.bundles.manifest import Part
+from infersdk.bundles.packing import write_bundle
+from infersdk.data import DETECTOR, IMAGE
+from infersdk.errors import ConfigError, GoldenSampleError
+
+msgspec = pytest.importorskip("msgspec")
+pytest.importorskip("uvicorn")
+
+
+@pytest.fixture(scope="module", name="bundle")
+def _bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "digits.infer"
+    pack(DETECTOR, path, images=[IMAGE])
+    return path
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts a server of one model."""
+    from infersdk.serve import Server
+
+    servers: list[Any] = []
+
+    def start(table: dict[str, Any], **settings: Any) -> Any:
+        server = {"http_port": 0, "grpc_port": None, "access_log": False, "model_control": True, **settings}
+        (tmp_path / "app.json").write_text(json.dumps({"models": {"digits": table}, "server": server}))
+        servers.append(Server(tmp_path / "app.json"))
+        return servers[-1].start()
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def predict(server: Any) -> Any:
+    answer = ask(server.http_port, "/predict?model=digits", IMAGE.read_bytes())
+    assert answer.status == 200, answer.body
+    return answer.json()["results"]
+
+
+def metric(server: Any, name: str) -> float:
+    text = ask(server.http_port, "/metrics").body.decode()
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_samples_that_differ_make_the_model_not_ready(bundle: Path, run: Callable[..., Any]) -> None:
+    server = run({"path": str(bundle)}, verify=0.2)
+    before = predict(server)
+    (endpoint,) = server.repository.endpoints()
+    until(lambda: metric(server, 'infersdk_golden_checks_total{model="digits",outcome="pass"') > 0)
+
+    def differ() -> None:
+        raise GoldenSampleError("the golden samples differ in network")
+
+    endpoint.check_samples = differ
+    until(lambda: endpoint.fault is not None)
+    assert endpoint.golden_checks["fail"] == 1
+    until(lambda: server.repository.models["digits"].loads == 2)
+    assert ask(server.http_port, "/v2/health/ready").status == 200
+    assert predict(server) == before
+
+
+def test_a_version_that_fails_its_samples_does_not_take_over(
+    bundle: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    served = tmp_path / "served.infer"
+    shutil.copyfile(bundle, served)
+    server = run({"path": str(served)})
+    before = predict(server)
+    source = Bundle(bundle)
+    parts = {name: source.read(name) for name in source.manifest.parts}
+    golden = json.loads(parts["golden.json"])
+    golden["samples"][0]["results"][0]["xyxy"][0] += 50
+    parts["golden.json"] = json.dumps(golden).encode()
+    listed = {name: Part.of(data) for name, data in parts.items()}
+    write_bundle(served, msgspec.structs.replace(source.manifest, parts=listed), parts)
+    answer = ask(server.http_port, "/v2/repository/models/digits/load", {})
+    assert answer.status == 400
+    assert "the golden samples differ in postprocessing" in answer.body.decode()
+    assert predict(server) == before
+
+
+def test_a_shadow(bundle: Path, run: Callable[..., Any]) -> None:
+    """It gets the images, and clients get results of the model alone."""
+    server = run({"path": str(bundle), "shadow": {"conf": 0.93, "share": 1}})
+    alone = predict(server)
+    for _ in range(4):
+        assert predict(server) == alone
+    (endpoint,) = server.repository.endpoints()
+    until(lambda: sum(endpoint.shadow.outcomes.values()) == 5)
+    compared = endpoint.shadow.outcomes["compared"]
+    assert compared > 0
+    assert endpoint.shadow.outcomes["failed"] == 0
+    assert metric(server, 'infersdk_shadow_images_total{model="digits",outcome="compared"') == compared
+    assert 0 < metric(server, "infersdk_shadow_agreement_total{") < compared, "fewer boxes are above its threshold"
+
+
+def test_wrong_shadows(bundle: Path, run: Callable[..., Any]) -> None:
+    for shadow, message in (
+        (3, "shadow is a table"), ({"share": 2}, "models.digits.shadow.*share"), ({"confidence": 1}, "confidence"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            run({"path": str(bundle), "shadow": shadow})

@@ -1,0 +1,31 @@
+"""Waiting in tests: for a condition, and for work in threads; and ports on which nothing listens."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+def until(condition: Callable[[], Any], seconds: float = 30) -> None:
+    """Waits until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition does not hold in time"
+        time.sleep(0.002)
+
+
+def together(work: Callable[..., Any], arguments: Iterable[Any]) -> None:
+    """Calls a function with each of these, a tuple of arguments or one, at the same time; what one raises is raised."""
+    given = [one if isinstance(one, tuple) else (one,) for one in arguments]
+    with ThreadPoolExecutor(len(given)) as threads:
+        for running in [threads.submit(work, *one) for one in given]:
+            running.result()
+
+
+def free_port() -> int:
+    """A port of this machine on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

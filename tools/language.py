@@ -1,0 +1,193 @@
+"""Checks the language of pages, docstrings and comments: `python tools/language.py [FILE ...]`.
+
+It finds sentences of more than 30 words, noun clauses ("what is", "what the"), phrases with a plainer form, and
+American spelling in prose. Names in code keep their spelling. `tests/docs/language.json` has the number of findings
+that is allowed for each page and package; others may have none. `--update` lowers these numbers to the present ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMITS = ROOT / "tests" / "docs" / "language.json"
+WORDS = 30
+#: Folders of Python sources; each folder with a module in it is a package.
+SOURCES = ("infersdk", "models", "backends", "tools", "benchmarks")
+
+NOUN_CLAUSE = re.compile(r"\bwhat (?:is|it|its|the|they|was|were|are|a|an|this|that)\b", re.IGNORECASE)
+#: Phrases, each with the plainer form.
+PHRASES = {
+    r"when it is first looked at": "on first access",
+    r"is made anew|begins? anew": "is made again, is dropped",
+    r"in whose end": "name the object",
+    r"\bin silence\b": "without an error",
+    r"\bthat (?:was|were|is) asked for\b": "requested",
+    r"\btold by name\b|\bis told\b|\bto tell\b": "is passed, to report",
+    r"\bthe least (?:score|number|size)\b": "the minimum",
+    r"\bat most, |\bimages that go through together\b": "maximum",
+    r"\bthat nothing reads\b": "unused",
+    r"\bof one's own\b": "custom",
+    r"\bsays? so\b": "state the fact",
+    r"\bnot looked at\b": "ignored",
+    r"\bin vain\b": "without effect",
+    r"\bof late\b": "recently",
+    r"\bstands? (?:here|there|in)\b": "is in",
+    r"\bgo(?:es)? its (?:own )?way\b": "state the action",
+}
+#: American spellings of words that the prose has in British spelling.
+AMERICAN = re.compile(
+    r"\b(?:colors?|colored|centers?|centered|behaviors?|neighbors?|neighboring|canceled|canceling|labeled|labeling|"
+    r"(?:quant|optim|normal|recogn|organ|initial|synchron|minim|maxim|serial)(?:ize|izes|ized|izing|ization))\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    file: Path
+    line: int
+    rule: str
+    text: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Checks the language of pages, docstrings and comments.")
+    parser.add_argument("files", nargs="*", type=Path, help="print the findings of these files alone")
+    parser.add_argument("--update", action="store_true", help="lower the numbers in tests/docs/language.json")
+    parser.add_argument("--reset", action="store_true", help="write the present numbers, higher ones too")
+    arguments = parser.parse_args()
+    if arguments.files:
+        for path in arguments.files:
+            for found in findings(path.resolve()):
+                print(f"{path}:{found.line}: {found.rule}: {found.text}")
+        return 0
+    now = counts()
+    if arguments.update or arguments.reset:
+        before = {} if arguments.reset else json.loads(LIMITS.read_text())
+        kept = now if arguments.reset else {
+            name: {rule: min(number, before[name].get(rule, 0)) for rule, number in rules.items()}
+            for name, rules in now.items() if name in before
+        }  # fmt: skip
+        LIMITS.write_text(json.dumps({name: rules for name, rules in kept.items() if rules}, indent=1) + "\n")
+    over = exceeded(now)
+    print("\n".join(over) or "no package or page has more findings than before")
+    return bool(over)
+
+
+def exceeded(now: dict[str, dict[str, int]]) -> list[str]:
+    """The packages and pages with more findings than LIMITS allows."""
+    limits = json.loads(LIMITS.read_text())
+    return [
+        f"{name}: {number} of {rule}, {limit} allowed; `python tools/language.py FILE` lists them"
+        for name, rules in now.items()
+        for rule, number in rules.items()
+        if number > (limit := limits.get(name, {}).get(rule, 0))
+    ]
+
+
+def counts() -> dict[str, dict[str, int]]:
+    """The number of findings of each rule, by page and by package."""
+    found: dict[str, Counter[str]] = {}
+    for path in files():
+        relative = path.relative_to(ROOT)
+        name = relative.as_posix() if path.suffix == ".md" else relative.parent.as_posix()
+        found.setdefault(name, Counter()).update(one.rule for one in findings(path))
+    return {name: dict(sorted(rules.items())) for name, rules in sorted(found.items()) if rules}
+
+
+def files() -> Iterator[Path]:
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+    yield ROOT / "README.md"
+    for folder in SOURCES:
+        yield from (path for path in sorted((ROOT / folder).rglob("*.py")) if "build" not in path.parts)
+
+
+def findings(path: Path) -> Iterator[Finding]:
+    texts = prose_of_page(path.read_text("utf-8")) if path.suffix == ".md" else prose_of_module(path)
+    for line, text in texts:
+        plain = re.sub(r"``[^`]*``|`[^`]*`|\]\([^)]*\)|https?://\S+", " x ", text)
+        for sentence in re.split(r"(?<=[.!?])\s+", plain):
+            count = len(re.findall(r"[A-Za-z0-9][\w'’-]*", sentence))
+            if count > WORDS:
+                yield Finding(path, line, "long sentence", f"{count} words: {sentence.strip()[:90]}")
+        for match in NOUN_CLAUSE.finditer(plain):
+            yield Finding(path, line, "noun clause", plain[max(match.start() - 20, 0) : match.end() + 30].strip())
+        for pattern, better in PHRASES.items():
+            for match in re.finditer(pattern, plain, re.IGNORECASE):
+                yield Finding(path, line, "phrase", f"{match[0]!r}: write {better!r}")
+        for match in AMERICAN.finditer(plain):
+            yield Finding(path, line, "spelling", match[0])
+
+
+def prose_of_page(text: str) -> Iterator[tuple[int, str]]:
+    """Paragraphs, list items and table cells, each with its line."""
+    fenced, start, block = False, 0, ""
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        code = fenced or line.lstrip().startswith("```") or (line.startswith("    ") and not block)
+        opens = re.match(r"\s*(?:[-*+] |\d+\. |#|\||!\[)", line)
+        if block and (code or opens or not line.strip()):
+            yield start, block
+            block = ""
+        if code or not line.strip():
+            continue
+        if line.lstrip().startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", line):
+                yield number, cell
+        else:
+            start, block = (start, f"{block} {line.strip()}") if block else (number, line.strip())
+
+
+def prose_of_module(path: Path) -> Iterator[tuple[int, str]]:
+    """Paragraphs of docstrings, and comments."""
+    source = path.read_text("utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield from ((node.body[0].lineno, text) for text in _paragraphs(docstring))
+    comment, start, last = "", 0, -1
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or token.string.startswith("#!"):
+            continue
+        text = token.string.lstrip("#: ")
+        if token.start[0] == last + 1:
+            comment = f"{comment} {text}"
+        else:
+            if comment:
+                yield start, comment
+            comment, start = text, token.start[0]
+        last = token.start[0]
+    if comment:
+        yield start, comment
+
+
+def _paragraphs(docstring: str) -> Iterator[str]:
+    """Paragraphs and items without code: what follows `::` with an indent is code."""
+    literal = False
+    for part in re.split(r"\n\s*\n", docstring):
+        if literal and part.startswith("    "):
+            continue
+        literal = part.rstrip().endswith("::")
+        block = ""
+        for line in part.splitlines():
+            if block and re.match(r"\s*(?:[-*] |\w[\w, *]*: |[A-Z]\w+:$|>>>|\|)", line):
+                yield block
+                block = ""
+            block = f"{block} {line.strip()}"
+        yield block
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

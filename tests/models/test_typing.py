@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-import site
 import subprocess
 import sys
 from pathlib import Path
@@ -43,16 +43,21 @@ reveal_type(models.Tiled(model)(["bus.jpg"]))
 def test_settings_are_seen_by_a_type_checker(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "program.py").write_text(PROGRAM)
-    # mypy finds an installed package by itself, and refuses its folder as a path.
-    folder = str(Path(infersdk.__file__).parent.parent)
-    path = {} if folder in site.getsitepackages() else {"MYPYPATH": folder}
+    # mypy does not read the import hook of an editable install.
+    package = tmp_path / "path" / "infersdk"
+    package.mkdir(parents=True)
+    parts = {part.name: part for part in Path(infersdk.__path__[0]).iterdir()}
+    for name in ("models", "backends"):
+        parts[name] = Path(importlib.import_module(f"infersdk.{name}").__path__[0])
+    for name, part in parts.items():
+        (package / name).symlink_to(part)
     done = subprocess.run(
         # The project's configuration leaves the runtimes out: their stubs take most of the time, and settings no part.
         [
             sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file", str(CONFIGURATION),
             "--cache-dir", str(tmp_path), "program.py",
         ],
-        check=False, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **path},
+        check=False, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "MYPYPATH": str(package.parent)},
     )  # fmt: skip
     lines = [line.partition("program.py:")[2] for line in done.stdout.splitlines() if "program.py:" in line]
     assert lines, done.stdout + done.stderr

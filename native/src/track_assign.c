@@ -4,9 +4,10 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * D. F. Crouse, "On implementing 2D rectangular assignment algorithms", IEEE Transactions on Aerospace and Electronic
- * Systems 52 (2016). The rows are assigned one after another. For each of them, Dijkstra's algorithm finds the shortest
- * path to a free column over the reduced costs c - u - v, which are never negative and are 0 on assigned pairs. The
- * path alternates between assigned and other pairs; exchanging them assigns one more row.
+ * Systems 52 (2016). Rows are first given their cheapest column where it is free. The others are assigned one after
+ * another: Dijkstra's algorithm finds the shortest path from a row to a free column over the reduced costs c - u - v,
+ * which are never negative and are 0 on assigned pairs. The path alternates between assigned and other pairs;
+ * exchanging them assigns one more row.
  */
 #include "track.h"
 
@@ -49,41 +50,66 @@ static size_t nearest(search *s, size_t row, double base) {
     return best;
 }
 
+/* Gives rows their cheapest column where it is free. Returns the number of rows that are left, to `left`. */
+static size_t assign_cheapest(search *s, size_t rows, int32_t *column_of, int32_t *left) {
+    size_t count = 0;
+    for (size_t i = 0; i < rows; i++) {
+        const float *costs = s->costs + i * s->columns;
+        size_t best = 0;
+        for (size_t j = 1; j < s->columns; j++)
+            if (costs[j] < costs[best])
+                best = j;
+        s->u[i] = (double)costs[best];
+        if (s->row_of[best] == FREE) {
+            s->row_of[best] = (int32_t)i;
+            column_of[i] = (int32_t)best;
+        } else
+            left[count++] = (int32_t)i;
+    }
+    return count;
+}
+
+/* Assigns one more row, by the shortest path from it to a free column. */
+static void augment(search *s, int32_t start, int32_t *column_of) {
+    memset(s->done, 0, s->columns);
+    for (size_t j = 0; j < s->columns; j++)
+        s->distance[j] = INFINITY;
+    size_t column = nearest(s, (size_t)start, 0);
+    while (s->row_of[column] != FREE) {
+        s->done[column] = 1;
+        column = nearest(s, (size_t)s->row_of[column], s->distance[column]);
+    }
+    const double length = s->distance[column];
+    s->u[start] += length;
+    for (size_t j = 0; j < s->columns; j++)
+        if (s->done[j]) {
+            const double change = length - s->distance[j];
+            s->u[s->row_of[j]] += change;
+            s->v[j] -= change;
+        }
+    for (int32_t row = FREE; row != start;) {
+        row = s->from[column];
+        const int32_t before = row == start ? FREE : column_of[row];
+        s->row_of[column] = row;
+        column_of[row] = (int32_t)column;
+        column = (size_t)before;
+    }
+}
+
 void ifs__assign(const float *costs, size_t rows, size_t columns, void *scratch, int32_t *column_of) {
     search s = {.columns = columns, .costs = costs, .u = scratch};
     s.v = s.u + rows;
     s.distance = s.v + columns;
     s.from = (int32_t *)(s.distance + columns);
     s.row_of = s.from + columns;
-    s.done = (uint8_t *)(s.row_of + columns);
-    memset(s.u, 0, (rows + columns) * sizeof *s.u);
+    int32_t *left = s.row_of + columns;
+    s.done = (uint8_t *)(left + rows);
+    memset(s.v, 0, columns * sizeof *s.v);
     for (size_t j = 0; j < columns; j++)
         s.row_of[j] = FREE;
-    for (size_t start = 0; start < rows; start++) {
-        memset(s.done, 0, columns);
-        for (size_t j = 0; j < columns; j++)
-            s.distance[j] = INFINITY;
-        size_t column = nearest(&s, start, 0);
-        while (s.row_of[column] != FREE) {
-            s.done[column] = 1;
-            column = nearest(&s, (size_t)s.row_of[column], s.distance[column]);
-        }
-        const double length = s.distance[column];
-        s.u[start] += length;
-        for (size_t j = 0; j < columns; j++)
-            if (s.done[j]) {
-                const double change = length - s.distance[j];
-                s.u[s.row_of[j]] += change;
-                s.v[j] -= change;
-            }
-        for (size_t row = rows; row != start;) {
-            row = (size_t)s.from[column];
-            const int32_t next = row == start ? FREE : column_of[row];
-            s.row_of[column] = (int32_t)row;
-            column_of[row] = (int32_t)column;
-            column = (size_t)next;
-        }
-    }
+    const size_t count = assign_cheapest(&s, rows, column_of, left);
+    for (size_t i = 0; i < count; i++)
+        augment(&s, left[i], column_of);
 }
 
 ifs_status ifs_assign(const float *costs, int64_t rows, int64_t columns, int32_t *column_of) {

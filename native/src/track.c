@@ -271,6 +271,8 @@ static ifs_status check_boxes(const ifs_detection *boxes, size_t count) {
 static void update(ifs_tracker *t, const ifs_detection *boxes, size_t count, int64_t *track_ids) {
     scratch *s = &t->scratch;
     size_t tracks = t->count, high = 0, low = 0;
+    if (!tracks && !count)
+        return;
     for (size_t i = 0; i < tracks; i++) {
         predict(&t->tracks[i]);
         s->tracks[i] = (int32_t)i;

@@ -1,4 +1,4 @@
-"""Videos: a file through the command, many files at once, decoding on a GPU, and live streams in real time.
+"""Videos: a file through the command, many files at once, decoding on a GPU, live streams in real time, and tracking.
 
 INFERSDK_BENCH_STREAMS is the numbers of live streams that are tried ("16,32,64"), INFERSDK_BENCH_BACKEND the runtime on
 the GPU (default: tensorrt-rtx).
@@ -22,7 +22,7 @@ from rounds import Turns, Worker, in_threads
 from infersdk.cli import main
 from infersdk.core.processors import available_processors
 from infersdk.data import DETECTOR
-from infersdk.models import YOLOv5, load
+from infersdk.models import Detections, Tracker, YOLOv5, load
 from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, paired
 
 if TYPE_CHECKING:
@@ -134,6 +134,43 @@ def test_decoding_on_a_gpu(assets: Path, tmp_path: Path, turns: Turns) -> None:
     turns.times(
         {n: lambda r=read: in_threads(FILES, lambda: sum(1 for _ in r())) for n, read in readers.items()}  # type: ignore[misc]
     )
+
+
+# ---- tracking ----
+
+
+def moving_boxes(frames: int, objects: int, size: tuple[int, int]) -> list[Detections]:
+    """Objects that move at random, with scores of all kinds."""
+    random = np.random.default_rng(1)
+    place, velocity = random.random((objects, 2)) * size, random.normal(0, 4, (objects, 2))
+    sides, made = random.uniform(30, 120, (objects, 2)), []
+    for _ in range(frames):
+        velocity *= np.where((place < 0) | (place > size), -1, 1)
+        place += velocity
+        centres = place + random.normal(0, 2, place.shape)
+        edges, scores = np.concatenate([centres - sides / 2, centres + sides / 2], 1), random.uniform(0.3, 1, objects)
+        made.append(Detections.of(edges, scores, names=("object",), size=size))
+    return made
+
+
+@pytest.mark.parametrize("size", [(1920, 1080), (640, 360)], ids=["apart", "crowded"])
+def test_tracking(size: tuple[int, int], turns: Turns) -> None:
+    """100 frames of 100 boxes through ByteTrack, against the package `trackers` on its own type of boxes."""
+    trackers = pytest.importorskip("trackers")
+    frames = moving_boxes(100, 100, size)
+    theirs = [found.to_supervision() for found in frames]
+
+    def ours() -> None:
+        tracker = Tracker()
+        for found in frames:
+            tracker.update(found)
+
+    def package() -> None:
+        tracker = trackers.ByteTrackTracker()
+        for found in theirs:
+            tracker.update(found)
+
+    turns.times({"Tracker": ours, "trackers": package})
 
 
 # ---- live streams ----

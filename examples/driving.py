@@ -4,7 +4,7 @@
 
 The configuration names the models: `detector`, any model of boxes, and `road`, any that gives class maps. Each frame is
 decoded once, and on a GPU copied there once; both models run at the same time, while the frame before is drawn and
-encoded. Needs `pip install "infersdk[cpu,video,tracking]"`.
+encoded. Needs `pip install "infersdk[cpu,video]"`.
 """
 
 from __future__ import annotations

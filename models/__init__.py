@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from .vision import VisionModel
     from .yolo import YOLO, YOLOX, YOLOv5, YOLOv8
     from .yunet import YuNet
+    from .zones import Line, Zone
 
 __all__ = [
     "COMPOSITIONS",
@@ -108,6 +109,7 @@ __all__ = [
     "ImageModel",
     "ImageResult",
     "ImageToImage",
+    "Line",
     "Mask",
     "Masks",
     "Match",
@@ -140,6 +142,7 @@ __all__ = [
     "YOLOv8Pose",
     "YOLOv8Seg",
     "YuNet",
+    "Zone",
     "choose_canvases",
     "create",
     "fitting_types",
@@ -183,6 +186,7 @@ _MODULES = {
     "vision": "VisionModel",
     "yolo": "YOLO YOLOX YOLOv5 YOLOv8",
     "yunet": "YuNet",
+    "zones": "Line Zone",
 }
 
 __getattr__, __dir__ = lazy(__name__, {name: module for module, names in _MODULES.items() for name in names.split()})

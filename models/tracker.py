@@ -1,4 +1,4 @@
-"""Numbers for objects that are followed from frame to frame, by the package `trackers`."""
+"""Track numbers: each object of a video keeps its number from frame to frame."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import BackendUnavailableError, ConfigError
+from ..ops import NO_TRACK, ByteTracker
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
+    import numpy.typing as npt
+
     from .results import Detections
 
-__all__ = ["NO_TRACK", "Tracker"]
+    class _Method(Protocol):
+        def update(self, boxes: npt.NDArray[Any]) -> npt.NDArray[np.int64]: ...
 
-#: The number of a box that belongs to no track, or not yet.
-NO_TRACK = -1
-#: The class in the package `trackers`, by name.
-_METHODS = {"bytetrack": "ByteTrackTracker", "sort": "SORTTracker", "oc-sort": "OCSORTTracker"}
+        def reset(self) -> None: ...
+
+
+__all__ = ["Tracker"]
+
+#: The methods of the package `trackers`, with their classes.
+_PACKAGE_METHODS = {"sort": "SORTTracker", "oc-sort": "OCSORTTracker"}
 
 
 class Tracker:
@@ -34,36 +43,34 @@ class Tracker:
     time.
 
     Args:
-        method: `"bytetrack"`, `"sort"` or `"oc-sort"`.
+        method: `"bytetrack"`; `"sort"` and `"oc-sort"` need the package `trackers`.
         fps: frames a second.
-        settings: those of the tracker's class in the package `trackers`. `lost_track_buffer` is how long a lost object
-            is searched for, in frames at 30 a second; `track_activation_threshold` is the minimum score of a new track.
+        settings: of `"bytetrack"` those of `infersdk.ops.ByteTracker`: `track_activation_threshold` (0.7) is the
+            minimum score of the first box of a track, `high_conf_det_threshold` (0.6) that of the boxes that are
+            associated first, `minimum_iou_threshold` (0.1) the minimum IoU of a box and its track,
+            `minimum_consecutive_frames` (2) the number of frames before an object gets its number, and
+            `lost_track_buffer` (30) how long a lost object is searched for, in frames at 30 a second. Of the other
+            methods those of their class in the package `trackers`.
 
     Raises:
-        BackendUnavailableError: the package is not installed.
-        ConfigError: the method or a setting is unknown.
+        BackendUnavailableError: the method needs a package that is not installed.
+        ConfigError: the method or a setting is unknown, or a setting is out of range.
     """
 
     def __init__(self, method: str = "bytetrack", *, fps: float = 30.0, **settings: Any) -> None:
-        if method not in _METHODS:
-            raise ConfigError(f"unknown tracker {method!r}; use one of {', '.join(_METHODS)}")
+        methods = ("bytetrack", *_PACKAGE_METHODS)
+        if method not in methods:
+            raise ConfigError(f"unknown tracker {method!r}; use one of {', '.join(methods)}")
         if not fps > 0:
             raise ConfigError(f"fps={fps} must be above 0")
+        settings["frame_rate"] = float(fps)
         try:
-            package = importlib.import_module("trackers")
-            self._supervision = importlib.import_module("supervision")
-        except ImportError as error:
-            raise BackendUnavailableError(
-                f'tracking needs the package trackers: pip install "infersdk[tracking]" ({error})'
-            ) from None
-        kind = getattr(package, _METHODS[method], None)
-        if kind is None:
-            raise BackendUnavailableError(
-                f"the installed package trackers has no {_METHODS[method]}; pip install --upgrade trackers"
+            self._tracker: _Method = (
+                ByteTracker(**settings)
+                if method == "bytetrack"
+                else _PackageTracker(_PACKAGE_METHODS[method], settings)
             )
-        try:
-            self._tracker = kind(frame_rate=float(fps), **settings)
-        except TypeError as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"{method}: {error}") from None
         self.method = method
 
@@ -71,18 +78,12 @@ class Tracker:
         """The boxes of the next frame with their numbers, in the same order; -1 for those of no track, or not yet.
 
         Call it for each frame, also where nothing was found.
+
+        Raises:
+            InputError: an edge is not finite, or a score is NaN.
+            InUseError: another thread updates the tracker.
         """
-        numbers = np.full(len(found), NO_TRACK, np.int64)
-        theirs = self._supervision.Detections(
-            xyxy=found.xyxy.astype(np.float64),
-            confidence=found.scores.copy(),
-            class_id=found.class_ids.astype(int),
-            data={"index": np.arange(len(found))},
-        )
-        tracked = self._tracker.update(theirs)
-        if len(tracked):  # in another order, perhaps without some
-            numbers[tracked.data["index"]] = tracked.tracker_id
-        return found.with_columns(track_id=numbers)
+        return found.with_columns(track_id=self._tracker.update(found.data))
 
     def reset(self) -> None:
         """Forgets all objects: the next frame is the first one of a stream."""
@@ -90,3 +91,34 @@ class Tracker:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.method}>"
+
+
+class _PackageTracker:
+    """A tracker of the package `trackers`."""
+
+    def __init__(self, name: str, settings: dict[str, Any]) -> None:
+        try:
+            package = importlib.import_module("trackers")
+            self._supervision = importlib.import_module("supervision")
+        except ImportError as error:
+            raise BackendUnavailableError(
+                f'this method needs the package trackers: pip install "infersdk[tracking]" ({error}); '
+                '"bytetrack" needs no package'
+            ) from None
+        self._tracker = getattr(package, name)(**settings)
+
+    def update(self, boxes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        numbers = np.full(len(boxes), NO_TRACK, np.int64)
+        theirs = self._supervision.Detections(
+            xyxy=boxes["xyxy"].astype(np.float64),
+            confidence=boxes["score"].copy(),
+            class_id=boxes["class_id"].astype(int),
+            data={"index": np.arange(len(boxes))},
+        )
+        tracked = self._tracker.update(theirs)
+        if len(tracked):  # in another order, perhaps without some
+            numbers[tracked.data["index"]] = tracked.tracker_id
+        return numbers
+
+    def reset(self) -> None:
+        self._tracker.reset()

@@ -55,8 +55,7 @@ def register(subparsers: Any) -> None:
     group.add_argument("--json-lines", type=Path, metavar="FILE", help="write a line of JSON for each image and frame")
     group.add_argument("--csv", type=Path, metavar="FILE", help="write a line for each result, such as a box")
     group = parser.add_argument_group("videos")
-    group.add_argument("--track", action="store_true", help="number the objects of videos, from frame to frame "
-                       "(infersdk[tracking])")  # fmt: skip
+    group.add_argument("--track", action="store_true", help="number the objects of videos, from frame to frame")
     group.add_argument(
         "--give-up", type=float, metavar="SECONDS", help="how long a camera or stream that broke off is opened again, "
         "before it counts as failed (default: 60)",

@@ -10,12 +10,15 @@ from .oriented import nms_oriented
 from .preprocess import letterbox, preprocess, preprocess_into
 from .raw_head import GridLevel, RawHeadDecoder
 from .resample import resample
+from .tracking import NO_TRACK, ByteTracker, assign
 
 __all__ = [
     "DETECTION",
     "FIVE_POINTS",
     "MASK",
     "NO_CLASS",
+    "NO_TRACK",
+    "ByteTracker",
     "DetectStats",
     "DetectionDecoder",
     "GridLevel",
@@ -23,6 +26,7 @@ __all__ = [
     "RawHeadDecoder",
     "aligned_crops",
     "assemble_masks",
+    "assign",
     "class_map",
     "letterbox",
     "nms",

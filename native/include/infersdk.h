@@ -20,7 +20,7 @@
  *  13. Kernels                the operations of sections 7 to 10 on a device
  *  14. Calibration            ranges and histograms of activations, and the thresholds for INT8
  *  15. Other processes        their shared memory, on the host and on a device
- *  16. Waiting threads        that are woken one after another
+ *  16. Tracking               linear assignment, and track numbers for the boxes of a video
  *
  * Rules that hold everywhere
  *
@@ -969,6 +969,49 @@ ifs_status ifs_cuda_ipc_close(int32_t device, void *address);
 
 /* The handle of device memory of this process, by which another one opens it. */
 ifs_status ifs_cuda_ipc_export(int32_t device, void *address, uint8_t *handle);
+
+/* ---- 16. Tracking --------------------------------------------------------------------------------------------- */
+
+/*
+ * Assigns min(rows, columns) pairs of a row and a column, each at most once, with the minimum sum of costs. `costs` is
+ * [rows, columns] and finite. `column_of` is [rows]: the column of each row, or -1. Shortest augmenting paths (D. F.
+ * Crouse, 2016); O(min^2 max). Sums that are equal up to rounding give any of their assignments.
+ */
+ifs_status ifs_assign(const float *costs, int64_t rows, int64_t columns, int32_t *column_of);
+
+/*
+ * ByteTrack (Y. Zhang et al., "ByteTrack: Multi-Object Tracking by Associating Every Detection Box", ECCV 2022). A
+ * track has a Kalman filter with constant velocity for each of the four edges, in float64. A frame is associated in
+ * two rounds, each a linear assignment with the maximum sum of IoU: boxes with a high score to all tracks, then the
+ * other boxes to the tracks that are left. Classes play no part. A box with a high score that is left begins a track,
+ * which gets its number when it has been found in `min_consecutive` frames in a row.
+ */
+typedef struct ifs_tracker_params {
+    float high_score; /* boxes with at least this score take part in the first round */
+    float iou_threshold; /* the minimum IoU of a box and its track, above 0 */
+    double start_score; /* the minimum score of the first box of a track */
+    int32_t min_consecutive; /* frames, the first one included; at least 1 */
+    int32_t max_lost; /* frames without a box after which a track with a number ends; 0 or more */
+} ifs_tracker_params;
+
+#define IFS_NO_TRACK (-1)
+
+/* The tracks of one stream. */
+typedef struct ifs_tracker ifs_tracker;
+
+ifs_status ifs_tracker_create(const ifs_tracker_params *params, ifs_tracker **out);
+void ifs_tracker_destroy(ifs_tracker *tracker);
+
+/*
+ * The track numbers of the `count` boxes of the next frame, to `track_ids` [count]; IFS_NO_TRACK for a box without a
+ * track, or whose track has no number yet. Numbers begin at 0 and are not used again before a reset. Memory grows
+ * with the largest frame so far; other frames allocate nothing. ERR_INVALID_ARGUMENT for an edge that is not finite or
+ * a score that is NaN, and ERR_IN_USE while another thread updates or resets the tracker; its tracks stay as they were.
+ */
+ifs_status ifs_tracker_update(ifs_tracker *tracker, const ifs_detection *boxes, int64_t count, int64_t *track_ids);
+
+/* Forgets all tracks: numbers begin at 0 again. ERR_IN_USE as above. */
+ifs_status ifs_tracker_reset(ifs_tracker *tracker);
 
 /* [/cdef] */
 

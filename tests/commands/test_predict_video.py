@@ -209,7 +209,6 @@ def lines_of(text: str) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict
 
 def test_several_videos_give_what_each_gives_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In their order, with their track numbers, and drawn."""
-    pytest.importorskip("trackers")
     videos = [moving(tmp_path / f"{n}.mp4", [3 * (n + 1) * i for i in range(6 + n)]) for n in range(3)]
     alone = {}
     for video in videos:

@@ -34,7 +34,7 @@ OPTIONAL = {
     "av": ("infersdk.video", ".mp4"), "cv2": ("OCR(", "--type ocr"), "fastapi": (), "h11": ("infersdk.serve",),
     "jinja2": ("--html", "write_page"), "openvino": ("openvino",), "pycocotools": ("DetectTask", "--annotations"),
     "supervision": ("to_supervision",), "tensorrt_rtx_bindings": ("tensorrt-rtx",), "torch": ("net.pt", "pnnx"),
-    "trackers": ("Tracker(", "--track"), "uvicorn": ("infersdk.serve", "infersdk serve"),
+    "trackers": ('Tracker("',), "uvicorn": ("infersdk.serve", "infersdk serve"),
     "vl_convert": ("--html", "write_page"),
 }  # fmt: skip
 #: Commands that change the machine or belong to another program.

@@ -39,7 +39,7 @@ def cut(source: Path, target: Path, start: int, count: int) -> None:
 
 @pytest.mark.assets
 def test_code_of_cameras(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("onnxruntime", "av", "trackers", "supervision"):
+    for module in ("onnxruntime", "av"):
         pytest.importorskip(module)
     cut(assets / "video" / "people.mp4", tmp_path / "hall.mp4", 212, 36)
     cut(assets / "video" / "people.mp4", tmp_path / "door.mp4", 70, 12)

@@ -90,7 +90,7 @@ def test_the_table_names_every_wrapper() -> None:
 
 @pytest.mark.assets
 def test_code_of_several_models(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("onnxruntime", "av", "trackers"):
+    for module in ("onnxruntime", "av"):
         pytest.importorskip(module)
     files = "models/yolov8n-pose.onnx models/yolov8n-seg.onnx images/bus.jpg images/zidane.jpg video/people.mp4"
     for name in files.split():

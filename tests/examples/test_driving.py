@@ -20,7 +20,6 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "driving.py"
 
 @pytest.fixture
 def driving() -> Any:
-    pytest.importorskip("trackers")
     spec = importlib.util.spec_from_file_location("driving", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from track_sequences import reference_numbers
 
-from infersdk.errors import BackendUnavailableError, ConfigError
-from infersdk.models import Detections, Tracker
+from infersdk.errors import BackendUnavailableError, ConfigError, InputError
+from infersdk.models import Detections, Tracker, load
 
 SIZE = (400, 200)
 
@@ -22,7 +25,6 @@ def moving(frame: int, *, order: int = 1) -> Detections:
 
 
 def test_an_object_keeps_its_number() -> None:
-    pytest.importorskip("trackers")
     tracker = Tracker(fps=30)
     numbers = []
     for frame in range(30):
@@ -43,7 +45,6 @@ def test_an_object_keeps_its_number() -> None:
 
 
 def test_frames_without_objects() -> None:
-    pytest.importorskip("trackers")
     tracker = Tracker(lost_track_buffer=10)
     nothing = Detections.of(np.zeros((0, 4)), [], names=(), size=SIZE)
     assert tracker.update(nothing).columns["track_id"].shape == (0,)
@@ -54,7 +55,6 @@ def test_frames_without_objects() -> None:
 
 
 def test_the_numbers_are_drawn_and_exported() -> None:
-    pytest.importorskip("trackers")
     tracker = Tracker()
     for frame in range(4):
         tracked = tracker.update(moving(frame))
@@ -65,19 +65,63 @@ def test_the_numbers_are_drawn_and_exported() -> None:
     assert untracked.draw(image).tobytes() == moving(3).draw(image).tobytes()
 
 
+@pytest.mark.parametrize("method", ["sort", "oc-sort"])
+def test_methods_of_the_package(method: str) -> None:
+    pytest.importorskip("trackers")
+    tracker = Tracker(method)
+    for frame in range(12):
+        tracked = tracker.update(moving(frame))
+    first, second = tracked.columns["track_id"].tolist()
+    assert first != second
+    assert min(first, second) >= 0
+    tracker.reset()
+    assert tracker.update(moving(0)).columns["track_id"].max() < max(first, second)
+
+
 def test_wrong_trackers(monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, words in (
         ({"method": "magic"}, "unknown tracker 'magic'; use one of bytetrack"),
         ({"fps": 0}, "fps=0"),
+        ({"buffer_of_lost_tracks": 3}, "bytetrack: .*buffer_of_lost_tracks"),
+        ({"lost_track_buffer": -1}, "lost_track_buffer=-1"),
+        ({"minimum_consecutive_frames": 1.5}, "bytetrack: "),
     ):
         with pytest.raises(ConfigError, match=words):
             Tracker(**arguments)
     monkeypatch.setitem(sys.modules, "trackers", None)
+    Tracker()  # needs no package
     with pytest.raises(BackendUnavailableError, match=r"infersdk\[tracking\]"):
-        Tracker()
+        Tracker("sort")
 
 
-def test_a_wrong_setting() -> None:
+@pytest.mark.parametrize("setting", ["buffer_of_lost_tracks", "lost_track_buffer"])
+def test_a_wrong_setting_of_the_package(setting: str) -> None:
     pytest.importorskip("trackers")
-    with pytest.raises(ConfigError, match="buffer_of_lost_tracks"):
-        Tracker(buffer_of_lost_tracks=3)
+    with pytest.raises(ConfigError, match=f"sort: .*{setting}"):
+        Tracker("sort", **{setting: -3})
+
+
+def test_wrong_boxes() -> None:
+    with pytest.raises(InputError, match="box 0 of 1"):
+        Tracker().update(Detections.of([(0, 0, np.nan, 1)], [0.9], names=(), size=SIZE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "video", "step"),
+    [("yolov8n", "video/people.mp4", 6), ("yolov5n", "video/people.mp4", 6), ("yolov5n", "driving/drive.mp4", 1)],
+)
+def test_videos_against_the_reference(network: str, video: str, step: int, assets: Path) -> None:
+    """Each box of each `step`-th frame has the number that the package `trackers` gives it."""
+    for module in ("trackers", "onnxruntime", "av"):
+        pytest.importorskip(module)
+    from infersdk.video import VideoReader
+
+    with load(assets / "models" / f"{network}.onnx", conf=0.1) as detector, VideoReader(assets / video) as reader:
+        results = list(detector.map(itertools.islice(reader, 0, 200 * step, step)))
+        fps = reader.fps / step
+    tracker = Tracker(fps=fps)
+    ours = [tracker.update(found).columns["track_id"] for found in results]
+    assert max(numbers.max(initial=-1) for numbers in ours) >= 3
+    for own, theirs in zip(ours, reference_numbers([found.data for found in results], frame_rate=fps), strict=True):
+        np.testing.assert_array_equal(own, theirs)

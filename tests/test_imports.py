@@ -1,4 +1,4 @@
-"""Who may know whom: read out of the source by its imports, and tried in processes of their own."""
+"""The direction of imports: read from the sources, and tried in separate processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import infersdk
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"infersdk": ROOT / "infersdk", "infersdk.backends": ROOT / "backends", "infersdk.models": ROOT / "models"}
 
-#: The vendors' runtimes, and whatever else is not needed to import any module.
+#: Runtimes of vendors; `OPTIONAL` adds packages that no module needs when it is imported.
 RUNTIMES = {
     "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings", "tensorrt_bindings", "pycuda",
     "cuda", "torch",
@@ -55,7 +55,7 @@ MODULES = modules()
 def imports(name: str, *, lazy: bool, typing: bool = False) -> Iterator[tuple[str, int]]:
     """The full names that a module imports, with the line; with `lazy` also those within functions.
 
-    What stands under `if TYPE_CHECKING:` is for the type checker alone, and counts with `typing`.
+    Imports under `if TYPE_CHECKING:` count with `typing`.
     """
     path = MODULES[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -93,34 +93,34 @@ def within(name: str, *parents: str) -> bool:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_who_may_know_whom(name: str) -> None:
+def test_import_direction(name: str) -> None:
     known = ours(name)
     if name != "infersdk.core._lib":
-        assert "infersdk._native" not in known, "only _lib touches the native module"
+        assert "infersdk._native" not in known, "only _lib imports the native module"
     if not within(name, "infersdk.backends"):
-        assert not {n for n in known if within(n, "infersdk.backends")}, "backends are known by strings alone"
+        assert not {n for n in known if within(n, "infersdk.backends")}, "backends are named as strings"
     if within(name, "infersdk.backends"):
         upper = {n for n in known if within(n, "infersdk.models", "infersdk.cli", "infersdk.commands")}
-        assert not upper, "a backend knows nothing of what is built on it"
+        assert not upper, "a backend imports no model and no command"
     if not within(name, "infersdk.cli", "infersdk.commands", "infersdk.__main__"):
-        assert not {n for n in known if within(n, "infersdk.cli", "infersdk.commands")}, "the command line is on top"
+        assert not {n for n in known if within(n, "infersdk.cli", "infersdk.commands")}, "only the command line imports the command line"
     if within(name, "infersdk.quant"):
-        assert not {n for n in known if within(n, "infersdk.models")}, "quantisation is given its wrapper"
+        assert not {n for n in known if within(n, "infersdk.models")}, "quantisation imports no model"
     if within(name, "infersdk.ops", "infersdk.image.sources"):
-        assert not {n for n in known if within(n, "infersdk.infer", "infersdk.models")}, "operations know no models"
+        assert not {n for n in known if within(n, "infersdk.infer", "infersdk.models")}, "operations import no models"
     if not within(name, "infersdk.testing"):
         assert "infersdk.testing" not in known
     core = ("infersdk.core", "infersdk.errors", "infersdk._native", "infersdk._checkout")
     if within(name, "infersdk.core", "infersdk.infer"):
-        assert not {n for n in known if not within(n, *core)}, "the core is built on nothing but itself"
+        assert not {n for n in known if not within(n, *core)}, "the core imports only the core"
     if within(name, "infersdk.errors", "infersdk._checkout"):
-        assert not known, "all may know these, so that they know nothing"
+        assert not known, "errors import nothing of the package"
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_imports_at_the_top_are_of_what_is_always_there(name: str) -> None:
+def test_module_level_imports_are_of_required_packages(name: str) -> None:
     if within(name, "infersdk.backends", "infersdk.integrations") or within(name, *ABOUT_A_PACKAGE):
-        pytest.skip("this module needs the package that it is about")
+        pytest.skip("this module needs the package that it is named for")
     standard = sys.stdlib_module_names
     for target, line in imports(name, lazy=False):
         top = target.split(".")[0]
@@ -128,7 +128,7 @@ def test_imports_at_the_top_are_of_what_is_always_there(name: str) -> None:
 
 
 def fresh(code: str) -> str:
-    """What a process of its own prints."""
+    """The output of a separate process."""
     done = subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -150,7 +150,7 @@ def test_all_public_names_are_there() -> None:
         infersdk.nonesuch
 
 
-#: Finders come first to a module's name: this one says of the optional packages that they are not there.
+#: A finder that reports all optional packages as missing.
 BLOCK = f"""
 import sys
 class Blocked:
@@ -183,8 +183,8 @@ print(json.dumps(failed))"""
 
 
 def test_a_module_alone_is_enough() -> None:
-    # Each first in its process: none counts on another having been imported before it. A package is imported before its
-    # modules in any case, so that these are forked from a process that has imported the packages above them alone.
+    # Each module is the first import of its process, after the packages that contain it: processes are forked from one
+    # that has imported only these packages.
     names = [n for n in MODULES if not within(n, "infersdk.backends", "infersdk.integrations", *ABOUT_A_PACKAGE)]
     names = [name for name in names if name != "infersdk.__main__"]
     code = f"""

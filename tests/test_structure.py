@@ -14,13 +14,13 @@ import infersdk
 from infersdk import models
 from infersdk.data import DETECTOR
 
-#: The most lines of a source file.
+#: The maximum number of lines of a source file.
 FILE_LINES = 600
-#: The most public members of a class, inherited ones included, settings excluded; and those of single classes, which
-#: only fall.
+#: The maximum number of public members of a class, inherited ones included, settings excluded. `MEMBERS_OF` has higher
+#: limits of single classes; lower them when members are removed.
 MEMBERS = 25
 MEMBERS_OF = {"Infer": 20, "Detections": 33, "VisionModel": 33}
-#: The header of the core is a manual, and is read as one.
+#: Files that may be longer: the header of the core, which documents the interface.
 MANUALS = {"native/include/infersdk.h"}
 SOURCES = [
     path
@@ -28,12 +28,12 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in (".py", ".c", ".h", ".cu", ".cuh") and "build" not in path.parts
 ]
-#: The classes that users hold in their hands.
+#: Classes of the public interface.
 PUBLIC = [
     infersdk.Infer, infersdk.Pipeline, infersdk.Tensor, models.VisionModel, models.TwoStage, models.Tiled,
     models.Detections, models.Classifications,
 ]  # fmt: skip
-#: Words that have a better one here, which the field uses too; ENDOFPICTURE is a name of NVDEC's.
+#: Words that have a standard term: image, slot, batch. ENDOFPICTURE is a name in NVDEC.
 WORDS = re.compile(r"(?<!ENDOF)picture|turnstile|handover|PictureLane|padded_batch", re.IGNORECASE)
 
 
@@ -66,7 +66,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_import_cycles() -> None:
-    """Not inside functions and not under TYPE_CHECKING either: who names another's type depends on it."""
+    """Imports inside functions and under TYPE_CHECKING count too."""
     known = {
         name: {other for other in ours(name, typing=True) if other in MODULES and other != name} for name in MODULES
     }
@@ -146,7 +146,7 @@ def fields(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 @pytest.mark.parametrize("name", sorted(set(MODULES) - MAKERS))
 def test_no_module_lists_result_types(name: str) -> None:
-    """A result type owns its forms: a module that names two of them has a table that a new type is missing from."""
+    """A module that names two result types has a table that lacks new types."""
     named = RESULT_TYPES & set(names_at_run_time(ast.parse(MODULES[name].read_text("utf-8"))))
     assert len(named) < 2, f"{name} names {', '.join(sorted(named))}; let models.Result declare what differs"
 

@@ -17,6 +17,7 @@ An application's file names its models; which backend runs them is one line of i
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,7 +76,27 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
         unknown = re.search("unknown field `([^`]*)`$", str(error))
         hint = f". Known are: {', '.join(fields) or 'none'}{nearest(unknown[1], fields)}" if unknown else ""
         hint = hint or _choices(kind, str(error))
-        raise ConfigError(f"{what}: {error}{hint}") from None
+        raise ConfigError(f"{what}: {_reason(str(error), data)}{hint}") from None
+
+
+#: JSON's names of types in msgspec's messages, and Python's.
+_PYTHON_NAMES = {"null": "None", "array": "list", "object": "table"}
+
+
+def _reason(message: str, data: Any) -> str:
+    """msgspec's message with the name and the value of the field: `conf is 3.0, not a float <= 1.0`."""
+    match = re.fullmatch(r"Expected `([^`]+)`(.*?)(?:, got `[^`]+`)? - at `\$\.?(.+)`", message, re.DOTALL)
+    if match is None:
+        return message
+    kinds, limits, path = match.groups()
+    steps = re.findall(r"[\w-]+|\.\.\.", path)
+    while steps and steps[0] != "...":  # in its place msgspec leaves out a key of a table of free names
+        data = data[int(steps[0]) if isinstance(data, (list, tuple)) else steps[0]]
+        del steps[0]
+    kinds = " | ".join(_PYTHON_NAMES.get(one, one) for one in kinds.split(" | "))
+    article = "an" if kinds[0] in "aeiou" else "a"
+    given = f"in {reprlib.repr(data)} is" if steps else f"is {reprlib.repr(data)},"
+    return f"{path} {given} not {article} {kinds}{limits}"
 
 
 def _choices(kind: type[Any], message: str) -> str:

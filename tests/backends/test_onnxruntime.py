@@ -243,12 +243,12 @@ def test_options_reach_the_session(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"treads": 2}, r"options of backend 'onnxruntime': .*unknown field `treads`.*Known are: threads, inter_op_"),
-        ({"threads": "2"}, r"Expected `int`, got `str` - at `\$.threads`"),
-        ({"threads": -1}, r"Expected `int` >= 0 - at `\$.threads`"),
-        ({"threads": True}, r"Expected `int`, got `bool`"),
+        ({"threads": "2"}, "threads is '2', not an int"),
+        ({"threads": -1}, "threads is -1, not an int >= 0"),
+        ({"threads": True}, "threads is True, not an int"),
         ({"execution_mode": "side by side"}, r"Invalid enum value 'side by side' - at `\$.execution_mode`"),
-        ({"graph_optimization": None}, r"Expected `str`, got `null`"),
-        ({"session_config": {"a": 1}}, r"Expected `str`, got `int` - at `\$.session_config\[...\]`"),
+        ({"graph_optimization": None}, "graph_optimization is None, not a str"),
+        ({"session_config": {"a": 1}}, r"session_config\[...\] in {'a': 1} is not a str"),
     ],
 )
 def test_options_that_are_wrong(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -62,10 +62,10 @@ class ImageCalls(Generic[Result]):
             if not is_list:
                 raise ConfigError("return_exceptions is for a list of images; catch the exception of one image")
             results = list(self.stream(images, return_exceptions=True, **parameters))  # type: ignore[arg-type]
-            return _remembering(images, results)  # type: ignore[arg-type]
+            return list(map(_remembering, images, results))  # type: ignore[arg-type]
         if is_list:
-            return _remembering(images, self._run_all(images, parameters))  # type: ignore[arg-type]
-        return _remembering([images], [self._run_one(images, parameters)])[0]  # type: ignore[arg-type, list-item]
+            return list(map(_remembering, images, self._run_all(images, parameters)))  # type: ignore[arg-type]
+        return _remembering(images, self._run_one(images, parameters))  # type: ignore[arg-type]
 
     def stream(
         self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
@@ -109,9 +109,8 @@ class ImageCalls(Generic[Result]):
         return list(self.stream(sources, **parameters))
 
 
-def _remembering(sources: Sequence[ImageSource | HostImage], results: list[Result]) -> list[Result]:
-    """The results, each with a reference to its image."""
-    for source, result in zip(sources, results, strict=True):
-        if isinstance(result, ImageResult):
-            result._remember_image(source)
-    return results
+def _remembering(source: ImageSource | HostImage, result: Result) -> Result:
+    """The result, with a reference to its image."""
+    if isinstance(result, ImageResult):
+        result._remember_image(source)
+    return result

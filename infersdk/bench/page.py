@@ -221,7 +221,7 @@ def _stages(measured: Numbered) -> dict[str, Any] | None:
         "title": "Where the time goes",
         "text": "Milliseconds an image, one call after another: the time of a call over its batch. On the processor "
         "nothing is copied: images are prepared in the input itself. On a GPU only the end of a call is waited for: "
-        "engine is what the network takes alone, the rest is around it.",
+        "engine is the time of the network alone, the rest is around it.",
         "svg": draw("stacked_bars", {"parts": parts}, height=30 * len(rows) + 60, x_title="ms an image"),
         "legend": [(name, _STAGES.index(name)) for name in seen],
     }

@@ -233,17 +233,17 @@ class Report(msgspec.Struct, kw_only=True):
         found: list[str] = []
         measured = [row for row in self.rows if row.status != "failed"]
         if self.interrupted:
-            found.append("interrupted: these are the rounds that were run")
+            found.append("interrupted: the figures are of the rounds until then")
         if disturbed := [row for row in measured if row.contention and row.contention.disturbed]:
             worst = max(disturbed, key=lambda row: (row.contention.others or 0) if row.contention else 0).contention
             assert worst is not None
             parts = (
-                [f"{worst.others:.0%} of the processors went to other processes"] if worst.others is not None else []
+                [f"{worst.others:.0%} of the processors used by other processes"] if worst.others is not None else []
             )
-            parts += [f"{worst.steal:.1%} to other machines of the host"] if worst.steal else []
-            parts += [f"its control group held it back for {worst.throttled:.1f} s"] if worst.throttled else []
+            parts += [f"{worst.steal:.1%} by other machines of the host"] if worst.steal else []
+            parts += [f"throttled by the control group for {worst.throttled:.1f} s"] if worst.throttled else []
             found.append(
-                f"the machine was busy with other things during {len(disturbed)} of {len(measured)} combinations "
+                f"the machine had other load during {len(disturbed)} of {len(measured)} combinations "
                 f"(at worst {', '.join(parts)}): the figures are lower than on an idle machine"
             )
         unsteady = [

@@ -53,6 +53,7 @@ PHRASES = {
     r"\bstands? (?:here|there|in(?! for))\b": "is in",
     r"\bgo(?:es)? its (?:own )?way\b": "state the action",
 }
+ANY_PHRASE = re.compile("|".join(PHRASES), re.IGNORECASE)
 #: American spellings of words that the prose has in British spelling.
 AMERICAN = re.compile(
     r"\b(?:colors?|colored|centers?|centered|behaviors?|neighbors?|neighboring|canceled|canceling|labeled|labeling|"
@@ -140,9 +141,10 @@ def findings(path: Path) -> Iterator[Finding]:
 def _phrases(path: Path, line: int, plain: str) -> Iterator[Finding]:
     for match in NOUN_CLAUSE.finditer(plain):
         yield Finding(path, line, "noun clause", plain[max(match.start() - 20, 0) : match.end() + 30].strip())
-    for pattern, better in PHRASES.items():
-        for match in re.finditer(pattern, plain, re.IGNORECASE):
-            yield Finding(path, line, "phrase", f"{match[0]!r}: write {better!r}")
+    if ANY_PHRASE.search(plain):
+        for pattern, better in PHRASES.items():
+            for match in re.finditer(pattern, plain, re.IGNORECASE):
+                yield Finding(path, line, "phrase", f"{match[0]!r}: write {better!r}")
 
 
 def prose_of_page(text: str) -> Iterator[tuple[int, str]]:

@@ -1,10 +1,10 @@
-"""Two models and a tracker on one video: road users with their track numbers, the drivable road tinted, its lane lines.
+"""Draws road users with track numbers, the drivable area and the lane lines into a video, by two models and a tracker.
 
     python examples/driving.py drive.mp4 annotated.mp4 --config examples/driving.toml
 
-The configuration names the models: `detector`, any model of boxes, and `road`, any that gives class maps. Each frame is
-decoded once, and on a GPU copied there once; both models run at the same time, while the frame before is drawn and
-encoded. Needs `pip install "infersdk[cpu,video]"`.
+The configuration names the models: `detector`, a model that returns boxes, and `road`, one that returns class maps.
+Each frame is decoded once, and copied to a GPU once. Both models run at the same time, while the previous frame is
+drawn and encoded. Requires `pip install "infersdk[cpu,video]"`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from infersdk.video import Frame, Prefetch, VideoReader, VideoWriter, paired
 if TYPE_CHECKING:
     from PIL import Image
 
-#: A box that begins a track has this score, and one that goes on with it the other one.
+#: Minimum scores of a box that starts a track, and of one that continues it.
 TRACK_FROM, TRACK_ON = 0.5, 0.4
 
 
 def annotated(
     frames: Iterable[tuple[Frame, GroupResult]], tracker: Tracker
 ) -> Iterator[tuple[Frame, Image.Image, Detections, GroupResult]]:
-    """Each frame drawn, with its tracked boxes. What one of the models failed at is left out of the drawing."""
+    """Each frame drawn, with its tracked boxes. Results of a model that failed are not drawn."""
     for frame, result in frames:
         image: Any = frame if "road" in result.errors else result["road"].draw(frame, opacity=0.4)
         tracked = tracker.update(result["detector"])
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("video")
     parser.add_argument("output", type=Path)
     parser.add_argument("--config", type=Path, default=Path(__file__).with_suffix(".toml"))
-    parser.add_argument("--frames", type=int, help="process at most so many frames")
+    parser.add_argument("--frames", type=int, help="maximum number of frames")
     arguments = parser.parse_args(argv)
 
     tracks: dict[int, str] = {}

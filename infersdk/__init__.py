@@ -16,7 +16,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .core._lib import lib, text
+try:
+    from .core._lib import lib, text
+except ModuleNotFoundError as error:
+    if error.name != "infersdk._native":
+        raise
+    from ._checkout import use_installed
+
+    use_installed()
+    from .core._lib import lib, text
 from .errors import InferSDKError
 
 if TYPE_CHECKING:

@@ -23,14 +23,27 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_importing_it_there_says_what_to_do_instead() -> None:
-    done = run("-c", "import infersdk")
-    assert done.returncode == 1
-    line = done.stderr.splitlines()[-1]
-    assert line.startswith("ImportError: Python found ")
-    assert line.endswith("before the installed infersdk; run Python in another folder, or as python -P")
-    assert str(ROOT / "infersdk") in line
-    assert run("-P", "-c", "import infersdk").returncode == 0
+def test_python_in_the_checkout_imports_the_installed_package(tmp_path: Path) -> None:
+    code = """
+import pickle, infersdk, infersdk.models, infersdk.core.tensor
+from infersdk import Tensor, errors
+assert infersdk.core.tensor.Tensor is Tensor
+assert pickle.loads(pickle.dumps(errors.ConfigError)) is errors.ConfigError
+print(infersdk.__file__, infersdk.models.__file__)
+"""
+    done = run("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout == subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout  # fmt: skip
+    assert str(ROOT / "infersdk") not in done.stdout
+
+
+def test_the_command_line_as_a_module_runs_in_the_checkout() -> None:
+    done = run("-m", "infersdk", "--version")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("infersdk ")
 
 
 def test_without_an_installed_one_it_says_how_to_install_it() -> None:
@@ -45,10 +58,8 @@ def test_pytest_as_a_module_tests_the_installed_one() -> None:
 
 
 def test_pytest_without_an_installed_one_stops_with_one_message(tmp_path: Path) -> None:
-    """A package of that name without a core stands for none at all, since the others are needed to get there."""
-    (tmp_path / "infersdk" / "core").mkdir(parents=True)
-    for name in ("__init__.py", "core/__init__.py", "core/_lib.py", "errors.py", "_checkout.py"):
-        (tmp_path / "infersdk" / name).write_bytes((ROOT / "infersdk" / name).read_bytes())
+    (tmp_path / "infersdk").mkdir()
+    (tmp_path / "infersdk" / "__init__.py").write_text("raise ImportError('no core')")
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/core/test_target.py", PYTHONPATH=str(tmp_path))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     output = done.stdout + done.stderr

@@ -103,7 +103,9 @@ def test_import_direction(name: str) -> None:
         upper = {n for n in known if within(n, "infersdk.models", "infersdk.cli", "infersdk.commands")}
         assert not upper, "a backend imports no model and no command"
     if not within(name, "infersdk.cli", "infersdk.commands", "infersdk.__main__"):
-        assert not {n for n in known if within(n, "infersdk.cli", "infersdk.commands")}, "only the command line imports the command line"
+        assert not {n for n in known if within(n, "infersdk.cli", "infersdk.commands")}, (
+            "only the command line imports the command line"
+        )
     if within(name, "infersdk.quant"):
         assert not {n for n in known if within(n, "infersdk.models")}, "quantisation imports no model"
     if within(name, "infersdk.ops", "infersdk.image.sources"):

@@ -34,6 +34,9 @@ IMAGES: dict[str, tuple[str, int, str, dict[str, str]]] = {
     "depth": ("tasks/depth.md", 0, "out.png", {}),
     "anomaly": ("tasks/anomaly.md", 0, "out.png", {}),
     "matte": ("tasks/images.md", 1, "out.png", {}),
+    "queries": ("tasks/queries.md", 0, "out.png", {}),
+    "anchors": ("tasks/anchors.md", 0, "out.png", {"bus.jpg": "faces.jpg"}),
+    "vectors": ("tasks/vectors.md", 2, "out.png", {}),
     "ocr": ("tasks/ocr.md", 0, "out.png", {}),
     "blurred": ("howto/blur-faces.md", 0, "blurred.jpg", {}),
     "tiles": (
@@ -51,18 +54,23 @@ def main() -> None:
     target.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for file in scenes.FILES:
-            if not file.endswith(".mp4"):
-                scenes.make(file, folder)
         os.chdir(folder)
+        for file in ("bus.jpg", "digits.jpg", "yolov8n.onnx"):
+            scenes.make(file, folder)
         people(target / "people.png")
         sheet_of_digits(folder / "sheet.jpg")
         for image, (page, block, output, others) in IMAGES.items():
+            blocks = code_blocks(page)[: block + 1]
+            for file in scenes.FILES:
+                if any(f'"{file}"' in code for code in blocks):
+                    scenes.make(file, folder)
             for other, source in others.items():
-                shutil.copy(source, other)  # the page with others that follow is the last one of its files
+                if source in scenes.FILES:
+                    scenes.make(source, folder)
+                shutil.copy(source, other)
             namespace: dict[str, object] = {"__name__": "page"}
             with contextlib.redirect_stdout(io.StringIO()):
-                for code in code_blocks(page)[: block + 1]:
+                for code in blocks:
                     exec(compile(code, page, "exec"), namespace)
             save(Image.open(output), target / f"{image}.png")
     sheet(target)

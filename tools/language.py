@@ -1,8 +1,9 @@
-"""Checks the language of pages, docstrings and comments: `python tools/language.py [FILE ...]`.
+"""Checks the language of pages, docstrings, comments and messages: `python tools/language.py [FILE ...]`.
 
-It finds sentences of more than 30 words, noun clauses ("what is", "what the"), phrases with a plainer form, and
-American spelling in prose. Names in code keep their spelling. `tests/docs/language.json` has the number of findings
-that is allowed for each page and package; others may have none. `--update` lowers these numbers to the present ones.
+It finds sentences of more than 30 words, noun clauses (`what is`, `what the`), phrases with a plainer form, and
+American spelling in prose. Names in code keep their spelling. In messages, such as those of errors and options, it
+looks for noun clauses and phrases only. `tests/docs/language.json` has the number of findings that is allowed for each
+page and package; others may have none. `--update` lowers these numbers to the present ones.
 """
 
 from __future__ import annotations
@@ -22,28 +23,37 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMITS = ROOT / "tests" / "docs" / "language.json"
 WORDS = 30
 #: Folders of Python sources; each folder with a module in it is a package.
-SOURCES = ("infersdk", "models", "backends", "tools", "benchmarks")
+SOURCES = ("infersdk", "models", "backends", "tools", "benchmarks", "examples")
 
 NOUN_CLAUSE = re.compile(r"\bwhat (?:is|it|its|the|they|was|were|are|a|an|this|that)\b", re.IGNORECASE)
 #: Phrases, each with the plainer form.
 PHRASES = {
     r"when it is first looked at": "on first access",
-    r"is made anew|begins? anew": "is made again, is dropped",
     r"in whose end": "name the object",
     r"\bin silence\b": "without an error",
     r"\bthat (?:was|were|is) asked for\b": "requested",
-    r"\btold by name\b|\bis told\b|\bto tell\b": "is passed, to report",
+    r"\btold by name\b|\b(?:is|are|was|were|be) told\b|\bto tell\b|\bdo(?:es)? not tell\b": "is passed, to report",
     r"\bthe least (?:score|number|size)\b": "the minimum",
-    r"\bat most, |\bimages that go through together\b": "maximum",
+    r"\bat most, |\bat the most\b|\bimages that go through together\b": "maximum",
+    r"\banew\b": "again",
+    r"\bin sum\b": "total",
+    r"\bof which there\b": "name the number",
+    r"\bnobody\b": "name the thread, the caller or the user",
+    r"\bbeside it\b": "in the same folder, with it",
+    r"\bcomes? again\b": "repeats, returns",
+    r"\bwhat (?:stands|limits leave|was made)\b|\bwhat is left out\b": "name the object",
+    r"\bwaits for alone\b|\balone waits for\b": "a single waiter",
+    r"\bhouses?\b|\brooms?\b": "code, module, memory, space",
     r"\bthat nothing reads\b": "unused",
     r"\bof one's own\b": "custom",
     r"\bsays? so\b": "state the fact",
     r"\bnot looked at\b": "ignored",
     r"\bin vain\b": "without effect",
     r"\bof late\b": "recently",
-    r"\bstands? (?:here|there|in)\b": "is in",
+    r"\bstands? (?:here|there|in(?! for))\b": "is in",
     r"\bgo(?:es)? its (?:own )?way\b": "state the action",
 }
+ANY_PHRASE = re.compile("|".join(PHRASES), re.IGNORECASE)
 #: American spellings of words that the prose has in British spelling.
 AMERICAN = re.compile(
     r"\b(?:colors?|colored|centers?|centered|behaviors?|neighbors?|neighboring|canceled|canceling|labeled|labeling|"
@@ -107,7 +117,7 @@ def counts() -> dict[str, dict[str, int]]:
 
 def files() -> Iterator[Path]:
     yield from sorted((ROOT / "docs").rglob("*.md"))
-    yield ROOT / "README.md"
+    yield from (ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))
     for folder in SOURCES:
         yield from (path for path in sorted((ROOT / folder).rglob("*.py")) if "build" not in path.parts)
 
@@ -120,13 +130,21 @@ def findings(path: Path) -> Iterator[Finding]:
             count = len(re.findall(r"[A-Za-z0-9][\w'’-]*", sentence))
             if count > WORDS:
                 yield Finding(path, line, "long sentence", f"{count} words: {sentence.strip()[:90]}")
-        for match in NOUN_CLAUSE.finditer(plain):
-            yield Finding(path, line, "noun clause", plain[max(match.start() - 20, 0) : match.end() + 30].strip())
+        yield from _phrases(path, line, plain)
+        for match in AMERICAN.finditer(plain):
+            yield Finding(path, line, "spelling", match[0])
+    if path.suffix == ".py" and path != Path(__file__).resolve():
+        for line, text in messages_of_module(path):
+            yield from _phrases(path, line, text)
+
+
+def _phrases(path: Path, line: int, plain: str) -> Iterator[Finding]:
+    for match in NOUN_CLAUSE.finditer(plain):
+        yield Finding(path, line, "noun clause", plain[max(match.start() - 20, 0) : match.end() + 30].strip())
+    if ANY_PHRASE.search(plain):
         for pattern, better in PHRASES.items():
             for match in re.finditer(pattern, plain, re.IGNORECASE):
                 yield Finding(path, line, "phrase", f"{match[0]!r}: write {better!r}")
-        for match in AMERICAN.finditer(plain):
-            yield Finding(path, line, "spelling", match[0])
 
 
 def prose_of_page(text: str) -> Iterator[tuple[int, str]]:
@@ -171,6 +189,23 @@ def prose_of_module(path: Path) -> Iterator[tuple[int, str]]:
         last = token.start[0]
     if comment:
         yield start, comment
+
+
+def messages_of_module(path: Path) -> Iterator[tuple[int, str]]:
+    """Strings of one line and at least four words, apart from docstrings, with `x` in place of values."""
+    parts: set[int] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Expr):
+            parts.add(id(node.value))  # a docstring
+        if isinstance(node, ast.JoinedStr):
+            parts.update(map(id, node.values))
+            text = "".join(str(one.value) if isinstance(one, ast.Constant) else "x" for one in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        if id(node) not in parts and len(text.split()) >= 4 and "\n" not in text:
+            yield node.lineno, text
 
 
 def _paragraphs(docstring: str) -> Iterator[str]:

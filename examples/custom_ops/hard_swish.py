@@ -1,4 +1,4 @@
-"""An operator of one's own, from a PyTorch module to every backend: python hard_swish.py"""
+"""A custom operator, from a PyTorch module to every backend: python hard_swish.py"""
 
 import numpy as np
 import torch

@@ -1,6 +1,6 @@
-"""The operator of hard_swish.py with kernels in C and CUDA, which are compiled when they are first used.
+"""The operator of hard_swish.py with kernels in C and CUDA, which are compiled on first use.
 
-python hard_swish.py writes the model; python hard_swish_native.py runs it on each backend that is here.
+python hard_swish.py writes the model; python hard_swish_native.py runs it on each installed backend.
 """
 
 from pathlib import Path
@@ -39,4 +39,4 @@ if __name__ == "__main__":
                 (y,) = infer(x).values()
                 print(backend, "on", infer.device, "differs from NumPy by", np.abs(y - want).max())
         except infersdk.errors.BackendError as error:
-            print(backend, "is not here:", error)
+            print(backend, "is not available:", error)

@@ -1,7 +1,7 @@
 """ncnn as a backend of infersdk: `infersdk.load("model.param", backend="ncnn")`.
 
-A template, too. What a backend consists of stands here in the order in which infersdk calls for it: the options, what
-there is to run on, loading, binding, running, sharing, and letting go.
+It is also a template for other backends. The methods are in the order of their calls: options, probing, loading,
+binding, running, cloning, closing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Options(BackendOptions, frozen=True, kw_only=True):
-    """What `load(..., backend="ncnn", **options)` takes.
+    """Options of `load(..., backend="ncnn", **options)`.
 
     Attributes:
-        threads: threads for one run; 0 is one for each processor that this process may use.
-        shapes: the shape of one row of each input, `{"in0": [3, 224, 224]}`, where the .param file does not tell it.
+        threads: threads of a run; 0 is one for each available processor.
+        shapes: the shape of one row of each input, `{"in0": [3, 224, 224]}`, if the .param file does not contain it.
     """
 
     threads: Count = 0
@@ -44,12 +44,12 @@ class Options(BackendOptions, frozen=True, kw_only=True):
 
 
 class NcnnInfer(Infer):
-    """A model on ncnn. ncnn takes one image at a time, so a batch is run row by row. Clones share one network."""
+    """A model on ncnn. ncnn runs one image at a time, so a batch runs row by row. Clones share one network."""
 
     backend = "ncnn"  # the name of the entry point in pyproject.toml
     declaration = Declaration(probe=lambda: BackendInfo(ncnn.__version__, ("cpu",)), options=Options)
 
-    # Strict: what was asked for, or an error that says why not and what to do.
+    # Strict: the requested device and precision, or an error with the remedy.
     def _load(self) -> None:
         if (self._device.kind, self._device.index) != ("cpu", 0):
             raise DeviceUnavailableError(f"device {str(self._device)!r}: this backend runs ncnn on the cpu; use 'cpu'")
@@ -69,27 +69,29 @@ class NcnnInfer(Infer):
         shapes = input_shapes(param) | {name: tuple(shape) for name, shape in self.options.shapes.items()}
         self._net = net = ncnn.Net()
         net.opt.num_threads = self.options.threads or available_processors()
-        # Left alone, ncnn stores and computes in FP16 where the processor can.
+        # By default ncnn stores and computes in FP16 if the processor supports it.
         net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
         if net.load_param(str(param)) != 0:
-            raise UnsupportedModelError(f"ncnn {ncnn.__version__} cannot load {self.model.name}: see what it printed")
+            raise UnsupportedModelError(
+                f"ncnn {ncnn.__version__} cannot load {self.model.name}; its messages on stderr have the reason"
+            )
         weights = param.with_suffix(".bin")
         if not weights.is_file() or net.load_model(str(weights)) != 0:
             raise ModelFormatError(
                 f"{self.model.name} needs its weights in the same folder: {str(weights)!r} is missing or broken"
             )
-        if untold := [name for name in net.input_names() if not shapes.get(name)]:
+        if missing := [name for name in net.input_names() if not shapes.get(name)]:
             raise UnsupportedModelError(
-                f"{self.model.name} does not tell the shape of its input {untold[0]!r}; "
-                f"load it with shapes={{{untold[0]!r}: [channels, height, width]}}"
+                f"{self.model.name} does not contain the shape of its input {missing[0]!r}; "
+                f"load it with shapes={{{missing[0]!r}: [channels, height, width]}}"
             )
         self.input_specs = tuple(spec(name, shapes[name]) for name in net.input_names())
-        # A file does not tell the shapes of outputs at all: one run over zeros does.
+        # No file contains the shapes of outputs: a run on zeros determines them.
         zeros = {s.name: ncnn.Mat(np.zeros(shapes[s.name], np.float32)) for s in self.input_specs}
         results = self._extract(zeros, net.output_names())
         self.output_specs = tuple(spec(name, row.shape) for name, row in results.items())
 
-    # Called when shapes or addresses have changed, so that a run needs to do little.
+    # Called only when shapes or addresses have changed, so that runs are short.
     def _bind(self) -> None:
         batches = {tensor.shape[0] for tensor in self._inputs.values()}
         if len(batches) != 1:
@@ -103,7 +105,7 @@ class NcnnInfer(Infer):
 
     def _enqueue(self) -> None:
         for tensor in self._inputs.values():
-            tensor.host_ptr()  # brings the host side up to date
+            tensor.host_ptr()  # copies to the host if the device is newer
         targets = {name: tensor.numpy(writable=True) for name, tensor in self._outputs.items()}
         for i, mats in enumerate(self._rows):
             for name, row in self._extract(mats, targets).items():
@@ -127,7 +129,7 @@ class NcnnInfer(Infer):
         return "fp32"
 
     def _clone(self, twin: NcnnInfer) -> None:
-        pass  # the network is shared as it is, and a run makes its own extractor
+        pass  # the clone shares the network; each run makes its own extractor
 
     def _close(self) -> None:
         self._rows, self._kept = [], {}
@@ -139,13 +141,13 @@ def spec(name: str, row: tuple[int, ...]) -> TensorSpec:
 
 
 def input_shapes(param: Path) -> dict[str, tuple[int, ...]]:
-    """The inputs of a .param file, with the shapes that their layers tell: () where they tell none.
+    """The inputs of a .param file whose layers contain a shape, with this shape.
 
-    ncnn itself reports what is wrong with a file on stderr only, so the file is looked over first. Its layout: a magic
-    number; the numbers of layers and blobs; then for each layer a line `type name inputs outputs blob... key=value...`.
+    ncnn reports errors of a file on stderr only, so this function checks the file first. Its layout: a magic number;
+    the numbers of layers and blobs; then for each layer a line `type name inputs outputs blob... key=value...`.
 
     Raises:
-        ModelFormatError: it is no .param file, or cut off.
+        ModelFormatError: the file is not a .param file, or is truncated.
     """
     try:
         magic, counts, *layers = param.read_text("utf-8").splitlines()
@@ -154,12 +156,12 @@ def input_shapes(param: Path) -> dict[str, tuple[int, ...]]:
             raise ValueError
         shapes = {}
         for kind, _, inputs, outputs, *rest in fields:
-            blobs, told = rest[: int(inputs) + int(outputs)], rest[int(inputs) + int(outputs) :]
-            values = dict(pair.split("=", 1) for pair in told)
+            blobs, pairs = rest[: int(inputs) + int(outputs)], rest[int(inputs) + int(outputs) :]
+            values = dict(pair.split("=", 1) for pair in pairs)
             if len(blobs) != int(inputs) + int(outputs):
                 raise ValueError
             if kind == "Input":  # 0 is the width, 1 the height, 11 the depth, 2 the channels
                 shapes[blobs[0]] = tuple(int(values[key]) for key in ("2", "11", "1", "0") if int(values.get(key, 0)))
-    except ValueError:  # of undecodable text, too
-        raise ModelFormatError(f"{str(param)!r} is not an ncnn .param file, or is cut off") from None
+    except ValueError:  # UnicodeDecodeError is one too
+        raise ModelFormatError(f"{str(param)!r} is not an ncnn .param file, or is truncated") from None
     return {name: shape for name, shape in shapes.items() if math.prod(shape) > 0}

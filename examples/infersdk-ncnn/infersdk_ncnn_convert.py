@@ -16,13 +16,13 @@ from infersdk.graph.info import onnx_info
 
 
 def convert(model: Path | str, target: Path | str) -> Path:
-    """Writes `target` (.param) and its .bin; inputs and outputs keep their ONNX names, and inputs tell their shapes.
+    """Writes `target` (.param) and its .bin, with the ONNX names of inputs and outputs, and the shapes of inputs.
 
-    The first dimension is taken for the batch and left out, as ncnn knows none.
+    The first dimension is the batch. It is left out, because ncnn has none.
 
     Raises:
         ModelFormatError: `model` is not an ONNX file.
-        UnsupportedModelError: it has other inputs than FP32 of fixed shape, or pnnx cannot convert it.
+        UnsupportedModelError: its inputs are not FP32 of fixed shape, or pnnx cannot convert it.
         BackendUnavailableError: pnnx is not installed.
     """
     model, target = Path(model).resolve(), Path(target)
@@ -44,8 +44,10 @@ def convert(model: Path | str, target: Path | str) -> Path:
             [pnnx(), source.name, f"inputshape={shapes}", "fp16=0"], cwd=folder, capture_output=True, check=False
         )
         if ran.returncode != 0 or not param.is_file():
-            said = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise UnsupportedModelError(f"pnnx cannot convert {model.name}: {said[-1] if said else ran.returncode}")
+            messages = ran.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise UnsupportedModelError(
+                f"pnnx cannot convert {model.name}: {messages[-1] if messages else ran.returncode}"
+            )
         names = {f"in{i}": spec.name for i, spec in enumerate(info.inputs)}
         names |= {f"out{i}": spec.name for i, spec in enumerate(info.outputs)}
         rows = {spec.name: spec.shape[1:] for spec in info.inputs}
@@ -61,15 +63,15 @@ def renamed(line: str, names: dict[str, str], rows: dict[str, tuple[int | str | 
     count = int(inputs) + int(outputs)
     blobs = [names.get(blob, blob) for blob in rest[:count]]
     keys = {1: ("0",), 2: ("1", "0"), 3: ("2", "1", "0"), 4: ("2", "11", "1", "0")}
-    told = rest[count:]
+    pairs = rest[count:]
     if kind == "Input":
         row = rows[blobs[0]]
-        told = [f"{key}={size}" for key, size in zip(keys[len(row)], row, strict=True)]
-    return " ".join([kind, name, inputs, outputs, *blobs, *told])
+        pairs = [f"{key}={size}" for key, size in zip(keys[len(row)], row, strict=True)]
+    return " ".join([kind, name, inputs, outputs, *blobs, *pairs])
 
 
 def pnnx() -> str:
-    """The converter itself. Its Python package would import PyTorch, which converting ONNX does not need."""
+    """The path of the converter program. Its Python package would import PyTorch, which is not necessary here."""
     result = importlib.util.find_spec("pnnx")
     if result is None or result.origin is None:
         raise BackendUnavailableError('loading ONNX on ncnn needs pnnx: pip install "infersdk-ncnn[convert]"')

@@ -90,7 +90,7 @@ class Watch:
                 if now != shown:
                     shown = now
                     self._steps.append((perf_counter(), now))
-        except Exception as error:  # the driver's own kinds, which are known only where it is
+        except Exception as error:  # exceptions of the driver, whose classes exist only with its package
             self._error = error
 
 
@@ -101,17 +101,19 @@ class _Nvml(EnergyMeter):
         self.read()
 
     def read(self) -> float:
-        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))  # millijoules since the driver came
+        return float(
+            self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        )  # millijoules since the driver was loaded
 
     def joules(self, before: float, after: float) -> float:
         return (after - before) * 1e-3
 
 
 class _Rapl(EnergyMeter):
-    """The packages' counters, which start again from 0 at a limit that the system names."""
+    """The counters of the processor packages, which wrap at a limit that the system reports."""
 
     def __init__(self, folder: Path = _POWERCAP) -> None:
-        # intel-rapl:0 is a package; intel-rapl:0:0 and the like are parts of it, counted in it.
+        # intel-rapl:0 is a package and includes its parts, such as intel-rapl:0:0.
         self._zones = [
             (zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()))
             for zone in sorted(folder.glob("*-rapl:*"))
@@ -140,7 +142,7 @@ def open_meter(device: str) -> tuple[EnergyMeter | None, str]:
             return _Nvml(index), ""
         except ImportError:
             return None, f'{NOT_MEASURABLE}: NVML needs nvidia-ml-py: pip install "infersdk[bench]"'
-        except Exception as error:  # the driver's own kinds, which are known only where it is
+        except Exception as error:  # exceptions of the driver, whose classes exist only with its package
             return None, f"{NOT_MEASURABLE}: NVML says {error}"
     if device.partition(":")[0] != "cpu":
         return None, f"{NOT_MEASURABLE}: no counter is known for the energy of {device}"

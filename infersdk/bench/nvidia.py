@@ -1,6 +1,6 @@
 """NVIDIA GPUs through the management library of the driver (NVML): energy and memory.
 
-NVML numbers all GPUs of the machine by their slot; CUDA numbers those that it may see, the fastest first. The address
+NVML numbers all GPUs of the machine by slot; CUDA numbers the visible ones, the fastest first. The address
 on the PCI bus is the same for both, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER say. A part of a GPU (MIG) has
 the address of the whole GPU.
 """
@@ -50,7 +50,7 @@ def nvml_handle(index: int) -> tuple[Any, Any]:
 
     Raises:
         ImportError: nvidia-ml-py is not installed.
-        Exception: NVML's own kinds, which are known only where it is; OSError.
+        Exception: an exception of NVML, or OSError.
     """
     import pynvml
 
@@ -59,7 +59,7 @@ def nvml_handle(index: int) -> tuple[Any, Any]:
 
 
 def process_bytes(index: int) -> int | None:
-    """Memory of a GPU that this process holds now; None where the driver does not say.
+    """Memory of a GPU that this process holds now; None if the driver does not report it.
 
     In a container NVML may list no processes, or those of the host by the host's numbers.
     """
@@ -83,7 +83,7 @@ def used_bytes(index: int) -> int | None:
 
 
 def start_cuda(index: int) -> None:
-    """Makes CUDA's context on a device, if there is one: it takes tenths of a second, whatever is loaded afterwards."""
+    """Creates CUDA's context on a device, if there is one. This takes tenths of a second."""
     _info(index)  # without a device, loading reports the reason
 
 

@@ -219,9 +219,9 @@ def _stages(measured: Numbered) -> dict[str, Any] | None:
     ]  # fmt: skip
     return {
         "title": "Where the time goes",
-        "text": "Milliseconds an image, one call after another: the time of a call over its batch. On the processor "
-        "nothing is copied: images are prepared in the input itself. On a GPU only the end of a call is waited for: "
-        "engine is what the network takes alone, the rest is around it.",
+        "text": "Milliseconds an image, one call after another: the time of a call divided by its batch. On the "
+        "processor images are prepared in the input itself, without copies. On a GPU each call is timed as a whole: "
+        "engine is the time of the network alone.",
         "svg": draw("stacked_bars", {"parts": parts}, height=30 * len(rows) + 60, x_title="ms an image"),
         "legend": [(name, _STAGES.index(name)) for name in seen],
     }
@@ -258,10 +258,10 @@ def _accuracy_speed(measured: Numbered, series: dict[str, int]) -> dict[str, Any
     return {
         "title": "Accuracy against speed",
         "text": "Up and to the right is better."
-        + (" No labelled images were given: this is how alike the outputs are." if agreement else ""),
+        + (" Without labels, accuracy is the similarity of the outputs to those in FP32." if agreement else ""),
         "svg": draw(
             "scatter", {"points": points}, scales={"y": "linear"}, height=240, y_limit=1.0, y_air=0.005,
-            x_title="images a second (offline where that can be run)", y_title=_METRICS[metrics[0]],
+            x_title="images a second (offline if possible)", y_title=_METRICS[metrics[0]],
         ),
         "legend": list(series.items()),
     }  # fmt: skip

@@ -35,7 +35,7 @@ __all__ = [
     "read_report",
 ]
 
-#: Goes up when a field changes its meaning or goes away; new fields alone leave it.
+#: Increases when a field is removed or changes its meaning, not with new fields.
 SCHEMA = 1
 
 
@@ -55,7 +55,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
         latency_ms: `"p50"`, `"p90"` and `"p99"` of a request, in milliseconds; None with too few requests for it.
         requests: how many were timed in all.
         outliers: how many of them took far longer than the rest (Tukey's outer fence, round by round).
-        steady: whether the warm-up ended because the times had settled, rather than because it had lasted long enough.
+        steady: whether the times were steady when the warm-up ended, rather than its time limit reached.
         warmup_seconds: how long it took.
         slots: of `"offline"`: the requests in the pipeline at a time.
         rate: of `"server"`: requests a second that arrived on average. The figures are of this rate alone.
@@ -233,18 +233,18 @@ class Report(msgspec.Struct, kw_only=True):
         found: list[str] = []
         measured = [row for row in self.rows if row.status != "failed"]
         if self.interrupted:
-            found.append("interrupted: these are the rounds that were run")
+            found.append("interrupted: the figures are of the rounds until then")
         if disturbed := [row for row in measured if row.contention and row.contention.disturbed]:
             worst = max(disturbed, key=lambda row: (row.contention.others or 0) if row.contention else 0).contention
             assert worst is not None
             parts = (
-                [f"{worst.others:.0%} of the processors went to other processes"] if worst.others is not None else []
+                [f"{worst.others:.0%} of the processors used by other processes"] if worst.others is not None else []
             )
-            parts += [f"{worst.steal:.1%} to other machines of the host"] if worst.steal else []
-            parts += [f"its control group held it back for {worst.throttled:.1f} s"] if worst.throttled else []
+            parts += [f"{worst.steal:.1%} by other machines of the host"] if worst.steal else []
+            parts += [f"throttled by the control group for {worst.throttled:.1f} s"] if worst.throttled else []
             found.append(
-                f"the machine was busy with other things during {len(disturbed)} of {len(measured)} combinations "
-                f"(at worst {', '.join(parts)}): these figures do not show what the machine can do"
+                f"the machine had other load during {len(disturbed)} of {len(measured)} combinations "
+                f"(at worst {', '.join(parts)}): the figures are lower than on an idle machine"
             )
         unsteady = [
             f"{row.name} ({name})" for row in measured for name, result in row.scenarios.items() if not result.steady

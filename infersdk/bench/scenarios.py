@@ -1,6 +1,6 @@
 """The scenarios in which a combination runs: the network alone, and those of MLPerf Inference.
 
-- `engine`: the network alone, run after run, on inputs that are there already.
+- `engine`: the network alone, run after run, on prepared inputs.
 - `engine_parallel`: as many such runs at a time as the backend makes.
 - `single_stream`: calls of one image, from input to results; the next begins when the last has ended.
 - `multi_stream`: the same with a whole batch in each call.

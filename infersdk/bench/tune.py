@@ -334,9 +334,9 @@ class _Search:
         if isinstance(result, str):
             return f"not measured: {'the search was interrupted' if self._interrupted else 'the budget was too short'}"
         if result.metric != "agreement":
-            return f"{_text(result)}; at most {self._max_drop:g} less than in FP32 on ONNX Runtime is allowed"
+            return f"{_text(result)}; allowed is {self._max_drop:g} less than in FP32 on ONNX Runtime"
         return (
-            f"{_text(result)} with FP32 on ONNX Runtime; what that costs in accuracy is unknown without labelled "
+            f"{_text(result)} with FP32 on ONNX Runtime; the cost in accuracy is unknown without labelled "
             "images (--data with --annotations or --labels)"
         )
 

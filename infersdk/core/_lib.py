@@ -1,23 +1,15 @@
-"""The gate to the native core: only this module imports it, and turns its statuses into errors.
+"""The binding of the native core. Only this module imports the native module; it turns statuses into errors.
 
 Each call that can fail is written `check(lib.ifs_...(...))`.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NoReturn
 
 from .. import errors
-
-try:
-    from .._native import ffi, lib
-except ModuleNotFoundError as error:
-    if error.name != "infersdk._native":
-        raise
-    from .._checkout import how_to_run
-
-    raise ImportError(how_to_run()) from None
-from .. import _native
+from .._native import ffi, lib
 
 __all__ = ["address", "check", "ffi", "lib", "library_path", "out", "text"]
 
@@ -56,7 +48,7 @@ def text(chars: Any) -> str:
 
 def library_path() -> str:
     """The file of the native core."""
-    return str(_native.__file__)
+    return str(sys.modules["infersdk._native"].__file__)
 
 
 def address(pointer: Any) -> int:

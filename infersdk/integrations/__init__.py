@@ -1,1 +1,1 @@
-"""Working together with other libraries, one module each, imported when it is used."""
+"""Adapters for other libraries, one module each."""

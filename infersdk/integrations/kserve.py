@@ -7,9 +7,8 @@
 
     ModelServer().start([predictor("app.toml", "detector")])
 
-It takes and gives the tensors of `infersdk serve`, and its requests go through the same queue and pipeline. Where
-nothing of KServe's runtime is needed, `infersdk serve` is a predictor by itself. This needs KServe:
-`pip install "infersdk[kserve]"`.
+It has the inputs and outputs of `infersdk serve`, and uses the same queue and pipeline. Requires KServe:
+`pip install "infersdk[kserve]"`. Without KServe's runtime, `infersdk serve` is a predictor by itself.
 """
 
 from __future__ import annotations

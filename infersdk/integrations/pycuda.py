@@ -1,4 +1,4 @@
-"""PyCUDA: its arrays and streams with our tensors, and a user's own kernel as a stage before or behind a model.
+"""PyCUDA: arrays and streams that share memory with tensors, and custom kernels before or after a model.
 
 ::
 
@@ -40,10 +40,10 @@ def _primary_context(ordinal: int) -> Any:
 
 
 def use_primary_context(device: str | Device = "cuda:0") -> Any:
-    """Makes the device's primary context, which the CUDA runtime and so infersdk use, PyCUDA's current one.
+    """Makes the primary context of the device current in PyCUDA. infersdk uses this context.
 
-    Call it instead of importing `pycuda.autoinit`, whose context of its own cannot see our memory. Returns the context;
-    it stays current for the calling thread.
+    Call it instead of importing `pycuda.autoinit`, which creates a separate context without access to memory of
+    infersdk. Returns the context; it stays current in the calling thread.
     """
     context = _primary_context(Device.parse(device).ordinal)
     context.push()
@@ -53,7 +53,7 @@ def use_primary_context(device: str | Device = "cuda:0") -> Any:
 def as_gpuarray(tensor: Tensor) -> Any:
     """The device side as a `pycuda.gpuarray.GPUArray` over the same memory; it becomes the newer side.
 
-    Until the array is done with, the tensor must not be resized or closed; the array keeps it alive.
+    Do not resize or close the tensor while the array is in use. The array keeps it alive.
     """
     array = gpuarray.GPUArray(tensor.shape, tensor.dtype, gpudata=tensor.device_ptr(write=True))
     array.base = tensor
@@ -61,7 +61,7 @@ def as_gpuarray(tensor: Tensor) -> Any:
 
 
 def as_tensor(array: Any) -> Tensor:
-    """A `GPUArray` as a tensor over the same memory; the array is kept alive, and its pending work waited for."""
+    """A `GPUArray` as a tensor over the same memory. It waits for pending work, and keeps the array alive."""
     if not array.flags.c_contiguous:
         raise InputError("a GPUArray that is not C-contiguous cannot be wrapped; copy it first")
     cuda.Context.synchronize()
@@ -69,20 +69,20 @@ def as_tensor(array: Any) -> Tensor:
 
 
 def as_stream(stream: Any, device: str | Device = "cuda:0") -> Stream:
-    """A `pycuda.driver.Stream` as one of ours."""
+    """A `pycuda.driver.Stream` as a `Stream`."""
     return Stream.wrap(stream.handle, device, lender=stream)
 
 
 class Kernel:
-    """A user's own CUDA kernel over tensors.
+    """A custom CUDA kernel over tensors.
 
     Args:
         source: CUDA C.
         name: the `__global__` function in it. Its parameters are those of the call, in order.
         threads: threads of a block.
-        options: what nvcc is given.
+        options: arguments of nvcc.
 
-    PyCUDA launches on streams of its own alone, so each kernel has one; events put its work where it belongs.
+    PyCUDA launches only on its own streams, so each kernel has one. Events order its work with other streams.
     """
 
     def __init__(self, source: str, name: str, *, threads: int = 256, options: list[str] | None = None) -> None:
@@ -94,11 +94,11 @@ class Kernel:
         self.threads = threads
 
     def __call__(self, *arguments: Any, stream: Stream, grid: int | tuple[int, ...] | None = None) -> None:
-        """Queues the kernel behind what stands on `stream`, and lets what comes next there wait for it.
+        """Queues the kernel after the work on `stream`; later work there waits for it.
 
         Args:
-            arguments: tensors, whose device side is up to date and then the newer one, and NumPy scalars.
-            stream: one of ours.
+            arguments: NumPy scalars and tensors; their device side is updated before, and the newer one after the run.
+            stream: a stream of infersdk.
             grid: blocks; None is one thread for each element of the first tensor.
         """
         if grid is None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WrapperModel", "export"]
 
-#: The name of Triton's backend for each of ours, and of the file that it loads.
+#: Triton's name of each backend, and the name of the file that it loads.
 _BACKENDS = {
     "onnxruntime": ("onnxruntime", "model.onnx"),
     "openvino": ("openvino", "model.onnx"),
@@ -156,7 +156,7 @@ def _write_config(
     batch: int,
     fields: dict[str, Any],
 ) -> None:
-    """`config.pbtxt`, written from Triton's own protobuf: a field that it does not know cannot get in."""
+    """`config.pbtxt`, written through Triton's protobuf, which refuses unknown fields."""
     from google.protobuf.json_format import ParseDict
     from google.protobuf.text_format import MessageToString
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -185,14 +185,14 @@ class WrapperModel:
     """A wrapper as a model of Triton's python backend. Triton calls the methods."""
 
     def initialize(self, arguments: Mapping[str, str]) -> None:
-        """Loads the wrapper that lies beside `model.py`, and runs all batch sizes."""
+        """Loads the wrapper from the folder of `model.py`, and runs all batch sizes."""
         folder = Path(arguments["model_repository"]) / arguments["model_version"]
         self._model = create(folder / "app.json")["model"]
         self._model.warm_up()
         self._tensors = ResultTensors(self._model.submit(np.full((64, 64, 3), 114, np.uint8)).result())
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answers the requests that Triton has put together: all of their images are submitted at once."""
+        """Answers a batch of requests; all of their images are submitted at once."""
         submitted = [self._submit(request) for request in requests]
         return [self._answer(request, one) for request, one in zip(requests, submitted, strict=True)]
 

@@ -1,8 +1,8 @@
 """Pages: one HTML file each, which opens without a network, from Jinja2 templates and plots that Vega draws.
 
 All pages share `report.css`, `report.js` and `base.html.j2`. A plot is a Vega specification, a `.vg.json` file that any
-Vega editor opens; `vl-convert` runs Vega itself and gives SVG, whose colours are the page's CSS variables. So a page
-needs no script to show its plots, and is small beside one that carries a plotting library.
+Vega editor opens; `vl-convert` runs Vega itself and gives SVG, whose colours are the page's CSS variables. A page
+shows its plots without scripts, and contains no plotting library.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def draw(
         plot: the specification's name: `"scatter"` for `scatter.vg.json`.
         rows: by name of a data set of the specification.
         scales: by name of a scale, another type for it: `{"y": "linear"}`.
-        height: in pixels, where the specification's is not right.
+        height: in pixels, in place of the height of the specification.
         signals: by name of a signal, its value.
 
     Raises:

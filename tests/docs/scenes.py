@@ -295,7 +295,8 @@ def _lanes(path: Path) -> None:
 
 def _ultraface(path: Path) -> None:
     scores, boxes = np.tile([0.9, 0.1], (235, 1)), np.tile([0.1, 0.1, 0.4, 0.4], (235, 1))
-    scores[[3, 50]], boxes[50] = [0.1, 0.9], [0.5, 0.5, 0.9, 0.9]
+    for i, (box, _) in enumerate(faces()[1]):
+        scores[i], boxes[i] = [0.1 + 0.02 * i, 0.9 - 0.02 * i], np.array(box) / (*SIZE, *SIZE)
     head_model(path, [scores, boxes], {}, names=("scores", "boxes"))
 
 
@@ -317,7 +318,23 @@ def _yunet(path: Path) -> None:
 
 
 def _embedder(path: Path) -> None:
-    head_model(path, [np.random.default_rng(0).normal(size=512)], {"task": "embedding"}, size=224)
+    """A random projection of the mean colours of 4 x 4 parts of the image, to 512 values."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(48, 512)).astype(np.float32), "weights")
+    nodes = [
+        helper.make_node("AveragePool", ["images"], ["parts"], kernel_shape=[56, 56], strides=[56, 56]),
+        helper.make_node("Flatten", ["parts"], ["colours"]),
+        helper.make_node("MatMul", ["colours", "weights"], ["output"]),
+    ]
+    value = helper.make_tensor_value_info
+    inputs = [value("images", TensorProto.FLOAT, ["batch", 3, 224, 224])]
+    outputs = [value("output", TensorProto.FLOAT, ["batch", 512])]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    helper.set_model_props(model, {"task": "embedding"})
+    onnx.save(model, path)
 
 
 def _classifier(path: Path) -> None:
@@ -326,7 +343,7 @@ def _classifier(path: Path) -> None:
 
 def _queries(path: Path) -> None:
     things, (width, height) = street().things, SIZE
-    logits, boxes = np.full((300, len(NAMES)), -9.0), np.full((300, 4), 0.1)
+    logits, boxes = np.full((300, 80), -9.0), np.full((300, 4), 0.1)
     for i, thing in enumerate(things):
         left, top, right, bottom = thing.box
         logits[i, thing.class_id] = 2.5 - 0.3 * i

@@ -1,4 +1,4 @@
-"""The language of pages, docstrings and comments: see tools/language.py."""
+"""The language of pages, docstrings, comments and messages: see tools/language.py."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ def test_findings_of_a_page(language: ModuleType, tmp_path: Path) -> None:
     )
     found = [(one.line, one.rule) for one in language.findings(page)]
     assert found == [(3, "long sentence"), (3, "noun clause"), (5, "spelling"), (12, "phrase")]
+
+
+def test_findings_of_messages(language: ModuleType, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        'raise ValueError(f"{name} is not what the model takes")\n'
+        'text = "the least score of boxes"\n'
+        'short = "what is"\n'
+        'code = """\nwhat is in a program\n"""\n'
+    )
+    assert sorted((one.line, one.rule) for one in language.findings(module)) == [(1, "noun clause"), (2, "phrase")]
 
 
 def test_findings_of_a_module(language: ModuleType, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""ncnn under the contract of all backends; what it cannot do is stated in the attributes."""
+"""The contract of all backends for ncnn. The attributes state the limits of ncnn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TestNcnn(InferContract):
     dtypes = ("float32",)
     dynamic_shape = False
     data_dependent = False
-    batch_atol = 0  # a batch is run row by row: the same bits
+    batch_atol = 0  # batches run row by row
 
     def prepare(self, onnx_path: Path) -> Path:
         return convert(onnx_path, onnx_path.with_suffix(".param"))
@@ -44,11 +44,11 @@ def test_loads_onnx_by_converting_it(two: Path) -> None:
         np.testing.assert_allclose(got["mean"], scale)
         with pytest.raises(ShapeError, match=r"\[1, 2\] rows"):
             infer({"image": image, "scale": scale[:1]})
-    assert [*two.parent.iterdir()] == [two]  # converting left nothing behind
+    assert [*two.parent.iterdir()] == [two]  # conversion leaves no other files
 
 
-def test_param_that_does_not_tell_its_shapes(two: Path) -> None:
-    """As pnnx itself writes them."""
+def test_param_without_shapes(two: Path) -> None:
+    """pnnx itself writes such files."""
     param = convert(two, two.with_suffix(".param"))
     lines = [" ".join(f for f in line.split() if "=" not in f or "Input" not in line) for line in param.open()]
     param.write_text("\n".join(lines))
@@ -74,13 +74,13 @@ def test_param_without_its_weights(weights: bytes | None, tmp_path: Path) -> Non
     ("name", "message"),
     [("any_size", r"'x'.*height"), ("type_int64", r"'x'.*int64"), ("nonzero", r"'y'.*int64")],
 )
-def test_models_that_ncnn_does_not_take(name: str, message: str, tmp_path: Path) -> None:
+def test_models_without_support_in_ncnn(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(contract_model(name))
     with pytest.raises(UnsupportedModelError, match=message):
         infersdk.load(tmp_path / "m.onnx", "ncnn")
 
 
-def test_layer_that_ncnn_does_not_know(tmp_path: Path) -> None:
+def test_unknown_layer(tmp_path: Path) -> None:
     (tmp_path / "m.param").write_text("7767517\n2 2\nInput x 0 1 x 0=4\nFrobnicate f 1 1 x y\n")
     (tmp_path / "m.bin").touch()
     with pytest.raises(UnsupportedModelError, match=r"cannot load m\.param"):

@@ -187,14 +187,13 @@ def export_in_process(
         with torch.no_grad(), _quiet(), refusals(), folders as folder:
             check_names(request.samples, names)
             rounds = [torch_export.tensors_of(names, wanted, request.samples, number) for number in range(ROUNDS)]
-            count = torch_export.try_run(module, names, rounds[0])
-            outputs = [f"{prefix}{index}" for index in range(count)] if prefix else None
+            samples = [
+                Sample(torch_export.arrays(tensors), torch_export.results_of(module, names, tensors))
+                for tensors in (rounds if request.check else rounds[:1])
+            ]
+            outputs = [f"{prefix}{index}" for index in range(len(samples[0].outputs))] if prefix else None
             target = str(Path(folder, "model.onnx"))
             notes = torch_export.export_module(module, rounds[0], names, target, outputs, free)
-            samples = []
-            for tensors in rounds if request.check else ():
-                results = module(*[tensor.clone() for tensor in tensors])
-                samples.append(Sample(torch_export.arrays(tensors), torch_export.arrays(results)))
             content = Path(target).read_bytes()
     finally:
         module.train(training)

@@ -139,8 +139,8 @@ def tensors_of(names: list[str], wanted: list[Any], samples: Mapping[str, Any], 
     return [torch.from_numpy(array) for array in drawn_arrays(names, shapes, dtypes, samples, number)]
 
 
-def try_run(module: Any, names: list[str], example: list[Any]) -> int:
-    """Runs a module on an example; returns the number of its outputs.
+def results_of(module: Any, names: list[str], tensors: list[Any]) -> list[Any]:
+    """Runs a module; returns its outputs as arrays.
 
     Raises:
         RefusedError: it fails; the message contains PyTorch's reason.
@@ -149,9 +149,9 @@ def try_run(module: Any, names: list[str], example: list[Any]) -> int:
 
     try:
         with torch.no_grad():
-            return len(arrays(module(*[tensor.clone() for tensor in example])))
+            return arrays(module(*[tensor.clone() for tensor in tensors]))
     except Exception as error:
-        shapes = ", ".join(f"{name}={tuple(tensor.shape)}" for name, tensor in zip(names, example, strict=True))
+        shapes = ", ".join(f"{name}={tuple(tensor.shape)}" for name, tensor in zip(names, tensors, strict=True))
         raise RefusedError(
             f"PyTorch cannot run the model with {shapes}: {reason_of(error)}; if random values are not valid, give "
             f"samples: --input {names[-1]}=0,3,5, or samples={{{names[-1]!r}: [0, 3, 5]}}",
@@ -305,7 +305,9 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     samples = request["samples"]
     check_names(samples, names)
     example = tensors_of(names, wanted, samples, 0)
-    try_run(module, names, example)
+    for number in range(ROUNDS if request["check"] else 1):
+        tensors = tensors_of(names, wanted, samples, number)
+        save_sample(folder, number, arrays(tensors), results_of(module, names, tensors))
     if request["converted"]:
         export_converted(module, example, target)
         notes = ["by TS2EPConverter and the dynamo exporter"]
@@ -317,11 +319,6 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
             export_program(loaded, target)
         except Exception as error:
             notes = trace_instead(module, example, names, target, first_line(error))
-    for number in range(ROUNDS if request["check"] else 0):
-        tensors = tensors_of(names, wanted, samples, number)
-        with torch.no_grad():
-            results = module(*[tensor.clone() for tensor in tensors])
-        save_sample(folder, number, arrays(tensors), arrays(results))
     return {"notes": notes, "runtime": f"PyTorch {torch.__version__}"}
 
 

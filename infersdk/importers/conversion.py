@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import os
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelSource
 
 __all__ = [
-    "Check", "Conversion", "Imported", "InputShape", "Reference", "Request", "Sample", "samples_by_name", "shapes_of",
+    "Check", "Conversion", "Imported", "InputShape", "Reference", "Request", "Sample", "missing_operators",
+    "samples_by_name", "shapes_of",
 ]  # fmt: skip
 
 
@@ -250,3 +251,14 @@ class Conversion:
             f"{self.check.largest:.3g}, {self.check.scaled:.3g} of an output's largest value, {result} the tolerance "
             f"of {self.check.tolerance:g}{f' ({notes})' if notes else ''}"
         )
+
+
+def missing_operators(what: str, missing: Mapping[str, int]) -> UnsupportedModelError:
+    """The error for operators that cannot be converted.
+
+    Args:
+        what: the converter.
+        missing: the number of occurrences by operator name, to which a reason may be appended.
+    """
+    listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
+    return UnsupportedModelError(f"{what}: {len(missing)} kinds of operators are not supported: {listed}")

@@ -10,8 +10,8 @@ import numpy as np
 from ..errors import CalibrationError
 from ..graph.files import model_bytes
 from ..graph.weights import add_weight
-from .inputs import Inputs, batches_of
 from .joins import joined_factors, scale_input_channels
+from .observe import Inputs, batches_of
 from .plan import data_input, weight_array
 from .quantize import correct_bias, insert_quantizer, output_axis, value_ranges, weight_codes
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from .functions import BOUNDED
 from .joins import can_join
 from .moves import move_quantizers
 from .prepare import prepare
 from .products import is_pointwise
+from .ranges import BOUNDED
 from .schemes import WEIGHTED, Scheme, find_scheme
 
 if TYPE_CHECKING:

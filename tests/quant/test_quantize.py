@@ -16,7 +16,7 @@ import infersdk
 from infersdk import errors, quant
 from infersdk.accuracy import Agreement
 from infersdk.graph.quantization import QuantizationRecord
-from infersdk.quant.inputs import batches_of
+from infersdk.quant.observe import batches_of
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -450,13 +450,13 @@ def measure(model: Path, data: list[np.ndarray[Any, Any]]) -> Any:
 def test_a_candidate_that_is_clearly_better_is_chosen(model: Path, data: list[Any], measure: Any) -> None:
     planned, seen = quant.plan(model), quant.observe(model, data)
     coarse, fine = quant.Candidate("percentile", percentile=60), quant.Candidate("minmax")
-    choice = quant.choose(planned, seen, measure, candidates=[coarse, fine])
+    choice = quant.search(planned, seen, measure, candidates=[coarse, fine])
     assert choice.candidate == fine
     assert choice.agreements["minmax"].percent > choice.agreements["percentile 60"].percent
     same = quant.Candidate("percentile", percentile=100)  # next to nothing apart: the first stays
-    assert quant.choose(planned, seen, measure, candidates=[same, same]).candidate is same
+    assert quant.search(planned, seen, measure, candidates=[same, same]).candidate is same
     with pytest.raises(errors.ConfigError, match="no candidates"):
-        quant.choose(planned, seen, measure, candidates=[])
+        quant.search(planned, seen, measure, candidates=[])
 
 
 def test_the_search_finds_the_layer_that_costs(model: Path, table: quant.CalibrationTable, measure: Any) -> None:

@@ -1,4 +1,4 @@
-"""Loads models with custom operators, either directly on a backend or divided at the operators."""
+"""Loads models with custom operators: on ONNX Runtime, on another backend, or divided at the operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Computes Reshape targets and level limits for another input size."""
+"""Computes Reshape targets, level limits and grids of cells for another input size.
+
+Detectors add the position of each cell and multiply by its stride. Exports often store these as constants: YOLOv5 one
+grid per level, [1, 3, h, w, 2]; YOLOv8 and YOLOX all levels along one axis, [1, 2, 8400]. Within a level such a
+constant is `a + b * column + c * row`, so it can be computed exactly for another size.
+"""
 
 from __future__ import annotations
 

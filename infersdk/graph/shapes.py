@@ -1,4 +1,8 @@
-"""Shape inference for a graph."""
+"""Shape inference, for a graph and node by node.
+
+Inference of a whole graph stops silently at the first node that does not fit. Node by node, the failing node is known
+and can be rewritten before the next node.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observes activations of a model with ONNX Runtime and creates calibration tables."""
+"""Observes activations of a model with ONNX Runtime on images or arrays, and creates calibration tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selects the range of an activation from its observations."""
+"""The range of an activation from its observations, and the activation functions that decide it."""
 
 from __future__ import annotations
 

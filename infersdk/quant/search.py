@@ -1,4 +1,4 @@
-"""Searches for layers to keep in floating point, by accuracy gained per time."""
+"""Selects a calibration method, and layers to keep in floating point, by the results of the quantised model."""
 
 from __future__ import annotations
 

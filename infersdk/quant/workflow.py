@@ -1,4 +1,5 @@
-"""The quantisation workflow: calibration, selection of a method, search of layers, and comparison with FP32."""
+"""The quantisation workflow: calibration, selection of a method, search of layers, and comparison with FP32
+in results and speed."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, BinaryIO
 
+from ..core.protobuf import varint
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ..graph.files import parse_model
 from ..graph.shapes import infer_shapes
@@ -40,7 +41,7 @@ def import_paddle(request: Request) -> Imported:
     kind = source.format
     assert kind is not None
     hint = ". OpenVINO runs it without conversion: backend='openvino'" if kind.key == "paddle" else ""
-    require(request, "paddle", "paddle2onnx", hint=hint)
+    require(request, "paddlepaddle", "paddle2onnx", hint=hint)
     weights = weights_file(source)
     if weights is not None:
         with open(weights, "rb") as stream:
@@ -172,7 +173,10 @@ def _number(data: bytes, limit: int, name: str, what: str) -> int:
 
 def _tensor_bytes(description: bytes, name: str, count: int) -> int:
     """The size in bytes of a tensor with a description."""
-    fields = list(_varints(description))
+    try:
+        fields = list(_varints(description))
+    except ValueError:
+        fields = []
     kinds = [value for number, value in fields if number == 1]
     if len(kinds) != 1 or any(number not in (1, 2) for number, _ in fields):
         raise ModelFormatError(f"{name!r} is damaged: the description of tensor {count} is not a type and axes")
@@ -182,19 +186,11 @@ def _tensor_bytes(description: bytes, name: str, count: int) -> int:
 
 
 def _varints(message: bytes) -> Iterator[tuple[int, int]]:
-    """Field numbers and values of a protobuf message of integers; field 0 for other fields."""
-    value = shift = 0
-    field: int | None = None
-    for byte in message:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte & 0x80:
-            continue
-        if field is None:
-            field = value >> 3 if not value & 7 else 0
-        else:
-            yield field, value
-            field = None
-        value = shift = 0
-    if field is not None or shift:
-        yield 0, 0
+    """Field numbers and values of a protobuf message of integers. Raises ValueError for other messages."""
+    at = 0
+    while at < len(message):
+        tag, at = varint(message, at, len(message))
+        value, at = varint(message, at, len(message))
+        if tag & 7:
+            raise ValueError(f"field {tag >> 3} is not a number")
+        yield tag >> 3, value

@@ -49,7 +49,7 @@ def require(request: Request, *packages: str, hint: str = "") -> None:
         BackendUnavailableError: one of them is not; the message ends with `hint`.
     """
     kind = request.source.format
-    absent = [name for name in packages if importlib.util.find_spec(name) is None]
+    absent = [name for name in packages if importlib.util.find_spec(name.replace("paddlepaddle", "paddle")) is None]
     if kind is not None and request.python is None and absent:
         raise BackendUnavailableError(
             f"converting {kind.title} needs {' and '.join(absent)}, which is not installed: {kind.install}, or specify "

@@ -46,8 +46,10 @@ def prepare(path: str | os.PathLike[str]) -> ir.Model:
         at_least_opset(model, MIN_OPSET)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{str(path)!r} cannot have a scale for each channel: {error}") from None
+    infer_shapes(model)
+    FoldSpaceToDepth().apply(model)  # ONNX Runtime would write the Slices as another operator
     prepared = _folded(model, path)
-    if apply_passes(prepared, [NameNodes(), StaticReshapes(), FoldSpaceToDepth()]):
+    if apply_passes(prepared, [NameNodes(), StaticReshapes()]):
         infer_shapes(prepared)
     return prepared
 

@@ -18,7 +18,7 @@ Requires the `onnx`, `onnx_ir` and `onnxruntime` packages, which are imported on
 from .histogram import ChannelRanges, Histogram, entropy_threshold, quantize_expand
 from .layer_errors import layer_errors
 from .layer_times import layer_times
-from .observe import ImageInputs, Observations, Observer, calibrate, observe
+from .observe import ImageInputs, Observations, Observer, calibrate
 from .plan import Plan, plan
 from .quantize import QuantizedGraph, quantize
 from .report import quantization_report
@@ -30,6 +30,6 @@ from .workflow import Speed, Workflow, compare_speed
 __all__ = [
     "CANDIDATES", "SCHEMES", "CalibrationTable", "Candidate", "ChannelRanges", "Choice", "Histogram", "ImageInputs",
     "Observations", "Observer", "Plan", "QuantizedGraph", "Scheme", "SearchReport", "Speed", "Step", "TensorRange",
-    "Workflow", "calibrate", "choose", "compare_speed", "entropy_threshold", "layer_errors", "layer_times", "observe",
+    "Workflow", "calibrate", "choose", "compare_speed", "entropy_threshold", "layer_errors", "layer_times",
     "plan", "quantization_report", "quantize", "quantize_expand", "read_tensorrt_cache", "scheme_of_backend", "search",
 ]  # fmt: skip

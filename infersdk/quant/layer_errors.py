@@ -36,7 +36,7 @@ def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, sample
     Args:
         planned: the quantisation plan.
         table: the calibration table.
-        data: as in `observe`.
+        data: as in `calibrate`.
         samples: the number of batches.
 
     Raises:

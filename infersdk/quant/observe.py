@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .ranges import Function
     from .schemes import Scheme
 
-__all__ = ["MIN_SAMPLES", "ImageInputs", "Inputs", "Observations", "Observer", "batches_of", "calibrate", "observe"]
+__all__ = ["MIN_SAMPLES", "ImageInputs", "Inputs", "Observations", "Observer", "batches_of", "calibrate"]
 
 #: The default minimum number of samples.
 MIN_SAMPLES = 8
@@ -262,37 +262,6 @@ class Observer:
         self.close()
 
 
-def observe(
-    model: str | os.PathLike[str],
-    data: Inputs,
-    *,
-    target: str | Scheme = "portable",
-    min_samples: int = MIN_SAMPLES,
-    progress: Progress | None = None,
-) -> Observations:
-    """Observes the activations of a model in one pass over data.
-
-    Args:
-        model: an ONNX file in FP32.
-        data: `ImageInputs`, arrays or dicts of arrays by input with a batch axis, or a function that returns an
-            iterator over these.
-        target: the target of the ranges. Those for `"portable"` are valid for every target.
-        min_samples: the minimum number of samples.
-        progress: called after each batch with the number of samples so far.
-
-    Raises:
-        CalibrationError: there are too few samples, they do not match the model, or the values of an activation are
-        NaN,
-            infinite, or all 0.
-        ModelError, BackendUnavailableError: as `plan`.
-    """
-    with Observer(model, plan(model, target)) as observer:
-        seen = observer.observe(data, progress=progress)
-    check_samples(seen.samples, min_samples)
-    seen._check_alive()
-    return seen
-
-
 def calibrate(
     model: str | os.PathLike[str],
     data: Inputs,
@@ -306,17 +275,26 @@ def calibrate(
     """Creates the calibration table of a model from data.
 
     Args:
-        model, data, target, min_samples, progress: as in `observe`.
+        model: an ONNX file in FP32.
+        data: `ImageInputs`, arrays or dicts of arrays by input with a batch axis, or a function that returns an
+            iterator over these.
         method: `"mse"` (minimum squared error after the activation function), `"entropy"` (minimum Kullback-Leibler
             divergence), `"percentile"`, or `"minmax"` (no clipping).
         percentile: the percentage of values that are not clipped, for `"percentile"`.
+        target: the target of the ranges. Those for `"portable"` are valid for every target.
+        min_samples: the minimum number of samples.
+        progress: called after each batch with the number of samples so far.
 
     Raises:
         ConfigError: the method or target is unknown, or the percentile is out of range.
-        CalibrationError, ModelError, BackendUnavailableError: as `observe`.
+        CalibrationError: there are too few samples, they do not match the model, or the values of an activation are
+            NaN, infinite, or all 0.
+        ModelError, BackendUnavailableError: as `plan`.
     """
     check_method(method, percentile)
-    seen = observe(model, data, target=target, min_samples=min_samples, progress=progress)
+    with Observer(model, plan(model, target)) as observer:
+        seen = observer.observe(data, progress=progress)
+    check_samples(seen.samples, min_samples)
     return seen.table(method, percentile)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..accuracy.agreement import Agreement, agreement
-from ..errors import CalibrationError, ConfigError, InputError, UnsupportedModelError
+from ..errors import CalibrationError, ConfigError, UnsupportedModelError
 from ..graph.files import write_model
-from ..loading.registry import load
 from .layer_times import layer_times
 from .observe import MIN_SAMPLES, ImageInputs, Observations, Observer, check_samples
 from .plan import Plan, plan
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from ..models.vision import VisionModel
     from .table import CalibrationTable
 
-__all__ = ["MAX_DROP", "OpenWrapper", "Speed", "Stage", "Workflow", "compare_runs", "compare_speed", "silent_stage"]
+__all__ = ["MAX_DROP", "OpenWrapper", "Speed", "Stage", "Workflow", "compare_speed", "silent_stage"]
 
 #: The maximum number of images to compare results on.
 _COMPARED = 32
@@ -278,7 +277,7 @@ class Workflow:
             feeds = next(iter(ImageInputs(wrapper, self.compared[:1])))
             heads = [getattr(one, "decode_head_used", None) for one in (wrapper, quantized)]
             self.decode_heads = (heads[0], heads[1]) if heads[0] and heads[1] else None
-            self.speed = compare_runs(wrapper.network, quantized.network, feeds, seconds=_SPEED_SECONDS)
+            self.speed = compare_speed(wrapper.network, quantized.network, feeds, seconds=_SPEED_SECONDS)
 
 
 def _identity(result: Any) -> Agreement | None:
@@ -348,44 +347,15 @@ class Speed:
 
 
 def compare_speed(
-    fp32: str | os.PathLike[str],
-    int8: str | os.PathLike[str],
-    inputs: Iterable[Mapping[str, npt.NDArray[Any]]],
-    *,
-    backend: str = "onnxruntime",
-    rounds: int = 20,
-    seconds: float = 1.0,
-    **options: Any,
-) -> Speed:
-    """Runs two models in turns on the same data, so that other load on the machine affects both.
-
-    Args:
-        fp32, int8: the model files.
-        inputs: arrays by input name; only the first item is used.
-        backend, options: as in `infersdk.load()`.
-        rounds: the maximum number of rounds, after a warm-up.
-        seconds: the time limit, once there are five rounds.
-
-    Raises:
-        InputError: there is no data.
-        BackendError, ModelError: a model cannot be loaded.
-    """
-    feeds = next(iter(inputs), None)
-    if feeds is None:
-        raise InputError("there is no data to measure the speed with; give at least one sample")
-    with load(fp32, backend, **options) as plain, load(int8, backend, **options) as quantized:
-        return compare_runs(plain, quantized, feeds, rounds=rounds, seconds=seconds)
-
-
-def compare_runs(
     fp32: Infer, int8: Infer, feeds: Mapping[str, npt.NDArray[Any]], *, rounds: int = 20, seconds: float = 1.0
 ) -> Speed:
-    """`compare_speed` for two loaded models.
+    """Runs two loaded models in turns on the same data, so that other load on the machine affects both.
 
     Args:
         fp32, int8: the models, on one backend and device.
         feeds: arrays by input name.
-        rounds, seconds: as in `compare_speed`.
+        rounds: the maximum number of rounds, after a warm-up.
+        seconds: the time limit, once there are five rounds.
     """
     times: tuple[list[float], list[float]] = ([], [])
     for infer in (fp32, int8):

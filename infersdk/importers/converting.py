@@ -76,8 +76,6 @@ def convert(
     request = Request(
         source, module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, samples_by_name(samples)
     )
-    if request.samples and not kind.key.startswith(("torch", "pnnx", "paddle")):
-        raise ConfigError(f"samples are not supported for {kind.title}; omit them")
     require_onnx("converting a model")
     imported = _importer(kind)(request)
     alternative, failure = imported.alternative, None

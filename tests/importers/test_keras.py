@@ -110,7 +110,7 @@ def test_layers_give_the_results_of_keras_2(framework: str, name: str, tmp_path:
     file = KerasFile(ModelSource.of(path))
     write_copy(tmp_path / "model.h5", clean_configuration(file.config), file)
     shapes = [{"name": "", "sizes": [1, *array.shape[1:]]} for array in inputs]
-    request = {"model": "model.h5", "version": file.version, "shapes": shapes}
+    request = {"model": "model.h5", "version": file.version, "shapes": shapes, "samples": {}}
     target = tmp_path / "model.onnx"
     if name in REFUSED[framework]:
         with pytest.raises(Exception, match=REFUSED[framework][name]):
@@ -157,6 +157,15 @@ def test_free_sizes_are_given(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is \[None, None, None, 3\], not \[1, 8, 8, 4\]"):
         convert(path, shapes=[(1, 8, 8, 4)])
     converted(path, shapes=[(1, 16, 12, 3)])
+
+
+def test_samples_are_given(tmp_path: Path) -> None:
+    require("keras")
+    path = write(tmp_path / "m.h5", dense(), "2.4.0", weights())
+    np.save(tmp_path / "x.npy", np.array([[1, 2, 3, 4]], np.float32))
+    converted(path, samples=[f"x={tmp_path / 'x.npy'}"])
+    with pytest.raises(ConfigError, match="no input 'y'; the inputs are x"):
+        convert(path, samples={"y": [1]})
 
 
 def test_files_of_keras_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

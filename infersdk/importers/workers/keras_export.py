@@ -17,10 +17,11 @@ from .exchange import (
     ROUNDS,
     RefusedError,
     answer_request,
+    check_names,
+    drawn_arrays,
     full_sizes,
     leaves,
     onnx_inputs,
-    random_arrays,
     save_sample,
 )  # fmt: skip
 
@@ -48,12 +49,13 @@ def output_names(names: Sequence[str]) -> list[str]:
     return made
 
 
-def draw(model: Any, sizes: Any, dtypes: Any, number: int) -> list[Any]:
-    """The random inputs of a round; integers for a model with an Embedding."""
+def draw(model: Any, names: Sequence[str], sizes: Any, dtypes: Any, request: dict[str, Any], number: int) -> list[Any]:
+    """The inputs of a round; random ones are integers for a model with an Embedding."""
+    check_names(request["samples"], names)
     indices = [layer.input_dim for layer in model.layers if type(layer).__name__ == "Embedding"]
     if not indices:
-        return random_arrays(sizes, dtypes, number)
-    whole = random_arrays(sizes, ["int64" for _ in sizes], number)
+        return drawn_arrays(names, sizes, dtypes, request["samples"], number)
+    whole = drawn_arrays(names, sizes, ["int64" for _ in sizes], request["samples"], number)
     return [(array % min(indices)).astype(dtype) for array, dtype in zip(whole, dtypes, strict=True)]
 
 
@@ -109,7 +111,7 @@ def convert_tf_keras(folder: Path, request: dict[str, Any], target: Path) -> dic
         return leaves(model(list(arrays) if len(arrays) > 1 else arrays[0], training=False))
 
     for number in range(ROUNDS):
-        arrays = draw(model, sizes, dtypes, number)
+        arrays = draw(model, names, sizes, dtypes, request, number)
         save_sample(folder, number, arrays, [leaf.numpy() for leaf in call(*arrays)])
     signature = [tf.TensorSpec(one.shape, one.dtype, name=name) for one, name in zip(model.inputs, names, strict=True)]
     tf2onnx.convert.from_function(tf.function(call), input_signature=signature, opset=TF_OPSET, output_path=str(target))
@@ -193,11 +195,11 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
 
     module = Module().eval()
     for number in range(ROUNDS):
-        arrays = draw(model, sizes, dtypes, number)
+        arrays = draw(model, names, sizes, dtypes, request, number)
         with torch.no_grad():
             results = module(*[torch.from_numpy(array) for array in arrays])
         save_sample(folder, number, arrays, [leaf.cpu().numpy() for leaf in results])
-    example = [torch.from_numpy(array) for array in draw(model, sizes, dtypes, 0)]
+    example = [torch.from_numpy(array) for array in draw(model, names, sizes, dtypes, request, 0)]
     last = [model.layers[-1].name]  # a Sequential model has one output
     outputs = output_names(last if isinstance(model, keras.Sequential) else model.output_names)
     by = f"by Keras {keras.__version__} on PyTorch {torch.__version__} and "

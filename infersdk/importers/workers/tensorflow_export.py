@@ -13,9 +13,10 @@ from .exchange import (
     ROUNDS,
     RefusedError,
     answer_request,
+    check_names,
+    drawn_arrays,
     full_sizes,
     onnx_inputs,
-    random_arrays,
     save_sample,
     shapes_by_input,
 )  # fmt: skip
@@ -110,7 +111,7 @@ def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[s
         with tf.compat.v1.Session(graph=graph) as session:
             return list(session.run(outputs, dict(zip(inputs, arrays, strict=True))))
 
-    samples(folder, sizes, [tensor.dtype.as_numpy_dtype for tensor in tensors], run, request)
+    samples(folder, names, sizes, [tensor.dtype.as_numpy_dtype for tensor in tensors], run, request)
     return {
         "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
         "runtime": f"TensorFlow {tf.__version__}",
@@ -158,7 +159,7 @@ def convert_saved_model(folder: Path, request: dict[str, Any], target: Path) -> 
         results = signature(**given)
         return [results[n if n in results else n.partition(":")[0]].numpy() for n in output_names]
 
-    samples(folder, sizes, [arguments[key].dtype.as_numpy_dtype for key in ordered], run, request)
+    samples(folder, ordered, sizes, [arguments[key].dtype.as_numpy_dtype for key in ordered], run, request)
     return {"notes": [f"signature {name}: inputs {', '.join(ordered)}"], "runtime": f"TensorFlow {tf.__version__}"}
 
 
@@ -188,7 +189,7 @@ def convert_tflite(folder: Path, request: dict[str, Any], target: Path) -> dict[
         return [interpreter.get_tensor(one["index"]).copy() for one in given]
 
     sizes = [[int(size) for size in one["shape"]] for one in ordered]
-    samples(folder, sizes, [one["dtype"] for one in ordered], run, request)
+    samples(folder, [one["name"] for one in ordered], sizes, [one["dtype"] for one in ordered], run, request)
     return {
         "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
         "runtime": f"TensorFlow Lite {tf.__version__}",
@@ -216,9 +217,12 @@ def run_tf2onnx(arguments: list[str], target: Path) -> None:
         raise RefusedError("tf2onnx wrote no model", "unsupported")
 
 
-def samples(folder: Path, sizes: list[Any], dtypes: list[Any], run: Any, request: dict[str, Any]) -> None:
+def samples(
+    folder: Path, names: list[str], sizes: list[Any], dtypes: list[Any], run: Any, request: dict[str, Any]
+) -> None:
+    check_names(request["samples"], names)
     for number in range(ROUNDS if request["check"] else 0):
-        arrays = random_arrays(sizes, dtypes, number)
+        arrays = drawn_arrays(names, sizes, dtypes, request["samples"], number)
         save_sample(folder, number, arrays, run(arrays))
 
 

@@ -213,7 +213,7 @@ class OnnxRuntimeInfer(Infer):
         if self._records_nodes:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self.custom_ops is not None:
-            from ..custom_ops.ort import register_operators
+            from ..custom_ops.loading import register_operators
 
             register_operators(options, self.custom_ops, self._device)
         return options

@@ -30,7 +30,6 @@ def register(subparsers: Any) -> None:
         "--tolerance", type=float, default=1e-4, metavar="X",
         help="the largest difference, as a share of an output's largest value (default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: %(default)s)")
     add_json_argument(parser)
     parser.set_defaults(func=run)
 
@@ -68,9 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     from ..importers import convert
 
     conversion = convert(
-        arguments.model, check=arguments.check, tolerance=arguments.tolerance, seed=arguments.seed,
-        **import_arguments(arguments),
-    )  # fmt: skip
+        arguments.model, check=arguments.check, tolerance=arguments.tolerance, **import_arguments(arguments)
+    )
     written = conversion.save(arguments.output)
     if arguments.json:
         print_json(_as_dict(conversion, written))

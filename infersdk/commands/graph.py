@@ -327,10 +327,11 @@ def _add_nms(arguments: argparse.Namespace) -> Pass:
     from ..graph.passes import AddNms
 
     if arguments.nms == "infersdk":
-        return AddDetectionNms(
-            arguments.head, arguments.conf, arguments.iou, arguments.limit, arguments.multi_label,
-            num_classes=arguments.num_classes,
-        )  # fmt: skip
+        settings = {
+            "conf": arguments.conf, "iou": arguments.iou, "max_detections": arguments.limit,
+            "multi_label": arguments.multi_label, "num_classes": arguments.num_classes,
+        }  # fmt: skip
+        return AddDetectionNms(arguments.head, {key: one for key, one in settings.items() if one is not None})
     return AddNms(arguments.head, arguments.conf, arguments.iou, arguments.limit, arguments.multi_label)
 
 

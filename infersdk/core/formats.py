@@ -48,7 +48,8 @@ _OPENVINO = "load it with backend='openvino'"
 _TENSORFLOW = "infersdk.importers.tensorflow:import_tensorflow"
 _CONVERT = "convert it: infersdk convert {file} -o model.onnx"
 _PADDLE = "infersdk.importers.paddle:import_paddle"
-_PADDLE_INSTALL = 'pip install "infersdk[paddle]"'
+_PADDLE_INSTALL = 'pip install "infersdk[paddle]" (1 GB)'
+_TENSORFLOW_INSTALL = 'pip install "infersdk[tensorflow]" (2 GB)'
 #: The CPU build of PyTorch: 0.3 GB to download in all, where the build with CUDA has 3 GB.
 _CPU_BUILD = "--extra-index-url https://download.pytorch.org/whl/cpu (0.3 GB; 3 GB without this option)"
 _TORCH = f'pip install "infersdk[torch]" {_CPU_BUILD}'
@@ -100,12 +101,15 @@ FORMATS: dict[str, FileFormat] = {
         ),
         FileFormat(
             "tflite", "a TensorFlow Lite model", (".tflite",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
+            install=_TENSORFLOW_INSTALL,
         ),
         FileFormat(
             "tensorflow-graph", "a frozen TensorFlow graph", (".pb",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
+            install=_TENSORFLOW_INSTALL,
         ),
         FileFormat(
             "tensorflow-saved-model", "a TensorFlow SavedModel", (".pb",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
+            install=_TENSORFLOW_INSTALL,
         ),
         FileFormat(
             "keras-h5", "a Keras model in HDF5", (".h5", ".hdf5", ".keras"), _CONVERT,

@@ -42,7 +42,7 @@ def compile_c(source: CSource, label: str) -> bytes:
         )
     command = [result, "-shared", "-fPIC", "-std=c11", f"-I{include_folder()}", *source.options]
     parts = {
-        "c": 1, "source": source.text(), "command": command[1:], "compiler": _version([result, "--version"]),
+        "c": 1, "source": source.text(), "command": command[1:], "compiler": _version(result),
         "header": (include_folder() / "infersdk_custom_op.h").read_text("utf-8"), "machine": _processor(),
     }  # fmt: skip
     return _cached(parts, label, lambda: _run_compiler(command, ".c", source.text(), ["-lm"], label))
@@ -66,7 +66,7 @@ def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, lab
     if compiler == "nvcc":
         result = str(nvcc_path())
         command = [result, "-cubin", f"-arch={architecture}", *source.options]
-        parts = {"cuda": 1, "source": text, "command": command[1:], "compiler": _version([result, "--version"])}
+        parts = {"cuda": 1, "source": text, "command": command[1:], "compiler": _version(result)}
         return _cached(parts, label, lambda: _run_compiler(command, ".cu", text, [], label))
     nvrtc = _Nvrtc.load()
     options = [f"--gpu-architecture={architecture}", *source.options]
@@ -111,12 +111,8 @@ def _run_compiler(command: list[str], suffix: str, text: str, last: list[str], l
 
 
 @functools.cache
-def _version_of(command: tuple[str, ...]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def _version(command: Sequence[str]) -> str:
-    return _version_of(tuple(command))
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
 
 
 @functools.cache

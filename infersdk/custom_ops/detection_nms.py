@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UnsupportedModelError
@@ -23,8 +24,7 @@ class AddDetectionNms(Pass):
 
     Attributes:
         head: "yolov5", "yolov8" or "yolox".
-        conf, iou, max_detections, multi_label, class_agnostic: as in `DetectionNMS`.
-        num_classes: the number of classes, if the output shape does not determine it.
+        settings: the settings of `add_detection_nms`.
 
     Raises (`apply`): as `add_detection_nms`.
     """
@@ -33,19 +33,10 @@ class AddDetectionNms(Pass):
     version: ClassVar[int] = 1
 
     head: str
-    conf: float = 0.25
-    iou: float = 0.45
-    max_detections: int = 300
-    multi_label: bool = False
-    class_agnostic: bool = False
-    num_classes: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(self, model: ir.Model) -> bool:
-        settings: dict[str, Any] = {} if self.num_classes is None else {"num_classes": self.num_classes}
-        add_detection_nms(
-            model, self.head, conf=self.conf, iou=self.iou, max_detections=self.max_detections,
-            multi_label=self.multi_label, class_agnostic=self.class_agnostic, **settings,
-        )  # fmt: skip
+        add_detection_nms(model, self.head, **self.settings)
         return True
 
 

@@ -1,10 +1,11 @@
-"""Loads models with custom operators, either directly on a backend or divided at the operators."""
+"""Loads models with custom operators: on ONNX Runtime, on another backend, or divided at the operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core._lib import check, ffi, lib, library_path
 from ..errors import ModelError
 from .onnx_schema import registered
 from .operator_set import explain, operators_for
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelSource
     from ..infer import Infer
     from .declaration import CustomOp
+    from .operator_set import OperatorSet
 
-__all__ = ["with_custom_ops"]
+__all__ = ["register_operators", "with_custom_ops"]
 
 
 def with_custom_ops(
@@ -43,3 +45,21 @@ def with_custom_ops(
             raise explain(source, ops, error) from error.__cause__
 
     return make
+
+
+def register_operators(session_options: Any, ops: OperatorSet, device: Device) -> None:
+    """Registers operators, with all their signatures, with `onnxruntime.SessionOptions`.
+
+    The native core registers the operators that this thread offered last, through ONNX Runtime's C API
+    (native/src/custom_ops_ort.c).
+
+    Raises:
+        CustomOpError: an operator has no kernel for the device, or the kernel cannot be compiled or loaded.
+    """
+    wanted = sorted(ops, key=lambda op: op.domain)
+    from .native import native_op
+
+    handles = [native_op(op, signature, device).handle for op in wanted for signature in op.signatures()]
+    offered = ffi.new("ifs_custom_op *[]", handles)
+    check(lib.ifs_custom_offer_to_ort(offered, len(handles)))
+    session_options.register_custom_ops_library(library_path())

@@ -37,6 +37,9 @@ _TYPES = {
     "tuple[float, ...]": "float[]",
 }  # fmt: skip
 
+#: The kinds of attributes in the TorchScript exporter.
+_DESCRIPTORS = {"INT": "i", "FLOAT": "f", "STRING": "s", "INTS": "is", "FLOATS": "fs"}
+
 #: References to the libraries, without which torch removes their operators.
 _libraries: dict[str, Any] = {}
 _made: dict[str, tuple[type[CustomOp], Any]] = {}
@@ -215,18 +218,11 @@ def _symbolic(op: type[CustomOp], graph: Any, *arguments: Any) -> Any:
     helper = importlib.import_module("torch.onnx").symbolic_helper
     inputs, rest = arguments[: len(op.inputs)], arguments[len(op.inputs) :]
     values = {
-        attribute.name: helper._get_const(value, _descriptor(attribute), attribute.name)
+        attribute.name: helper._get_const(value, _DESCRIPTORS[attribute.onnx_kind], attribute.name)
         for attribute, value in zip(op.attributes, rest, strict=True)
     }
-    suffix = {"INT": "i", "FLOAT": "f", "STRING": "s", "INTS": "i", "FLOATS": "f"}
-    typed = {f"{a.name}_{suffix[a.onnx_kind]}": _plain(op.of(values).values()[a.name]) for a in op.attributes}
+    typed = {f"{a.name}_{_DESCRIPTORS[a.onnx_kind][0]}": _plain(op.of(values).values()[a.name]) for a in op.attributes}
     return graph.op(f"{op.domain}::{op.name}", *inputs, outputs=len(op.outputs), **typed)
-
-
-def _descriptor(attribute: Attribute) -> str:
-    return {"int": "i", "bool": "b", "float": "f", "str": "s", "tuple[int, ...]": "is", "tuple[float, ...]": "fs"}[
-        attribute.type
-    ]
 
 
 def _plain(value: Any) -> Any:

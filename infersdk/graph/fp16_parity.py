@@ -139,21 +139,13 @@ class _Meter:
     broken: bool = False
 
     def add(self, full: npt.NDArray[Any], half: npt.NDArray[Any]) -> None:
-        a, b = full.ravel(), half.ravel()
-        peak = float(np.abs(a).max(initial=0.0))
-        if not np.isfinite(peak) or not np.isfinite(np.abs(b).max(initial=0.0)):
-            known = np.isfinite(a)
-            self.broken = self.broken or bool((known & ~np.isfinite(b)).any())
-            known &= np.isfinite(b)
-            self.largest = max(self.largest, float(np.abs(full).max(initial=0.0, where=np.isfinite(full))))
-            a, b = a[known], b[known]
-            peak = float(np.abs(a).max(initial=0.0))
-        self.largest = max(self.largest, peak)
-        if scale := peak or float(np.abs(b).max(initial=0.0)):  # scaled, so that squares neither overflow nor underflow
-            a, b = a / np.float32(scale), b / np.float32(scale)
-            off = b - a
-            self.off += float(off @ off) * scale**2
-            self.size += float(a @ a) * scale**2
+        known = np.isfinite(full)
+        both = known & np.isfinite(half)
+        self.broken = self.broken or bool((known & ~both).any())
+        self.largest = max(self.largest, float(np.abs(full).max(initial=0.0, where=known)))
+        a, b = full[both].astype(np.float64), half[both].astype(np.float64)  # squares of float32 may overflow
+        self.off += float(np.square(b - a).sum())
+        self.size += float(np.square(a).sum())
 
     def take(self, array: npt.NDArray[Any]) -> None:
         self.takes = max(self.takes, float(np.abs(array).max(initial=0.0, where=np.isfinite(array))))

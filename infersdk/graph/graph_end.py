@@ -1,4 +1,4 @@
-"""Evaluates the end of an ONNX graph from intermediate values, with NumPy in float64.
+"""Evaluates the end of an ONNX graph from intermediate values in float64, with ONNX's reference implementation.
 
 Only the operators in `_OPERATORS` are evaluated. All of them are analytic functions of floating-point data: two graph
 ends with equal results for random data have equal results for all data, except for rounding.
@@ -6,7 +6,6 @@ ends with equal results for random data have equal results for all data, except 
 
 from __future__ import annotations
 
-import operator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ class GraphEnd:
             if before:
                 try:
                     target = self.compute(self.walk(node.input[1], lambda _: False)[0], {}, node.input[1])
-                    array = _reshape({}, [np.broadcast_to(0.0, before), target], False, 0, 1)[0]
+                    (array,) = _evaluated(node, [np.broadcast_to(0.0, before), target], False, self.opset)
                     result[name] = self.dtype(node.input[0]), list(array.shape)
                 except (UnprovenError, TypeError, ValueError, IndexError):
                     continue
@@ -140,9 +139,8 @@ class GraphEnd:
             try:
                 inputs = [self._input(name, values) for name in node.input]
                 of_data = kind != "Shape" and not data.isdisjoint(node.input)
-                attributes = {one.name: _value(one) for one in node.attribute}
-                results = _OPERATORS[kind](attributes, inputs, of_data, self.opset, len(node.output))
-            except Exception as error:  # NumPy raises several types for shapes that do not match
+                results = _evaluated(node, inputs, of_data, self.opset)
+            except Exception as error:  # the reference implementation raises several types
                 raise UnprovenError(f"node {node.name!r} ({kind}) cannot be evaluated: {error}") from None
             values.update(zip(node.output, results, strict=True))
             data.update(node.output if of_data else ())
@@ -214,119 +212,39 @@ def _inferred(
     return {one.name: one.type.tensor_type for one in (*graph.input, *graph.value_info, *graph.output)}
 
 
-# ---- operators: (attributes, inputs, depends on floating-point data, opset, number of outputs) -> outputs ----
+def _evaluated(node: Any, inputs: list[Array], of_data: bool, opset: int) -> tuple[Array, ...]:
+    """Evaluates a node with ONNX's reference implementation.
 
+    Args:
+        of_data: whether an input depends on floating-point data.
 
-def _sizes(attributes: dict[str, Any], inputs: list[Array], name: str, index: int) -> list[int] | None:
-    """Sizes or axes, which are an attribute or, in later opsets, an input."""
-    given = inputs[index] if len(inputs) > index else attributes.get(name)
-    return None if given is None else [operator.index(one) for one in np.ravel(given).tolist()]
+    Raises:
+        ValueError: the node is not an analytic function of the data.
+    """
+    from onnx.reference.ops import load_op
 
-
-def _cast(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) -> list[Array]:
-    from onnx import helper
-
-    if a["to"] in _FLOATS:
-        return [np.asarray(x[0], np.float64)]
-    if of_data:
+    given = {one.name: _value(one) for one in node.attribute}
+    if node.op_type == "Cast" and given["to"] in _FLOATS:
+        return (np.asarray(inputs[0], np.float64),)
+    if node.op_type == "Cast" and of_data:
         raise ValueError("it casts data to a type other than float32 and float16")
-    return [np.asarray(x[0]).astype(helper.tensor_dtype_to_np_dtype(a["to"]))]
-
-
-def _reshape(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) -> list[Array]:
-    target = _sizes(a, x, "shape", 1) or []
-    if not a.get("allowzero", 0):
-        target = [size or x[0].shape[axis] for axis, size in enumerate(target)]
-    return [x[0].reshape(target)]
-
-
-def _slice(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) -> list[Array]:
-    starts, ends, axes, steps = (
-        _sizes(a, x, name, index) for index, name in enumerate(("starts", "ends", "axes", "steps"), start=1)
-    )
-    assert starts is not None
-    assert ends is not None
-    where = [slice(None)] * x[0].ndim
-    for start, end, axis, step in zip(
-        starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True
-    ):
-        if step < 1:
-            raise ValueError(f"its step is {step}")
-        where[axis] = slice(start, end, step)
-    return [x[0][tuple(where)]]
-
-
-def _split(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) -> list[Array]:
-    axis = a.get("axis", 0)
-    sizes = _sizes(a, x, "split", 1)
-    if sizes is None:
-        return np.split(x[0], n, axis)
-    if len(sizes) != n or sum(sizes) != x[0].shape[axis] or min(sizes) < 0:
-        raise ValueError(f"it splits {x[0].shape[axis]} into {sizes}")
-    return np.split(x[0], np.cumsum(sizes[:-1]), axis)
-
-
-def _softmax(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) -> list[Array]:
-    axis = a.get("axis", 1 if opset < 13 else -1)
-    if opset < 13 and axis not in (-1, x[0].ndim - 1):
-        raise ValueError(f"before opset 13 it normalises over all axes from {axis} on")
-    shares = np.exp(x[0] - x[0].max(axis=axis, keepdims=True))
-    return [shares / shares.sum(axis=axis, keepdims=True)]
-
-
-def _conv(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) -> list[Array]:
-    from onnx import helper
-
-    given = [helper.make_attribute(name, one) for name, one in a.items()]
-    if len(x) != 2 or x[1].ndim != 4 or x[1].shape[0] != 1 or x[0].shape[1] != x[1].shape[1]:
+    if node.op_type == "Pow" and of_data and np.any(inputs[1] != 2):
+        raise ValueError(f"its exponent is {inputs[1]}")
+    if node.op_type == "Conv" and not (inputs[1].shape[0] == 1 and is_pointwise(node.attribute, inputs[1])):
         raise ValueError("it is not a weighted sum of bins")
-    if not is_pointwise(given, x[1]):
-        raise ValueError("it is not a weighted sum of bins")
-    return [np.tensordot(x[1][:, :, 0, 0], x[0], (1, 1)).swapaxes(0, 1)]
-
-
-def _squeeze(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) -> list[Array]:
-    axes = _sizes(a, x, "axes", 1)
-    return [np.squeeze(x[0], None if axes is None else tuple(axes))]
-
-
-def _arithmetic(function: Callable[[Array, Array], Array]) -> Callable[..., list[Array]]:
-    def result(a: dict[str, Any], x: list[Array], of_data: bool, opset: int, n: int) -> list[Array]:
-        if function is np.divide and np.asarray(x[0]).dtype.kind == "i":
-            return [np.asarray(x[0]) // x[1]]
-        if function is np.power and of_data and np.any(x[1] != 2):
-            raise ValueError(f"its exponent is {x[1]}")
-        return [function(x[0], x[1])]
-
-    return result
+    if node.op_type == "Softmax" and opset < 13 and given.get("axis", 1) not in (-1, inputs[0].ndim - 1):
+        raise ValueError("before opset 13 it normalises over several axes")
+    run = load_op("", node.op_type, opset)
+    return tuple(run(node, {"log": lambda *_: None, "opsets": {"": opset}, "new_ops": None, "verbose": 0}).run(*inputs))
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), with one temporary array."""
-    result = np.negative(x)
-    np.exp(result, out=result)
-    result += 1
-    return np.reciprocal(result, out=result)
+    """1 / (1 + exp(-x))."""
+    return 1 / (1 + np.exp(-x))
 
 
-_OPERATORS: dict[str, Callable[..., list[Array]]] = {
-    "Add": _arithmetic(np.add),
-    "Cast": _cast,
-    "Concat": lambda a, x, *_: [np.concatenate(x, axis=a["axis"])],
-    "Conv": _conv,
-    "Div": _arithmetic(np.divide),
-    "Gather": lambda a, x, *_: [np.take(x[0], x[1], axis=a.get("axis", 0))],
-    "Identity": lambda a, x, *_: [x[0]],
-    "Mul": _arithmetic(np.multiply),
-    "Pow": _arithmetic(np.power),
-    "Reshape": _reshape,
-    "Shape": lambda a, x, *_: [np.array(x[0].shape[a.get("start", 0) : a.get("end")], np.int64)],
-    "Sigmoid": lambda a, x, *_: [sigmoid(x[0])],
-    "Slice": _slice,
-    "Softmax": _softmax,
-    "Split": _split,
-    "Squeeze": _squeeze,
-    "Sub": _arithmetic(np.subtract),
-    "Transpose": lambda a, x, *_: [np.transpose(x[0], a.get("perm"))],
-    "Unsqueeze": lambda a, x, *_: [np.expand_dims(x[0], tuple(_sizes(a, x, "axes", 1) or ()))],
-}
+#: The operators that are evaluated.
+_OPERATORS = frozenset({
+    "Add", "Cast", "Concat", "Conv", "Div", "Gather", "Identity", "Mul", "Pow", "Reshape", "Shape", "Sigmoid", "Slice",
+    "Softmax", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+})  # fmt: skip

@@ -151,7 +151,7 @@ def _anchor_head(maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array
         logits = one.first(random[one]).reshape(len(decoded), count, values, height, width).transpose(0, 1, 3, 4, 2)
         box = decoded[:, first : first + count * height * width].reshape(logits.shape)
         first += count * height * width
-        s = 1 / (1 + np.exp(-logits))
+        s = sigmoid(logits)
         cells = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1)
         anchors = (box[0, :, 0, 0, 2:4] / (2 * s[0, :, 0, 0, 2:4]) ** 2).astype(np.float32)
         sizes = (2 * s[..., 2:4]) ** 2 * anchors[:, None, None].astype(np.float64)

@@ -27,7 +27,7 @@ from .passes.name_axes import unclear_axes
 from .passes.name_nodes import node_names
 from .passes.static_reshapes import computed_targets, trace_example
 from .passes.weight_forms import repeated_constants, wide_indices
-from .tracing import node_label
+from .shapes import node_label
 from .trial import refuses_version
 
 if TYPE_CHECKING:

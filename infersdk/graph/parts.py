@@ -14,7 +14,7 @@ from .weights import constant_tensor, graph_values
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["extract_part", "join_models", "rewire", "tail_inputs"]
+__all__ = ["extract_part", "join_models", "replace_node", "rewire", "tail_inputs"]
 
 
 def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
@@ -97,6 +97,15 @@ def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value
             graph.outputs[list(graph.outputs).index(old)] = new
             old.name = f"{name}_replaced"
             new.name = name
+
+
+def replace_node(graph: ir.Graph, node: ir.Node, by: ir.Value) -> None:
+    """Replaces the only output of a node by a value, which gets its name, type and shape, and removes the node."""
+    old = node.outputs[0]
+    name, by.type, by.shape = old.name, old.type, old.shape
+    rewire(graph, [old], [by])
+    graph.remove(node, safe=True)
+    by.name = name
 
 
 def _replace_in_branches(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:

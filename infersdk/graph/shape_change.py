@@ -15,9 +15,8 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from .builder import GraphBuilder
-from .grids import regrid
-from .regrouping import level_limits, regroup, resolve_target
-from .tracing import ShapeTrace, node_label
+from .regrouping import level_limits, regrid, regroup, resolve_target
+from .shapes import ShapeTrace, node_label
 from .weights import add_weight, drop_unused_weights, free_name
 
 if TYPE_CHECKING:

@@ -1,17 +1,28 @@
-"""Shape inference for a graph."""
+"""Shape inference, for a graph and node by node.
+
+Inference of a whole graph stops silently at the first node that does not fit. Node by node, the failing node is known
+and can be rewritten before the next node.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import UnsupportedModelError
+from .types import element_types, inner_graphs
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["infer_shapes"]
+__all__ = ["Shape", "ShapeTrace", "infer_shapes", "node_label"]
 
 
 def infer_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]] = MappingProxyType({})) -> None:
@@ -60,3 +71,145 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+#: The size of each axis; None if it depends on data.
+Shape = tuple["int | None", ...]
+
+#: Larger arrays are not sizes, and are not evaluated.
+_LARGEST_DATA = 1 << 12
+
+
+def node_label(node: ir.Node) -> str:
+    """The description of a node for messages: `node 'conv1' (Conv)`."""
+    return f"node {node.name or node.outputs[0].name!r} ({node.op_type})"
+
+
+class ShapeTrace:
+    """The shapes of values, and the contents of small arrays, for fixed input shapes.
+
+    Attributes:
+        shapes: the shapes of values of known rank.
+        data: the contents of constants, and of values computed from constants and shapes.
+        types: the known element types.
+    """
+
+    def __init__(self, model: ir.Model, inputs: Mapping[str, Sequence[int]]) -> None:
+        self._model = model
+        self.types = element_types(model)
+        self.shapes: dict[ir.Value, Shape] = {}
+        self.data: dict[ir.Value, npt.NDArray[Any]] = {}
+        for name, value in model.graph.initializers.items():
+            if value.const_value is not None and name not in inputs:
+                self.know(value)
+        for value in model.graph.inputs:
+            if (shape := inputs.get(value.name or "")) is not None:
+                self.shapes[value] = tuple(shape)
+
+    def know(self, value: ir.Value) -> None:
+        """Adds a weight."""
+        assert value.const_value is not None
+        self.types[value] = value.const_value.dtype
+        self.shapes[value] = tuple(value.const_value.shape.numpy())
+        if value.const_value.size <= _LARGEST_DATA and value.const_value.dtype.name != "STRING":
+            self.data[value] = value.const_value.numpy()
+
+    def step(self, node: ir.Node) -> None:
+        """Infers the output shapes of a node. The nodes that compute its inputs must come before.
+
+        Raises:
+            UnsupportedModelError: the node does not accept inputs of these shapes.
+        """
+        if inner_graphs(node):
+            return  # shapes from branches and loops may differ between runs
+        if node.op_type in ("Shape", "Size"):
+            self._sizes(node)
+        elif self._compute(node):
+            return
+        self._infer(node)
+
+    def _sizes(self, node: ir.Node) -> None:
+        shape = self.shapes.get(node.inputs[0]) if node.inputs[0] is not None else None
+        if shape is None or None in shape:
+            return
+        sizes = np.asarray(shape, np.int64)
+        if node.op_type == "Size":
+            self.data[node.outputs[0]] = np.asarray(sizes.prod())
+        else:
+            start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(shape))
+            self.data[node.outputs[0]] = sizes[start:end]
+
+    def _compute(self, node: ir.Node) -> bool:
+        """Evaluates a node if all its inputs are known and small; returns whether it did."""
+        inputs = [value for value in node.inputs if value is not None]
+        if not inputs and node.op_type != "Constant":
+            return False
+        if any(value not in self.data for value in inputs) or node.op_type.startswith("Random"):
+            return False
+        import onnx.reference
+        import onnx_ir as ir
+
+        try:
+            run = onnx.reference.ReferenceEvaluator(_model_of(node, self._model))
+            results: list[Any] = run.run(None, {value.name: self.data[value] for value in inputs})
+        except Exception:  # not in the reference implementation; its shape is inferred instead
+            return False
+        outputs = [output for output in node.outputs if output.name]
+        if any(not isinstance(array, np.ndarray | np.generic) or array.size > _LARGEST_DATA for array in results):
+            return False
+        for output, array in zip(outputs, results, strict=True):
+            self.data[output] = np.asarray(array)
+            self.shapes[output] = tuple(np.shape(array))
+            self.types[output] = ir.DataType.from_numpy(self.data[output].dtype)
+        return True
+
+    def _infer(self, node: ir.Node) -> None:
+        import onnx
+        import onnx_ir as ir
+
+        schema = _schema(node.domain, node.op_type, self._model.graph.opset_imports.get(node.domain, 1))
+        if schema is None or any(value is not None and value not in self.types for value in node.inputs):
+            return
+        kinds, data = {}, {}
+        for value in node.inputs:
+            if value is not None and value.name:
+                kinds[value.name] = onnx.helper.make_tensor_type_proto(int(self.types[value]), self.shapes.get(value))
+                if value in self.data:
+                    data[value.name] = onnx.numpy_helper.from_array(self.data[value], value.name)
+        opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._model.graph.opset_imports.items()]
+        try:
+            results = onnx.shape_inference.infer_node_outputs(
+                schema, ir.to_proto(node), kinds, data, opset_imports=opsets, ir_version=self._model.ir_version or 8
+            )
+        except Exception as error:  # it raises several types
+            raise UnsupportedModelError(f"{node_label(node)} does not fit: {' '.join(str(error).split())}") from None
+        for output in node.outputs:
+            kind = results.get(output.name or "")
+            if kind is not None and kind.tensor_type.elem_type and output not in self.types:
+                self.types[output] = ir.DataType(kind.tensor_type.elem_type)
+            if kind is not None and kind.tensor_type.HasField("shape"):
+                sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.tensor_type.shape.dim]
+                self.shapes[output] = tuple(size if size >= 0 else None for size in sizes)
+
+
+@functools.cache
+def _schema(domain: str, operator: str, opset: int) -> Any:
+    import onnx
+
+    try:
+        return onnx.defs.get_schema(operator, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _model_of(node: ir.Node, model: ir.Model) -> Any:
+    """The `onnx.ModelProto` of a single node."""
+    import onnx
+    import onnx_ir as ir
+
+    proto = ir.to_proto(node)
+    inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(proto.input) if name]
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
+    graph = onnx.helper.make_graph([proto], "node", inputs, outputs)
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version or 8)

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from .weights import constant_tensor
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -195,7 +197,7 @@ def _from_attributes(node: ir.Node, index: int) -> ir.DataType | None:
     if kind == "Cast":
         return ir.DataType(attributes.get_int("to", 0)) if "to" in attributes else None
     if kind == "Constant":
-        return _of_constant(node)
+        return ir.DataType(constant_tensor(node.outputs[0]).dtype)
     if kind == "ConstantOfShape":
         return attributes["value"].as_tensor().dtype if "value" in attributes else ir.DataType.FLOAT
     if kind in ("RandomNormal", "RandomUniform") or (kind in ("EyeLike", "Multinomial") and "dtype" in attributes):
@@ -204,17 +206,4 @@ def _from_attributes(node: ir.Node, index: int) -> ir.DataType | None:
         if attributes.get_int("output_dtype", 0):
             return ir.DataType(attributes.get_int("output_dtype", 0))
         return ir.DataType.UINT8 if len(node.inputs) < 3 or node.inputs[2] is None else None
-    return None
-
-
-def _of_constant(node: ir.Node) -> ir.DataType | None:
-    import onnx_ir as ir
-
-    for name, attribute in node.attributes.items():
-        if name == "value":
-            return attribute.as_tensor().dtype
-        if name.startswith("value_"):
-            return {"float": ir.DataType.FLOAT, "int": ir.DataType.INT64}.get(
-                name.removeprefix("value_").rstrip("s"), ir.DataType.STRING
-            )
     return None

@@ -31,10 +31,15 @@ def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
 
 def constant_tensor(value: ir.Value) -> Any:
     """The tensor of a weight or of a Constant node; None for other values."""
+    import onnx_ir as ir
+
     node = value.producer()
-    if node is not None and node.op_type == "Constant" and "value" in node.attributes:
-        return node.attributes["value"].as_tensor()
-    return value.const_value if value.is_initializer() else None
+    if node is None or node.op_type != "Constant":
+        return value.const_value if value.is_initializer() else None
+    (attribute,) = node.attributes.values()
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.as_tensor()
+    return ir.tensor(np.asarray(attribute.value, _CONSTANTS.get(attribute.name)))
 
 
 def drop_unused_weights(graph: ir.Graph) -> None:
@@ -86,7 +91,10 @@ class Weights(MutableMapping[str, Any]):
         self._model = model
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        tensor = self._tensor(name)
+        value = self._model.graph.initializers.get(name) or dict(graph_values(self._model.graph)).get(name)
+        tensor = None if value is None else constant_tensor(value)
+        if tensor is None:
+            raise KeyError(name)
         try:
             array: npt.NDArray[Any] = tensor.numpy()
         except (OSError, ValueError) as error:
@@ -127,20 +135,6 @@ class Weights(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-    def _tensor(self, name: str) -> Any:
-        import onnx_ir as ir
-
-        value = self._model.graph.initializers.get(name)
-        if value is not None and value.const_value is not None:
-            return value.const_value
-        for node in self._model.graph:
-            if node.op_type == "Constant" and node.outputs[0].name == name:
-                attribute = next(iter(node.attributes.values()))
-                if attribute.type == ir.AttributeType.TENSOR:
-                    return attribute.as_tensor()
-                return ir.tensor(np.asarray(attribute.value, _CONSTANTS.get(attribute.name)))
-        raise KeyError(name)
 
 
 _CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}

@@ -7,95 +7,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..accuracy.compare import Tolerance, difference
-from ..errors import (
-    BackendUnavailableError,
-    ConfigError,
-    InferSDKError,
-    InputError,
-    UnsupportedModelError,
-    nearest,
-)
+from ..errors import BackendUnavailableError, InferSDKError, UnsupportedModelError
 from ..loading.registry import load
-from .conversion import Check, Reference, Sample
+from .conversion import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from ..accuracy.compare import Difference
-    from ..core.tensor_spec import TensorSpec
     from ..infer import Infer
+    from .conversion import Sample
 
-__all__ = ["check_model", "check_samples", "free_batch_agrees", "samples_of"]
+__all__ = ["check_model", "free_batch_agrees"]
 
-#: The number of sets of random inputs: normally distributed ones, and one from [0, 1), like pixels.
-ROUNDS = 3
 #: The minimum magnitude by which differences are scaled.
 _MIN_PEAK = 1e-6
-#: The maximum number of elements of a random input, since a file can contain any shape.
-_MAX_INPUT = 1 << 28
-
-
-def samples_of(model: bytes, reference: Reference, seed: int, given: Mapping[str, Any] | None = None) -> list[Sample]:
-    """The outputs of the source for random inputs.
-
-    Inputs have the shapes that the model declares. Free axes have the sizes of the reference, or 1.
-
-    Args:
-        given: values by the name of the input, instead of random ones.
-
-    Raises:
-        UnsupportedModelError: an input is too large for a check.
-    """
-    if reference.run is None:
-        return list(reference.samples)
-    from ..graph.info import onnx_info
-
-    specs, given = onnx_info(model).inputs, given or {}
-    sets = [
-        [
-            np.asarray(given[spec.name], spec.dtype)
-            if spec.name in given
-            else _random(np.random.default_rng((seed, number, i)), spec, number, reference.sizes)
-            for i, spec in enumerate(specs)
-        ]
-        for number in range(ROUNDS)
-    ]
-    results = reference.run([[array.copy() for array in arrays] for arrays in sets])
-    return [Sample(arrays, outputs) for arrays, outputs in zip(sets, results, strict=True)]
-
-
-def check_samples(model: bytes, given: Mapping[str, Any]) -> None:
-    """Checks given values of inputs.
-
-    Raises:
-        ConfigError: an input does not exist, or a value does not fit it.
-    """
-    from ..graph.info import onnx_info
-
-    specs = {spec.name: spec for spec in onnx_info(model).inputs}
-    for name, array in given.items():
-        if name not in specs:
-            hint = nearest(name, specs)
-            raise ConfigError(f"a sample is given for {name!r}; the inputs are {', '.join(specs)}{hint}")
-        try:
-            specs[name].check(array.shape)
-        except InputError as error:
-            raise ConfigError(f"the sample of an input does not fit: {error}") from None
-
-
-def _random(rng: np.random.Generator, spec: TensorSpec, number: int, sizes: Mapping[str, tuple[int, ...]]) -> Any:
-    shape = sizes.get(spec.name, tuple(size if isinstance(size, int) else 1 for size in spec.shape))
-    if np.prod(shape, dtype=object) > _MAX_INPUT:
-        raise UnsupportedModelError(f"input {spec} is too large to be checked with random numbers")
-    if spec.dtype.kind == "f":
-        values = rng.random(shape) if number == ROUNDS - 1 else rng.standard_normal(shape)
-        return values.astype(spec.dtype)
-    if spec.dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(bool)
-    if spec.dtype.itemsize == 1:
-        limits = np.iinfo(spec.dtype)
-        return rng.integers(limits.min, limits.max, shape, spec.dtype, endpoint=True)
-    return rng.integers(0, 2 if number == 0 else 10, shape).astype(spec.dtype)
 
 
 def check_model(model: bytes, runtime: str, samples: Sequence[Sample], tolerance: float) -> Check:
@@ -150,14 +76,10 @@ def free_batch_agrees(fixed: bytes, free: bytes, samples: Sequence[Sample]) -> b
         raise
     except (InferSDKError, ValueError):
         return False
-    return all(_same(pair, both) for pair, both in zip(_columns(alone), together, strict=True))
+    return all(_same(pair, both) for *pair, both in zip(*alone, together, strict=True))
 
 
-def _columns(rows: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
-    yield from zip(*rows, strict=True)
-
-
-def _same(pair: tuple[Any, ...], both: Any) -> bool:
+def _same(pair: Sequence[Any], both: Any) -> bool:
     if any(np.ndim(one) == 0 for one in pair):
         return False
     whole = np.concatenate(pair)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import os
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelSource
 
 __all__ = [
-    "Alternative", "Check", "Conversion", "Imported", "InputShape", "Reference", "Request", "Sample", "samples_by_name",
-    "shapes_of", "sizes_by_name",
+    "Check", "Conversion", "Imported", "InputShape", "Reference", "Request", "Sample", "missing_operators",
+    "samples_by_name", "shapes_of",
 ]  # fmt: skip
 
 
@@ -115,22 +115,6 @@ def _sample(text: str) -> tuple[str, Any]:
         raise ConfigError(f"input {text!r} is not of the form NAME=0,3,5[:int64] or NAME=FILE.npy") from None
 
 
-def sizes_by_name(names: Sequence[str], given: Iterable[InputShape]) -> dict[str, tuple[int, ...]]:
-    """The given sizes by the names of the inputs.
-
-    Raises:
-        ConfigError: an input does not exist, or there are more shapes than inputs.
-    """
-    unnamed = [one.sizes for one in given if not one.name]
-    result = {one.name: one.sizes for one in given if one.name}
-    rest = [name for name in names if name not in result]
-    if unknown := sorted(set(result) - set(names)):
-        raise ConfigError(f"there is no input {unknown[0]!r}; the inputs of the model are {', '.join(names)}")
-    if len(unnamed) > len(rest):
-        raise ConfigError(f"{len(unnamed)} shapes without a name are given for the inputs {', '.join(rest)}")
-    return result | dict(zip(rest, unnamed, strict=False))
-
-
 @dataclass(frozen=True)
 class Request:
     """The parameters of an importer.
@@ -143,7 +127,6 @@ class Request:
         python: the Python interpreter with the framework; None means the present one.
         check: whether results of the source are needed.
         samples: values by the name of the input, instead of random ones.
-        seed: the seed of random inputs.
     """
 
     source: ModelSource
@@ -153,14 +136,18 @@ class Request:
     outputs: tuple[str, ...] = ()
     python: str | None = None
     check: bool = True
-    seed: int = 0
     samples: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def all_shapes(self) -> tuple[InputShape, ...]:
-        """The given shapes and those of the samples."""
+    def plain_shapes(self) -> list[dict[str, Any]]:
+        """The given shapes and those of the samples, for a worker."""
         of_samples = (InputShape(array.shape, name, array.dtype.name) for name, array in self.samples.items())
-        return (*(one for one in self.shapes if one.name not in self.samples), *of_samples)
+        return [asdict(one) for one in (*(one for one in self.shapes if one.name not in self.samples), *of_samples)]
+
+    @property
+    def plain_samples(self) -> dict[str, Any]:
+        """The samples as lists, for a worker."""
+        return {name: array.tolist() for name, array in self.samples.items()}
 
 
 @dataclass(frozen=True)
@@ -173,19 +160,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Reference:
-    """The runtime of the source.
-
-    Attributes:
-        runtime: its name and version.
-        run: returns the outputs for each set of inputs, both in order; None if there are only `samples`.
-        samples: results that the importer has computed.
-        sizes: example shapes by name for inputs with free axes.
-    """
+    """The name and version of the runtime of the source, and its results."""
 
     runtime: str
-    run: Callable[[list[list[Any]]], list[list[Any]]] | None = None
-    samples: tuple[Sample, ...] = ()
-    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    samples: tuple[Sample, ...]
 
 
 @dataclass
@@ -194,28 +172,15 @@ class Imported:
 
     Attributes:
         model: the ONNX model, or its bytes.
-        reference: the reference for the check, or the reason why there is none.
+        reference: the results of the source, or the reason why there are none.
         notes: notes for the user, such as the exporter that was used.
-        alternative: another conversion, for use if the check fails.
+        alternative: converts by another exporter, for use if the check fails; raises the errors of an importer.
     """
 
     model: ir.Model | bytes
     reference: Reference | str
     notes: list[str] = field(default_factory=list)
-    alternative: Alternative | None = None
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """Another conversion of the same source.
-
-    Attributes:
-        name: the exporter.
-        run: performs the conversion; raises the errors of an importer.
-    """
-
-    name: str
-    run: Callable[[], Imported]
+    alternative: Callable[[], Imported] | None = None
 
 
 @dataclass(frozen=True)
@@ -286,3 +251,14 @@ class Conversion:
             f"{self.check.largest:.3g}, {self.check.scaled:.3g} of an output's largest value, {result} the tolerance "
             f"of {self.check.tolerance:g}{f' ({notes})' if notes else ''}"
         )
+
+
+def missing_operators(what: str, missing: Mapping[str, int]) -> UnsupportedModelError:
+    """The error for operators that cannot be converted.
+
+    Args:
+        what: the converter.
+        missing: the number of occurrences by operator name, to which a reason may be appended.
+    """
+    listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
+    return UnsupportedModelError(f"{what}: {len(missing)} kinds of operators are not supported: {listed}")

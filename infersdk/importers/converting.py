@@ -10,33 +10,15 @@ from typing import TYPE_CHECKING, Any
 from ..core.formats import FORMATS, FileFormat
 from ..core.model_source import ModelLike, ModelSource
 from ..core.text import logger
-from ..errors import (
-    BackendUnavailableError,
-    ConfigError,
-    InferSDKError,
-    InputError,
-    ModelFormatError,
-    UnsupportedModelError,
-)
+from ..errors import BackendUnavailableError, ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
 from ..graph.files import model_bytes, parse_model, require_onnx
 from ..graph.passes import FreeBatch
-from .checking import check_model, check_samples, free_batch_agrees, samples_of
-from .conversion import (
-    Check,
-    Conversion,
-    Imported,
-    InputShape,
-    Reference,
-    Request,
-    Sample,
-    samples_by_name,
-    shapes_of,
-)
+from .checking import check_model, free_batch_agrees
+from .conversion import Conversion, Imported, InputShape, Request, Sample, samples_by_name, shapes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import onnx_ir as ir
 
 __all__ = ["DEFAULT_TOLERANCE", "convert", "importable"]
 
@@ -61,7 +43,6 @@ def convert(
     tolerance: float = DEFAULT_TOLERANCE,
     python: str | None = None,
     external_data: Any = None,
-    seed: int = 0,
     samples: Mapping[str, Any] | Iterable[str] = (),
 ) -> Conversion:
     """Converts a model to ONNX and compares it with the source on random inputs.
@@ -76,7 +57,6 @@ def convert(
         tolerance: the tolerance of `Check.passed`.
         python: the Python interpreter with the framework of the source; None means the present one.
         external_data: the weights file of a model in memory.
-        seed: the seed of random inputs.
         samples: values by the name of the input, for inputs that do not accept random ones: `{"offsets": [0, 3, 5]}`,
             or texts `NAME=0,3,5[:int64]` and `NAME=FILE.npy`. They also define the shape and type of the input.
 
@@ -88,41 +68,34 @@ def convert(
     """
     if not 0 <= tolerance < float("inf"):
         raise ConfigError(f"tolerance must be a number from 0, not {tolerance!r}")
-    request, kind = _request(model, external_data)
-    request = Request(
-        request.source, request.module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, seed,
-        samples_by_name(samples),
-    )  # fmt: skip
-    if (request.inputs or request.outputs) and kind.key != "tensorflow-graph":
+    source, module, kind = _source(model, external_data)
+    if (inputs or outputs) and kind.key != "tensorflow-graph":
         raise ConfigError(
-            f"inputs and outputs apply to frozen TensorFlow graphs; {str(request.source)!r} is {kind.title}, which "
-            "defines them"
+            f"inputs and outputs apply to frozen TensorFlow graphs; {str(source)!r} is {kind.title}, which defines them"
         )
+    request = Request(
+        source, module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, samples_by_name(samples)
+    )
     require_onnx("converting a model")
     imported = _importer(kind)(request)
-    drawn = isinstance(imported.reference, Reference) and imported.reference.run is None
-    if request.samples and drawn and not kind.key.startswith(("torch", "pnnx")):
-        raise ConfigError(f"samples are not supported for {kind.title}; omit them")
+    alternative, failure = imported.alternative, None
     try:
         result = _converted(imported, request, kind, free_batch, tolerance)
-    except InferSDKError as error:
-        if imported.alternative is None:
-            raise
-        failure: InferSDKError | str = error
-    else:
-        if imported.alternative is None or result.check is None or result.check.passed:
+        if alternative is None or result.check is None or result.check.passed:
             return result
-        failure = f"{result.check.scaled:.3g} of an output's largest value"
-    try:
-        other = _converted(imported.alternative.run(), request, kind, free_batch, tolerance)
+        reason = f"differs by {result.check.scaled:.3g} of an output's largest value"
     except InferSDKError as error:
-        _log.debug("%s fails as well: %s", imported.alternative.name, error)
-        other = None
-    if other is not None and other.check is not None and other.check.passed:
-        what = f"differs by {failure}" if isinstance(failure, str) else f"does not run: {failure}"
-        note = f"by {imported.alternative.name}, because the result of the first exporter {what}"
-        return dataclasses.replace(other, notes=(note, *other.notes))
-    if isinstance(failure, InferSDKError):
+        if alternative is None:
+            raise
+        failure, reason = error, f"does not run: {error}"
+    try:
+        other = _converted(alternative(), request, kind, free_batch, tolerance)
+        if other.check is not None and other.check.passed:
+            note = f"{other.notes[0]}, because the result of the first exporter {reason}"
+            return dataclasses.replace(other, notes=(note, *other.notes[1:]))
+    except InferSDKError as error:
+        _log.debug("the other exporter fails as well: %s", error)
+    if failure is not None:
         raise failure
     return result
 
@@ -131,30 +104,32 @@ def _converted(
     imported: Imported, request: Request, kind: FileFormat, free_batch: bool, tolerance: float
 ) -> Conversion:
     """Frees the batch of an imported model, if requested and possible, and checks it."""
-    notes = list(imported.notes)
-    content = _content(imported.model)
-    samples, unchecked = _samples(content, imported.reference, request)
+    notes, reference, check = list(imported.notes), imported.reference, None
+    content = imported.model if isinstance(imported.model, bytes) else model_bytes(imported.model)
+    unchecked = reference if isinstance(reference, str) else ""
+    if not request.check:
+        unchecked = "not requested"
+    samples = () if isinstance(reference, str) or unchecked else reference.samples
     if free_batch:
         content = _with_free_batch(content, samples, notes)
-    result: Check | None = None
-    if not unchecked:
-        assert isinstance(imported.reference, Reference)
+    if not isinstance(reference, str) and not unchecked:
         try:
-            result = check_model(content, imported.reference.runtime, samples, tolerance)
+            check = check_model(content, reference.runtime, samples, tolerance)
         except BackendUnavailableError as error:
             unchecked = str(error)
-    return Conversion(str(request.source), kind.key, content, result, unchecked, tuple(notes))
+    return Conversion(str(request.source), kind.key, content, check, unchecked, tuple(notes))
 
 
-def _request(model: Any, external_data: Any) -> tuple[Request, FileFormat]:
-    if _is_module(model):
-        name = type(model).__name__
-        return Request(ModelSource(None, b"", name=name), module=model), FORMATS["torch-module"]
+def _source(model: Any, external_data: Any) -> tuple[ModelSource, Any, FileFormat]:
+    """The file, or the module, and the format."""
+    if any(one.__module__ == "torch.nn.modules.module" and one.__name__ == "Module" for one in type(model).__mro__):
+        return ModelSource(None, b"", name=type(model).__name__), model, FORMATS["torch-module"]
     source = ModelSource.of(model, external_data)
     kind = source.format
     if kind is None:
         raise ModelFormatError(
-            f"{str(source)!r} is not a model of a known format; supported are {', '.join(_titles())}"
+            f"{str(source)!r} is not a model of a known format; supported are "
+            f"{', '.join(one.title for one in importable().values())}"
         )
     if kind.key == "onnx":
         raise ConfigError(f"{str(source)!r} is already an ONNX model; edit it with `infersdk graph`")
@@ -162,17 +137,7 @@ def _request(model: Any, external_data: Any) -> tuple[Request, FileFormat]:
         raise ModelFormatError(
             f"{str(source)!r} is {kind.title}, which cannot be converted; {kind.help_for(str(source))}"
         )
-    return Request(source), kind
-
-
-def _titles() -> list[str]:
-    return [result.title for result in importable().values()]
-
-
-def _is_module(model: Any) -> bool:
-    return any(
-        kind.__module__ == "torch.nn.modules.module" and kind.__name__ == "Module" for kind in type(model).__mro__
-    )
+    return source, None, kind
 
 
 def _importer(kind: FileFormat) -> Any:
@@ -185,49 +150,27 @@ def _importer(kind: FileFormat) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _content(model: ir.Model | bytes) -> bytes:
-    return model if isinstance(model, bytes) else model_bytes(model)
-
-
-def _samples(content: bytes, reference: Reference | str, request: Request) -> tuple[list[Sample], str]:
-    """The results of the source, or the reason why there are none."""
-    if isinstance(reference, str) or reference.run is not None:  # otherwise the importer has used them
-        check_samples(content, request.samples)
-    if not request.check:
-        return [], "not requested"
-    if isinstance(reference, str):
-        return [], reference
-    try:
-        result = samples_of(content, reference, request.seed, request.samples)
-    except InferSDKError as error:
-        return [], f"{reference.runtime} does not run the source: {error}"
-    return result, "" if result else f"{reference.runtime} gave no results"
-
-
 def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]) -> bytes:
     """Frees the batch. If the graph does not allow this, adds a note and returns the model unchanged."""
     model = parse_model(content)
     shapes = [list(value.shape) for value in model.graph.inputs if value.shape is not None]
     if not shapes or any(not shape or not isinstance(shape[0], int) for shape in shapes):
         return content
+    stays = f"the batch stays at {shapes[0][0]}: "
     try:
-        changed = FreeBatch().apply(model)
+        if not FreeBatch().apply(model):
+            return content
         free = model_bytes(model)
-    except (UnsupportedModelError, ConfigError, InputError) as error:
-        notes.append(f"the batch stays at {shapes[0][0]}: {error}")
+    except (UnsupportedModelError, ConfigError) as error:
+        notes.append(f"{stays}{error}")
         return content
     except Exception as error:  # unexpected failures of the shape trace
-        notes.append(
-            f"the batch stays at {shapes[0][0]}: its shapes cannot be traced ({type(error).__name__}: {error})"
-        )
-        return content
-    if not changed:
+        notes.append(f"{stays}its shapes cannot be traced ({type(error).__name__}: {error})")
         return content
     try:
-        agrees = not samples or free_batch_agrees(content, free, samples)
+        if not samples or free_batch_agrees(content, free, samples):
+            return free
     except BackendUnavailableError:
         return free
-    if not agrees:
-        notes.append(f"the batch stays at {shapes[0][0]}: with another batch the images affect each other")
-        return content
-    return free
+    notes.append(f"{stays}with another batch the images affect each other")
+    return content

@@ -113,19 +113,12 @@ def _key(source: ModelSource, arguments: Mapping[str, Any]) -> str:
     if "samples" in given:
         arrays = samples_by_name(given["samples"])
         given["samples"] = {name: [array.dtype.name, array.tolist()] for name, array in arrays.items()}
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES if _installed(name)}
-    return key_of({"conversion": 1, "infersdk": _version(), "files": files, "arguments": given, "packages": versions})
+    versions = {name: _version(name) for name in ("infersdk", *_PACKAGES)}
+    return key_of({"conversion": 2, "files": files, "arguments": given, "packages": versions})
 
 
-def _installed(name: str) -> bool:
+def _version(name: str) -> str | None:
     try:
-        importlib.metadata.version(name)
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _version() -> str:
-    from .. import __version__
-
-    return __version__
+        return None

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from ..errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
+from ..core.protobuf import varint
+from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ..graph.files import parse_model
 from ..graph.shapes import infer_shapes
-from .conversion import Imported, InputShape, Reference, Request, sizes_by_name
-from .processes import worker
+from .processes import require, worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     import onnx_ir as ir
 
     from ..core.model_source import ModelSource
+    from .conversion import Imported, Request
 
 __all__ = ["check_weights", "import_paddle", "weights_file"]
 
@@ -40,24 +40,20 @@ def import_paddle(request: Request) -> Imported:
     source = request.source
     kind = source.format
     assert kind is not None
-    absent = [name for name in ("paddle", "paddle2onnx") if importlib.util.find_spec(name) is None]
-    if request.python is None and absent:
-        packages = " and ".join("paddlepaddle" if name == "paddle" else name for name in absent)
-        others = "OpenVINO runs it without conversion: backend='openvino'" if kind.key == "paddle" else ""
-        raise BackendUnavailableError(
-            f"converting {kind.title} needs {packages}, which is not installed: {kind.install} (1 GB), or specify a "
-            f"Python that has it (--python){'. ' if others else ''}{others}"
-        )
+    hint = ". OpenVINO runs it without conversion: backend='openvino'" if kind.key == "paddle" else ""
+    require(request, "paddlepaddle", "paddle2onnx", hint=hint)
     weights = weights_file(source)
     if weights is not None:
         with open(weights, "rb") as stream:
             check_weights(stream, weights.stat().st_size, str(weights))
     with worker("paddle_export", request.python) as work:
         _link_files(source, weights, work.folder)
-        answer = work.run({"task": "export"})
-        content = (work.folder / "model.onnx").read_bytes()
-    notes = [] if weights is not None else ["no weights: the folder of the model has no .pdiparams file"]
-    return Imported(_tidy(content), _reference(request, weights, answer), notes)
+        imported = work.export(request)
+    assert isinstance(imported.model, bytes)
+    imported.model = _tidy(imported.model)
+    if weights is None:
+        imported.notes.append("no weights: the folder of the model has no .pdiparams file")
+    return imported
 
 
 def _tidy(content: bytes) -> ir.Model:
@@ -122,43 +118,6 @@ def weights_file(source: ModelSource) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-# ---- the check ----
-
-
-def _reference(request: Request, weights: Path | None, answer: Mapping[str, Any]) -> Reference | str:
-    """The reference, or the reason why there is none. Free sizes must be given."""
-    shapes: dict[str, list[int]] = dict(answer["inputs"])
-    sizes = _sizes(shapes, request.shapes)
-    free = [name for name in shapes if name not in sizes]
-    if free:
-        example = " ".join(f"--shape {name}={_example(shapes[name])}" for name in free)
-        return f"input {free[0]!r} has free sizes, {shapes[free[0]]}; give them: {example}"
-
-    def run(sets: list[list[Any]]) -> list[list[Any]]:
-        with worker("paddle_export", request.python) as work:
-            _link_files(request.source, weights, work.folder)
-            for number, arrays in enumerate(sets):
-                work.write_arrays(f"inputs{number}.npz", arrays)
-            work.run({"task": "run", "rounds": len(sets), "inputs": list(shapes)})
-            return [work.read_arrays(f"outputs{number}.npz") for number in range(len(sets))]
-
-    return Reference(str(answer["runtime"]), run, sizes=sizes)
-
-
-def _sizes(shapes: Mapping[str, Sequence[int]], given: Sequence[InputShape]) -> dict[str, tuple[int, ...]]:
-    """The sizes for each input, without inputs whose free sizes are not given."""
-    known = {
-        name: tuple(2 if size < 0 else size for size in shape)  # a batch of two
-        for name, shape in shapes.items()
-        if all(size > 0 for size in shape[1:])
-    }
-    return known | sizes_by_name(list(shapes), given)
-
-
-def _example(shape: Sequence[int]) -> str:
-    return ",".join(str(size if size > 0 else 1 if axis == 0 else 64) for axis, size in enumerate(shape))
-
-
 # ---- the weights file ----
 
 
@@ -214,7 +173,10 @@ def _number(data: bytes, limit: int, name: str, what: str) -> int:
 
 def _tensor_bytes(description: bytes, name: str, count: int) -> int:
     """The size in bytes of a tensor with a description."""
-    fields = list(_varints(description))
+    try:
+        fields = list(_varints(description))
+    except ValueError:
+        fields = []
     kinds = [value for number, value in fields if number == 1]
     if len(kinds) != 1 or any(number not in (1, 2) for number, _ in fields):
         raise ModelFormatError(f"{name!r} is damaged: the description of tensor {count} is not a type and axes")
@@ -224,19 +186,11 @@ def _tensor_bytes(description: bytes, name: str, count: int) -> int:
 
 
 def _varints(message: bytes) -> Iterator[tuple[int, int]]:
-    """Field numbers and values of a protobuf message of integers; field 0 for other fields."""
-    value = shift = 0
-    field: int | None = None
-    for byte in message:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte & 0x80:
-            continue
-        if field is None:
-            field = value >> 3 if not value & 7 else 0
-        else:
-            yield field, value
-            field = None
-        value = shift = 0
-    if field is not None or shift:
-        yield 0, 0
+    """Field numbers and values of a protobuf message of integers. Raises ValueError for other messages."""
+    at = 0
+    while at < len(message):
+        tag, at = varint(message, at, len(message))
+        value, at = varint(message, at, len(message))
+        if tag & 7:
+            raise ValueError(f"field {tag >> 3} is not a number")
+        yield tag >> 3, value

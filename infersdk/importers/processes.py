@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
 from .conversion import Imported, Reference, Sample
-from .workers.exchange import ROUNDS, load_arrays, save_arrays
+from .workers.exchange import RefusedError, load_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Work", "worker"]
+    from ..core.model_source import ModelSource
+    from .conversion import Request
+
+__all__ = ["Work", "opened_archive", "refusals", "require", "worker"]
 
 _WORKERS = Path(__file__).resolve().parent / "workers"
 #: The time limit of a worker in seconds.
@@ -31,6 +36,52 @@ _ERRORS = {
     "format": ModelFormatError,
     "unsupported": UnsupportedModelError,
 }
+
+
+#: The maximum ratio of the uncompressed to the compressed size of an archive.
+_LARGEST_RATIO = 100
+
+
+def require(request: Request, *packages: str, hint: str = "") -> None:
+    """Checks that the packages of an importer are installed, unless another Python is given.
+
+    Raises:
+        BackendUnavailableError: one of them is not; the message ends with `hint`.
+    """
+    kind = request.source.format
+    absent = [name for name in packages if importlib.util.find_spec(name.replace("paddlepaddle", "paddle")) is None]
+    if kind is not None and request.python is None and absent:
+        raise BackendUnavailableError(
+            f"converting {kind.title} needs {' and '.join(absent)}, which is not installed: {kind.install}, or specify "
+            f"a Python that has it (--python){hint}"
+        )
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Raises the `RefusedError` of worker functions that are called in this process as the typed error."""
+    try:
+        yield
+    except RefusedError as error:
+        raise _ERRORS[error.kind](error.message) from None
+
+
+@contextlib.contextmanager
+def opened_archive(source: ModelSource, what: str) -> Iterator[zipfile.ZipFile]:
+    """Opens a zip archive; `what` names it in messages.
+
+    Raises:
+        ModelFormatError: it is damaged, also if this appears in the block, or it expands too much.
+    """
+    try:
+        with source.open() as stream, zipfile.ZipFile(stream) as archive:
+            if sum(info.file_size for info in archive.infolist()) > max(stream.seek(0, 2), 1 << 20) * _LARGEST_RATIO:
+                raise ModelFormatError(f"{str(source)!r} expands to more than {_LARGEST_RATIO} times its size")
+            yield archive
+    except (
+        zipfile.BadZipFile, OSError, ValueError, KeyError, NotImplementedError, RuntimeError, OverflowError, EOFError,
+    ) as error:  # fmt: skip
+        raise ModelFormatError(f"{str(source)!r} is not {what}, or is damaged: {error}") from None
 
 
 class Work:
@@ -78,35 +129,35 @@ class Work:
                 f"the process that reads the model ({self.name}) {ended}: the file is damaged or too large. {last}"
             ) from None
         if "error" in answer:
-            raise _ERRORS.get(str(answer.get("kind")), UnsupportedModelError)(str(answer["error"]))
+            raise _ERRORS[answer["kind"]](str(answer["error"]))
         assert isinstance(answer, dict)
         return answer
 
-    def export(self, request: Mapping[str, Any], *, rounds: int = ROUNDS) -> Imported:
+    def export(self, request: Request, **more: Any) -> Imported:
         """Runs a worker that writes `model.onnx` and results of the source for random inputs.
 
         Args:
-            rounds: the number of sets of random inputs.
+            request: the request, whose shapes and samples are sent.
+            more: further entries for the worker.
 
         Raises:
             as `run()`.
         """
-        answer = self.run(request)
-        samples = tuple(
-            Sample(self.read_arrays(f"inputs{number}.npz"), self.read_arrays(f"outputs{number}.npz"))
-            for number in range(rounds)
-        )
-        return Imported(
-            (self.folder / "model.onnx").read_bytes(),
-            Reference(str(answer["runtime"]), samples=samples),
-            [str(note) for note in answer.get("notes", ())],
-        )
+        given = {"shapes": request.plain_shapes, "samples": request.plain_samples, "check": request.check}
+        answer = self.run({**given, **more})
+        files = sorted(self.folder.glob("inputs*.npz"))
+        samples = tuple(Sample(load_arrays(f), load_arrays(f.with_name(f"out{f.name[2:]}"))) for f in files)
+        reference = answer.get("unchecked") or Reference(str(answer["runtime"]), samples)
+        notes = [str(note) for note in answer.get("notes", ())]
+        return Imported((self.folder / "model.onnx").read_bytes(), reference, notes)
 
-    def write_arrays(self, name: str, arrays: list[Any]) -> None:
-        save_arrays(self.folder / name, arrays)
-
-    def read_arrays(self, name: str) -> list[Any]:
-        return load_arrays(self.folder / name)
+    def model_file(self, source: ModelSource, suffix: str) -> str:
+        """The path of a model. One in memory is written to the folder."""
+        if source.path is not None:
+            return str(source.path.absolute())
+        path = self.folder / f"model{source.suffix or suffix}"
+        path.write_bytes(source.read())
+        return str(path)
 
 
 @contextlib.contextmanager

@@ -14,15 +14,14 @@ import re
 import tempfile
 import warnings
 import zipfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
-from .conversion import Alternative, Imported, Reference, Request, Sample
-from .processes import worker
+from .conversion import Imported, Reference, Request, Sample
+from .processes import opened_archive, refusals, worker
 from .workers import torch_export
-from .workers.exchange import ROUNDS, RefusedError
+from .workers.exchange import ROUNDS, check_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +36,8 @@ __all__ = ["import_checkpoint", "import_module", "import_program", "import_scrip
 _REACHING = re.compile(
     r"\b(?:torch\s*\.\s*(?:save|load|from_file|classes)\b|ops\s*\.\s*(?!aten\b|prim\b|torchvision\b|quantized\b|prims\b)\w+)"
 )
-#: The maximum size of code in bytes, and the maximum compression ratio of an archive.
-_MOST_CODE, _LARGEST_RATIO = 1 << 26, 100
+#: The maximum size of code in bytes.
+_MOST_CODE = 1 << 26
 
 
 def import_script(request: Request) -> Imported:
@@ -46,8 +45,7 @@ def import_script(request: Request) -> Imported:
     _check_archive(request.source)
     result = _import(request, "torchscript")
     if not result.notes:  # by the TorchScript exporter
-        way = "TS2EPConverter and the dynamo exporter"
-        result.alternative = Alternative(way, lambda: _import(request, "torchscript", converted=True))
+        result.alternative = lambda: _import(request, "torchscript", converted=True)
     return result
 
 
@@ -108,32 +106,22 @@ def _check_archive(source: ModelSource) -> None:
         ModelFormatError: the archive is damaged.
         UnsupportedModelError: the archive contains libraries or code that accesses files.
     """
-    try:
-        with source.open() as stream, zipfile.ZipFile(stream) as archive:
-            infos = archive.infolist()
-            size = stream.seek(0, 2)
-            if sum(info.file_size for info in infos) > max(size, 1 << 20) * _LARGEST_RATIO:
-                raise ModelFormatError(f"{str(source)!r} expands to more than {_LARGEST_RATIO} times its size")
-            names = [info.filename for info in infos]
-            libraries = [name for name in names if name.endswith((".so", ".cubin", ".dll")) or "aotinductor" in name]
-            if libraries:
+    with opened_archive(source, "a PyTorch archive") as archive:
+        names = archive.namelist()
+        libraries = [name for name in names if name.endswith((".so", ".cubin", ".dll")) or "aotinductor" in name]
+        if libraries:
+            raise UnsupportedModelError(
+                f"{str(source)!r} contains compiled code ({libraries[0]}), which is never executed"
+            )
+        for info in archive.infolist():
+            if "/code/" not in f"/{info.filename}" or not info.filename.endswith(".py"):
+                continue
+            if info.file_size > _MOST_CODE:
+                raise ModelFormatError(f"{str(source)!r} has {info.file_size} bytes of code in {info.filename!r}")
+            if match := _REACHING.search(archive.read(info).decode("utf-8", "replace")):
                 raise UnsupportedModelError(
-                    f"{str(source)!r} contains compiled code ({libraries[0]}), which is never executed"
+                    f"{str(source)!r} calls {match[0]} in {info.filename!r}, which accesses external resources"
                 )
-            for info in infos:
-                if "/code/" not in f"/{info.filename}" or not info.filename.endswith(".py"):
-                    continue
-                if info.file_size > _MOST_CODE:
-                    raise ModelFormatError(f"{str(source)!r} has {info.file_size} bytes of code in {info.filename!r}")
-                match = _REACHING.search(archive.read(info).decode("utf-8", "replace"))
-                if match:
-                    raise UnsupportedModelError(
-                        f"{str(source)!r} calls {match[0]} in {info.filename!r}, which accesses external resources"
-                    )
-    except (
-        zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError, EOFError,
-    ) as error:  # fmt: skip
-        raise ModelFormatError(f"{str(source)!r} is not a PyTorch archive, or is damaged: {error}") from None
 
 
 def _import(request: Request, kind: str, *, converted: bool = False) -> Imported:
@@ -143,21 +131,7 @@ def _import(request: Request, kind: str, *, converted: bool = False) -> Imported
         converted: whether to use TS2EPConverter and the dynamo exporter for a script.
     """
     with worker("torch_export", request.python) as work:
-        path = _path(request.source, work.folder)
-        samples = {name: array.tolist() for name, array in request.samples.items()}
-        shapes = [asdict(one) for one in request.all_shapes]
-        return work.export({
-            "model": str(path), "kind": kind, "shapes": shapes, "samples": samples, "converted": converted,
-        })  # fmt: skip
-
-
-def _path(source: ModelSource, folder: Path) -> Path:
-    """The path of the file. A model in memory is written to the folder of the worker."""
-    if source.path is not None:
-        return source.path.absolute()
-    path = folder / f"model{source.suffix or '.pt'}"
-    path.write_bytes(source.read())
-    return path
+        return work.export(request, model=work.model_file(request.source, ".pt"), kind=kind, converted=converted)
 
 
 # ---- modules ----
@@ -168,20 +142,18 @@ def import_module(request: Request) -> Imported:
     import inspect
 
     module = request.module
-    if not request.all_shapes:
+    shapes = request.plain_shapes
+    if not shapes:
         raise ConfigError("a module does not contain the shapes of its inputs; give them: shapes=[(1, 3, 224, 224)]")
     parameters = [
         name
         for name, one in inspect.signature(module.forward).parameters.items()
         if one.default is inspect.Parameter.empty
     ]
-    shapes = [asdict(one) for one in request.all_shapes]
-    named = [one.name or f"input{i}" for i, one in enumerate(request.all_shapes)]
+    named = [one["name"] or f"input{i}" for i, one in enumerate(shapes)]
     names = parameters if len(parameters) == len(shapes) else named
-    try:
+    with refusals():
         wanted = torch_export.match_shapes(names, shapes)
-    except RefusedError as error:
-        raise ConfigError(error.message) from None
     return export_in_process(module, names, wanted, request)
 
 
@@ -210,22 +182,19 @@ def export_in_process(
 
     training = module.training
     module.eval()
+    folders = tempfile.TemporaryDirectory(prefix="infersdk-convert-")
     try:
-        lists = {name: array.tolist() for name, array in request.samples.items()}
-        rounds = [torch_export.tensors_of(names, wanted, lists, number) for number in range(ROUNDS)]
-        count = torch_export.try_run(module, names, wanted, rounds[0])
-        outputs = [f"{prefix}{index}" for index in range(count)] if prefix else None
-        with torch.no_grad(), _quiet(), tempfile.TemporaryDirectory(prefix="infersdk-convert-") as folder:
+        with torch.no_grad(), _quiet(), refusals(), folders as folder:
+            check_names(request.samples, names)
+            rounds = [torch_export.tensors_of(names, wanted, request.samples, number) for number in range(ROUNDS)]
+            samples = [
+                Sample(torch_export.arrays(tensors), torch_export.results_of(module, names, tensors))
+                for tensors in (rounds if request.check else rounds[:1])
+            ]
+            outputs = [f"{prefix}{index}" for index in range(len(samples[0].outputs))] if prefix else None
             target = str(Path(folder, "model.onnx"))
             notes = torch_export.export_module(module, rounds[0], names, target, outputs, free)
-            samples = []
-            for tensors in rounds if request.check else ():
-                results = module(*[tensor.clone() for tensor in tensors])
-                samples.append(Sample(torch_export.arrays(tensors), torch_export.arrays(results)))
             content = Path(target).read_bytes()
-    except RefusedError as error:
-        kind = ConfigError if error.kind == "config" else UnsupportedModelError
-        raise kind(error.message) from None
     finally:
         module.train(training)
     runtime = f"PyTorch {importlib.metadata.version('torch')}"

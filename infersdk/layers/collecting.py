@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,9 +86,9 @@ def profile(
         raise ConfigError(f"give each target once, and at least one; not {', '.join(map(str, wanted)) or 'none'}")
     graph = _original(source if original is None else ModelSource.of(original))
     runs = [_profile_one(source, target, settings, custom_ops, read=graph is None) for target in wanted]
-    graph = graph or next((run.graph for run in runs if run.graph is not None), OriginalGraph(None))
-    sides = [run.side(graph) for run in runs]
-    return LayerReport(source.name, graph, runs[0].shapes, tuple(sides), make_rows(graph, sides))
+    graph = graph or next((own for _, _, own in runs if own is not None), OriginalGraph(None))
+    sides = [dataclasses.replace(side, layers_of=_mapped(graph, side.profile)) for side, _, _ in runs]
+    return LayerReport(source.name, graph, runs[0][1], tuple(sides), make_rows(graph, sides))
 
 
 def list_built(
@@ -149,27 +150,6 @@ def _options(kind: type[Infer], settings: ProfileSettings) -> dict[str, Any]:
     return dict(settings.options)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The measurements of one target. `graph` is the graph that ran, if requested and readable."""
-
-    target: Target
-    version: str
-    backend: str
-    device: str
-    precision: str
-    profile: LayerProfile
-    run_seconds: float
-    shapes: dict[str, tuple[int, ...]]
-    graph: OriginalGraph | None
-
-    def side(self, graph: OriginalGraph) -> LayerSide:
-        return LayerSide(
-            str(self.target), self.backend, self.device, self.precision, self.version, self.profile,
-            _mapped(graph, self.profile), self.run_seconds,
-        )  # fmt: skip
-
-
 def _profile_one(
     source: ModelSource,
     target: Target,
@@ -177,11 +157,14 @@ def _profile_one(
     custom_ops: Sequence[type[CustomOp]] | None,
     *,
     read: bool,
-) -> _Run:
+) -> tuple[LayerSide, dict[str, tuple[int, ...]], OriginalGraph | None]:
     """Profiles a model on one target.
 
     Args:
         read: whether to read the graph that ran, which may have been converted.
+
+    Returns:
+        The side, whose layers are not mapped yet, the shapes of the inputs, and the graph that ran, if it is read.
     """
     kind = backend_class(target.backend)
     arguments: dict[str, Any] = {**target.arguments, **_options(kind, settings), "custom_ops": custom_ops}
@@ -200,11 +183,12 @@ def _profile_one(
         )  # half before and half after, since the speed of a machine varies
         result = infer.profile_layers(settings.runs)
         walls += _runs(plain, (settings.runs + 1) // 2)
-        return _Run(
-            target, kind.declaration.probe().version, infer.backend, infer.device, infer.precision, result,
-            statistics.median(walls), {name: array.shape for name, array in feeds.items()},
-            _original(infer.model) if read else None,
+        side = LayerSide(
+            str(target), infer.backend, infer.device, infer.precision, kind.declaration.probe().version, result, (),
+            statistics.median(walls),
         )  # fmt: skip
+        shapes = {name: array.shape for name, array in feeds.items()}
+        return side, shapes, _original(infer.model) if read else None
 
 
 def _fill(infer: Infer, feeds: Mapping[str, Any]) -> None:

@@ -15,24 +15,21 @@ The same in steps::
 Requires the `onnx`, `onnx_ir` and `onnxruntime` packages, which are imported on first use.
 """
 
-from .choose import CANDIDATES, Candidate, Choice, choose
 from .histogram import ChannelRanges, Histogram, entropy_threshold, quantize_expand
-from .inputs import ImageInputs
 from .layer_errors import layer_errors
 from .layer_times import layer_times
-from .observe import Observations, Observer, calibrate, observe
+from .observe import ImageInputs, Observations, Observer, calibrate
 from .plan import Plan, plan
 from .quantize import QuantizedGraph, quantize
 from .report import quantization_report
 from .schemes import SCHEMES, Scheme, scheme_of_backend
-from .search import SearchReport, Step, search
-from .speed import Speed, compare_speed
+from .search import CANDIDATES, Candidate, Choice, SearchReport, Step, choose, search
 from .table import CalibrationTable, TensorRange, read_tensorrt_cache
-from .workflow import Workflow
+from .workflow import Speed, Workflow, compare_speed
 
 __all__ = [
     "CANDIDATES", "SCHEMES", "CalibrationTable", "Candidate", "ChannelRanges", "Choice", "Histogram", "ImageInputs",
     "Observations", "Observer", "Plan", "QuantizedGraph", "Scheme", "SearchReport", "Speed", "Step", "TensorRange",
-    "Workflow", "calibrate", "choose", "compare_speed", "entropy_threshold", "layer_errors", "layer_times", "observe",
+    "Workflow", "calibrate", "choose", "compare_speed", "entropy_threshold", "layer_errors", "layer_times",
     "plan", "quantization_report", "quantize", "quantize_expand", "read_tensorrt_cache", "scheme_of_backend", "search",
 ]  # fmt: skip

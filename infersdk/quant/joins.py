@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph.builder import GraphBuilder
-from .functions import BOUNDED
-from .ranges import scale_and_zero_point
+from .ranges import BOUNDED, scale_and_zero_point
 from .table import TensorRange
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 from ..errors import CalibrationError
 from ..graph.files import model_bytes
 from ..graph.weights import add_weight
-from .inputs import Inputs, batches_of
 from .joins import joined_factors, scale_input_channels
+from .observe import Inputs, batches_of
 from .plan import data_input, weight_array
 from .quantize import correct_bias, insert_quantizer, output_axis, value_ranges, weight_codes
 
@@ -36,7 +36,7 @@ def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, sample
     Args:
         planned: the quantisation plan.
         table: the calibration table.
-        data: as in `observe`.
+        data: as in `calibrate`.
         samples: the number of batches.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Observes activations of a model with ONNX Runtime and creates calibration tables."""
+"""Observes activations of a model with ONNX Runtime on images or arrays, and creates calibration tables."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import copy
 import os
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -18,21 +18,21 @@ from ..errors import CalibrationError, InferenceError
 from ..graph.digest import model_digest
 from ..graph.files import write_model
 from ..graph.weights import weights_size
-from .functions import function_behind
 from .histogram import ChannelRanges, Histogram
-from .inputs import Inputs, batches_of
 from .plan import Plan, channel_axis, data_input, plan
-from .ranges import PERCENTILE, check_method, tensor_range
+from .ranges import PERCENTILE, check_method, function_behind, tensor_range
 from .table import CalibrationTable, Method
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-    from .functions import Function
+    from ..image import ImageSource
+    from ..models.vision import VisionModel
+    from .ranges import Function
     from .schemes import Scheme
 
-__all__ = ["MIN_SAMPLES", "Observations", "Observer", "calibrate", "observe"]
+__all__ = ["MIN_SAMPLES", "ImageInputs", "Inputs", "Observations", "Observer", "batches_of", "calibrate"]
 
 #: The default minimum number of samples.
 MIN_SAMPLES = 8
@@ -262,37 +262,6 @@ class Observer:
         self.close()
 
 
-def observe(
-    model: str | os.PathLike[str],
-    data: Inputs,
-    *,
-    target: str | Scheme = "portable",
-    min_samples: int = MIN_SAMPLES,
-    progress: Progress | None = None,
-) -> Observations:
-    """Observes the activations of a model in one pass over data.
-
-    Args:
-        model: an ONNX file in FP32.
-        data: `ImageInputs`, arrays or dicts of arrays by input with a batch axis, or a function that returns an
-            iterator over these.
-        target: the target of the ranges. Those for `"portable"` are valid for every target.
-        min_samples: the minimum number of samples.
-        progress: called after each batch with the number of samples so far.
-
-    Raises:
-        CalibrationError: there are too few samples, they do not match the model, or the values of an activation are
-        NaN,
-            infinite, or all 0.
-        ModelError, BackendUnavailableError: as `plan`.
-    """
-    with Observer(model, plan(model, target)) as observer:
-        seen = observer.observe(data, progress=progress)
-    check_samples(seen.samples, min_samples)
-    seen._check_alive()
-    return seen
-
-
 def calibrate(
     model: str | os.PathLike[str],
     data: Inputs,
@@ -306,17 +275,26 @@ def calibrate(
     """Creates the calibration table of a model from data.
 
     Args:
-        model, data, target, min_samples, progress: as in `observe`.
+        model: an ONNX file in FP32.
+        data: `ImageInputs`, arrays or dicts of arrays by input with a batch axis, or a function that returns an
+            iterator over these.
         method: `"mse"` (minimum squared error after the activation function), `"entropy"` (minimum Kullback-Leibler
             divergence), `"percentile"`, or `"minmax"` (no clipping).
         percentile: the percentage of values that are not clipped, for `"percentile"`.
+        target: the target of the ranges. Those for `"portable"` are valid for every target.
+        min_samples: the minimum number of samples.
+        progress: called after each batch with the number of samples so far.
 
     Raises:
         ConfigError: the method or target is unknown, or the percentile is out of range.
-        CalibrationError, ModelError, BackendUnavailableError: as `observe`.
+        CalibrationError: there are too few samples, they do not match the model, or the values of an activation are
+            NaN, infinite, or all 0.
+        ModelError, BackendUnavailableError: as `plan`.
     """
     check_method(method, percentile)
-    seen = observe(model, data, target=target, min_samples=min_samples, progress=progress)
+    with Observer(model, plan(model, target)) as observer:
+        seen = observer.observe(data, progress=progress)
+    check_samples(seen.samples, min_samples)
     return seen.table(method, percentile)
 
 
@@ -367,3 +345,45 @@ def _derived(values: Mapping[str, ir.Value], activations: Sequence[str]) -> dict
             if function is not None:
                 result[name] = (source.name or "", function)
     return result
+
+
+Arrays: TypeAlias = "npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]"
+#: Arrays, or dicts of arrays by input name, or a function that returns a new iterator over them.
+Inputs: TypeAlias = "Iterable[Arrays] | Callable[[], Iterable[Arrays]]"
+
+
+class ImageInputs:
+    """Images with the preprocessing of a wrapper. Each iteration reads them again.
+
+    Args:
+        model: a wrapper such as `YOLOv5`, on any backend.
+        images: paths, or other images that the wrapper accepts.
+        batch: the batch size, if that of the model is free.
+    """
+
+    def __init__(self, model: VisionModel[Any], images: Sequence[ImageSource], batch: int = 1) -> None:
+        self._model, self._images, self._batch = model, images, batch
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self._images)
+
+    def __iter__(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+        yield from self._model.details.network_inputs(self._images, batch=self._batch)
+
+
+def batches_of(data: Inputs, names: Sequence[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """The arrays for each run by input name.
+
+    Raises:
+        CalibrationError: the arrays do not match the inputs.
+    """
+    for item in data() if callable(data) else data:
+        if isinstance(item, Mapping):
+            if missing := [name for name in names if name not in item]:
+                raise CalibrationError(f"the data has {sorted(item)}, but not the input {missing[0]!r}")
+            yield {name: np.asarray(item[name]) for name in names}
+        elif len(names) != 1:
+            raise CalibrationError(f"the model has inputs {list(names)}; give dicts of arrays by these names")
+        else:
+            yield {names[0]: np.asarray(item)}

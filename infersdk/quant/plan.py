@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from .functions import BOUNDED
 from .joins import can_join
 from .moves import move_quantizers
 from .prepare import prepare
 from .products import is_pointwise
+from .ranges import BOUNDED
 from .schemes import WEIGHTED, Scheme, find_scheme
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Plan:
     @functools.cached_property
     def activations(self) -> tuple[str, ...]:
         """The values to observe: those that need a range for any target, and the inputs of layers."""
-        needed = {name for name in self.points.values() if not self._graph.is_bounded(name)}
+        needed = {name for name in self.points.values() if not self.is_bounded(name)}
         averages = [average for layer, average in self._graph.averages.items() if layer in self.layers]
         readers = [*(self.nodes_by_name[name] for name in self.layers), *averages]
         needed |= {data_input(node).name or "" for node in readers}
@@ -92,7 +92,7 @@ class Plan:
 
     def is_bounded(self, name: str) -> bool:
         """Whether a value is always between 0 and 1."""
-        return self._graph.is_bounded(name)
+        return name in self._graph.bounded
 
     def source(self, name: str) -> str | None:
         """The value whose range a quantised value has; None for other values."""
@@ -228,10 +228,6 @@ class _Graph:
             if follows or name in left:
                 behind.add(name)
         return left
-
-    def is_bounded(self, name: str) -> bool:
-        """Whether a value is the output of an operator with results between 0 and 1."""
-        return name in self.bounded
 
     def plan(self, scheme: Scheme, left: dict[str, str], excluded: tuple[str, ...]) -> Plan:
         """The plan with these layers and nodes in floating point."""

@@ -1,7 +1,6 @@
 """Prepares a model for quantisation: inferred shapes, folded constants, merged batch normalisation.
 
-Slices before a convolution and parallel poolings, which are slow in 8 bits and in floating point, are rewritten without
-a change of the results. In small detectors they take more time than INT8 saves.
+Strided Slices before a convolution are folded into it. In small detectors they take more time than INT8 saves.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
 from ..graph.files import read_model, write_model
-from ..graph.passes import ChainPoolings, FoldSpaceToDepth, NameNodes, StaticReshapes, apply_passes
+from ..graph.passes import FoldSpaceToDepth, NameNodes, StaticReshapes, apply_passes
 from ..graph.passes.set_opset import at_least_opset
 from ..graph.precision import precision_of
 from ..graph.shapes import infer_shapes
@@ -47,8 +46,10 @@ def prepare(path: str | os.PathLike[str]) -> ir.Model:
         at_least_opset(model, MIN_OPSET)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{str(path)!r} cannot have a scale for each channel: {error}") from None
+    infer_shapes(model)
+    FoldSpaceToDepth().apply(model)  # ONNX Runtime would write the Slices as another operator
     prepared = _folded(model, path)
-    if apply_passes(prepared, [NameNodes(), StaticReshapes(), FoldSpaceToDepth(), ChainPoolings()]):
+    if apply_passes(prepared, [NameNodes(), StaticReshapes()]):
         infer_shapes(prepared)
     return prepared
 

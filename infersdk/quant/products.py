@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph.builder import GraphBuilder
+from ..graph.parts import replace_node
 from ..graph.weights import constant_tensor
 
 if TYPE_CHECKING:
@@ -128,11 +129,11 @@ def _replace_layer(build: GraphBuilder, graph: ir.Graph, node: ir.Node, position
         reader = use.node
         if reader.op_type == "Shape":
             start, end = reader.attributes.get_int("start", 0), reader.attributes.get_int("end", len(order))
-            _replace(graph, reader, build("Gather", build("Shape", positions), build.ints(order[start:end])))
+            replace_node(graph, reader, build("Gather", build("Shape", positions), build.ints(order[start:end])))
         elif reader.op_type == "Reshape" and use.idx == 0 and _can_split(result, reader):
             _split(build, graph, reader, positions)
     if result.uses() or result.is_graph_output():
-        _replace(graph, node, build("Transpose", positions, perm=order, name="channels_first"))
+        replace_node(graph, node, build("Transpose", positions, perm=order, name="channels_first"))
     else:
         graph.remove(node, safe=True)
 
@@ -171,12 +172,3 @@ def _split(build: GraphBuilder, graph: ir.Graph, reader: ir.Node, positions: ir.
         use.attributes["perm"] = ir.AttrInt64s("perm", [order.index(axis) for axis in use.attributes["perm"].as_ints()])
         use.replace_input_with(0, result)
     graph.remove(reader, safe=True)
-
-
-def _replace(graph: ir.Graph, node: ir.Node, by: ir.Value) -> None:
-    """Replaces the only output of a node by a value."""
-    old = node.outputs[0]
-    name, by.type, by.shape = old.name, old.type, old.shape
-    old.replace_all_uses_with(by, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-    by.name = name

@@ -18,11 +18,9 @@ from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights
 from .joins import aligned_ranges, joined_factors, scale_input_channels
-from .levels import join_levels
 from .plan import Plan, channel_axis, data_input, plan, weight_array
 from .products import write_product
 from .ranges import scale_and_zero_point
-from .repeats import repeats_of, write_repeats
 from .table import CalibrationTable, TensorRange
 
 if TYPE_CHECKING:
@@ -110,10 +108,6 @@ def quantized_model(
     for name in planned.joins:
         found = joined_factors(nodes[name], [ranges[value] for value in planned.joined_values(name)])
         factors |= dict.fromkeys(_restore_joined(graph, nodes[name], found), found)
-    if scheme.repeats:
-        for node in [nodes[name] for name in planned.nodes]:
-            if (counts := repeats_of(node)) is not None:
-                write_repeats(graph, node, counts)
     corrected = 0
     for name in planned.layers:
         codes = weight_codes(weight_array(nodes[name]), output_axis(nodes[name]))
@@ -124,8 +118,6 @@ def quantized_model(
             write_product(graph, nodes[name], codes.codes, codes.scales)
         else:
             _store_weights(graph, nodes[name], codes)
-    if scheme.levels:
-        join_levels(graph)
     graph.sort()
     drop_unused_weights(graph)
     record = QuantizationRecord(

@@ -1,4 +1,4 @@
-"""Selects the range of an activation from its observations."""
+"""The range of an activation from its observations, and the activation functions that decide it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from .table import Method, TensorRange
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import onnx_ir as ir
 
-    from .functions import Function
     from .histogram import ChannelRanges, Histogram
 
-__all__ = ["PERCENTILE", "check_method", "scale_and_zero_point", "tensor_range"]
+__all__ = [
+    "BOUNDED", "PERCENTILE", "Function", "check_method", "function_behind", "scale_and_zero_point", "tensor_range",
+]  # fmt: skip
 
 #: The default percentage of values that are not clipped.
 PERCENTILE = 99.999
@@ -143,3 +145,43 @@ def _best(error: Callable[[float], float], end: float) -> float:
         if (now := error(float(share) * end)) < least:
             best, least = float(share), now
     return best * end
+
+
+Function = Callable[["npt.NDArray[Any]"], "npt.NDArray[Any]"]
+
+#: Operators whose results are always between 0 and 1.
+BOUNDED = frozenset({"HardSigmoid", "Sigmoid", "Softmax"})
+
+
+def function_behind(value: ir.Value) -> Function | None:
+    """The activation function that is the only user of a value; None if there is no such function."""
+    if value.is_graph_output():
+        return None
+    uses = sorted(value.consumers(), key=lambda node: node.op_type)
+    kinds = [node.op_type for node in uses]
+    if kinds == ["Mul", "Sigmoid"]:
+        product, gate = uses
+        return _silu if set(product.inputs) == {value, gate.outputs[0]} else None
+    if len(uses) != 1:
+        return None
+    if kinds == ["LeakyRelu"]:
+        slope = float(uses[0].attributes["alpha"].as_float()) if "alpha" in uses[0].attributes else 0.01
+        return lambda x: np.asarray(np.where(x < 0, slope * x, x))
+    return {"Relu": _relu, "Sigmoid": _sigmoid, "HardSwish": _hard_swish}.get(kinds[0])
+
+
+def _relu(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.asarray(np.maximum(x, 0))
+
+
+def _sigmoid(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    result: npt.NDArray[Any] = 1 / (1 + np.exp(-np.clip(x, -80, 80)))
+    return result
+
+
+def _silu(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.asarray(x * _sigmoid(x))
+
+
+def _hard_swish(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.asarray(x * np.clip(x / 6 + 0.5, 0, 1))

@@ -12,15 +12,15 @@ from msgspec import structs
 
 from ..errors import BackendError, ConfigError, ModelError
 from ..pages import draw, render, require_packages
-from .inputs import ImageInputs
 from .layer_errors import layer_errors
+from .observe import ImageInputs
 from .quantize import input_ranges
 from .workflow import OpenWrapper, Stage, Workflow, silent_stage
 
 if TYPE_CHECKING:
     from ..accuracy.agreement import Agreement
     from ..graph.quantization import QuantizationRecord
-    from .speed import Speed
+    from .workflow import Speed
 
 __all__ = ["LayerRow", "TargetResult", "layer_rows", "quantization_report"]
 

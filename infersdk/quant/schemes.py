@@ -47,8 +47,6 @@ class Scheme:
         products: 1 x 1 convolutions with floating-point results become matrix products, which may be INT8 without
             `float_results`.
         joins: codes with different scales are concatenated for convolutions.
-        repeats: a Resize that repeats codes becomes an Expand with channels last.
-        levels: transposed levels of a detector are joined with channels last.
         depthwise: depthwise convolutions are quantised.
         least_products: a layer with fewer products per value stays in floating point if all layers before it do.
         least_last_products: a layer with fewer products per value stays in floating point if no later layer has
@@ -63,8 +61,6 @@ class Scheme:
     float_results: bool = True
     products: bool = False
     joins: bool = False
-    repeats: bool = False
-    levels: bool = False
     depthwise: bool = True
     least_products: int = 1
     least_last_products: int = 1
@@ -83,7 +79,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         for scheme in (
             Scheme(
                 "onnxruntime", signed=False, between=True, float_results=False, products=True, joins=True,
-                repeats=True, levels=True, least_products=192, least_last_products=64,
+                least_products=192, least_last_products=64,
                 operators=WEIGHTED - {"ConvTranspose"},
             ),
             Scheme("openvino", signed=False, between=False, moves=True, depthwise=False),

@@ -1,36 +1,40 @@
-"""The quantisation workflow: calibration, selection of a method, search of layers, and comparison with FP32."""
+"""The quantisation workflow: calibration, selection of a method, search of layers, and comparison with FP32
+in results and speed."""
 
 from __future__ import annotations
 
 import contextlib
+import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..accuracy.agreement import Agreement, agreement
 from ..errors import CalibrationError, ConfigError, UnsupportedModelError
 from ..graph.files import write_model
-from .choose import CANDIDATES, ENOUGH, Candidate, Choice, choose
-from .inputs import ImageInputs
 from .layer_times import layer_times
-from .observe import MIN_SAMPLES, Observations, Observer, check_samples
+from .observe import MIN_SAMPLES, ImageInputs, Observations, Observer, check_samples
 from .plan import Plan, plan
 from .quantize import QuantizedGraph, quantize
 from .ranges import PERCENTILE, check_method
-from .search import SearchReport, check_limits, search
-from .speed import Speed, compare_runs
+from .search import CANDIDATES, ENOUGH, Candidate, Choice, SearchReport, check_limits, choose, search
 
 if TYPE_CHECKING:
     import os
 
+    import numpy.typing as npt
+
     from ..image import ImageSource
+    from ..infer import Infer
     from ..models.vision import VisionModel
     from .table import CalibrationTable
 
-__all__ = ["MAX_DROP", "OpenWrapper", "Stage", "Workflow", "silent_stage"]
+__all__ = ["MAX_DROP", "OpenWrapper", "Speed", "Stage", "Workflow", "compare_speed", "silent_stage"]
 
 #: The maximum number of images to compare results on.
 _COMPARED = 32
@@ -273,7 +277,7 @@ class Workflow:
             feeds = next(iter(ImageInputs(wrapper, self.compared[:1])))
             heads = [getattr(one, "decode_head_used", None) for one in (wrapper, quantized)]
             self.decode_heads = (heads[0], heads[1]) if heads[0] and heads[1] else None
-            self.speed = compare_runs(wrapper.network, quantized.network, feeds, seconds=_SPEED_SECONDS)
+            self.speed = compare_speed(wrapper.network, quantized.network, feeds, seconds=_SPEED_SECONDS)
 
 
 def _identity(result: Any) -> Agreement | None:
@@ -321,3 +325,49 @@ def _without_target_warnings() -> Iterator[None]:
 def silent_stage(title: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
     """A `Stage` that shows nothing."""
     yield lambda done: None
+
+
+#: The minimum number of measured rounds.
+_MIN_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The median milliseconds of runs of two models in turns on one backend."""
+
+    backend: str
+    device: str
+    fp32: float
+    int8: float
+
+    @property
+    def ratio(self) -> float:
+        """The speed-up of INT8; below 1 it is slower."""
+        return self.fp32 / self.int8
+
+
+def compare_speed(
+    fp32: Infer, int8: Infer, feeds: Mapping[str, npt.NDArray[Any]], *, rounds: int = 20, seconds: float = 1.0
+) -> Speed:
+    """Runs two loaded models in turns on the same data, so that other load on the machine affects both.
+
+    Args:
+        fp32, int8: the models, on one backend and device.
+        feeds: arrays by input name.
+        rounds: the maximum number of rounds, after a warm-up.
+        seconds: the time limit, once there are five rounds.
+    """
+    times: tuple[list[float], list[float]] = ([], [])
+    for infer in (fp32, int8):
+        infer(feeds)
+    began = perf_counter()
+    for number in range(rounds + 1):
+        for infer, spent in zip((fp32, int8), times, strict=True):
+            start = perf_counter()
+            infer.forward()
+            if number:
+                spent.append(perf_counter() - start)
+        if number >= _MIN_ROUNDS and perf_counter() - began > seconds:
+            break
+    first, second = (statistics.median(spent) * 1e3 for spent in times)
+    return Speed(fp32.backend, str(fp32.device), first, second)

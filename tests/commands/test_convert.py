@@ -124,4 +124,4 @@ def test_samples_in_files(tmp_path: Path, graph: Path, capsys: pytest.CaptureFix
     assert array.shape == (1, 3)
     code = main(["convert", str(graph), "-o", str(tmp_path / "m.onnx"), "--input", "nonesuch=1,2"])
     assert code == 2
-    assert "a sample is given for 'nonesuch'; the inputs are " in capsys.readouterr().err
+    assert "there is no input 'nonesuch'; the inputs are " in capsys.readouterr().err

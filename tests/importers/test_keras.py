@@ -24,7 +24,7 @@ from infersdk.errors import (
 from infersdk.importers import convert
 from infersdk.importers.keras.cleaning import clean_configuration, write_copy
 from infersdk.importers.keras.files import KerasFile
-from infersdk.importers.workers import keras_h5
+from infersdk.importers.workers import keras_export
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("onnxruntime")
@@ -95,13 +95,13 @@ REFUSED = {
 
 
 def require(framework: str) -> None:
-    absent = [name for name in keras_h5.PACKAGES[framework] if importlib.util.find_spec(name) is None]
+    absent = [name for name in keras_export.PACKAGES[framework] if importlib.util.find_spec(name) is None]
     if absent:
         pytest.skip(f"{', '.join(absent)} is not installed")
 
 
 @pytest.mark.parametrize("name", sorted(archive()))
-@pytest.mark.parametrize("framework", sorted(keras_h5.PACKAGES))
+@pytest.mark.parametrize("framework", sorted(keras_export.PACKAGES))
 def test_layers_give_the_results_of_keras_2(framework: str, name: str, tmp_path: Path) -> None:
     import onnxruntime
 
@@ -110,13 +110,13 @@ def test_layers_give_the_results_of_keras_2(framework: str, name: str, tmp_path:
     file = KerasFile(ModelSource.of(path))
     write_copy(tmp_path / "model.h5", clean_configuration(file.config), file)
     shapes = [{"name": "", "sizes": [1, *array.shape[1:]]} for array in inputs]
-    request = {"model": "model.h5", "version": file.version, "shapes": shapes}
+    request = {"model": "model.h5", "version": file.version, "shapes": shapes, "samples": {}}
     target = tmp_path / "model.onnx"
     if name in REFUSED[framework]:
         with pytest.raises(Exception, match=REFUSED[framework][name]):
-            keras_h5.CONVERTERS[framework](tmp_path, request, target)
+            keras_export.CONVERTERS[framework](tmp_path, request, target)
         return
-    assert keras_h5.CONVERTERS[framework](tmp_path, request, target)["notes"]
+    assert keras_export.CONVERTERS[framework](tmp_path, request, target)["notes"]
     session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
     names = [spec.name for spec in session.get_inputs()]
     rows = [
@@ -142,7 +142,7 @@ def test_files_of_the_test_data(assets: Path) -> None:
         assert conversion.check.passed, conversion.verdict
         assert "by " in conversion.notes[0]
     assert "bytecode" in refused.pop("split.h5")
-    if not all(importlib.util.find_spec(name) for name in keras_h5.PACKAGES["tf_keras"]):
+    if not all(importlib.util.find_spec(name) for name in keras_export.PACKAGES["tf_keras"]):
         assert "TensorFlowOpLayer" in refused.pop("reduce.h5")
     assert not refused
 
@@ -157,6 +157,15 @@ def test_free_sizes_are_given(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is \[None, None, None, 3\], not \[1, 8, 8, 4\]"):
         convert(path, shapes=[(1, 8, 8, 4)])
     converted(path, shapes=[(1, 16, 12, 3)])
+
+
+def test_samples_are_given(tmp_path: Path) -> None:
+    require("keras")
+    path = write(tmp_path / "m.h5", dense(), "2.4.0", weights())
+    np.save(tmp_path / "x.npy", np.array([[1, 2, 3, 4]], np.float32))
+    converted(path, samples=[f"x={tmp_path / 'x.npy'}"])
+    with pytest.raises(ConfigError, match="no input 'y'; the inputs are x"):
+        convert(path, samples={"y": [1]})
 
 
 def test_files_of_keras_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,14 +317,14 @@ def test_weights_without_an_architecture(tmp_path: Path) -> None:
     ],
 )
 def test_configurations_that_name_code(entry: dict[str, Any]) -> None:
-    from infersdk.importers.keras.archives import check_configuration
+    from infersdk.importers.keras.importing import check_configuration
 
     with pytest.raises(UnsupportedModelError, match="code in files is never executed"):
         check_configuration({"module": "keras", "class_name": "Sequential", "config": {"layers": [entry]}})
 
 
 def test_a_configuration_of_plain_layers() -> None:
-    from infersdk.importers.keras.archives import check_configuration
+    from infersdk.importers.keras.importing import check_configuration
 
     plain = {"module": "keras.layers", "class_name": "Dense", "config": {"activation": "relu"}, "registered_name": None}
     check_configuration({"module": "keras", "class_name": "Sequential", "config": {"layers": [plain]}})

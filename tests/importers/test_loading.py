@@ -17,7 +17,7 @@ from infersdk import device_count
 from infersdk.core.cache import Cache
 from infersdk.core.model_source import ModelSource
 from infersdk.importers.loading import converted_source
-from infersdk.importers.workers.keras_h5 import PACKAGES
+from infersdk.importers.workers.keras_export import PACKAGES
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")

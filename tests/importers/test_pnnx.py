@@ -193,7 +193,7 @@ def test_operators_with_other_arguments(line: str, tmp_path: Path) -> None:
 def test_axes_that_the_file_leaves_open(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path = write(tmp_path, TEXT.replace("#0=(1,3,8,8)f32", "#0=(1,3,?,?)f32"))
-    with pytest.raises(ConfigError, match=re.escape("--shape in0=1,3,640,640")):
+    with pytest.raises(ConfigError, match=re.escape("--shape in0=1,3,64,64")):
         convert(path)
     conversion = converted(path, shapes={"in0": (1, 3, 12, 14)})
     x = np.random.default_rng(2).random((1, 3, 20, 30), np.float32)

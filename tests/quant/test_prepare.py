@@ -42,11 +42,9 @@ def backbone(path: Path) -> Path:
     return save(path, numbered(nodes), [value("x", [1, 3, 32, 24])], [value("y", None)], weights)
 
 
-def test_what_a_runtime_computes_slowly_has_another_form(tmp_path: Path) -> None:
+def test_slices_are_folded_into_the_convolution(tmp_path: Path) -> None:
     model = prepare(backbone(tmp_path / "m.onnx"))
     assert Counter(each.op_type for each in model.graph) == {"Conv": 3, "Relu": 2, "MaxPool": 3, "Concat": 1}
-    poolings = [each for each in model.graph if each.op_type == "MaxPool"]
-    assert [tuple(each.attributes.get_ints("kernel_shape", [])) for each in poolings] == [(5, 5)] * 3
 
 
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino", "tensorrt", "portable"])

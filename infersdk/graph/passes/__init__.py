@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from .add_nms import AddNms
-    from .chain_poolings import ChainPoolings
     from .clean_up import CleanUp
     from .end_at_head import EndAtHead
     from .fold_space_to_depth import FoldSpaceToDepth
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from .weight_forms import NarrowIndices, ShrinkConstants, WeightsOffInputs
 
 __all__ = [
-    "PASSES", "AddNms", "ChainPoolings", "CleanUp", "EndAtHead", "FoldSpaceToDepth", "FreeBatch", "FreeSize",
+    "PASSES", "AddNms", "CleanUp", "EndAtHead", "FoldSpaceToDepth", "FreeBatch", "FreeSize",
     "HardSwish", "ImageIn", "NameAxes", "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput",
     "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs",
     "apply_passes", "cached_model", "loading_passes", "pass_keys", "prepared_model",
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 #: The module of each pass.
 _HOMES = {
-    "AddNms": "add_nms", "ChainPoolings": "chain_poolings", "CleanUp": "clean_up", "EndAtHead": "end_at_head",
+    "AddNms": "add_nms", "CleanUp": "clean_up", "EndAtHead": "end_at_head",
     "FoldSpaceToDepth": "fold_space_to_depth", "FreeBatch": "free_batch", "FreeSize": "free_size",
     "HardSwish": "hard_swish", "ImageIn": "image_in", "NameAxes": "name_axes", "NameNodes": "name_nodes",
     "NarrowIndices": "weight_forms", "QuantizedOperators": "quantized_operators", "ResizeInput": "resize_input",

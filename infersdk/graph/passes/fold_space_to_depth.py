@@ -1,4 +1,4 @@
-"""Folds a space-to-depth step into the convolution after it.
+"""Folds the space-to-depth step of a detector into the convolution after it.
 
 YOLOX, and YOLOv5 up to release 5, slice an image into four images of every second row and column, concatenate their
 channels, and convolve the result. A 3x3 filter over these channels equals a 6x6 filter over the image with twice the
@@ -33,17 +33,16 @@ _ENDLESS = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class FoldSpaceToDepth(Pass):
-    """Folds concatenated strided Slices, or a SpaceToDepth, into the convolutions that read it.
+    """Folds concatenated strided Slices into the convolutions that read them.
 
-    A Gather may reorder the blocks of channels in between. Results differ only by the order of summation.
+    Results differ only by the order of summation.
     """
 
     name: ClassVar[str] = "fold-space-to-depth"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def concerns(self, source: ModelSource) -> bool:
-        slices = source.mentions(b"Slice") and source.mentions(b"Concat")
-        return source.is_onnx and source.mentions(b"Conv") and (slices or source.mentions(b"SpaceToDepth"))
+        return source.is_onnx and all(source.mentions(word) for word in (b"Slice", b"Concat", b"Conv"))
 
     def apply(self, model: ir.Model) -> bool:
         from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -84,15 +83,6 @@ def _blocks_of(node: ir.Node) -> _Blocks | None:
     """The blocks that a node concatenates; None if its output is not made of strided views of one value."""
     if node.domain or len(node.outputs) != 1:
         return None
-    if node.op_type == "SpaceToDepth":
-        source = node.inputs[0]
-        size = node.attributes.get_int("blocksize", 0)
-        channels = _channels(source)
-        if source is None or channels is None or size < 1:
-            return None
-        return _Blocks(source, channels, (size, size), tuple((y, x) for y in range(size) for x in range(size)))
-    if node.op_type == "Gather":
-        return _gathered(node)
     if node.op_type != "Concat" or node.attributes.get_int("axis", 0) not in (1, -3):
         return None
     views = [_view_of(value) for value in node.inputs if value is not None]
@@ -108,22 +98,6 @@ def _blocks_of(node: ir.Node) -> _Blocks | None:
     if not all(_divides(source, axis, steps[axis], {offset[axis] for offset in offsets}) for axis in (0, 1)):
         return None
     return _Blocks(source, channels, steps, offsets)
-
-
-def _gathered(node: ir.Node) -> _Blocks | None:
-    """The blocks that a Gather of channels selects; None if it divides blocks."""
-    maker = node.inputs[0].producer() if node.inputs[0] is not None else None
-    blocks = _blocks_of(maker) if maker is not None and node.attributes.get_int("axis", 0) in (1, -3) else None
-    indices = constant_of(node.inputs[1])
-    if blocks is None or indices is None or indices.ndim != 1 or not indices.size or indices.size % blocks.channels:
-        return None
-    sets = indices.reshape(-1, blocks.channels)
-    numbers, first = np.divmod(sets[:, 0], blocks.channels)
-    if first.any() or (sets != sets[:, :1] + np.arange(blocks.channels)).any():
-        return None
-    if not ((numbers >= 0) & (numbers < len(blocks.offsets))).all():
-        return None
-    return _Blocks(blocks.source, blocks.channels, blocks.steps, tuple(blocks.offsets[number] for number in numbers))
 
 
 def _channels(value: ir.Value | None) -> int | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..builder import GraphBuilder
 from ..factors import constant_of, fold_factors
-from ..parts import rewire
+from ..parts import replace_node
 from ..shapes import infer_shapes
 from ..weights import drop_unused_weights
 from .base import Pass
@@ -126,10 +126,7 @@ class _Rewriter:
         value = build("HardSigmoid", source, alpha=1 / 6, beta=0.5)
         if swish:
             value = build("Mul", source, value)
-        name = node.outputs[0].name
-        rewire(self._graph, node.outputs, [value])
-        self._graph.remove(node, safe=True)
-        value.name = name
+        replace_node(self._graph, node, value)
 
 
 def _other_operand(node: ir.Node, number: float, source: ir.Value | None) -> ir.Value | None:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...errors import UnsupportedModelError
-from ..weights import add_weight, drop_unused_weights
+from ..builder import GraphBuilder
+from ..parts import replace_node
+from ..weights import drop_unused_weights
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -55,41 +57,21 @@ class _Rewriter:
     """Replaces one node."""
 
     def __init__(self, graph: ir.Graph, node: ir.Node, name: str) -> None:
-        self.graph, self.node, self.name = graph, node, name
+        self.graph, self.node, self.build = graph, node, GraphBuilder(graph, f"{name}/", node)
         self.inputs = list(node.inputs) + [None] * 9
 
     def __call__(self) -> None:
-        import onnx_ir as ir
-
         operator, factors, (scale, zero) = _REWRITES[self.node.op_type](self)
         kept = {key: value for key, value in self.node.attributes.items() if key in _KEPT.get(operator, ())}
-        computed = ir.node(operator, factors, kept, name=f"{self.name}_{operator}")
-        computed.outputs[0].name = f"{self.name}_result"
-        result = self.node.outputs[0]
-        quantised = ir.node("QuantizeLinear", [computed.outputs[0], scale, zero], name=f"{self.name}_QuantizeLinear")
-        quantised.outputs[0].type, quantised.outputs[0].shape = result.type, result.shape
-        if result.is_graph_output():
-            for index, output in enumerate(self.graph.outputs):
-                if output is result:
-                    self.graph.outputs[index] = quantised.outputs[0]
-        for use in list(result.uses()):
-            use.node.replace_input_with(use.idx, quantised.outputs[0])
-        name = result.name
-        self.graph.remove(self.node, safe=True)
-        quantised.outputs[0].name = name
-        self.graph.extend([computed, quantised])
+        computed = self.build(operator, *factors, name="result", **kept)
+        replace_node(self.graph, self.node, self.build("QuantizeLinear", computed, scale, zero))
 
     def restored(self, at: int, axis: int | None = None) -> ir.Value:
         """Dequantises the input at a position with the scale and zero point after it."""
-        import onnx_ir as ir
-
         value, scale, zero = self.inputs[at : at + 3]
         vector = scale is not None and scale.const_value is not None and scale.const_value.size > 1
-        attributes = {"axis": axis} if vector and axis is not None else {}
-        node = ir.node("DequantizeLinear", [value, scale, zero], attributes, name=f"{self.name}_DequantizeLinear_{at}")
-        node.outputs[0].name = f"{self.name}_input_{at}"
-        self.graph.append(node)
-        return node.outputs[0]
+        result: ir.Value = self.build("DequantizeLinear", value, scale, zero, axis=axis if vector else None)
+        return result
 
     def bias(self, at: int, *scales: int) -> ir.Value | None:
         """The integer bias at a position as float32. Its scale is the product of the inputs `scales`."""
@@ -99,7 +81,7 @@ class _Rewriter:
         product = values[0].astype(np.float64)
         for scale in values[1:]:
             product = product * scale
-        return add_weight(self.graph, f"{self.name}_bias", product.astype(np.float32))
+        return self.build.constant(product.astype(np.float32), "bias")
 
 
 Rewritten = tuple[str, list[Any], tuple[Any, Any]]
@@ -107,7 +89,7 @@ Rewritten = tuple[str, list[Any], tuple[Any, Any]]
 
 def _conv(self: _Rewriter) -> Rewritten:
     factors = [self.restored(0), self.restored(3, axis=0), self.bias(8, 1, 4)]
-    return "Conv", factors if factors[2] is not None else factors[:2], (self.inputs[6], self.inputs[7])
+    return "Conv", factors, (self.inputs[6], self.inputs[7])
 
 
 def _matmul(self: _Rewriter) -> Rewritten:
@@ -118,7 +100,7 @@ def _gemm(self: _Rewriter) -> Rewritten:
     # The scale of the bias excludes alpha, since Gemm applies alpha to the product only.
     axis = 0 if _attribute(self.node, "transB") else 1
     factors = [self.restored(0), self.restored(3, axis=axis), self.bias(6, 1, 4)]
-    return "Gemm", factors if factors[2] is not None else factors[:2], (self.inputs[7], self.inputs[8])
+    return "Gemm", factors, (self.inputs[7], self.inputs[8])
 
 
 def _two(operator: str) -> Callable[[_Rewriter], Rewritten]:

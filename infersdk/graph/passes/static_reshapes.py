@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...errors import UnsupportedModelError
-from ..tracing import ShapeTrace
+from ..shapes import ShapeTrace
 from ..weights import add_weight, drop_unused_weights, free_name, graph_values
 from ._sizes import data_inputs, fixed
 from .base import Pass
@@ -17,7 +17,7 @@ from .base import Pass
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ..tracing import Shape
+    from ..shapes import Shape
 
 __all__ = ["StaticReshapes", "computed_targets", "trace_example"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...errors import UnsupportedModelError
-from ..tracing import ShapeTrace
+from ..shapes import ShapeTrace
 from ._sizes import lift_constants, shapes_of
 from .base import Pass
 

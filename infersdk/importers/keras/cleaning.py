@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedModelError
-from ..missing import missing_operators
+from ..conversion import missing_operators
 
 if TYPE_CHECKING:
     from pathlib import Path

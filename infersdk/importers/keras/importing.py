@@ -1,22 +1,34 @@
-"""Keras HDF5 files, converted by Keras in a separate process from a copy without code."""
+"""Keras `.h5` files and `.keras` archives, converted by Keras in a separate process.
+
+Keras imports objects that the configuration of an archive names. The configuration is therefore checked first and may
+name only classes of Keras.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
-from ..processes import worker
-from .cleaning import clean_configuration, write_copy
+from ...errors import ModelFormatError, UnsupportedModelError
+from ..processes import opened_archive, worker
+from .cleaning import ACTIVATIONS, clean_configuration, write_copy
 from .files import KerasFile
 
 if TYPE_CHECKING:
     from ..conversion import Imported, Request
 
-__all__ = ["import_h5"]
+__all__ = ["check_configuration", "import_archive", "import_h5"]
+
+_MOST_CONFIG = 1 << 26
+#: Classes of Keras that execute code, or read other files.
+_REACHING = frozenset({
+    "Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "StringLookup", "IntegerLookup",
+    "TextVectorization", "FeatureSpace", "Hashing", "HashedCrossing", "__lambda__", "SearchableDict",
+})  # fmt: skip
 
 
 def import_h5(request: Request) -> Imported:
-    """The importer of Keras's `.h5` files.
+    """The importer of `.h5` files, which are converted from a copy without code.
 
     Raises:
         BackendUnavailableError: no framework for the file is installed.
@@ -26,7 +38,56 @@ def import_h5(request: Request) -> Imported:
     """
     file = KerasFile(request.source)
     config = clean_configuration(file.config)
-    with worker("keras_h5", request.python) as work:
+    with worker("keras_export", request.python) as work:
         write_copy(work.folder / "model.h5", config, file)
-        shapes = [dataclasses.asdict(shape) for shape in request.shapes]
-        return work.export({"model": "model.h5", "version": file.version, "shapes": shapes})
+        return work.export(request, model="model.h5", version=file.version)
+
+
+def import_archive(request: Request) -> Imported:
+    """The importer of `.keras` files. Raises the errors of `import_h5`."""
+    with opened_archive(request.source, "a Keras archive") as archive:
+        if any(name.startswith("/") or ".." in name.split("/") for name in archive.namelist()):
+            raise ModelFormatError(f"{str(request.source)!r} has entries outside of its folder")
+        info = archive.getinfo("config.json")
+        if info.file_size > _MOST_CONFIG:
+            raise ModelFormatError(f"the configuration in {str(request.source)!r} has {info.file_size} bytes")
+        try:
+            config = json.loads(archive.read(info))
+        except RecursionError:
+            raise ValueError("its configuration is nested too deeply") from None
+    check_configuration(config)
+    with worker("keras_export", request.python) as work:
+        (work.folder / "model.keras").write_bytes(request.source.read())
+        return work.export(request, model="model.keras", version="3.")
+
+
+def check_configuration(value: Any, depth: int = 0) -> None:
+    """Raises UnsupportedModelError for objects other than Keras layers and unknown functions."""
+    if depth > 200:
+        raise ModelFormatError("the configuration is nested more than 200 deep")
+    if isinstance(value, list):
+        for inner in value:
+            check_configuration(inner, depth + 1)
+    if not isinstance(value, dict):
+        return
+    kind, module = value.get("class_name"), value.get("module")
+    if kind is not None:
+        known = (
+            kind == "__keras_tensor__"
+            or module is None
+            or (isinstance(module, str) and f"{module}.".startswith("keras."))
+        )
+        if kind == "function":
+            known = value.get("config") in ACTIVATIONS
+        if (
+            not isinstance(kind, str)
+            or kind in _REACHING
+            or not known
+            or value.get("registered_name") not in (None, kind)
+        ):
+            raise UnsupportedModelError(
+                f"the configuration names {module}.{kind}, which can execute code or read files, and code in files is "
+                "never executed"
+            )
+    for inner in value.values():
+        check_configuration(inner, depth + 1)

@@ -9,23 +9,24 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import BackendUnavailableError, InferenceError, InputError, ModelFormatError
-from ..missing import missing_operators
+from ..conversion import missing_operators
 from .expressions import Call, Input, functions, parse_expression
 from .graph import Operator, PnnxGraph, gives_tensor
-from .slices import slice_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
     import torch
 
-__all__ = ["as_module", "leaves", "run"]
+
+__all__ = ["SliceEntry", "as_module", "leaves", "run", "slice_entries"]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -496,3 +497,58 @@ def _attribute(one: Operator) -> Any:
 
     (weight,) = one.attributes.values()
     return torch.from_numpy(np.array(weight.array))
+
+
+#: The code for "to the end" and for "no index".
+_NONE = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class SliceEntry:
+    """A range along an axis, or an index that removes the axis."""
+
+    axis: int
+    start: Any
+    end: Any
+    step: Any
+    select: Any = None
+
+
+def slice_entries(one: Operator, rank: int, given: Callable[[str], Any]) -> list[SliceEntry]:
+    """The ranges of an operator, with non-negative axes. Limits are numbers or values from `given`.
+
+    Args:
+        given: returns the input with a name, such as `start` or `ends`, or None.
+
+    Raises:
+        ModelFormatError: the lists have different lengths, or an axis does not exist.
+    """
+
+    def of(name: str) -> Any:
+        value = given(name)
+        return value if value is not None else one.params.get(name)
+
+    if "dim" in one.params:
+        lists: list[Sequence[Any]] = [[one.params["dim"]], [of("start")], [of("end")], [of("step")], [of("select")]]
+    else:
+        dims = one.params.get("dims", ())
+        names = ("starts", "ends", "steps", "selects")
+        lists = [dims, *(_sequence(of(name), len(dims)) for name in names)]
+    if len({len(column) for column in lists}) != 1:
+        raise ModelFormatError(f"operator {one.name!r} (Tensor.slice) has lists of different lengths: {one.params}")
+    entries = []
+    for axis, start, end, step, select in zip(*lists, strict=True):
+        if not isinstance(axis, int) or not -rank <= axis < rank:
+            raise ModelFormatError(f"operator {one.name!r} (Tensor.slice): axis {axis!r} of {rank}")
+        taken = None if isinstance(select, int) and select == _NONE else select
+        first = 0 if start is None or (isinstance(start, int) and start == _NONE) else start
+        entries.append(
+            SliceEntry(axis % rank, first, _NONE if end is None else end, 1 if step is None else step, taken)
+        )
+    return entries
+
+
+def _sequence(value: Any, count: int) -> Sequence[Any]:
+    if value is None:
+        return [None] * count
+    return value if isinstance(value, (list, tuple)) else [value]

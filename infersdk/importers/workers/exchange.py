@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 #: The number of sets of random inputs.
 ROUNDS = 3
@@ -28,6 +28,19 @@ class RefusedError(Exception):
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message, kind)
         self.message, self.kind = message, kind
+
+
+class FreeSizesError(RefusedError):
+    """An input has free sizes that were not given."""
+
+
+def onnx_inputs(path: Path) -> tuple[list[Any], list[str]]:
+    """The inputs (`ValueInfoProto`) of an ONNX file that are not weights, and the names of its outputs."""
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    weights = {one.name for one in graph.initializer}
+    return [one for one in graph.input if one.name not in weights], [one.name for one in graph.output]
 
 
 def answer_request(
@@ -63,6 +76,76 @@ def leaves(value: Any) -> list[Any]:
     return [value]
 
 
+def shapes_by_input(names: Sequence[str], given: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The given shapes (`name`, `sizes`, `dtype`) by input. Those without a name belong to the next input in order.
+
+    Raises:
+        RefusedError: an input does not exist, or there are more shapes than inputs.
+    """
+    shapes = list(given)
+    result = {one["name"]: one for one in shapes if one["name"]}
+    check_names(result, names)
+    unnamed = [one for one in shapes if not one["name"]]
+    rest = [name for name in names if name not in result]
+    if len(unnamed) > len(rest):
+        raise RefusedError(f"{len(unnamed)} shapes without a name are given for the inputs {', '.join(rest)}", "config")
+    return result | dict(zip(rest, unnamed, strict=False))
+
+
+def check_names(given: Iterable[str], names: Sequence[str]) -> None:
+    """Raises RefusedError for the name of an input that does not exist."""
+    if unknown := [name for name in given if name not in names]:
+        raise RefusedError(f"there is no input {unknown[0]!r}; the inputs are {', '.join(names)}", "config")
+
+
+def full_sizes(
+    names: Sequence[str],
+    known: Sequence[Sequence[int | None] | None],
+    given: Iterable[dict[str, Any]],
+    batch: int | None = 2,
+) -> list[tuple[int, ...]]:
+    """The shape of each input: the given one, or the known one.
+
+    Args:
+        known: the shapes in the file, with None for free sizes; None for an unknown rank.
+        batch: the size of a free first axis that is not given; None if it must be given.
+
+    Raises:
+        RefusedError: a given shape is for an input that does not exist, or does not fit the known one.
+        FreeSizesError: a free size is not given.
+    """
+    by_name = shapes_by_input(names, given)
+    result = []
+    for name, shape in zip(names, known, strict=True):
+        sizes = list(by_name[name]["sizes"] if name in by_name else shape or [None])
+        fits = shape is None or len(sizes) == len(shape)
+        if not fits or any(b not in (None, a) for a, b in zip(sizes, shape or sizes, strict=True)):
+            raise RefusedError(f"the shape of input {name!r} is {list(shape or ())}, not {sizes}", "config")
+        if batch is not None and shape and sizes[0] is None:
+            sizes[0] = batch
+        if None in sizes:
+            example = [1 if axis == 0 else size or 64 for axis, size in enumerate(shape or (None, 3, 224, 224))]
+            raise FreeSizesError(
+                f"input {name!r} has the shape {shape and list(shape)}; give its free sizes: --shape "
+                f"{name}={','.join(map(str, example))}",
+                "config",
+            )
+        result.append(tuple(sizes))
+    return result
+
+
+def drawn_arrays(
+    names: Sequence[str], shapes: Iterable[Any], dtypes: Iterable[Any], samples: Mapping[str, Any], number: int
+) -> list[Any]:
+    """The inputs of a round: the given samples, and random arrays for the others."""
+    import numpy as np
+
+    return [
+        np.asarray(samples[name], array.dtype) if name in samples else array
+        for name, array in zip(names, random_arrays(shapes, dtypes, number), strict=True)
+    ]
+
+
 def random_arrays(shapes: Iterable[Any], dtypes: Iterable[Any], number: int) -> list[Any]:
     """Random inputs of a round.
 
@@ -72,14 +155,14 @@ def random_arrays(shapes: Iterable[Any], dtypes: Iterable[Any], number: int) -> 
     import numpy as np
 
     rng = np.random.default_rng(number)
-    arrays = []
+    arrays: list[Any] = []
     for shape, dtype in zip(shapes, map(np.dtype, dtypes), strict=True):
         drawn: Any
         if dtype.kind == "f":
             drawn = rng.random(shape) if number == ROUNDS - 1 else rng.standard_normal(shape)
         else:
             drawn = rng.integers(0, 2 if number == 0 or dtype.kind == "b" else 10, shape)
-        arrays.append(drawn.astype(dtype))
+        arrays.append(np.asarray(drawn, dtype))
     return arrays
 
 

@@ -1,7 +1,6 @@
-"""Converts PaddlePaddle models to ONNX with paddle2onnx, and runs them on given inputs.
+"""Converts PaddlePaddle models to ONNX with paddle2onnx, and runs them on random inputs.
 
-The folder contains `model.pdmodel` or `model.json`, and `model.pdiparams` if the model has weights. A request exports
-the model, or runs it on `inputs0.npz`, `inputs1.npz` and so on.
+The folder contains `model.pdmodel` or `model.json`, and `model.pdiparams` if the model has weights.
 """
 
 from __future__ import annotations
@@ -14,7 +13,17 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from .exchange import RefusedError, answer_request, load_arrays, save_arrays
+from .exchange import (
+    ROUNDS,
+    FreeSizesError,
+    RefusedError,
+    answer_request,
+    check_names,
+    drawn_arrays,
+    full_sizes,
+    onnx_inputs,
+    save_sample,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,10 +132,13 @@ def unsupported(operators: Counter[str]) -> Counter[str]:
     )
 
 
-def export(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    warnings.simplefilter("ignore")
+    os.environ["FLAGS_enable_pir_api"] = "1"  # noqa: SIM112 - PaddlePaddle's name
     import paddle
     import paddle2onnx
 
+    paddle.disable_signal_handler()
     model = Model(folder)
     operators = model.operators()
     refusal = {"error": aborted(operators), "kind": "unsupported"}
@@ -142,7 +154,34 @@ def export(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     path.write_text(json.dumps(program))
     (folder / "model.onnx").write_bytes(by_paddle2onnx(path, weights))
     check(folder / "model.onnx")
-    return {"runtime": f"PaddlePaddle {paddle.__version__}", "inputs": model.shapes()}
+    return {"runtime": f"PaddlePaddle {paddle.__version__}", "unchecked": run_source(folder, model, request)}
+
+
+def run_source(folder: Path, model: Model, request: dict[str, Any]) -> str:
+    """Runs the model on random inputs; returns the reason if this is not possible."""
+    import onnx
+
+    shapes, samples = model.shapes(), request["samples"]
+    inputs = list(shapes)
+    check_names(samples, inputs)
+    dtypes = [
+        onnx.helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type)
+        for one in onnx_inputs(folder / "model.onnx")[0]
+    ]
+    try:
+        known = [[size if size > 0 else None for size in shape] for shape in shapes.values()]
+        sizes = full_sizes(inputs, known, request["shapes"])
+    except FreeSizesError as error:
+        return error.message
+    for number in range(ROUNDS if request["check"] else 0):
+        arrays = drawn_arrays(inputs, sizes, dtypes, samples, number)
+        try:
+            results = model.run(dict(zip(inputs, arrays, strict=True)))
+        except Exception as error:
+            given = ", ".join(f"{name}={array.shape}" for name, array in zip(inputs, arrays, strict=True))
+            return f"PaddlePaddle cannot run the model with {given}: {reason(error)}"
+        save_sample(folder, number, arrays, results)
+    return ""
 
 
 def aborted(operators: Counter[str]) -> str:
@@ -196,19 +235,6 @@ def check(path: Path) -> None:
         raise RefusedError(f"paddle2onnx returned a model that is not valid: {reason(error)}", "unsupported") from None
 
 
-def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    model = Model(folder)
-    for number in range(int(request["rounds"])):
-        arrays = dict(zip(request["inputs"], load_arrays(folder / f"inputs{number}.npz"), strict=True))
-        try:
-            results = model.run(arrays)
-        except Exception as error:
-            shapes = ", ".join(f"{name}={array.shape}" for name, array in arrays.items())
-            raise RefusedError(f"PaddlePaddle cannot run the model with {shapes}: {reason(error)}", "config") from None
-        save_arrays(folder / f"outputs{number}.npz", results)
-    return {}
-
-
 def reason(error: BaseException) -> str:
     """The last line with an error of a message, which may begin with a stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -216,14 +242,5 @@ def reason(error: BaseException) -> str:
     return ((says or lines or [type(error).__name__])[-1])[:300]
 
 
-def perform(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    warnings.simplefilter("ignore")
-    os.environ["FLAGS_enable_pir_api"] = "1"  # noqa: SIM112 - PaddlePaddle's name
-    import paddle
-
-    paddle.disable_signal_handler()
-    return {"export": export, "run": run}[request["task"]](folder, request)
-
-
 if __name__ == "__main__":
-    answer_request(perform, '{name} is not installed: pip install "infersdk[paddle]"', reason)
+    answer_request(run, '{name} is not installed: pip install "infersdk[paddle]"', reason)

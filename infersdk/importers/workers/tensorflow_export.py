@@ -9,7 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .exchange import ROUNDS, RefusedError, answer_request, random_arrays, save_sample
+from .exchange import (
+    ROUNDS,
+    RefusedError,
+    answer_request,
+    check_names,
+    drawn_arrays,
+    full_sizes,
+    onnx_inputs,
+    save_sample,
+    shapes_by_input,
+)  # fmt: skip
 
 OPSET = 17
 #: Operators that access files, other processes, or Python functions.
@@ -87,48 +97,29 @@ def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[s
         except Exception as error:
             raise RefusedError(f"TensorFlow cannot import the graph: {str(error)[:300]}", "format") from None
     tensors = [graph.get_tensor_by_name(name) for name in inputs]
-    shapes = shapes_for(inputs, [known_shape(tensor) for tensor in tensors], request["shapes"])
+    names = [name.rpartition(":")[0] for name in inputs]
+    given = [{**one, "name": one["name"].partition(":")[0]} for one in request["shapes"]]
+    sizes = full_sizes(names, [known_shape(tensor.shape) for tensor in tensors], given)
+    fixed = shapes_by_input(names, given)
     listed = ",".join(
-        name + (f"[{','.join(map(str, shape))}]" if given else "")
-        for name, (shape, given) in zip(inputs, shapes, strict=True)
+        full + (f"[{','.join(map(str, shape))}]" if name in fixed else "")
+        for full, name, shape in zip(inputs, names, sizes, strict=True)
     )
     run_tf2onnx(["--graphdef", request["model"], "--inputs", listed, "--outputs", ",".join(outputs)], target)
-    sizes = [shape for shape, _ in shapes]
 
     def run(arrays: list[Any]) -> list[Any]:
         with tf.compat.v1.Session(graph=graph) as session:
             return list(session.run(outputs, dict(zip(inputs, arrays, strict=True))))
 
-    samples(folder, sizes, [tensor.dtype.as_numpy_dtype for tensor in tensors], run, request)
+    samples(folder, names, sizes, [tensor.dtype.as_numpy_dtype for tensor in tensors], run, request)
     return {
         "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
         "runtime": f"TensorFlow {tf.__version__}",
     }
 
 
-def known_shape(tensor: Any) -> list[int | None] | None:
-    return None if tensor.shape.rank is None else tensor.shape.as_list()
-
-
-def shapes_for(names: list[str], known: list[Any], given: list[dict[str, Any]]) -> list[Any]:
-    """(shape, whether it was given) for each input. A free batch becomes 2; other free axes must be given."""
-    by_name = {one["name"].partition(":")[0]: one["sizes"] for one in given if one["name"]}
-    in_order = iter([one["sizes"] for one in given if not one["name"]])
-    result = []
-    for name, shape in zip(names, known, strict=True):
-        wanted = by_name.get(name.partition(":")[0]) or next(in_order, None)
-        if wanted is None:
-            if shape is None or any(size is None for size in shape[1:]):
-                free = "?" if shape is None else shape
-                raise RefusedError(
-                    f"input {name!r} has the shape {free}; give its free sizes: --shape "
-                    f"{name.partition(':')[0]}=1,224,224,3",
-                    "config",
-                )
-            result.append(([2 if size is None else size for size in shape], False))
-        else:
-            result.append((list(wanted), True))
-    return result
+def known_shape(shape: Any) -> list[int | None] | None:
+    return None if shape.rank is None else shape.as_list()
 
 
 # ---- SavedModels ----
@@ -159,17 +150,16 @@ def convert_saved_model(folder: Path, request: dict[str, Any], target: Path) -> 
     signature = loaded.signatures[name]
     arguments = signature.structured_input_signature[1]
     run_tf2onnx(["--saved-model", str(path), "--signature_def", name], target)
-    names, output_names = onnx_names(target)
-    ordered = [next(key for key in arguments if key == n or key == n.partition(":")[0]) for n in names]
-    known = [arguments[key].shape.as_list() if arguments[key].shape.rank is not None else None for key in ordered]
-    sizes = [shape for shape, _ in shapes_for(ordered, known, request["shapes"])]
+    inputs, output_names = onnx_inputs(target)
+    ordered = [next(key for key in arguments if key in (one.name, one.name.partition(":")[0])) for one in inputs]
+    sizes = full_sizes(ordered, [known_shape(arguments[key].shape) for key in ordered], request["shapes"])
 
     def run(arrays: list[Any]) -> list[Any]:
         given = {key: tf.constant(array) for key, array in zip(ordered, arrays, strict=True)}
         results = signature(**given)
         return [results[n if n in results else n.partition(":")[0]].numpy() for n in output_names]
 
-    samples(folder, sizes, [arguments[key].dtype.as_numpy_dtype for key in ordered], run, request)
+    samples(folder, ordered, sizes, [arguments[key].dtype.as_numpy_dtype for key in ordered], run, request)
     return {"notes": [f"signature {name}: inputs {', '.join(ordered)}"], "runtime": f"TensorFlow {tf.__version__}"}
 
 
@@ -185,7 +175,8 @@ def convert_tflite(folder: Path, request: dict[str, Any], target: Path) -> dict[
     except Exception as error:
         raise RefusedError(f"TensorFlow Lite cannot load the file: {str(error)[:300]}", "format") from None
     run_tf2onnx(["--tflite", request["model"]], target)
-    names, output_names = onnx_names(target)
+    values, output_names = onnx_inputs(target)
+    names = [one.name for one in values]
     inputs = {one["name"]: one for one in interpreter.get_input_details()}
     outputs = {one["name"]: one for one in interpreter.get_output_details()}
     ordered = [inputs[name] for name in names] if set(names) == set(inputs) else list(inputs.values())
@@ -198,7 +189,7 @@ def convert_tflite(folder: Path, request: dict[str, Any], target: Path) -> dict[
         return [interpreter.get_tensor(one["index"]).copy() for one in given]
 
     sizes = [[int(size) for size in one["shape"]] for one in ordered]
-    samples(folder, sizes, [one["dtype"] for one in ordered], run, request)
+    samples(folder, [one["name"] for one in ordered], sizes, [one["dtype"] for one in ordered], run, request)
     return {
         "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
         "runtime": f"TensorFlow Lite {tf.__version__}",
@@ -226,17 +217,12 @@ def run_tf2onnx(arguments: list[str], target: Path) -> None:
         raise RefusedError("tf2onnx wrote no model", "unsupported")
 
 
-def onnx_names(target: Path) -> tuple[list[str], list[str]]:
-    import onnx
-
-    graph = onnx.load(str(target), load_external_data=False).graph
-    weights = {one.name for one in graph.initializer}
-    return [one.name for one in graph.input if one.name not in weights], [one.name for one in graph.output]
-
-
-def samples(folder: Path, sizes: list[Any], dtypes: list[Any], run: Any, request: dict[str, Any]) -> None:
+def samples(
+    folder: Path, names: list[str], sizes: list[Any], dtypes: list[Any], run: Any, request: dict[str, Any]
+) -> None:
+    check_names(request["samples"], names)
     for number in range(ROUNDS if request["check"] else 0):
-        arrays = random_arrays(sizes, dtypes, number)
+        arrays = drawn_arrays(names, sizes, dtypes, request["samples"], number)
         save_sample(folder, number, arrays, run(arrays))
 
 

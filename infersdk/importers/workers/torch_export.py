@@ -14,9 +14,19 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from .exchange import ROUNDS, RefusedError, answer_request, leaves, save_sample
+from .exchange import (
+    ROUNDS,
+    RefusedError,
+    answer_request,
+    check_names,
+    drawn_arrays,
+    leaves,
+    save_sample,
+    shapes_by_input,
+)  # fmt: skip
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 OPSET = 18
@@ -112,52 +122,25 @@ def script_inputs(module: Any, shapes: list[dict[str, Any]]) -> tuple[list[str],
 
 
 def match_shapes(names: list[str], shapes: list[dict[str, Any]]) -> list[Any]:
-    """Assigns shapes to inputs by name or in order."""
-    by_name = {one["name"]: one for one in shapes if one["name"]}
-    in_order = iter([one for one in shapes if not one["name"]])
-    unknown = [name for name in by_name if name not in names]
-    result = [by_name[name] if name in by_name else next(in_order, None) for name in names]
-    missing = [name for name, one in zip(names, result, strict=True) if one is None]
-    if unknown or missing or next(in_order, None) is not None:
+    """The given shape and type of each input."""
+    result = shapes_by_input(names, shapes)
+    if len(result) < len(names):
         example = " ".join(f"--shape {name}=1,3,224,224" for name in names)
-        if unknown:
-            what = f"there is no input {unknown[0]!r}"
-        else:
-            what = f"{len(shapes)} shapes are given" if shapes else "the file does not contain the shapes of its inputs"
+        what = f"{len(shapes)} shapes are given" if shapes else "the file does not contain the shapes of its inputs"
         raise RefusedError(f"{what}; its inputs are {', '.join(names)}: give a shape for each: {example}", "config")
-    return [(tuple(one["sizes"]), one["dtype"] or "float32") for one in result if one is not None]
+    return [(tuple(result[name]["sizes"]), result[name]["dtype"] or "float32") for name in names]
 
 
-def random_tensors(wanted: list[Any], number: int) -> list[Any]:
-    """Random tensors, distributed like those of `random_arrays`."""
-    import torch
-
-    made = []
-    for i, (shape, dtype) in enumerate(wanted):
-        generator = torch.Generator().manual_seed(1000 * number + i)
-        kind = getattr(torch, dtype)
-        if kind.is_floating_point:
-            draw = torch.rand if number == ROUNDS - 1 else torch.randn
-            made.append(draw(shape, generator=generator).to(kind))
-        elif kind == torch.bool:
-            made.append(torch.randint(0, 2, shape, generator=generator).to(kind))
-        else:
-            made.append(torch.randint(0, 2 if number == 0 else 10, shape, generator=generator).to(kind))
-    return made
-
-
-def tensors_of(names: list[str], wanted: list[Any], samples: dict[str, Any], number: int) -> list[Any]:
+def tensors_of(names: list[str], wanted: list[Any], samples: Mapping[str, Any], number: int) -> list[Any]:
     """The inputs of a round: the given samples and otherwise random tensors."""
     import torch
 
-    return [
-        torch.tensor(samples[name], dtype=getattr(torch, dtype)) if name in samples else tensor
-        for name, (_, dtype), tensor in zip(names, wanted, random_tensors(wanted, number), strict=True)
-    ]
+    shapes, dtypes = zip(*wanted, strict=True) if wanted else ((), ())
+    return [torch.from_numpy(array) for array in drawn_arrays(names, shapes, dtypes, samples, number)]
 
 
-def try_run(module: Any, names: list[str], wanted: list[Any], example: list[Any]) -> int:
-    """Runs a module on an example; returns the number of its outputs.
+def results_of(module: Any, names: list[str], tensors: list[Any]) -> list[Any]:
+    """Runs a module; returns its outputs as arrays.
 
     Raises:
         RefusedError: it fails; the message contains PyTorch's reason.
@@ -166,9 +149,9 @@ def try_run(module: Any, names: list[str], wanted: list[Any], example: list[Any]
 
     try:
         with torch.no_grad():
-            return len(arrays(module(*[tensor.clone() for tensor in example])))
+            return arrays(module(*[tensor.clone() for tensor in tensors]))
     except Exception as error:
-        shapes = ", ".join(f"{name}={shape}" for name, (shape, _) in zip(names, wanted, strict=True))
+        shapes = ", ".join(f"{name}={tuple(tensor.shape)}" for name, tensor in zip(names, tensors, strict=True))
         raise RefusedError(
             f"PyTorch cannot run the model with {shapes}: {reason_of(error)}; if random values are not valid, give "
             f"samples: --input {names[-1]}=0,3,5, or samples={{{names[-1]!r}: [0, 3, 5]}}",
@@ -320,25 +303,22 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         module = loaded.module()
         names, wanted = program_inputs(loaded)
     samples = request["samples"]
-    if unknown := sorted(set(samples) - set(names)):
-        raise RefusedError(f"there is no input {unknown[0]!r}; its inputs are {', '.join(names)}", "config")
+    check_names(samples, names)
     example = tensors_of(names, wanted, samples, 0)
-    try_run(module, names, wanted, example)
-    notes: list[str] = []
-    if request.get("converted"):
+    for number in range(ROUNDS if request["check"] else 1):
+        tensors = tensors_of(names, wanted, samples, number)
+        save_sample(folder, number, arrays(tensors), results_of(module, names, tensors))
+    if request["converted"]:
         export_converted(module, example, target)
+        notes = ["by TS2EPConverter and the dynamo exporter"]
     elif request["kind"] == "torchscript":
         notes = export_script(module, example, names, target)
     else:
+        notes = []
         try:
             export_program(loaded, target)
         except Exception as error:
             notes = trace_instead(module, example, names, target, first_line(error))
-    for number in range(ROUNDS):
-        tensors = tensors_of(names, wanted, samples, number)
-        with torch.no_grad():
-            results = module(*[tensor.clone() for tensor in tensors])
-        save_sample(folder, number, arrays(tensors), arrays(results))
     return {"notes": notes, "runtime": f"PyTorch {torch.__version__}"}
 
 

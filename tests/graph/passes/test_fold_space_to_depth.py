@@ -77,36 +77,6 @@ def test_slices(tmp_path: Path, shape: list[Any], offsets: Any, steps: Any, attr
     np.testing.assert_allclose(run(content, x)[0], run(path, x)[0], rtol=1e-5, atol=1e-5)
 
 
-def space_to_depth(path: Path, order: list[int] | None) -> Path:
-    """A SpaceToDepth of three channels, a Gather of its channels in this order, and a convolution."""
-    count = 12 if order is None else len(order)
-    weights = {"w": np.random.default_rng(3).normal(size=(4, count, 3, 3)).astype(np.float32)}
-    nodes = [node("SpaceToDepth", "x", "s", blocksize=2)]
-    if order is not None:
-        weights["order"] = np.asarray(order)
-        nodes.append(node("Gather", "s order", "g", axis=1))
-    nodes.append(node("Conv", f"{'s' if order is None else 'g'} w", "y", kernel_shape=[3, 3]))
-    return Path(models.save(path, nodes, [value("x", [1, 3, 10, 12])], [value("y", None)], weights))
-
-
-@pytest.mark.parametrize("order", [None, [0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11], [9, 10, 11], [3, 4, 5, 3, 4, 5]])
-def test_space_to_depth(tmp_path: Path, order: list[int] | None) -> None:
-    """ONNX Runtime writes Slices so from 1.32 on, with the sets in their order."""
-    path = space_to_depth(tmp_path / "m.onnx", order)
-    kinds, content, changed = folded(path)
-    assert changed
-    assert kinds == {"Conv": 1}
-    x = np.random.default_rng(4).random((1, 3, 10, 12), np.float32)
-    np.testing.assert_allclose(run(content, x)[0], run(path, x)[0], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("order", [[0, 1], [1, 2, 3], [0, 2, 1], [-3, -2, -1]])
-def test_channels_that_are_not_whole_sets(tmp_path: Path, order: list[int]) -> None:
-    kinds, _, changed = folded(space_to_depth(tmp_path / "m.onnx", order))
-    assert not changed
-    assert kinds == {"SpaceToDepth": 1, "Gather": 1, "Conv": 1}
-
-
 @pytest.mark.parametrize(
     ("shape", "offsets", "steps", "attributes"),
     [

@@ -11,8 +11,8 @@ import pytest
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.graph import Graph
 from infersdk.graph import open as open_graph
-from infersdk.graph.grids import regrid
 from infersdk.graph.passes import FreeBatch, FreeSize, ResizeInput
+from infersdk.graph.regrouping import regrid
 
 onnx = pytest.importorskip("onnx")
 models = pytest.importorskip("onnx_models")

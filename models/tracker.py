@@ -45,10 +45,9 @@ class Tracker:
     Args:
         method: `"bytetrack"`; `"sort"` and `"oc-sort"` need the package `trackers`.
         fps: frames a second.
-        settings: those of the method. `"bytetrack"` has those of `infersdk.ops.ByteTracker`, among them
-            `track_activation_threshold` (0.7), the minimum score of the first box of a track, and `lost_track_buffer`
-            (30): how long a lost object is searched for, in frames at 30 a second. The others have those of their
-            class in the package `trackers`.
+        settings: those of the method. `"bytetrack"` has those of `infersdk.ops.ByteTracker`. The others have those of
+            their class in the package `trackers`. `lost_track_buffer` is how long a lost object is searched for, in
+            frames at 30 a second.
 
     Raises:
         BackendUnavailableError: the method needs a package that is not installed.

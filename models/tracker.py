@@ -45,12 +45,9 @@ class Tracker:
     Args:
         method: `"bytetrack"`; `"sort"` and `"oc-sort"` need the package `trackers`.
         fps: frames a second.
-        settings: of `"bytetrack"` those of `infersdk.ops.ByteTracker`: `track_activation_threshold` (0.7) is the
-            minimum score of the first box of a track, `high_conf_det_threshold` (0.6) that of the boxes that are
-            associated first, `minimum_iou_threshold` (0.1) the minimum IoU of a box and its track,
-            `minimum_consecutive_frames` (2) the number of frames before an object gets its number, and
-            `lost_track_buffer` (30) how long a lost object is searched for, in frames at 30 a second. Of the other
-            methods those of their class in the package `trackers`.
+        settings: those of the method. `"bytetrack"` has those of `infersdk.ops.ByteTracker`. The others have those of
+            their class in the package `trackers`. `lost_track_buffer` is how long a lost object is searched for, in
+            frames at 30 a second.
 
     Raises:
         BackendUnavailableError: the method needs a package that is not installed.

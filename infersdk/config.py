@@ -160,7 +160,7 @@ def _read_lock(path: Path) -> Mapping[str, str] | None:
     try:
         entries = msgspec.json.decode(_content(path, MAX_BYTES["json"]), type=dict[str, _Locked])
         return {name: with_digest(entry.address, entry.sha256) for name, entry in entries.items()}
-    except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as error:
+    except (ValueError, RecursionError, ConfigError) as error:
         raise ConfigError(
             f"the lock file {str(path)!r} is damaged: {error}; `infersdk fetch` writes it again"
         ) from None

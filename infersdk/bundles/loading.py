@@ -93,7 +93,7 @@ class GoldenSamples:
         self._name, self._classes = bundle.manifest.name, bundle.manifest.classes
         try:
             self._golden = msgspec.json.decode(bundle.read(bundle.manifest.golden), type=Golden)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise BundleFormatError(f"{self._path!r}: its golden samples are damaged: {error}") from None
         names = [self._golden.values, *(sample.image for sample in self._golden.samples)]
         self._parts = {name: bundle.read(name) for name in names}

@@ -108,13 +108,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Raises BundleFormatError for a manifest that is damaged, or of a newer format."""
         try:
             version = msgspec.json.decode(data, type=_Version).format
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise BundleFormatError(f"its manifest is damaged: {error}") from None
         if version != FORMAT:
             raise BundleFormatError(f"it has format {version}, and this release reads format {FORMAT}")
         try:
             manifest = msgspec.json.decode(data, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise BundleFormatError(f"its manifest is damaged: {error}") from None
         manifest._check()
         return manifest

@@ -117,7 +117,7 @@ def read_manifest(path: Path) -> Manifest | None:
     """The manifest at `path`; None if it is missing or cannot be understood."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -57,7 +57,7 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Reads the record from the metadata of a model; None if there is no valid record."""
         try:
             return msgspec.json.decode(metadata[_KEY], type=cls)
-        except (KeyError, msgspec.DecodeError):
+        except (KeyError, ValueError, RecursionError):
             return None
 
     def warning(self, backend: str) -> str | None:

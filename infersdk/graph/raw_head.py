@@ -79,7 +79,7 @@ class RawHead(msgspec.Struct, frozen=True, kw_only=True):
         """Reads the head from the metadata of a model; None if there is no valid head."""
         try:
             return msgspec.json.decode(metadata[_KEY], type=cls)
-        except (KeyError, msgspec.DecodeError):
+        except (KeyError, ValueError, RecursionError):
             return None
 
     @property

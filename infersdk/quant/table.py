@@ -99,7 +99,7 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             return read_tensorrt_cache(path)
         try:
             return msgspec.json.decode(data, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise CalibrationError(f"{str(path)!r} is not a calibration table: {error}") from None
 
     def check(self, model: str | os.PathLike[str]) -> None:

@@ -225,7 +225,9 @@ MORE_PIXELS: list[dict[str, Any]] = [
     {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
 ]
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-CLASSES = [NAMES[::-1], [*NAMES[:3], "tree", *NAMES[4:]], [*NAMES[1:], NAMES[0]], ["One", *NAMES[1:]], [*NAMES[:9], "ten"]]
+CLASSES = [
+    NAMES[::-1], [*NAMES[:3], "tree", *NAMES[4:]], [*NAMES[1:], NAMES[0]], ["One", *NAMES[1:]], [*NAMES[:9], "ten"],
+]  # fmt: skip
 #: Operations behind the output, which has another name then, or the same.
 HEADS = [("Neg", False), ("Softmax", False), ("Softmax", True), ("Sigmoid", True), ("Relu", True)]
 
@@ -238,9 +240,7 @@ def same_name(graph: Any, tail: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_sixty_faults(
-    detector: Path, classifier: Path, tmp_path: Path, rng: np.random.Generator, backend: str
-) -> None:
+def test_sixty_faults(detector: Path, classifier: Path, tmp_path: Path, rng: np.random.Generator, backend: str) -> None:
     """All are caught, and the stage or the layer is named."""
     pytest.importorskip(backend)
     path, outcomes = tmp_path / "x.infer", []
@@ -271,8 +271,7 @@ def test_sixty_faults(
         fault(f"classes {names}", "classes", names=names)
     assert len(outcomes) == 60
     assert [what for what, caught, _ in outcomes if not caught] == []
-    assert len(unnamed := [what for what, _, named in outcomes if not named]) <= 10, unnamed
-    print(f"{backend}: 60 caught, {60 - len(unnamed)} named; not named: {unnamed}")
+    assert [what for what, _, named in outcomes if not named] == []
 
 
 # ---- no false alarm ----

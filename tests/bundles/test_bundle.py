@@ -18,6 +18,7 @@ import pytest
 import infersdk
 from infersdk import bundles, models
 from infersdk.bundles import Bundle, pack, unpack
+from infersdk.bundles.archive import Entry, pieces
 from infersdk.bundles.loading import GoldenSamples
 from infersdk.bundles.packing import write_bundle
 from infersdk.core.cache import Cache
@@ -325,6 +326,22 @@ def test_other_files(tmp_path: Path, content: bytes, message: str) -> None:
     path.write_bytes(content)
     with pytest.raises(BundleFormatError, match=message):
         Bundle(path)
+
+
+def test_deep_nesting(plain: Path, tmp_path: Path) -> None:
+    """Of the manifest, and of the golden samples."""
+    path, deep = tmp_path / "x.infer", b"[" * 100_000
+    for manifest in (deep, b'{"format": 1, "name": ' + deep):
+        entry = Entry.of("bundle.json", manifest)
+        (_, head), (_, end) = pieces([entry])
+        path.write_bytes(head + manifest + end)
+        with pytest.raises(BundleFormatError, match="its manifest is damaged"):
+            Bundle(path)
+    source = Bundle(plain)
+    parts = {name: source.read(name) for name in source.manifest.parts}
+    resigned(plain, path, None, {**parts, "golden.json": deep})
+    with pytest.raises(BundleFormatError, match="its golden samples are damaged"):
+        models.load(path)
 
 
 def test_a_changed_part(small: Path) -> None:

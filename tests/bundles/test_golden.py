@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,38 @@ def overflow(graph: Any, rng: np.random.Generator) -> str:
     return value
 
 
-CHANGES = {"one_percent": one_percent, "eight_bits": eight_bits, "half": half_precision, "overflow": overflow}
+def bfloat16(graph: Any, rng: np.random.Generator) -> None:
+    for _, weight in convolutions(graph):
+        with_weights(weight, lambda array: (array.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32))
+
+
+def rounded_values(graph: Any, rng: np.random.Generator) -> str:
+    """The values of a layer with few bits, as a driver computes it that prefers speed."""
+    node = convolutions(graph)[int(rng.integers(len(convolutions(graph))))][0]
+    value = str(node.output[0])
+    node.output[0] = f"{value}_before"
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(64, np.float32), f"{value}_steps"))
+    operations = [
+        ("Mul", [f"{value}_before", f"{value}_steps"], f"{value}_many"), ("Round", [f"{value}_many"], f"{value}_whole"),
+        ("Div", [f"{value}_whole", f"{value}_steps"], value),
+    ]  # fmt: skip
+    for kind, inputs, output in reversed(operations):  # each is inserted in front of the one before
+        one = onnx.helper.make_node(kind, inputs, [output], f"{output}_{kind}")
+        graph.node.insert(list(graph.node).index(node) + 1, one)
+    return value
+
+
+def lost_bias(graph: Any, rng: np.random.Generator) -> str:
+    """A convolution without its bias, as an optimisation leaves it that fuses wrongly."""
+    node = convolutions(graph)[int(rng.integers(len(convolutions(graph))))][0]
+    del node.input[2]
+    return str(node.output[0])
+
+
+CHANGES: dict[str, Change] = {
+    "one_percent": one_percent, "eight_bits": eight_bits, "half": half_precision, "bfloat16": bfloat16,
+    "rounded_values": rounded_values, "lost_bias": lost_bias, "overflow": overflow,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
@@ -121,45 +153,44 @@ def test_a_changed_network(detector: Path, tmp_path: Path, rng: np.random.Genera
     network(detector, tmp_path, rng, name, backend)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*["one_percent"] * 24, *["eight_bits"] * 8, *["overflow"] * 8])
-def test_many_changed_networks(detector: Path, tmp_path: Path, rng: np.random.Generator, name: str) -> None:
-    network(detector, tmp_path, rng, name, "onnxruntime")
-
-
 def network(detector: Path, folder: Path, rng: np.random.Generator, name: str, backend: str) -> None:
     model, first = changed_model(CHANGES[name], rng)
     report = report_of(altered(detector, folder / "x.infer", model), backend)
     assert report.stage == "network"
     assert report.deviation > report.tolerance > 0
     if first is not None:
-        bundle = Bundle(detector)
-        golden = msgspec.json.decode(bundle.read("golden.json"))
-        assert report.layer == next(g["layers"][first][0] for g in golden["graphs"] if first in g["layers"])
+        assert report.layer == node_of(detector, first)
+
+
+def node_of(bundle: Path, value: str) -> str:
+    """The node that computes a value."""
+    golden = msgspec.json.decode(Bundle(bundle).read("golden.json"))
+    return str(next(graph["layers"][value][0] for graph in golden["graphs"] if value in graph["layers"]))
+
+
+def cut(graph: Any, tail: str, name: str) -> None:
+    """An output behind another operation."""
+    graph.node.append(onnx.helper.make_node(tail, [graph.output[0].name], [f"{tail}_{name}"]))
+    graph.output[0].name = f"{tail}_{name}"
 
 
 def test_a_head_that_ends_elsewhere(classifier: Path, tmp_path: Path) -> None:
-    def cut(graph: Any, rng: Any) -> None:
-        scores = onnx.helper.make_node("Neg", [graph.output[0].name], ["others"])
-        graph.node.append(scores)
-        graph.output[0].name = "others"
-
-    model, _ = changed_model(cut, np.random.default_rng(0), CLASSIFIER)
+    model, _ = changed_model(lambda graph, _: cut(graph, "Neg", "x"), np.random.default_rng(0), CLASSIFIER)
     path = altered(classifier, tmp_path / "x.infer", model)
-    with pytest.raises(GoldenSampleError, match="the outputs others .*, and the golden samples have none"):
+    with pytest.raises(GoldenSampleError, match="the outputs Neg_x .*, and the golden samples have none"):
         models.load(path, verify="always")
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"mean": [0.6, 0.5, 0.4], "std": [0.2, 0.3, 0.25]},
-        {"mean": [0.4, 0.5, 0.6], "std": [0.25, 0.3, 0.2]},
-        {"mean": [0, 0, 0], "std": [1, 1, 1]},
-        {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25], "input_order": "bgr"},
-        {"mean": [0.404, 0.5, 0.6], "std": [0.2, 0.3, 0.25]},
-    ],
-)
+PIXELS: list[dict[str, Any]] = [
+    {"mean": [0.6, 0.5, 0.4], "std": [0.2, 0.3, 0.25]},
+    {"mean": [0.4, 0.5, 0.6], "std": [0.25, 0.3, 0.2]},
+    {"mean": [0, 0, 0], "std": [1, 1, 1]},
+    {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25], "input_order": "bgr"},
+    {"mean": [0.404, 0.5, 0.6], "std": [0.2, 0.3, 0.25]},
+]
+
+
+@pytest.mark.parametrize("settings", PIXELS)
 def test_wrong_pixels(classifier: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
     assert report_of(altered(classifier, tmp_path / "x.infer", settings=settings)).stage == "preprocessing"
 
@@ -180,6 +211,67 @@ def test_other_results(detector: Path, tmp_path: Path) -> None:
     listed = {name: Part.of(data) for name, data in parts.items()}
     write_bundle(tmp_path / "x.infer", msgspec.structs.replace(bundle.manifest, parts=listed), parts)
     assert report_of(tmp_path / "x.infer").stage == "postprocessing"
+
+
+NETWORKS = {
+    "one_percent": 14, "eight_bits": 6, "half": 2, "bfloat16": 2, "rounded_values": 5, "lost_bias": 5, "overflow": 6,
+}  # fmt: skip
+MORE_PIXELS: list[dict[str, Any]] = [
+    *PIXELS,
+    {"mean": [0.4, 0.5, 0.6], "std": [0.202, 0.3, 0.25]},
+    {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25], "scale": 1 / 256},
+    {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25], "scale": 1},
+    {"mean": [0.5, 0.4, 0.6], "std": [0.3, 0.2, 0.25]},
+    {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+]
+NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+CLASSES = [
+    NAMES[::-1], [*NAMES[:3], "tree", *NAMES[4:]], [*NAMES[1:], NAMES[0]], ["One", *NAMES[1:]], [*NAMES[:9], "ten"],
+]  # fmt: skip
+#: Operations behind the output, which has another name then, or the same.
+HEADS = [("Neg", False), ("Softmax", False), ("Softmax", True), ("Sigmoid", True), ("Relu", True)]
+
+
+def same_name(graph: Any, tail: str) -> None:
+    before, output = graph.node[-1], graph.output[0].name
+    before.output[0] = f"{output}_before"
+    graph.node.append(onnx.helper.make_node(tail, [before.output[0]], [output]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_sixty_faults(detector: Path, classifier: Path, tmp_path: Path, rng: np.random.Generator, backend: str) -> None:
+    """All are caught, and the stage or the layer is named."""
+    pytest.importorskip(backend)
+    path, outcomes = tmp_path / "x.infer", []
+
+    def fault(what: str, stage: str, node: str | None = None, **settings: Any) -> None:
+        try:
+            models.load(path, backend, verify="always", **settings).close()
+        except GoldenSampleError as error:
+            found = error.report
+            named = "the network has the outputs" in str(error) if found is None else found.stage == stage
+            outcomes.append((what, True, named and (node is None or found.layer == node)))
+        else:
+            outcomes.append((what, False, False))
+
+    for name in [name for name, count in NETWORKS.items() for _ in range(count)]:
+        model, first = changed_model(CHANGES[name], rng)
+        altered(detector, path, model)
+        fault(name, "network", None if first is None else node_of(detector, first))
+    for settings in MORE_PIXELS:
+        altered(classifier, path, settings=settings)
+        fault(f"pixels {settings}", "preprocessing")
+    for tail, keeps_name in HEADS:
+        change = partial(same_name, tail=tail) if keeps_name else partial(cut, tail=tail, name="x")
+        altered(classifier, path, changed_model(lambda graph, _, change=change: change(graph), rng, CLASSIFIER)[0])
+        fault(f"head {tail}", "network")
+    altered(detector, path)
+    for names in CLASSES:
+        fault(f"classes {names}", "classes", names=names)
+    assert len(outcomes) == 60
+    assert [what for what, caught, _ in outcomes if not caught] == []
+    assert [what for what, _, named in outcomes if not named] == []
 
 
 # ---- no false alarm ----

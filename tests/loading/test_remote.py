@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from infersdk.config import read
 from infersdk.core.addresses import Address, is_address, with_digest
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ConfigError
@@ -188,8 +189,14 @@ def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:
     assert "the SHA-256 of the file is" in run(hub, tmp_path, use).stderr
     (tmp_path / "app.toml.lock").write_text("{}")
     assert "is not in the lock file" in run(hub, tmp_path, use).stderr
-    (tmp_path / "app.toml.lock").write_text("[1]")
-    assert "app.toml.lock' is damaged" in run(hub, tmp_path, use).stderr
+
+
+@pytest.mark.parametrize("text", ["[1]", "[" * 100_000, '{"a":' * 100_000], ids=["list", "brackets", "braces"])
+def test_a_damaged_lock_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "app.toml").write_text('[models.digits]\ntype = "yolov5"\npath = "hf://org/digits/onnx/model.onnx"\n')
+    (tmp_path / "app.toml.lock").write_text(text)
+    with pytest.raises(ConfigError, match=r"app\.toml\.lock' is damaged"):
+        read(tmp_path / "app.toml")
 
 
 # ---- addresses ----

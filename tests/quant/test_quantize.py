@@ -388,6 +388,7 @@ def test_tables_of_other_models(table: quant.CalibrationTable, tmp_path: Path) -
         '{"format": "infersdk calibration 2", "tensors": {}}',
         '{"format": "infersdk calibration 1", "tensors": {"x": {"min": 0, "max": 1, "threshold": 0}}}',
         '{"format": "infersdk calibration 1", "tensors": {"x": {"min": 0, "max": 1}}}',
+        pytest.param("[" * 100_000, id="nested"),
     ],
 )
 def test_damaged_tables(text: str, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def _value(text: str) -> Any:
     """Parses numbers, true and false; any other value is text."""
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, (bool, int, float)) else text
 

@@ -1,4 +1,4 @@
-"""The code of docs/serving.md, as it stands there."""
+"""The code of docs/serving.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the tasks: their own code, in a folder with the files that they name."""
+"""The code of the task pages, in a folder with the files that they name."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from ..core.tensor import Tensor
 from ..core.tensor_spec import TensorSpec
 from ..core.text import logger
 from ..errors import ConfigError, PrecisionUnavailableError
-from ..graph.files import model_bytes, read_model, write_model
+from ..graph.files import model_bytes, read_model, write_large
 from ..graph.passes import NameNodes, ToFloat16, loading_passes
 from ..graph.precision import main_precision
 from ..infer import Infer, Scheduling, new_tensor
@@ -43,8 +43,6 @@ __all__ = ["CutInfer"]
 
 _log = logger("infersdk.custom_ops")
 
-#: Segments with more bytes of weights use external data.
-_LARGE = 1 << 30
 #: The maximum number of cached CUDA graphs, one for each set of shapes and addresses.
 GRAPHS = 16
 
@@ -158,8 +156,7 @@ class CutInfer(Infer):
             source = ModelSource(None, model_bytes(segment.model), name=name, origin=self.model.origin)
         else:
             source = folder / name
-            weights = (v.const_value.nbytes for v in segment.model.graph.initializers.values() if v.const_value)
-            write_model(segment.model, source, external_data=f"{name}.data" if sum(weights) > _LARGE else None)
+            write_large(segment.model, source)
         return self._kind(
             source, device=self._device, precision=precision, max_batch=self.max_batch,
             options=self._segment_options(segment, index),

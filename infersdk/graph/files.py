@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ..core.files import atomic_write, open_regular, scratch_folder
 from ..core.model_source import ModelLike, ModelSource
 from ..errors import BackendUnavailableError, InferSDKError, ModelFormatError, OutputError, UnsupportedModelError
+from .weights import weights_size
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 __all__ = [
     "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "load_proto", "model_bytes",
     "parse_model", "private_copy", "proto_bytes", "proto_of", "read_model", "require_onnx", "tensor_array",
-    "write_model",
+    "write_large", "write_model",
 ]  # fmt: skip
 
 #: The maximum size of a protobuf message.
 LARGEST_MESSAGE = 2**31 - 1
+#: Weights with more bytes are written to a separate file: half of protobuf's limit.
+_LARGE = 2**30
 #: The key "location" of a tensor with external data, as protobuf serialises it.
 EXTERNAL_KEY = b"\x0a\x08location"
 
@@ -386,6 +389,11 @@ def _typed_cause(error: BaseException | None) -> InferSDKError | None:
     while error is not None and not isinstance(error, InferSDKError):
         error = error.__cause__
     return error
+
+
+def write_large(model: ir.Model, path: Path) -> Path:
+    """`write_model()`, with the weights of a large model in a separate file, `path` with `.data` appended."""
+    return write_model(model, path, external_data=f"{path.name}.data" if weights_size(model) > _LARGE else None)
 
 
 def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: str | None = None) -> Path:

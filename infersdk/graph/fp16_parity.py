@@ -107,20 +107,20 @@ def find_fp16_loss(
         raise InputError("there are no samples; give at least one")
     graph = _Graph(model)
     meters = {step.name: _Meter() for step in graph.steps if step.candidate}
-    before = {name: _Meter() for name in graph.outputs}
-    for sample in given:
-        graph.run(sample, kept=frozenset(), locals_=meters, outputs=before)
+
+    def measured(kept: frozenset[str], locals_: Mapping[str, _Meter] | None) -> dict[str, _Meter]:
+        outputs = {name: _Meter() for name in graph.outputs}
+        for sample in given:
+            graph.run(sample, kept=kept, locals_=locals_, outputs=outputs)
+        return outputs
+
+    before = measured(frozenset(), meters)
     losses = []
     for step in graph.steps:
         meter = meters.get(step.name)
         if meter is not None and (reason := meter.reason(tolerance)):
             losses.append(FP16Loss(step.name, step.node.op_type, reason, meter.largest, meter.error))
-    after = before
-    if losses:
-        after = {name: _Meter() for name in graph.outputs}
-        kept = frozenset(loss.node for loss in losses)
-        for sample in given:
-            graph.run(sample, kept=kept, locals_=None, outputs=after)
+    after = measured(frozenset(loss.node for loss in losses), None) if losses else before
     outputs = tuple(OutputLoss(name, before[name].error, after[name].error) for name in graph.outputs)
     return ParityReport(str(model), len(given), tolerance, len(meters), tuple(losses), outputs)
 

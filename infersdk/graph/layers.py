@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.dtypes import dtype_code
 from ..errors import DTypeError
-from .files import model_bytes, read_model, write_model
+from .files import model_bytes, read_model, write_large
 from .passes.name_nodes import node_names
 from .shapes import infer_shapes
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelLike
 
 __all__ = ["LayerModel", "LayerValue"]
-
-#: Larger weights are written to a separate file: protobuf's limit, minus room for the rest of the graph.
-_WEIGHTS_IN_ONE_FILE = 2**31 - 2**27
 
 
 @dataclass(frozen=True)
@@ -71,10 +68,7 @@ class LayerModel:
     def expose(self, values: Sequence[LayerValue], path: Path) -> Path:
         """Writes the model to `path` with `values` as its only outputs, in their order; returns `path`."""
         self._set_outputs(values)
-        graph = self._model.graph
-        tensors = [value.const_value for value in graph.initializers.values()]
-        large = sum(tensor.nbytes for tensor in tensors if tensor is not None) > _WEIGHTS_IN_ONE_FILE
-        return write_model(self._model, path, external_data=f"{path.name}.data" if large else None)
+        return write_large(self._model, path)
 
     def exposed(self, values: Sequence[LayerValue]) -> bytes:
         """As `expose()`, as the bytes of an ONNX file."""

@@ -19,7 +19,7 @@ from ..custom_ops.onnx_schema import registered
 from ..custom_ops.operator_set import operators_for
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError
 from .domains import foreign_domains
-from .files import read_model, write_model
+from .files import read_model, write_large
 from .info import onnx_info
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _tensorrt_rtx(request: _Request) -> tuple[str, str]:
             plan = cut(read_model(request.path), request.operators, request.path.name)
         for number, segment in enumerate(plan.segments):
             path = Path(folder, f"segment{number}.onnx")
-            write_model(segment.model, path, external_data=f"{path.name}.data")
+            write_large(segment.model, path)
             _build(path, request, Path(folder))
     kernels = len(plan.kernels)
     return "ok", f"cut at {kernels} custom node{'s' * (kernels > 1)}: {len(plan.segments)} engines"

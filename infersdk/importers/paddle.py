@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ..core.protobuf import varint
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ..graph.files import parse_model
+from ..graph.passes._sizes import lift_constants
 from ..graph.shapes import infer_shapes
 from .processes import require, worker
 
@@ -59,10 +60,10 @@ def import_paddle(request: Request) -> Imported:
 def _tidy(content: bytes) -> ir.Model:
     """Removes Identity nodes and names the free axes."""
     import onnx_ir as ir
-    from onnx_ir.passes.common import IdentityEliminationPass, LiftConstantsToInitializersPass
+    from onnx_ir.passes.common import IdentityEliminationPass
 
     model = parse_model(content)
-    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    lift_constants(model)
     IdentityEliminationPass()(model)
     for value in model.graph.inputs:
         if value.shape is not None:

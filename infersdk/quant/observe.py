@@ -16,8 +16,7 @@ import numpy as np
 from ..core.processors import available_processors
 from ..errors import CalibrationError, InferenceError
 from ..graph.digest import model_digest
-from ..graph.files import write_model
-from ..graph.weights import weights_size
+from ..graph.files import write_large
 from .histogram import ChannelRanges, Histogram
 from .plan import Plan, channel_axis, data_input, plan
 from .ranges import PERCENTILE, check_method, function_behind, tensor_range
@@ -162,9 +161,8 @@ class Observer:
             mean.outputs[0].name, mean.outputs[0].type = _mean_of(name), values[name].type
             exposed.graph.append(mean)
             exposed.graph.outputs.append(mean.outputs[0])
-        large = weights_size(exposed) > 2**30  # half of protobuf's limit
         with tempfile.TemporaryDirectory() as folder:
-            path = write_model(exposed, Path(folder, "observed.onnx"), external_data="observed.data" if large else None)
+            path = write_large(exposed, Path(folder, "observed.onnx"))
             return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def observe(self, data: Inputs, *, progress: Progress | None = None) -> Observations:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
-from ..graph.files import read_model, write_model
+from ..graph.files import read_model, write_large
 from ..graph.passes import FoldSpaceToDepth, NameNodes, StaticReshapes, apply_passes
 from ..graph.passes.set_opset import at_least_opset
 from ..graph.precision import precision_of
 from ..graph.shapes import infer_shapes
-from ..graph.weights import weights_size
 
 if TYPE_CHECKING:
     import os
@@ -67,10 +66,9 @@ def _folded(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source.onnx", Path(folder) / "prepared.onnx"
-        external = "source.data" if weights_size(model) > 2**30 else None
-        write_model(model, source, external_data=external)
+        write_large(model, source)
         options.optimized_model_filepath = str(target)
-        if external:
+        if len(list(source.parent.iterdir())) > 1:
             options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "prepared.data")
         try:
             onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])

@@ -282,7 +282,7 @@ def test_in_fp16_the_values_at_the_cuts_are_float16(tmp_path: Path) -> None:
 
 
 def test_large_segments_keep_their_weights_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infersdk.custom_ops.cut_infer._LARGE", 10)
+    monkeypatch.setattr("infersdk.graph.files._LARGE", 10)
     x = np.full((2, 8), 9, "float32")
     with load(weighted_model(tmp_path / "m.onnx")) as infer:
         np.testing.assert_allclose(infer(x)["y"], x)

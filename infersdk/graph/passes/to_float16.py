@@ -22,6 +22,7 @@ from ...errors import ConfigError, UnsupportedModelError, nearest
 from ..index_arithmetic import index_nodes
 from ..precision import is_quantized, precision_of
 from ..types import element_types, inner_graphs, signature
+from ._sizes import lift_constants
 from .base import Pass
 from .name_nodes import NameNodes
 
@@ -98,7 +99,7 @@ class ToFloat16(Pass):
         NameNodes().apply(model)
         self._check_names([node.name or "" for node in model.graph])
         common.InlinePass()(model)
-        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        lift_constants(model)
         _Conversion(model, self).run()
         if (left := precision_of(model)) != "fp16":
             raise UnsupportedModelError(

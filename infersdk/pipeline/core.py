@@ -277,20 +277,21 @@ class PipelineCore:
             raise ClosedError(f"{self._name} was closed; make a new one")
 
     def close(self, *, drain: bool) -> None:
-        """Ends it: with `drain` all requests that were taken in are run first, otherwise those are cancelled whose
-        batch has not left. A callback of a future may call this, too.
+        """Ends it: with `drain` all requests that were taken in are run first, otherwise those whose batch has not left
+        end in ClosedError. A callback of a future may call this, too.
         """
         if self._forks != _forks:
             return  # the threads are the parent's, and so are the buffers
         with self._lock:
             self._lifecycle.closing = True
-            self._scheduler.draining |= drain  # otherwise later: a request to cancel must not leave
+            self._scheduler.draining |= drain  # otherwise later: a request that is withdrawn must not leave
             left_over = [] if drain else [*self._admission.queue, *self._scheduler.requests()]
             self._wake_all()
         errors = []
         for request in left_over:
             try:
-                request.cancel()
+                if self.withdraw(request):
+                    request.end(ClosedError(f"{self._name} was closed before the batch of this request left"))
             except BaseException as error:  # of a callback
                 errors.append(error)
         self._wait_until_ended()

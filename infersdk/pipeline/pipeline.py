@@ -360,7 +360,8 @@ class Pipeline(Generic[Result]):
         """Ends the pipeline. A second call does nothing.
 
         Args:
-            drain: run all requests that were taken in first. Otherwise those whose batch has not left are cancelled.
+            drain: run all requests that were taken in first. Otherwise those whose batch has not left end in
+                ClosedError.
         """
         self._finalizer.detach()
         self._core.close(drain=drain)

@@ -10,7 +10,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ConfigError
+from ...errors import ClosedError, ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
 from ...image.uploads import UploadPools
 from ...pipeline.futures import RequestFuture
@@ -257,7 +257,7 @@ class _GroupRequest:
 
     Args:
         names: of the models.
-        on_done: called with the result, or with CancelledError if all models were cancelled.
+        on_done: called with the result, or with the error of a model if all were cancelled or closed.
 
     Attributes:
         requests: those of the models.
@@ -278,8 +278,9 @@ class _GroupRequest:
             if len(self._outcomes) < len(self._names):
                 return
         errors = {name: one for name, one in self._outcomes.items() if isinstance(one, BaseException)}
-        if len(errors) == len(self._names) and all(isinstance(error, CancelledError) for error in errors.values()):
-            self._on_done(CancelledError())
+        taken_back = [name for name, one in errors.items() if isinstance(one, (CancelledError, ClosedError))]
+        if len(taken_back) == len(self._names):
+            self._on_done(outcome)
             return
         results = {name: one for name, one in self._outcomes.items() if name not in errors}
         self._on_done(GroupResult(self._names, results, errors))

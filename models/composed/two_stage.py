@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ...errors import ConfigError, DeadlineExceeded, Overloaded
+from ...errors import ClosedError, ConfigError, DeadlineExceeded, Overloaded
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...pipeline.futures import RequestFuture
 from ..declaration import UNCHECKED, argument
@@ -161,8 +161,8 @@ class TwoStage(Composed[Detections]):
                 rest = iter(outcomes)
                 for row, boxes, answers in found:
                     answers[:] = [part if isinstance(part, Exception) else next(rest) for part in answers]
-                    cancelled = next((one for one in answers if isinstance(one, CancelledError)), None)
-                    results[row] = self.joined(boxes, answers) if cancelled is None else cancelled
+                    ended = next((one for one in answers if isinstance(one, (CancelledError, ClosedError))), None)
+                    results[row] = self.joined(boxes, answers) if ended is None else ended
                 then(results)
 
             if parts:
@@ -299,6 +299,6 @@ def _in_order(groups: Iterator[list[Any]], return_exceptions: bool) -> Iterator[
         for outcomes in groups:
             for outcome in outcomes:
                 failed = isinstance(outcome, BaseException) and not return_exceptions
-                if failed or isinstance(outcome, CancelledError):
+                if failed or isinstance(outcome, (CancelledError, ClosedError)):
                     raise outcome
                 yield outcome

@@ -12,7 +12,7 @@ from waiting import together
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError, ImageError
+from infersdk.errors import ClosedError, ConfigError, ImageError
 from infersdk.image import read_image
 from infersdk.models import YOLOv5
 
@@ -136,9 +136,9 @@ def test_settings(tmp_path: Path) -> None:
         models.create({"models": {"digits": {**table, "pipeline": {"max_dely": 1}}}})
 
 
-def test_closing_the_wrapper_cancels_what_waits() -> None:
+def test_closing_the_wrapper_ends_requests_that_wait() -> None:
     detector = YOLOv5(DETECTOR, max_batch=4)
     detector.configure_pipeline(max_delay=60)
     future = detector.submit(IMAGE)
     detector.close()
-    assert future.cancelled()
+    assert isinstance(future.exception(0), ClosedError)

@@ -214,7 +214,7 @@ def test_map_ends_when_all_is_taken_back(files: dict[str, Path]) -> None:
             model.configure_pipeline(max_batch=4, max_delay=30.0, workers=1)
         closing = threading.Timer(0.2, group.close)
         closing.start()
-        with pytest.raises(CancelledError):
+        with pytest.raises(ClosedError):
             next(group.map([IMAGE]))
         closing.join()
 

@@ -18,6 +18,7 @@ from waiting import until
 from infersdk import models
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from infersdk.errors import (
+    ClosedError,
     ConfigError,
     DeadlineExceeded,
     ImageError,
@@ -216,7 +217,7 @@ def test_cancelling_takes_the_parts_back(slow: TwoStage) -> None:
         futures[0].result(0)
 
     def results() -> None:
-        with pytest.raises(CancelledError):
+        with pytest.raises(ClosedError):
             next(slow.map([IMAGE] * 3, in_flight=2))
         ended.set()
 
@@ -226,7 +227,7 @@ def test_cancelling_takes_the_parts_back(slow: TwoStage) -> None:
     until(lambda: pipeline.stats().queued > len(slow.detector(IMAGE)))
     slow.close()  # and so does closing
     assert ended.wait(30)
-    with pytest.raises(CancelledError):
+    with pytest.raises(ClosedError):
         futures[1].result(30)
 
 

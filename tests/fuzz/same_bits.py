@@ -24,7 +24,8 @@ if __name__ == "__main__":
 from native_programs import NATIVE, RUNNERS, build_program  # noqa: E402
 
 #: The harnesses that print sums.
-HARNESSES = ("fuzz_preprocess", "fuzz_decode", "fuzz_masks", "fuzz_numbers", "fuzz_oriented", "fuzz_class_map")
+HARNESSES = ("fuzz_preprocess", "fuzz_decode", "fuzz_masks", "fuzz_numbers", "fuzz_oriented", "fuzz_class_map",
+             "fuzz_track")  # fmt: skip
 
 
 def sums(name: str, target: str, cases: int, folder: Path, seed: int = 1) -> str:

@@ -12,7 +12,7 @@
 /* ---- objectness, for both ---- */
 
 /*
- * In YOLOv5's layout the objectness of two neighbours lies a whole row apart, so nearly each one is in a cache line of
+ * In YOLOv5's layout the objectness values of two anchors are a whole row apart, so nearly each one has a cache line of
  * its own. Plain loads keep most of these lines in flight at once; gathers and software prefetch measure slower.
  */
 IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float first_of(const void *row, bool half) {

@@ -41,7 +41,7 @@ def find_nvcc() -> str | None:
 
 
 class BuildNative(build_ext):
-    """build_ext that knows the sources of the core, the sanitizers, and nvcc."""
+    """Compiles the sources of the core, with sanitizers or nvcc if requested."""
 
     def finalize_options(self):
         super().finalize_options()
@@ -56,7 +56,7 @@ class BuildNative(build_ext):
         self.check_tools()
         native = Path("native")
         nvcc = find_nvcc()
-        missing = "cuda_missing.c"  # stands in for native/cuda
+        missing = "cuda_missing.c"  # replaces native/cuda
         ext.sources += sorted(str(p) for p in (native / "src").glob("*.c") if nvcc is None or p.name != missing)
         ext.depends += [str(p) for p in [*native.glob("*/*.h"), *native.glob("cuda/*.cuh")]]
         ext.include_dirs += [str(native / "include"), str(native / "src")]
@@ -64,7 +64,7 @@ class BuildNative(build_ext):
         ext.define_macros += [("_GNU_SOURCE", "1")]  # plain C11 has no posix_memalign() and no fileno()
         # No contraction: results must not depend on whether the compiler fuses a multiply and an add.
         ext.extra_compile_args += ["-std=c11", "-O3", "-g0", "-fvisibility=hidden", "-ffp-contract=off"]
-        # So that the speed of a loop does not depend on the size of the code in front of it.
+        # The speed of a loop must not depend on the size of the code before it.
         ext.extra_compile_args += ["-falign-functions=64", "-falign-loops=32"]
         ext.extra_compile_args += ["-Wall", "-Wextra", "-Werror=implicit-function-declaration"]
         ext.extra_compile_args += ["-Wno-missing-field-initializers"]
@@ -87,7 +87,7 @@ class BuildNative(build_ext):
             super().build_extension(ext)
 
     def check_tools(self) -> None:
-        """One line that says what to install, in place of the pages that a failed compilation prints."""
+        """Stops with one line about a missing compiler or header, before a compilation fails with pages of output."""
         if sys.platform == "win32":
             return
         compiler = self.compiler.compiler_so[0]
@@ -104,7 +104,7 @@ class BuildNative(build_ext):
 
     @staticmethod
     def cuda_root(nvcc: str) -> Path:
-        """Where the toolkit lies; nvcc itself may be a wrapper that stands elsewhere."""
+        """The folder of the toolkit; nvcc itself may be a wrapper elsewhere."""
         dry = subprocess.run([nvcc, "--dryrun", "-c", "x.cu"], check=False, capture_output=True, text=True).stderr
         return Path(re.search(r"^#\$ TOP=(.+)$", dry, re.MULTILINE)[1].strip())
 

@@ -35,7 +35,7 @@ TARGETS = {
     "macosx-11.0-x86_64": "x86_64-macos.11.0",
     "win-amd64": "x86_64-windows-gnu",
 }
-#: What of Python's pyconfig.h for Windows the limited API needs.
+#: The part of Python's pyconfig.h for Windows that the limited API needs.
 WINDOWS_CONFIG = """
 #define MS_WINDOWS
 #define MS_WIN64
@@ -102,7 +102,7 @@ def built(sdist: Path, name: str, folder: Path) -> Path:
 
 
 def write_python(folder: Path) -> None:
-    """The headers and the library that a Python for Windows has, out of the headers of this one."""
+    """Writes the headers and the import library of Python for Windows, made from the headers of this Python."""
     shutil.copytree(sysconfig.get_path("include"), folder)
     (folder / "pyconfig.h").write_text(WINDOWS_CONFIG)
     headers = "".join(path.read_text() for path in folder.glob("*.h"))
@@ -113,7 +113,7 @@ def write_python(folder: Path) -> None:
 
 
 def checked(wheel: Path, name: str) -> Path:
-    """The wheel under the name of the platforms that it is for, after a look at the libraries that it needs there."""
+    """Checks the libraries that a wheel needs, and returns the wheel with its final platform tags."""
     repaired = wheel.parent / "repaired"
     repaired.mkdir()
     if name.startswith("linux"):
@@ -141,7 +141,7 @@ def needed(module: Path) -> set[str]:
 
 
 def try_out(wheel: Path, folder: Path, extra: str) -> None:
-    """Installs the wheel where there is no compiler, and runs the demo."""
+    """Installs the wheel in a virtual environment without a compiler on PATH, and runs the demo."""
     venv.create(folder, with_pip=True)
     bare = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     bare["PATH"] = str(folder / "bin")

@@ -9,7 +9,7 @@ static_assert(sizeof(cudaIpcMemHandle_t) == IFS_CUDA_IPC_NBYTES, "the size of a 
 
 typedef int (*address_range)(unsigned long long *base, size_t *size, unsigned long long address);
 
-/* How much of the allocation lies behind `address`. Only the driver's own interface knows. */
+/* The bytes of the allocation from `address` on. Only the driver API reports them. */
 static ifs_status bytes_behind(int32_t device, void *address, size_t *out) {
     void *function = nullptr;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

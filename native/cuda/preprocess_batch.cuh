@@ -1,5 +1,5 @@
 /*
- * preprocess_batch.cuh - what a launch of the preprocessing knows: its constants, and its parameter.
+ * preprocess_batch.cuh - the constants and the parameter of a launch of the preprocessing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -30,8 +30,8 @@
  *   - Who creates an object destroys it. Wrapping a pointer borrows it: the caller keeps it alive.
  *   - One thread uses a handle at a time. Different handles may be used in parallel, also where they share a memory.
  *     A function of a tensor that another thread uses changes nothing, and returns ERR_IN_USE.
- *   - `device` is the ordinal of a CUDA device. An address on a device is called `device_ptr`, or after what lies
- * there.
+ *   - `device` is the ordinal of a CUDA device. An address on a device is called `device_ptr`, or by its
+ *     contents.
  *   - A stream is an ifs_stream everywhere. The cudaStream_t of another library is wrapped by ifs_stream_wrap.
  *   - `nbytes` is a size in bytes, and `count` one in elements. Coordinates are pixels with the origin at the top left
  *     edge: the centre of the first pixel is (0.5, 0.5).
@@ -363,7 +363,7 @@ ifs_status ifs_geometry_letterbox_warp(int32_t source_width, int32_t source_heig
 ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                 int32_t canvas_height, ifs_geometry *out);
 
-/* Any size at any offset. The functions above are made of it; YOLOX puts floor(w r) x floor(h r) at (0, 0). */
+/* Any size at any offset. The functions above call it; YOLOX puts floor(w r) x floor(h r) at (0, 0). */
 ifs_status ifs_geometry_resize(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
                                int32_t resized_width, int32_t resized_height, int32_t offset_x, int32_t offset_y,
                                ifs_geometry *out);
@@ -481,7 +481,7 @@ typedef struct ifs_detection {
     int32_t row; /* 0 to num_anchors - 1: a row of the output, of YOLOV8 a column */
 } ifs_detection;
 
-/* What became of the candidates, so that limits drop nothing silently. */
+/* The numbers of candidates and detections, kept and dropped. */
 typedef struct ifs_detect_stats {
     int64_t candidates; /* above the confidence threshold */
     int64_t dropped_candidates; /* of those, dropped by max_candidates */
@@ -754,10 +754,10 @@ ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream);
  * work, and whatever follows that work. */
 ifs_status ifs_tensor_lend(ifs_tensor *tensor, ifs_stream *stream, void **out);
 
-/* 1 if a host address lies in page-locked memory that CUDA knows, else 0. */
+/* 1 if a host address is in page-locked memory that is registered with CUDA, else 0. */
 int32_t ifs_is_page_locked(const void *address);
 
-/* The ordinal of the device that an address lies on; IFS_NO_DEVICE for host memory. */
+/* The ordinal of the device of an address; IFS_NO_DEVICE for host memory. */
 ifs_status ifs_pointer_device(const void *address, int32_t *out);
 
 /* ---- 12. Batches ---------------------------------------------------------------------------------------------- */
@@ -800,7 +800,7 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
  * work on `stream`, which is not NULL and comes last, and return. They allocate nothing, wait for nothing, and decide
  * nothing by the content of device memory, so they can be captured into a CUDA graph; a graph repeats a call with the
  * images, geometries and addresses that it was captured with. The caller keeps all memory valid until the work is done.
- * Whether an address lies on the stream's device cannot be checked. ERR_NO_DEVICE in a CPU-only build.
+ * It cannot be checked whether an address is on the stream's device. ERR_NO_DEVICE in a CPU-only build.
  */
 
 /*

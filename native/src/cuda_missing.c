@@ -25,7 +25,7 @@ static ifs_status missing(int32_t device) {
                      number);
 }
 
-/* Functions that fail whatever they are given. Those of the second kind know the device that was asked for. */
+/* Functions that always fail. Those of the second kind name the requested device. */
 #define MISSING(name, ...)                                                                                             \
     ifs_status name(__VA_ARGS__) { return missing(IFS_NO_DEVICE); }
 #define MISSING_ON(name, ...)                                                                                          \

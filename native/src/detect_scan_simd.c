@@ -12,7 +12,7 @@
 /* ---- objectness, for both ---- */
 
 /*
- * In YOLOv5's layout the objectness of two neighbours lies a whole row apart, so nearly each one is in a cache line of
+ * In YOLOv5's layout the objectness values of two anchors are a whole row apart, so nearly each one has a cache line of
  * its own. Plain loads keep most of these lines in flight at once; gathers and software prefetch measure slower.
  */
 IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float first_of(const void *row, bool half) {
@@ -159,6 +159,7 @@ IFS__TARGET_AVX512 static void add_weighted_avx512(const float *weights, size_t 
         uint64_t valid = n - i >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << (n - i)) - 1;
         __mmask16 m[4];
         __m512 sum[4];
+#pragma GCC unroll 4
         for (size_t j = 0; j < 4; j++) {
             m[j] = (__mmask16)(valid >> (16 * j));
             sum[j] = _mm512_maskz_loadu_ps(m[j], sums + i + 16 * j);
@@ -166,9 +167,11 @@ IFS__TARGET_AVX512 static void add_weighted_avx512(const float *weights, size_t 
         const float *at = rows + i;
         for (size_t k = 0; k < num_rows; k++, at += row_length) {
             __m512 weight = _mm512_set1_ps(weights[k * step]);
+#pragma GCC unroll 4
             for (size_t j = 0; j < 4; j++)
                 sum[j] = _mm512_add_ps(sum[j], _mm512_mul_ps(weight, _mm512_maskz_loadu_ps(m[j], at + 16 * j)));
         }
+#pragma GCC unroll 4
         for (size_t j = 0; j < 4; j++)
             _mm512_mask_storeu_ps(sums + i + 16 * j, m[j], sum[j]);
     }
@@ -237,20 +240,31 @@ IFS__TARGET_AVX2 static inline __attribute__((always_inline)) __m256 load_avx2(c
                 : _mm256_loadu_ps((const float *)first + i);
 }
 
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) uint64_t columns_any_avx2(const void *first,
-                                                                                        size_t row_length,
-                                                                                        size_t num_rows, size_t width,
-                                                                                        float threshold, bool half) {
+/* The groups of eight columns that are scanned at once, whose maxima stay in registers. */
+#if IFS__NEON
+#define GROUPS 4
+#else
+#define GROUPS 8
+#endif
+
+IFS__TARGET_AVX2 static inline
+    __attribute__((always_inline)) uint64_t columns_any_avx2(const void *first, size_t row_length, size_t num_rows,
+                                                             size_t width, float threshold, bool half) {
     __m256 limit = _mm256_set1_ps(threshold), lowest = _mm256_set1_ps(-INFINITY);
     uint64_t mask = 0;
     size_t i = 0;
-    for (; i + 64 <= width; i += 64) {
-        __m256 best[8] = {lowest, lowest, lowest, lowest, lowest, lowest, lowest, lowest};
+    for (; i + 8 * GROUPS <= width; i += 8 * GROUPS) {
+        __m256 best[GROUPS];
+#pragma GCC unroll 8
+        for (size_t g = 0; g < GROUPS; g++)
+            best[g] = lowest;
         for (size_t row = 0; row < num_rows; row++)
-            for (size_t lane = 0; lane < 8; lane++)
-                best[lane] = _mm256_max_ps(load_avx2(first, row * row_length + 8 * lane, half), best[lane]);
-        for (size_t lane = 0; lane < 8; lane++)
-            mask |= (uint64_t)(uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(best[lane], limit, _CMP_GT_OQ)) << (8 * lane);
+#pragma GCC unroll 8
+            for (size_t g = 0; g < GROUPS; g++)
+                best[g] = _mm256_max_ps(load_avx2(first, row * row_length + i + 8 * g, half), best[g]);
+#pragma GCC unroll 8
+        for (size_t g = 0; g < GROUPS; g++)
+            mask |= (uint64_t)(uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(best[g], limit, _CMP_GT_OQ)) << (i + 8 * g);
     }
     for (; i + 8 <= width; i += 8) {
         __m256 best = lowest;
@@ -292,14 +306,17 @@ IFS__TARGET_AVX2 static void add_weighted_avx2(const float *weights, size_t step
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
         __m256 sum[4];
+#pragma GCC unroll 4
         for (size_t j = 0; j < 4; j++)
             sum[j] = _mm256_loadu_ps(sums + i + 8 * j);
         const float *at = rows + i;
         for (size_t k = 0; k < num_rows; k++, at += row_length) {
             __m256 weight = _mm256_set1_ps(weights[k * step]);
+#pragma GCC unroll 4
             for (size_t j = 0; j < 4; j++)
                 sum[j] = _mm256_add_ps(sum[j], _mm256_mul_ps(weight, _mm256_loadu_ps(at + 8 * j)));
         }
+#pragma GCC unroll 4
         for (size_t j = 0; j < 4; j++)
             _mm256_storeu_ps(sums + i + 8 * j, sum[j]);
     }

@@ -244,7 +244,7 @@ static ifs_status assemble_one(void *context, int64_t i) {
     for (int32_t y = 0; y < mask->height; y++, bits += mask->stride) {
         const ifs__mask_tap tap = ifs__mask_tap_of(&j->sides[1], mask->y + y);
         const float *rows[3];
-        for (int r = 0; r < 3; r++) /* a row without weight is not computed: the first one stands in for it */
+        for (int r = 0; r < 3; r++) /* a row without weight is not computed: the first one is read in its place */
             rows[r] =
                 r && tap.weight[r] == 0 ? rows[0] : resized_row(j, &s, coefficients, clamp_index(tap.index + r, last));
         j->passes->rows(rows, tap.weight, j->params->threshold, bits, mask->width);

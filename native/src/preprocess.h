@@ -1,5 +1,5 @@
 /*
- * preprocess.h - the kernels that preprocessing is made of, one set of functions for each SIMD variant.
+ * preprocess.h - the kernels of preprocessing, one set of functions for each SIMD variant.
  *
  * SPDX-License-Identifier: Apache-2.0
  *

@@ -139,7 +139,7 @@ static ifs_status check_call(const ifs_image *image, int32_t width, int32_t heig
     return IFS_OK;
 }
 
-/* An image and what is made of it. */
+/* An image and its result. */
 typedef struct resampling {
     const ifs_image *image;
     int32_t pixel, channels; /* bytes of a pixel of the image, and of the result */

@@ -91,8 +91,9 @@ class GoldenSamples:
     def __init__(self, bundle: Bundle, secrets: Mapping[str, Any]) -> None:
         self._path, self._digest, self._secrets = bundle.path, bundle.digest, secrets
         self._name, self._classes = bundle.manifest.name, bundle.manifest.classes
+        content = bundle.read(bundle.manifest.golden)
         try:
-            self._golden = msgspec.json.decode(bundle.read(bundle.manifest.golden), type=Golden)
+            self._golden = msgspec.json.decode(content, type=Golden)
         except (ValueError, RecursionError) as error:
             raise BundleFormatError(f"{self._path!r}: its golden samples are damaged: {error}") from None
         names = [self._golden.values, *(sample.image for sample in self._golden.samples)]

@@ -260,6 +260,11 @@ def test_wrong_keys(sealed: Path, key: Any, message: str) -> None:
         bundle.read("model.onnx")
 
 
+def test_a_key_without_a_kind(sealed: Path) -> None:
+    with pytest.raises(ConfigError, match="a key is 'env:NAME'.*, not 'key'"):
+        models.load(sealed, key="key")
+
+
 def test_who_signed(sealed: Path, plain: Path, keys: Keys, tmp_path: Path) -> None:
     other = Keys(tmp_path, "other")
     bundle = Bundle(sealed, trust=keys.public)

@@ -28,7 +28,7 @@ from infersdk.video import Streams, VideoWriter, stream
 
 pytest.importorskip("av")
 pytest.importorskip("onnxruntime")
-from live_server import description, encode, rtp, transport_stream  # noqa: E402
+from live_server import description, encode, rtp, transport_stream
 
 SIZE, RATE, TIMEOUT = (160, 120), 5, 3.0
 #: Frames of a connection, unless it fails before.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ConfigError
 from .frames import Frame
 from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["VideoReader"]
 
@@ -83,7 +86,7 @@ def _decode(
     av: Any, stream: Any, format: str, so_far: Decoded, shown: str, fps: float | None
 ) -> Generator[Frame, None, None]:
     """All frames; packets that cannot be decoded are skipped and counted."""
-    target = _FORMATS[format]
+    converter = av.video.reformatter.VideoReformatter()
     clock = Clock(stream, fps)
     for packet in packets_of(av, stream, so_far, shown):
         try:
@@ -93,7 +96,18 @@ def _decode(
             continue
         for frame in decoded:
             at = clock.time_of(frame.time)
-            pixels = frame.to_ndarray(format=target)
+            pixels = _pixels(converter, frame, _FORMATS[format])
             if frame.rotation and format != "nv12":
                 pixels = np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90)))
             yield Frame(pixels, format, at, so_far.add(at, fps))
+
+
+def _pixels(converter: Any, frame: Any, target: str) -> npt.NDArray[np.uint8]:
+    """The pixels of a decoded frame of PyAV. Those of one plane stay where the conversion has written them."""
+    converted = converter.reformat(frame, format=target, threads=1)
+    if converted is frame or target == "nv12":  # the decoder's memory, or two planes that are not adjacent
+        copied: npt.NDArray[np.uint8] = converted.to_ndarray()
+        return copied
+    (plane,) = converted.planes
+    rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+    return rows[:, : 3 * plane.width].reshape(plane.height, plane.width, 3)

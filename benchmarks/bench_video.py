@@ -55,8 +55,8 @@ def write_videos(source: Path, targets: list[Path], frames: int, size: tuple[int
 @pytest.mark.parametrize("format", ["rgb", "nv12"])
 @pytest.mark.parametrize("kind", ["file", "RTSP"])
 def test_the_reader_against_pyav(assets: Path, tmp_path: Path, kind: str, format: str, turns: Turns) -> None:
-    """Frames of 720p a second of processor time, against a loop of PyAV with the same format and threads. RTSP comes
-    three times as fast as both can decode.
+    """Frames of 720p a second of processor time, against a loop of PyAV with the same format and threads, for decoding
+    and for conversion. The RTSP server sends 1,000 frames a second.
     """
     import av
 
@@ -72,7 +72,7 @@ def test_the_reader_against_pyav(assets: Path, tmp_path: Path, kind: str, format
             (stream,) = container.streams.video
             stream.thread_type = "AUTO" if kind == "file" else "SLICE"
             frames = itertools.islice(container.decode(stream), FRAMES)
-            assert sum(1 for frame in frames if frame.to_ndarray(format=pixels) is not None) == FRAMES
+            assert sum(1 for frame in frames if frame.to_ndarray(format=pixels, threads=1) is not None) == FRAMES
 
     def frame_rate(read: Callable[[str], None], source: str) -> float:
         start = time.process_time()

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..config import convert, model_tables, read
-from ..errors import ConfigError, nearest
+from ..errors import ConfigError
 from ..pipeline import PipelineSettings
 from .composed import Composed, Tiled, TwoStage
 from .declaration import unknown_setting
-from .loading import is_bundle, load, named_type, type_names
+from .loading import is_bundle, load, named_type, type_names, unknown_type
 from .ocr import OCR
 
 if TYPE_CHECKING:
@@ -91,10 +91,7 @@ def named_kind(name: Any) -> type[Any]:
     kinds: dict[str, type[Any]] = {**COMPOSITIONS, _READER: OCR}
     names = [*type_names(), *kinds]
     if not isinstance(name, str) or not (name in names or ":" in name):
-        raise ConfigError(
-            f"type is one of {', '.join(names)}, or module:Class for your own wrapper, not {name!r}"
-            f"{nearest(name, names) if isinstance(name, str) else ''}"
-        )
+        raise unknown_type(name, names)
     return kinds[name] if name in kinds else named_type(name)
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "named_type",
     "source_of_wrapper",
     "type_names",
+    "unknown_type",
     "wrapper_type",
 ]
 
@@ -274,10 +275,10 @@ def _no_wrapper(
     if infer is not None:
         trials = {**trials, **_tried(list(nearly), infer, settings)}
         nearly = {name: reason for name, reason in nearly.items() if trials[name].refusal is None}
-    text += "".join(f". It is no {name}: {trial.refusal}" for name, trial in trials.items() if trial.refusal)
-    text += "".join(f". It is nearly a {name}, but {reason}" for name, reason in nearly.items())
+    text += "".join(f". {name!r} does not fit: {trial.refusal}" for name, trial in trials.items() if trial.refusal)
+    text += "".join(f". {name!r} may fit, but {reason}" for name, reason in nearly.items())
     if nearly and infer is not None:
-        text += f"; if that is what it is, give {_readings(list(nearly), trials)}"
+        text += f". If it is one of these, pass {_readings(list(nearly), trials)}"
     return UnsupportedModelError(
         f"{text}. There are wrappers for {', '.join(TYPES)}; infersdk.load() runs any model, arrays in and arrays out"
     )
@@ -321,12 +322,23 @@ def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mappin
 
 
 def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
-    """The model with the shapes of a run on an empty image."""
+    """The model with the shapes of a run on an empty image.
+
+    Raises:
+        UnsupportedModelError: the run fails.
+    """
     try:
         image = ImageInput.of(network.input_specs, None, 640)
     except UnsupportedModelError:
         return model
-    outputs = network(image.feed(np.zeros((image.spec.fixed_batch or 1, *image.image_shape), image.spec.dtype)))
+    try:
+        outputs = network(image.feed(np.zeros((image.spec.fixed_batch or 1, *image.image_shape), image.spec.dtype)))
+    except InferenceError as error:
+        raise UnsupportedModelError(
+            f"{model.name} leaves the shapes of its outputs open, and a run on an image of {image.size[0]} x "
+            f"{image.size[1]} fails: {error}. It looks like {looks_like(model)}; pass type= for its wrapper, or use "
+            "infersdk.load() for arrays in and arrays out"
+        ) from error
     return model.with_shapes({name: array.shape for name, array in outputs.items()}, image.size)
 
 
@@ -336,11 +348,16 @@ def named_type(name: str) -> builtins.type[VisionModel[Any]]:
         return _imported(name)
     kind = TYPES.get(ALIASES.get(name, name))
     if kind is None:
-        raise ConfigError(
-            f"unknown type {name!r}; the types are {', '.join(type_names())}, or module:Class for your own wrapper"
-            f"{nearest(name, type_names())}"
-        )
+        raise unknown_type(name, type_names())
     return kind
+
+
+def unknown_type(name: Any, names: Sequence[str]) -> ConfigError:
+    """The error for a type that is none of `names`; it lists them where none is alike."""
+    hint = nearest(name, names) if isinstance(name, str) else ""
+    return ConfigError(
+        f"unknown type {name!r}" + (hint or f"; use one of {', '.join(names)}, or module:Class for your own wrapper")
+    )
 
 
 def type_names() -> list[str]:

@@ -92,11 +92,9 @@ def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (
-            {"type": "tiles"},
-            r"models.m: type is one of yolov5, .*tiled, two-stage, ocr, .*, not 'tiles'",
-        ),
-        ({"type": "yolo8", "path": "m.onnx"}, r"models.m: type is one of .*, not 'yolo8'; did you mean 'yolov8'\?$"),
+        ({"type": "heads"}, r"models.m: unknown type 'heads'; use one of yolov5, .*tiled, two-stage, ocr, "),
+        ({"type": "tiles"}, r"models.m: unknown type 'tiles'; did you mean 'tiled'\?$"),
+        ({"type": "yolo8", "path": "m.onnx"}, r"models.m: unknown type 'yolo8'; did you mean 'yolov8'\?$"),
         (
             {"type": "yolov8", "path": "m.onnx", "confidence": 0.4},
             r"^models.m: YOLOv8 has no setting 'confidence'; did you mean 'conf'\?$",

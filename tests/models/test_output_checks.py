@@ -176,7 +176,8 @@ def test_readings_that_the_first_run_refuses_are_not_named(tmp_path: Path) -> No
     with pytest.raises(UnsupportedModelError, match='Name it: type="rt-detr" or type="rf-detr"$'):
         load(head_model(tmp_path / "r.onnx", [LOGITS - np.float32([0, 0, 0, 0, 12]), QUERIES], {}, names=names))
     with pytest.raises(
-        UnsupportedModelError, match=r"no wrapper is for.* It is no detr: its logits reach .*It is no rf-detr"
+        UnsupportedModelError,
+        match=r"no wrapper is for.* 'detr' does not fit: its logits reach .*'rf-detr' does not fit",
     ):
         load(head_model(tmp_path / "p.onnx", [PROBABILITIES, QUERIES], {}, names=names))
     offsets = np.hstack([np.zeros((84, 2)), np.full((84, 2), -0.5), np.full((84, 3), 0.1)])

@@ -89,7 +89,7 @@ def test_chosen_classes(two_boxes: Path) -> None:
             ([-1], "number -1"),
             ([], "classes is empty; give one or more"),
             (np.array([0]), "ndarray"),
-            ([0.5], "float"),
+            ([0.5], "not an int | str"),
             ([True], "bool"),
         ):
             with pytest.raises(errors.ConfigError, match=words):

@@ -74,7 +74,9 @@ def test_code_of_a_page(page: str, assets: Path, tmp_path: Path, monkeypatch: py
         assert all(figure > 0.1 for figure in figures.values()), figures
         found = namespace["found"]
         assert isinstance(found, ClassMap) or len(found) >= 2
-        saved = [path for path in tmp_path.iterdir() if path.suffix in (".jpg", ".png", ".json") and not path.is_symlink()]
+        saved = [
+            path for path in tmp_path.iterdir() if path.suffix in (".jpg", ".png", ".json") and not path.is_symlink()
+        ]
         assert saved
     finally:
         if "model" in namespace:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from infersdk import errors
 from infersdk.infer import Scheduling
-from infersdk.models import TYPES, YOLOX, Detections, YOLOv5, YOLOv8, load
+from infersdk.models import YOLOX, Detections, YOLOv5, YOLOv8, load
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -90,7 +90,7 @@ def test_chosen_classes(two_boxes: Path) -> None:
             ([], "classes is empty; give one or more"),
             (np.array([0]), "ndarray"),
             ([0.5], "not an int | str"),
-            ([True], "bool"),
+            ([True], r"True, not an int \| str"),
         ):
             with pytest.raises(errors.ConfigError, match=words):
                 model(image, classes=classes)
@@ -145,7 +145,7 @@ def test_wrong_head_is_refused(tmp_path: Path, two_boxes: Path) -> None:
         YOLOX(two_boxes)(np.zeros((64, 64, 3), np.uint8))
     assert isinstance(load(channel_first), YOLOv8)
     assert isinstance(load(two_boxes), YOLOv5)
-    with pytest.raises(errors.ConfigError, match=f"yolov99.*{', '.join(TYPES)}"):
+    with pytest.raises(errors.ConfigError, match="unknown type 'yolov99'; did you mean 'yolov8'"):
         load(two_boxes, type="yolov99")
 
 

@@ -18,7 +18,7 @@ class Frame(HostImage):
     """A frame of a video, which is a `HostImage`.
 
     Attributes:
-        time: when it is shown, in seconds from the start of the video.
+        time: when it is shown, in seconds from the start of the video; never earlier than the frame before it.
         number: its number, from 0; frames that were dropped count as well.
         decoded: the time of `time.monotonic()` when it was decoded.
     """

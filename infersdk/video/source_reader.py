@@ -318,7 +318,9 @@ def _allowed(scheme: str) -> dict[str, str]:
 class Clock:
     """The times of frames in seconds from the start of the video.
 
-    Frames without a time, such as the first ones of a stream that is joined, follow one another at the frame rate.
+    Frames without a time, such as the first ones of a stream that is joined, follow one another at the frame rate. So
+    does a frame that is earlier than the one before it, as after a restart of a camera's clock: no time is earlier than
+    the last one. Two frames of a damaged stream may have one time.
 
     Args:
         stream: of PyAV.
@@ -329,7 +331,7 @@ class Clock:
         self._begin = float(start * stream.time_base) if start is not None else None  # start time of the source
         self._interval = 1 / (fps or 30.0)
         self._start: float | None = None
-        self._next = 0.0
+        self._last = self._next = 0.0
 
     def time_of(self, time: float | None) -> float:
         if time is None:
@@ -340,7 +342,9 @@ class Clock:
                 if self._next == 0.0 and self._begin is not None and self._begin <= time:
                     self._start = self._begin
             at = time - self._start
-        self._next = at + self._interval
+            if at < self._last:
+                self._start, at = time - self._next, self._next
+        self._last, self._next = at, at + self._interval
         return at
 
 

@@ -26,6 +26,8 @@ def times(start: int | None, fps: float | None, given: list[float | None]) -> li
         (50, 20.0, [None, None, 0.05, 0.1], [0.0, 0.05, 0.1, 0.15]),  # a stream that is joined
         (None, None, [None, None], [0.0, 1 / 30]),
         (0, 10.0, [0.0, None, 0.2], [0.0, 0.1, 0.2]),
+        (0, 10.0, [50.0, 50.1, 0.0, 0.1], [50.0, 50.1, 50.2, 50.3]),  # the clock of the source began again
+        (0, 10.0, [0.0, 0.1, 0.1, 0.2], [0.0, 0.1, 0.1, 0.2]),  # a damaged stream
     ],
 )
 def test_times(start: int | None, fps: float | None, given: list[float | None], expected: list[float]) -> None:

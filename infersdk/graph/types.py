@@ -197,7 +197,8 @@ def _from_attributes(node: ir.Node, index: int) -> ir.DataType | None:
     if kind == "Cast":
         return ir.DataType(attributes.get_int("to", 0)) if "to" in attributes else None
     if kind == "Constant":
-        return ir.DataType(constant_tensor(node.outputs[0]).dtype)
+        tensor = constant_tensor(node.outputs[0])
+        return None if tensor is None else ir.DataType(tensor.dtype)
     if kind == "ConstantOfShape":
         return attributes["value"].as_tensor().dtype if "value" in attributes else ir.DataType.FLOAT
     if kind in ("RandomNormal", "RandomUniform") or (kind in ("EyeLike", "Multinomial") and "dtype" in attributes):

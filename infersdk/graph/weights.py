@@ -30,16 +30,18 @@ def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
 
 
 def constant_tensor(value: ir.Value) -> Any:
-    """The tensor of a weight or of a Constant node; None for other values."""
+    """The tensor of a weight or of a Constant node; None for other values, sparse tensors and invalid Constants."""
     import onnx_ir as ir
 
     node = value.producer()
     if node is None or node.op_type != "Constant":
         return value.const_value if value.is_initializer() else None
-    (attribute,) = node.attributes.values()
-    if attribute.type == ir.AttributeType.TENSOR:
-        return attribute.as_tensor()
-    return ir.tensor(np.asarray(attribute.value, _CONSTANTS.get(attribute.name)))
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.TENSOR:
+            return attribute.as_tensor()
+        if attribute.type.name in _CONSTANTS:
+            return ir.tensor(np.asarray(attribute.value, _CONSTANTS[attribute.type.name]))
+    return None
 
 
 def drop_unused_weights(graph: ir.Graph) -> None:
@@ -137,4 +139,12 @@ class Weights(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
 
-_CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+#: NumPy's types of the attributes of a Constant, by the type of the attribute.
+_CONSTANTS = {
+    "FLOAT": np.float32,
+    "FLOATS": np.float32,
+    "INT": np.int64,
+    "INTS": np.int64,
+    "STRING": np.str_,
+    "STRINGS": np.str_,
+}

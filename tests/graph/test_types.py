@@ -71,3 +71,24 @@ def test_an_operator_outside_of_the_standard(tmp_path: Path) -> None:
         [models.value("y", ("n",), "float16")],
     )  # fmt: skip
     assert {name: types(path)[name] for name in "hn"} == {"h": "FLOAT16", "n": "INT32"}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "kind"),
+    [
+        ({"value_float": 0.5}, "FLOAT"),
+        ({"value_ints": [1, 2]}, "INT64"),
+        ({"value_string": "a"}, "STRING"),
+        ({"value_strings": ["a", "b"]}, "STRING"),
+        ({}, None),
+        ({"value_int": 1, "domain": "x"}, "INT64"),  # invalid, but the value is clear
+    ],
+)
+def test_constants_of_each_form(attributes: dict[str, object], kind: str | None, tmp_path: Path) -> None:
+    constant = onnx.helper.make_node("Constant", [], ["c"])
+    constant.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
+    path = models.save(
+        tmp_path / "m.onnx", [constant, models.node("Identity", "x", "y")],
+        [models.value("x", ("n",))], [models.value("y", ("n",))],
+    )  # fmt: skip
+    assert types(path).get("c") == kind

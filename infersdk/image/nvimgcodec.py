@@ -119,8 +119,9 @@ class JpegDecoder:
         Raises:
             ImageError: a file is damaged.
         """
+        streams = [self._parsed(file) for file in files]
         with self._lock:
-            decoded = self._decode(files)
+            decoded = self._decode(streams)
         images = []
         for file, one in zip(files, decoded, strict=True):
             # The processor reads files again whose header is wrong.
@@ -130,13 +131,14 @@ class JpegDecoder:
                 images.append(DeviceImage(one, "rgb", NAME))
         return DecodedBatch(images, [one for one in decoded if one is not None])
 
-    def _decode(self, files: Sequence[EncodedImage]) -> Sequence[Any]:
-        streams: list[Any] = []
-        for file in files:
-            try:
-                streams.append(self._module.CodeStream(file.data))
-            except RuntimeError:  # it does not take this for an image
-                streams.append(None)
+    def _parsed(self, file: EncodedImage) -> Any:
+        """The parsed headers of a file; None where nvImageCodec does not take it for an image."""
+        try:
+            return self._module.CodeStream(file.data)
+        except RuntimeError:
+            return None
+
+    def _decode(self, streams: Sequence[Any]) -> Sequence[Any]:
         known = [one for one in streams if one is not None]
         settings: dict[str, Any] = {"params": self._params, "cuda_stream": self._stream.handle}
         reused = self._reusable(len(known))

@@ -107,7 +107,11 @@ class Bundle:
         if self._sealer is None:
             encryption = self.manifest.encryption
             assert encryption is not None
-            sealer = Sealer(read_key(self._key), bytes.fromhex(encryption.salt))
+            try:
+                key = read_key(self._key)
+            except BundleKeyError as error:
+                raise BundleKeyError(f"{self.path!r}: {error}") from None
+            sealer = Sealer(key, bytes.fromhex(encryption.salt))
             if sealer.check != encryption.check:
                 raise BundleKeyError(f"{self.path!r} is encrypted with another key")
             self._sealer = sealer

@@ -256,8 +256,9 @@ def test_sources_of_keys(sealed: Path, sources: list[Any], monkeypatch: pytest.M
 )
 def test_wrong_keys(sealed: Path, key: Any, message: str) -> None:
     bundle = Bundle(sealed, key=key)
-    with pytest.raises(BundleKeyError, match=message):
+    with pytest.raises(BundleKeyError, match=message) as error:
         bundle.read("model.onnx")
+    assert str(sealed) in str(error.value)
 
 
 def test_a_key_without_a_kind(sealed: Path) -> None:

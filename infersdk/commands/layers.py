@@ -35,7 +35,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("model", type=Path, help="an ONNX file, or another that the backend reads; or an engine")
     parser.add_argument(
-        "--backend", default="onnxruntime", metavar="NAME,NAME",
+        "--backends", default="onnxruntime", metavar="NAME,NAME",
         help="one or several, each as name, name@device or name/precision (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
@@ -95,7 +95,7 @@ def _report(arguments: argparse.Namespace) -> LayerReport:
         runs=arguments.runs, warm_up=arguments.warm_up, batch=arguments.batch, seed=arguments.seed,
         shapes=dict(shape_of(entry) for entry in arguments.shape), options=backend_options(arguments.option),
     )  # fmt: skip
-    targets = arguments.backend.split(",")
+    targets = arguments.backends.split(",")
     if arguments.compute_capability is None:
         custom_ops = custom_ops_of(arguments)
         return profile(arguments.model, targets, settings, original=arguments.original, custom_ops=custom_ops)

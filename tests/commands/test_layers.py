@@ -27,7 +27,7 @@ def test_a_table_of_two_backends(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(model, "--backend", "onnxruntime,openvino", *QUICK, "--option", "threads=1") == 0
+    assert run(model, "--backends", "onnxruntime,openvino", *QUICK, "--option", "threads=1") == 0
     out = capsys.readouterr().out
     assert "m[1].onnx" in out
     assert "without the profiler" in out
@@ -59,7 +59,7 @@ def test_files(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_rows_by_time(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(model, "--sort", "time", "--backend", "openvino", *QUICK) == 0
+    assert run(model, "--sort", "time", "--backends", "openvino", *QUICK) == 0
     cells = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     times = [float(row[5]) for row in cells if row[5].strip()]
     assert times == sorted(times, reverse=True)
@@ -68,20 +68,20 @@ def test_rows_by_time(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_layers_of_a_build(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorrt_rtx_bindings")
-    assert run(model, "--backend", "tensorrt-rtx/fp16", "--compute-capability", "8.9") == 0
+    assert run(model, "--backends", "tensorrt-rtx/fp16", "--compute-capability", "8.9") == 0
     assert "Nothing ran" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--backend", "nothing"], 3, "no backend 'nothing'"),
-        (["--backend", "openvino,openvino"], 2, "each target once"),
+        (["--backends", "nothing"], 3, "no backend 'nothing'"),
+        (["--backends", "openvino,openvino"], 2, "each target once"),
         (["--runs", "0"], 2, "runs must be at least 1, not 0"),
         (["--option", "streams=2"], 2, "no option 'streams'"),
         (["--shape", "z=1,2"], 2, "'z'"),
         (["--compute-capability", "8.9"], 2, "cannot list layers"),
-        (["--compute-capability", "8.9", "--backend", "openvino,tensorrt-rtx"], 2, "tensorrt-rtx alone"),
+        (["--compute-capability", "8.9", "--backends", "openvino,tensorrt-rtx"], 2, "tensorrt-rtx alone"),
     ],
 )
 def test_what_it_refuses(

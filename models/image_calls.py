@@ -17,11 +17,26 @@ __all__ = ["ImageCalls"]
 
 Result = TypeVar("Result")
 
+#: What to use for the methods that models of other programs have.
+_HABITS = {
+    **dict.fromkeys(("predict", "detect", "forward"), "call it: model(image)"),
+    "track": "Tracker().update(model(frame)) numbers the objects of a video",
+    **dict.fromkeys(("to", "cuda", "cpu", "half"), "device= and precision= are arguments of the constructor"),
+    "export": "the commands `infersdk build` and `infersdk convert` write other formats",
+}
+
 
 class ImageCalls(Generic[Result]):
     """Base of models that take images. A call with an image returns its result; a call with a list or tuple of images
     returns a list of results. The end of a `with` block closes the model.
     """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _HABITS:
+                raise AttributeError(f"{type(self).__name__} has no {name!r}; {_HABITS[name]}", name=name)
+            return object.__getattribute__(self, name)  # raises the error again, also that of a property
 
     @overload  # a HostImage is a tuple, too
     def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...

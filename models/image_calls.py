@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 _HABITS = {
     **dict.fromkeys(("predict", "detect", "forward"), "call it: model(image)"),
     "track": "Tracker().update(model(frame)) numbers the objects of a video",
-    **dict.fromkeys(("to", "cuda", "cpu", "half"), "device= and precision= are arguments of the constructor"),
+    **dict.fromkeys(("to", "cuda", "cpu", "half"), "device= and precision= are arguments of a wrapper's constructor"),
     "export": "the commands `infersdk build` and `infersdk convert` write other formats",
 }
 

@@ -207,11 +207,13 @@ class OpenVinoInfer(Infer):
     def _target(self) -> str:
         """OpenVINO's name of the requested device."""
         kind, index = self._device.kind, self._device.index
+        if kind == "cpu" and index == 0:
+            return "CPU"  # listing the devices loads the plugins of all of them
         there = devices()
         if kind == "auto" and index == 0:
             return "AUTO"
         if kind in _KINDS and str(Device(kind, index)) in there:
-            return kind.upper() if kind == "cpu" else f"{kind.upper()}.{index}"
+            return f"{kind.upper()}.{index}"
         hint = ""
         if kind == "cuda":
             hint = "; for an NVIDIA GPU use backend='tensorrt' or 'onnxruntime'"

@@ -90,32 +90,36 @@ class Program:
         self.boxes, self.peak = map(int, done.stdout.split()[-2:])
 
 
-@pytest.mark.parametrize("kind", ["seconds", "memory"])
-@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_start(
-    assets: Path, tmp_path_factory: pytest.TempPathFactory, backend: str, kind: str, turns: Turns,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """yolov8n on bus.jpg; memory is the peak of the process."""
+@pytest.fixture
+def programs(
+    assets: Path, tmp_path_factory: pytest.TempPathFactory, backend: str, start: str, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Program]:
+    """infersdk and the plain script: yolov8n on bus.jpg."""
     pytest.importorskip(backend)
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
     arguments: list[object] = [assets / "models" / "yolov8n.onnx", assets / "images" / "bus.jpg"]
     kept = tmp_path_factory.mktemp("kept")
-    empty = partial(tmp_path_factory.mktemp, "empty")
-    ours, plain = OURS.format(backend=backend), PLAIN.replace("{run}", RUNS[backend])
-    programs = {
-        "infersdk": Program(ours, arguments, lambda: kept),
-        "plain script": Program(plain, arguments, lambda: kept),
-        "infersdk, first start": Program(ours, arguments, empty),
-        "plain script, first start": Program(plain, arguments, empty),
+    caches = partial(tmp_path_factory.mktemp, "empty") if start == "first" else lambda: kept
+    return {
+        "infersdk": Program(OURS.format(backend=backend), arguments, caches),
+        "plain script": Program(PLAIN.replace("{run}", RUNS[backend]), arguments, caches),
     }
-    if kind == "seconds":
-        turns.times(programs, warm_up=2)
-        assert {program.boxes for program in programs.values()} == {5}
-        return
+
+
+@pytest.mark.parametrize("start", ["second", "first"])
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_start(programs: dict[str, Program], turns: Turns) -> None:
+    turns.times(programs, warm_up=2)
+    assert {program.boxes for program in programs.values()} == {5}
+
+
+@pytest.mark.parametrize("start", ["second", "first"])
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_memory(programs: dict[str, Program], turns: Turns) -> None:
+    """The peak of each process."""
 
     def peaks() -> dict[str, float]:
-        for program in [*programs.values(), programs["infersdk"]]:
+        for program in [*programs.values()] * 2:
             program()
         return {name: program.peak * 1024 / 1e6 for name, program in programs.items()}
 

@@ -11,7 +11,6 @@ import importlib
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,6 +162,8 @@ def _hardware() -> dict[str, list[tuple[str, Any]]]:
 @functools.cache
 def _packages() -> Sequence[str]:
     """The packages that may have a provider's library: those of the table, and those named like them."""
+    from importlib.metadata import distributions  # it imports email and socket: 15 ms of the time to load a model
+
     named = (str(one.metadata["Name"]).lower().replace("_", "-") for one in distributions())
     return sorted({known.package for known in _KNOWN.values()} | {n for n in named if n.startswith("onnxruntime-ep-")})
 

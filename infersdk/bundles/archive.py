@@ -6,14 +6,15 @@ file with a changed, missing or additional byte outside of the entries is refuse
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from ..errors import BundleFormatError, OutputError
 
-__all__ = ["ALIGNMENT", "FIRST", "Entry", "first_entry", "offsets", "pieces"]
+__all__ = ["ALIGNMENT", "FIRST", "Entry", "first_entry", "pieces", "read_entries"]
 
 #: The name of the first entry.
 FIRST = "bundle.json"
@@ -38,7 +39,7 @@ class Entry(NamedTuple):
     crc32: int
 
     @classmethod
-    def of(cls, name: str, data: bytes | memoryview) -> Entry:
+    def of(cls, name: str, data: bytes) -> Entry:
         return cls(name, len(data), zlib.crc32(data))
 
 
@@ -71,42 +72,49 @@ def pieces(entries: Sequence[Entry]) -> Iterator[tuple[int, bytes]]:
     yield at, directory + _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)
 
 
-def first_entry(content: memoryview) -> memoryview:
+def first_entry(file: BinaryIO) -> bytes:
     """The data of the first entry.
 
     Raises:
         BundleFormatError: the file does not begin as a bundle does, or is too short.
     """
-    try:
-        magic, *_, size, _, name_length, extra_length = _LOCAL.unpack_from(content)
-        name = bytes(content[_LOCAL.size : _LOCAL.size + name_length])
-    except struct.error:
-        raise BundleFormatError(f"it has {len(content)} bytes and is no bundle") from None
-    if magic != b"PK\3\4" or name != FIRST.encode():
+    header = file.read(_LOCAL.size)
+    if len(header) < _LOCAL.size:
+        raise BundleFormatError(f"it has {len(header)} bytes and is no bundle")
+    magic, *_, size, _, name_length, extra_length = _LOCAL.unpack(header)
+    if magic != b"PK\3\4" or file.read(name_length) != FIRST.encode():
         raise BundleFormatError(f"it does not begin with the entry {FIRST!r} and is no bundle")
-    start = _LOCAL.size + name_length + extra_length
-    if size > _LARGEST_MANIFEST or start + size > len(content):
+    file.seek(extra_length, os.SEEK_CUR)
+    data = file.read(size) if size <= _LARGEST_MANIFEST else b""
+    if len(data) != size:
         raise BundleFormatError(
-            f"its manifest has {size:,} bytes, and the file has {len(content):,}; it was cut, or changed"
+            f"its manifest has {size:,} bytes, and the file has {_size_of(file):,}; it was cut, or changed"
         )
-    return content[start : start + size]
+    return data
 
 
-def offsets(content: memoryview, entries: Sequence[Entry]) -> dict[str, int]:
-    """Where the data of each entry begins, after a comparison of all other bytes with those that the entries imply.
+def read_entries(file: BinaryIO, entries: Sequence[Entry]) -> dict[str, bytes]:
+    """The data of each entry. All other bytes of the file are compared with those that the entries imply.
 
     Raises:
         BundleFormatError: the file has another size or other headers.
     """
-    result: dict[str, int] = {}
-    end = 0
-    for index, (at, piece) in enumerate(pieces(entries)):
-        end = at + len(piece)
-        if content[at:end] != piece:
-            what = "was cut" if end > len(content) else "was changed"
-            raise BundleFormatError(f"it {what}: the headers from byte {at:,} on are not those of its manifest")
-        if index < len(entries):
-            result[entries[index].name] = end
-    if end != len(content):
-        raise BundleFormatError(f"it has {len(content):,} bytes, and its manifest describes {end:,}")
+    try:
+        parts = list(pieces(entries))
+    except OutputError as error:
+        raise BundleFormatError(f"its manifest is wrong: {error}") from None
+    size, end = _size_of(file), parts[-1][0] + len(parts[-1][1])
+    if size != end:
+        raise BundleFormatError(f"it has {size:,} bytes, and its manifest describes {end:,}; it was cut, or changed")
+    file.seek(0)
+    result: dict[str, bytes] = {}
+    for (at, piece), entry in zip(parts, (*entries, None), strict=True):
+        if file.read(len(piece)) != piece:
+            raise BundleFormatError(f"it was changed: the headers from byte {at:,} on are not those of its manifest")
+        if entry is not None:
+            result[entry.name] = file.read(entry.size)
     return result
+
+
+def _size_of(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size

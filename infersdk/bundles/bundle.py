@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 from ..core.files import open_regular
 from ..core.model_source import ModelSource
@@ -18,7 +19,7 @@ from ..errors import (
     ModelNotFoundError,
     relative_to,
 )
-from .archive import FIRST, Entry, first_entry, offsets, pieces
+from .archive import FIRST, Entry, first_entry, pieces, read_entries
 from .manifest import SIGNATURE, Manifest
 from .sealing import KeySource, Sealer, check_signature, read_key
 
@@ -60,34 +61,35 @@ class Bundle:
     ) -> None:
         self.path, self._key = os.fspath(path), key
         self._sealer: Sealer | None = None
-        self._content = memoryview(_content(self.path))
         try:
-            self._open(trust)
+            with open_regular(self.path) as file:
+                self._open(file, trust)
+        except FileNotFoundError:
+            raise ModelNotFoundError(f"no bundle at {self.path!r}{relative_to(self.path)}") from None
+        except OSError as error:
+            raise BundleFormatError(f"{self.path!r} cannot be read: {error.strerror or error}") from None
         except BundleError as error:
             raise type(error)(f"{self.path!r}: {error}") from None
 
-    def _open(self, trust: str | os.PathLike[str] | None) -> None:
-        view = self._content
-        head = first_entry(view)
+    def _open(self, file: BinaryIO, trust: str | os.PathLike[str] | None) -> None:
+        head = first_entry(file)
         self.manifest = manifest = Manifest.decoded(head)
         self.digest = hashlib.sha256(head).hexdigest()
         entries = [Entry.of(FIRST, head)]
         if manifest.signer is not None:
-            at = _start_of_signature(view, entries[0])
-            signature = view[at : at + _SIGNATURE_NBYTES]
+            signature = _signature(file, entries[0])
             check_signature(manifest.signer, signature, head, trust)
             entries.append(Entry.of(SIGNATURE, signature))
         elif trust is not None:
             raise BundleSignatureError("it has no signature, and trust= names a key that must have signed it")
         entries += [Entry(name, part.size, part.crc32) for name, part in manifest.parts.items()]
-        self._at = offsets(view, entries)
+        # Each part is an object of its own, which runtimes take without a copy. The file is not mapped: the process
+        # would end if it were cut later.
+        stored = read_entries(file, entries)
+        self._stored = {name: stored[name] for name in manifest.parts}
         for name, part in manifest.parts.items():
-            if hashlib.sha256(self._stored(name)).hexdigest() != part.sha256:
+            if hashlib.sha256(self._stored[name]).hexdigest() != part.sha256:
                 raise BundleIntegrityError(f"the part {name!r} was changed: its SHA-256 is not that of the manifest")
-
-    def _stored(self, name: str) -> memoryview:
-        at = self._at[name]
-        return self._content[at : at + self.manifest.parts[name].size]
 
     def read(self, name: str) -> bytes:
         """The content of a part, decrypted.
@@ -100,8 +102,8 @@ class Bundle:
         if name not in self.manifest.parts:
             raise ConfigError(f"{self.path!r} has no part {name!r}; its parts are {', '.join(self.manifest.parts)}")
         if self.manifest.encryption is None:
-            return bytes(self._stored(name))
-        return self._unsealed().open(name, self._stored(name))
+            return self._stored[name]
+        return self._unsealed().open(name, self._stored[name])
 
     def _unsealed(self) -> Sealer:
         if self._sealer is None:
@@ -134,20 +136,11 @@ class Bundle:
         return f"<Bundle {self.path}: {self.manifest.name} {self.manifest.version}>"
 
 
-def _start_of_signature(view: memoryview, manifest: Entry) -> int:
-    """Where the signature begins: behind the manifest. `offsets()` checks the headers of both."""
+def _signature(file: BinaryIO, manifest: Entry) -> bytes:
+    """The signature, which is behind the manifest. `read_entries()` checks the headers of both."""
     *_, (at, header), _ = pieces([manifest, Entry(SIGNATURE, _SIGNATURE_NBYTES, 0)])
-    if at + len(header) + _SIGNATURE_NBYTES > len(view):
+    file.seek(at + len(header))
+    signature = file.read(_SIGNATURE_NBYTES)
+    if len(signature) < _SIGNATURE_NBYTES:
         raise BundleFormatError("it was cut within its signature")
-    return at + len(header)
-
-
-def _content(path: str) -> bytes:
-    """The bytes of a file. Not a mapping, which would end the process if the file were cut later."""
-    try:
-        with open_regular(path) as file:
-            return file.read()
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"no bundle at {path!r}{relative_to(path)}") from None
-    except OSError as error:
-        raise BundleFormatError(f"{path!r} cannot be read: {error.strerror or error}") from None
+    return signature

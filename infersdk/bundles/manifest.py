@@ -104,7 +104,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
-    def decoded(cls, data: bytes | memoryview) -> Manifest:
+    def decoded(cls, data: bytes) -> Manifest:
         """Raises BundleFormatError for a manifest that is damaged, or of a newer format."""
         try:
             version = msgspec.json.decode(data, type=_Version).format

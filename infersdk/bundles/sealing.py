@@ -121,7 +121,7 @@ class Sealer:
             ]
         )
 
-    def open(self, name: str, data: memoryview) -> bytes:
+    def open(self, name: str, data: bytes) -> bytes:
         """The content of an encrypted part.
 
         Raises:
@@ -130,11 +130,11 @@ class Sealer:
         from cryptography.exceptions import InvalidTag
 
         cipher, step = self._cipher(name), _CHUNK + _TAG
-        last = max(0, len(data) - 1) // step
+        last, view = max(0, len(data) - 1) // step, memoryview(data)
         try:
             return b"".join(
                 [
-                    cipher.decrypt(_nonce(number, number == last), data[number * step : (number + 1) * step], None)
+                    cipher.decrypt(_nonce(number, number == last), view[number * step : (number + 1) * step], None)
                     for number in range(last + 1)
                 ]
             )
@@ -204,9 +204,7 @@ def trusted_key(trust: str | os.PathLike[str]) -> str:
     return raw.hex()
 
 
-def check_signature(
-    signer: str, signature: bytes | memoryview, data: bytes | memoryview, trust: str | os.PathLike[str] | None
-) -> None:
+def check_signature(signer: str, signature: bytes, data: bytes, trust: str | os.PathLike[str] | None) -> None:
     """Checks who signed a manifest, and that it was not changed since.
 
     Args:
@@ -223,7 +221,7 @@ def check_signature(
 
     key = _cryptography().asymmetric.ed25519.Ed25519PublicKey
     try:
-        key.from_public_bytes(bytes.fromhex(signer)).verify(bytes(signature), bytes(data))
+        key.from_public_bytes(bytes.fromhex(signer)).verify(signature, data)
     except (InvalidSignature, ValueError):
         raise BundleSignatureError(
             f"its signature by {_short(signer)} is of another manifest: it was changed"

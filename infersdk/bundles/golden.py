@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ..core.device import Device
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def check(
             if found > _INPUT_TOLERANCE:
                 return GoldenReport("preprocessing", name, found, _INPUT_TOLERANCE, samples=number)
         graph = _graph_of(golden, outputs)
-        tolerances = _tolerances(graph, model.network.precision)
+        tolerances = _tolerances(graph, model)
         for name, values in graph.outputs[number].items():
             found = _deviation(stored, values, outputs[name], OUTPUT_ELEMENTS)
             if found > tolerances[name]:
@@ -274,11 +275,16 @@ def _graph_of(golden: Golden, outputs: Mapping[str, npt.NDArray[Any]]) -> Graph:
     raise GoldenSampleError(f"the network has the outputs {found}, and the golden samples have none of these")
 
 
-def _tolerances(graph: Graph, precision: str) -> Mapping[str, float]:
+def _tolerances(graph: Graph, model: Any) -> Mapping[str, float]:
+    """Those of the precision that the network runs in. Devices may round the factors of FP32 products to TF32, unless
+    FP32 is required (docs/precision.md)."""
+    precision = model.network.precision
+    if precision == "fp32" and model.settings.precision is None and Device.parse(model.network.device).kind != "cpu":
+        precision = "tf32"
     if precision not in graph.tolerances:
         raise ConfigError(
             f"the bundle has tolerances of its golden samples for {', '.join(graph.tolerances)}, not for {precision}; "
-            f"pack it with precisions=[..., {precision!r}], or load it with verify='never'"
+            f"pack it with forms={{{precision!r}: ...}}, or load it with verify='never'"
         )
     return graph.tolerances[precision]
 

@@ -28,10 +28,6 @@ def register(subparsers: Any) -> None:
         "--form", action="append", default=[], metavar="PRECISION=FILE",
         help="a further ONNX file of the model: int8=model.int8.onnx; may be repeated",
     )  # fmt: skip
-    parser.add_argument(
-        "--precision", action="append", default=[], choices=("fp16", "bf16"),
-        help="a further precision that machines may run the model in; may be repeated",
-    )  # fmt: skip
     parser.add_argument("--name", help="of the model; by default that of the file")
     parser.add_argument("--release", default="", metavar="VERSION", help="version of the model")
     parser.add_argument("--licence", default="", help="of the model, an SPDX expression")
@@ -52,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     manifest = pack(
         arguments.model, output, images=arguments.images, samples=arguments.samples, type=arguments.type,
         settings=wrapper_settings(arguments), forms=key_values("--form", arguments.form),
-        precisions=arguments.precision, name=arguments.name, version=arguments.release, licence=arguments.licence,
-        origin=arguments.origin, sign_with=arguments.sign, encrypt=arguments.encrypt,
+        name=arguments.name, version=arguments.release, licence=arguments.licence, origin=arguments.origin,
+        sign_with=arguments.sign, encrypt=arguments.encrypt,
     )  # fmt: skip
     console().print(
         f"{output}: {manifest.name} for the wrapper {manifest.type}, {output.stat().st_size:,} bytes",

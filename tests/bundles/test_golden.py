@@ -11,13 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from infersdk import models
+from infersdk import load, models
 from infersdk.bundles import Bundle, GoldenReport, pack
 from infersdk.bundles.golden import deviation, elements, same_results
 from infersdk.bundles.manifest import Part
 from infersdk.bundles.packing import write_bundle
+from infersdk.bundles.rounding import BITS, RoundFactors
+from infersdk.core.model_source import ModelSource
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
-from infersdk.errors import ConfigError, GoldenSampleError
+from infersdk.errors import ConfigError, GoldenSampleError, PrecisionUnavailableError
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -297,9 +299,48 @@ def test_settings_that_change_no_result(detector: Path, backend: str, settings: 
 def test_a_precision_without_tolerance(detector: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with models.load(detector, verify="never") as model:
         assert model.details.golden_samples.check(model).passed
-        monkeypatch.setattr(type(model.network), "precision", "fp16")
-        with pytest.raises(ConfigError, match=r"tolerances .* for fp32, not for fp16; pack it with precisions="):
+        monkeypatch.setattr(type(model.network), "precision", "int8")
+        with pytest.raises(ConfigError, match=r"tolerances .* for fp32, tf32, fp16, bf16, not for int8; .*forms="):
             model.details.golden_samples.check(model)
+
+
+@pytest.mark.parametrize("kind", ["detector", "classifier"])
+def test_bfloat16(kind: str, request: pytest.FixtureRequest) -> None:
+    """The tolerance of a lower precision is measured without hardware that has it."""
+    pytest.importorskip("openvino")
+    try:
+        models.load(request.getfixturevalue(kind), "openvino", precision="bf16", verify="always").close()
+    except PrecisionUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", [None, "fp16"])
+@pytest.mark.parametrize("kind", ["detector", "classifier"])
+def test_on_a_gpu(kind: str, precision: str | None, request: pytest.FixtureRequest) -> None:
+    """Without a precision, factors of products are rounded to TF32."""
+    pytest.importorskip("tensorrt_rtx")
+    path = request.getfixturevalue(kind)
+    models.load(path, "tensorrt-rtx", precision=precision, verify="always").close()
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(BITS["bf16"], "BFLOAT16"), (BITS["fp16"], "FLOAT16")])
+def test_rounded_factors(rng: np.random.Generator, bits: int, dtype: str) -> None:
+    """The product of a run with rounded factors is that of factors that were cast."""
+    import ml_dtypes
+
+    kind = {"BFLOAT16": ml_dtypes.bfloat16, "FLOAT16": np.float16}[dtype]
+    x, weights = (rng.normal(size=(17, 17)).astype(np.float32) for _ in range(2))
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    spec = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [17, 17]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([node], "g", spec[:1], spec[1:], [onnx.numpy_helper.from_array(weights, "w")])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    source = ModelSource.of(model.SerializeToString()).with_passes(RoundFactors(bits))
+    with load(source, "onnxruntime", graph_optimization="disabled") as network:
+        (product,) = network({"x": x}).values()
+    expected = x.astype(kind).astype(np.float64) @ weights.astype(kind).astype(np.float64)
+    np.testing.assert_allclose(product, expected, rtol=0, atol=1e-5)
+    assert np.abs(expected - x.astype(np.float64) @ weights).max() > 1e-4
 
 
 # ---- the measures ----

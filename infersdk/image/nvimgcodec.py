@@ -149,17 +149,17 @@ class JpegDecoder:
 
     def _reusable(self, count: int) -> list[Any] | None:
         """Images of an earlier batch whose memory is free: allocating on a device would hold up its other work."""
-        for spare in list(self._spare):
+        for _ in range(len(self._spare)):
+            spare = self._spare.popleft()
             if len(spare) >= count > 0:
-                self._spare.remove(spare)
                 return spare[:count]
+            self._spare.append(spare)
         return None
 
     def recycle(self, batch: DecodedBatch) -> None:
-        """The memory of this batch may be written again."""
+        """The memory of this batch may be written again. It does not wait for a batch that is decoded."""
         if batch.memory:
-            with self._lock:
-                self._spare.append(batch.memory)
+            self._spare.append(batch.memory)
 
     def _by_processor(self, file: EncodedImage) -> DeviceImage:
         image = read_image(file.data)

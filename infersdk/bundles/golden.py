@@ -33,6 +33,9 @@ _LEAST_SCALE = 1e-3
 _STEP = 0x9E3779B97F4A7C15
 #: Results: rows may be missing whose score exceeds the threshold by less, and numbers may differ by this fraction.
 _SCORE_MARGIN, _NUMBER = 0.03, 0.02
+#: The same for a precision below FP32: the fraction of rows that may differ. NMS may keep another of two boxes that
+#: overlap and score alike.
+_UNMATCHED = 0.25
 
 
 class Values(msgspec.Struct, frozen=True):
@@ -171,28 +174,34 @@ def deviation(
     return float((error / np.maximum(square, max(least, 1e-30))).max())
 
 
-def same_results(reference: Any, other: Any, threshold: float = 0.0) -> bool:
+def same_results(
+    reference: Any, other: Any, threshold: float = 0.0, *, unmatched: float = 0.0, scale: float = 1.0
+) -> bool:
     """Whether the dicts of two results agree, as far as the tolerances of the network let them.
 
-    Numbers may differ by 2 % of the larger one, or of 1. Rows with a score close to the threshold may be missing on one
-    side.
+    Numbers may differ by 2 % of the largest of their list, or of 1. Rows with a score close to the threshold may be
+    missing on one side.
 
     Args:
         threshold: the minimum score of the rows.
+        unmatched: the fraction of the other rows that may be without a counterpart.
+        scale: the minimum of which numbers may differ by 2 %.
     """
     if isinstance(reference, dict) and isinstance(other, dict):
         return reference.keys() == other.keys() and all(
-            same_results(reference[key], other[key], threshold) for key in reference
+            same_results(reference[key], other[key], threshold, unmatched=unmatched) for key in reference
         )
     if isinstance(reference, (list, tuple)) and isinstance(other, (list, tuple)):
         if _scored(reference) or _scored(other):
-            return _same_rows(list(reference), list(other), threshold + _SCORE_MARGIN)
+            return _same_rows(list(reference), list(other), threshold + _SCORE_MARGIN, unmatched)
+        scale = max([scale, *(abs(one) for one in (*reference, *other) if isinstance(one, (int, float)))])
         return len(reference) == len(other) and all(
-            same_results(*pair, threshold) for pair in zip(reference, other, strict=True)
+            same_results(*pair, threshold, unmatched=unmatched, scale=scale)
+            for pair in zip(reference, other, strict=True)
         )
     numbers = (int, float)
     if isinstance(reference, numbers) and isinstance(other, numbers):
-        return abs(reference - other) <= _NUMBER * max(1.0, abs(reference), abs(other))
+        return abs(reference - other) <= _NUMBER * max(scale, abs(reference), abs(other))
     return bool(reference == other)
 
 
@@ -200,14 +209,14 @@ def _scored(rows: Sequence[Any]) -> bool:
     return bool(rows) and all(isinstance(row, dict) and isinstance(row.get("score"), (int, float)) for row in rows)
 
 
-def _same_rows(reference: list[Any], other: list[Any], sure: float) -> bool:
-    """Whether each row of one side that scores more than `sure` is on the other."""
-    return all(
-        any(same_results(row, one) for one in theirs)
-        for own, theirs in ((reference, other), (other, reference))
-        for row in own
-        if row["score"] > sure
-    )
+def _same_rows(reference: list[Any], other: list[Any], sure: float, unmatched: float) -> bool:
+    """Whether the rows of each side that score more than `sure` are on the other, but for a fraction."""
+    for own, theirs in ((reference, other), (other, reference)):
+        rows = [row for row in own if row["score"] > sure]
+        missing = sum(not any(same_results(row, one) for one in theirs) for row in rows)
+        if missing > unmatched * len(rows):
+            return False
+    return True
 
 
 # ---- checking ----
@@ -242,13 +251,16 @@ def check(
             if found > _INPUT_TOLERANCE:
                 return GoldenReport("preprocessing", name, found, _INPUT_TOLERANCE, samples=number)
         graph = _graph_of(golden, outputs)
-        tolerances = _tolerances(graph, model)
+        precision = _precision_of(model)
+        tolerances = _tolerances(graph, precision)
         for name, values in graph.outputs[number].items():
             found = _deviation(stored, values, outputs[name], OUTPUT_ELEMENTS)
             if found > tolerances[name]:
                 layer = _first_layer(graph, stored, layers(graph, feed), tolerances)
                 return GoldenReport("network", name, found, tolerances[name], layer, number)
-        if not same_results(sample.results, result.to_dicts(), golden.parameters.get("conf", 0.0)):
+        unmatched = 0.0 if precision == "fp32" else _UNMATCHED
+        conf = golden.parameters.get("conf", 0.0)
+        if not same_results(sample.results, result.to_dicts(), conf, unmatched=unmatched):
             return GoldenReport("postprocessing", samples=number)
     return GoldenReport(samples=len(golden.samples))
 
@@ -275,12 +287,15 @@ def _graph_of(golden: Golden, outputs: Mapping[str, npt.NDArray[Any]]) -> Graph:
     raise GoldenSampleError(f"the network has the outputs {found}, and the golden samples have none of these")
 
 
-def _tolerances(graph: Graph, model: Any) -> Mapping[str, float]:
-    """Those of the precision that the network runs in. Devices may round the factors of FP32 products to TF32, unless
-    FP32 is required (docs/precision.md)."""
-    precision = model.network.precision
-    if precision == "fp32" and model.settings.precision is None and Device.parse(model.network.device).kind != "cpu":
-        precision = "tf32"
+def _precision_of(model: Any) -> str:
+    """The precision that the network runs in. Devices may round the factors of FP32 products to TF32, unless FP32 is
+    required (docs/precision.md)."""
+    precision: str = model.network.precision
+    on_device = Device.parse(model.network.device).kind != "cpu"
+    return "tf32" if precision == "fp32" and on_device and model.settings.precision is None else precision
+
+
+def _tolerances(graph: Graph, precision: str) -> Mapping[str, float]:
     if precision not in graph.tolerances:
         raise ConfigError(
             f"the bundle has tolerances of its golden samples for {', '.join(graph.tolerances)}, not for {precision}; "

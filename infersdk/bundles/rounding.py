@@ -1,53 +1,73 @@
-"""What a model computes in a lower precision: the factors of its products are rounded."""
+"""Runs of a model in a lower precision, on hardware without it: its values are rounded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..graph.builder import GraphBuilder
 from ..graph.passes.base import Pass
+from ..graph.passes.set_opset import at_least_opset
 from ..graph.types import element_types
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["BITS", "RoundFactors"]
+__all__ = ["LOWER", "RoundValues"]
 
-#: Bits of the significand behind the point, by precision. TF32 is what NVIDIA's tensor cores round float32 factors to.
-BITS = {"tf32": 10, "fp16": 10, "bf16": 7}
-#: Bits of the significand of float32, with the one in front of the point.
-_SIGNIFICAND = 24
+#: The precisions that values are rounded to. TF32 is that of NVIDIA's tensor cores for FP32 products.
+LOWER = ("tf32", "fp16", "bf16")
+#: 2^13 + 1: TF32 drops 13 of the bits of float32.
+_SPLIT = np.float32(2**13 + 1)
+#: The first opset whose Cast has bfloat16.
+_CASTS_BFLOAT16 = 13
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True)
-class RoundFactors(Pass):
-    """Rounds both factors of all products in float32, to nearest.
+class RoundValues(Pass):
+    """Rounds values in float32, to nearest: the factors of products to TF32, or the inputs of all nodes to FP16 or
+    bfloat16.
 
-    x is rounded by c = (2^s + 1) x and x' = c - (c - x) (T. J. Dekker, "A floating-point technique for extending the
-    available precision", 1971), where s is the number of bits that are dropped.
+    x is rounded to TF32 by c = (2^13 + 1) x and x' = c - (c - x) (T. J. Dekker, "A floating-point technique for
+    extending the available precision", 1971).
 
     Args:
-        bits: of the significand that are kept, behind the point.
+        precision: one of `LOWER`.
+
+    Raises (`apply`):
+        UnsupportedModelError: the model has an old opset without bfloat16, and cannot be converted.
     """
 
-    name: ClassVar[str] = "round-factors"
+    name: ClassVar[str] = "round-values"
     version: ClassVar[int] = 1
-    bits: int
+    precision: str
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
 
-        split = np.float32(2 ** (_SIGNIFICAND - 1 - self.bits) + 1)
+        if self.precision == "bf16":
+            at_least_opset(model, _CASTS_BFLOAT16)
         graph, types = model.graph, element_types(model)
-        products = [node for node in graph if node.op_type in _PRODUCTS and not node.domain]
-        for node in products:
-            build = GraphBuilder(graph, f"{node.name}/rounded/", before=node)
-            for index, value in enumerate(node.inputs[:2]):
-                if value is not None and types.get(value) == ir.DataType.FLOAT:
-                    scaled = build("Mul", value, split)
-                    node.replace_input_with(index, build("Sub", scaled, build("Sub", scaled, value)))
-        return bool(products)
+        rounded: dict[ir.Value, ir.Value] = {}
+        for node in list(graph):
+            product = node.op_type in _PRODUCTS and not node.domain
+            for index, value in enumerate(node.inputs):
+                if value is None or types.get(value) != ir.DataType.FLOAT:
+                    continue
+                if self.precision != "tf32" or (product and index < 2):
+                    if value not in rounded:
+                        rounded[value] = self._rounded(GraphBuilder(graph, f"{value.name}/", before=node), value)
+                    node.replace_input_with(index, rounded[value])
+        return bool(rounded)
+
+    def _rounded(self, build: GraphBuilder, value: ir.Value) -> Any:
+        import onnx_ir as ir
+
+        if self.precision == "tf32":
+            scaled = build("Mul", value, _SPLIT)
+            return build("Sub", scaled, build("Sub", scaled, value), name="rounded")
+        kind = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}[self.precision]
+        return build("Cast", build("Cast", value, to=int(kind)), to=int(ir.DataType.FLOAT), name="rounded")

@@ -16,7 +16,7 @@ from infersdk.bundles import Bundle, GoldenReport, pack
 from infersdk.bundles.golden import deviation, elements, same_results
 from infersdk.bundles.manifest import Part
 from infersdk.bundles.packing import write_bundle
-from infersdk.bundles.rounding import BITS, RoundFactors
+from infersdk.bundles.rounding import RoundValues
 from infersdk.core.model_source import ModelSource
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ConfigError, GoldenSampleError, PrecisionUnavailableError
@@ -324,21 +324,29 @@ def test_on_a_gpu(kind: str, precision: str | None, request: pytest.FixtureReque
     models.load(path, "tensorrt-rtx", precision=precision, verify="always").close()
 
 
-@pytest.mark.parametrize(("bits", "dtype"), [(BITS["bf16"], "BFLOAT16"), (BITS["fp16"], "FLOAT16")])
-def test_rounded_factors(rng: np.random.Generator, bits: int, dtype: str) -> None:
-    """The product of a run with rounded factors is that of factors that were cast."""
-    import ml_dtypes
+def rounded_to_tf32(values: Any) -> Any:
+    bits = values.view(np.uint32).astype(np.uint64)
+    return ((bits + 0xFFF + (bits >> 13 & 1)) >> 13 << 13).astype(np.uint32).view(np.float32)
 
-    kind = {"BFLOAT16": ml_dtypes.bfloat16, "FLOAT16": np.float16}[dtype]
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
+def test_rounded_values(rng: np.random.Generator, precision: str) -> None:
+    """The product of a run with rounded values is that of rounded factors."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rounding = {
+        "tf32": rounded_to_tf32,
+        "fp16": lambda values: values.astype(np.float16),
+        "bf16": lambda values: values.astype(ml_dtypes.bfloat16),
+    }[precision]
     x, weights = (rng.normal(size=(17, 17)).astype(np.float32) for _ in range(2))
     node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
     spec = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [17, 17]) for name in ("x", "y")]
     graph = onnx.helper.make_graph([node], "g", spec[:1], spec[1:], [onnx.numpy_helper.from_array(weights, "w")])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    source = ModelSource.of(model.SerializeToString()).with_passes(RoundFactors(bits))
+    source = ModelSource.of(model.SerializeToString()).with_passes(RoundValues(precision))
     with load(source, "onnxruntime", graph_optimization="disabled") as network:
         (product,) = network({"x": x}).values()
-    expected = x.astype(kind).astype(np.float64) @ weights.astype(kind).astype(np.float64)
+    expected = rounding(x).astype(np.float64) @ rounding(weights).astype(np.float64)
     np.testing.assert_allclose(product, expected, rtol=0, atol=1e-5)
     assert np.abs(expected - x.astype(np.float64) @ weights).max() > 1e-4
 
@@ -379,3 +387,9 @@ def test_same_results() -> None:
     assert same_results({"value": 1.0, "other": [1, 2]}, {"value": 1.001, "other": [1, 2]})
     assert not same_results({"value": 1.0}, {"value": 1.1})
     assert not same_results({"value": 1.0}, {"values": 1.0})
+    moved = {**row, "xyxy": [1.5, 2.5, 30.5, 40.5]}
+    assert same_results([row], [moved]), "2 % of the largest edge"
+    assert not same_results([row], [{**row, "xyxy": [1.0, 2.0, 31.0, 40.0]}])
+    others = [{**row, "label": label} for label in "bcd"]
+    assert same_results([row, *others], others, unmatched=0.25)
+    assert not same_results([row, *others], others[1:], unmatched=0.25)

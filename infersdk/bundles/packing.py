@@ -39,7 +39,7 @@ __all__ = ["pack", "unpack", "write_bundle"]
 #: The reference of golden samples.
 _REFERENCE = "onnxruntime"
 #: Options for a run of the graph as it is.
-_AS_WRITTEN = {"graph_optimization": "disabled"}
+_AS_WRITTEN: dict[str, Any] = {"graph_optimization": "disabled"}
 #: Tolerance of an output: so many times the largest deviation between runs that should be equal, and at least this.
 _FACTOR, _LEAST = 20.0, 1e-4
 #: The same for a further form, of its run on the reference backend; and for a lower precision, of a run with rounded
@@ -72,8 +72,8 @@ def pack(
     The golden samples are run on ONNX Runtime, on the processor. The tolerance of an output is 20 times the largest
     deviation between runs that should be equal, and at least 1e-4. These runs are with and without optimisations, and
     with noise of 4 steps of float32 on the input. For TF32, FP16 and bfloat16 it is 4 times the deviation of a run
-    whose values are rounded to that precision, where the model does not overflow in it; for a further form twice that
-    of its run.
+    whose values are rounded to that precision; a model that overflows in one has no tolerance for it. For a further
+    form it is twice the deviation of its run.
     `infersdk.bundles.golden.deviation` defines the measure.
 
     Args:

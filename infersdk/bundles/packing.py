@@ -72,8 +72,8 @@ def pack(
     The golden samples are run on ONNX Runtime, on the processor. The tolerance of an output is 20 times the largest
     deviation between runs that should be equal, and at least 1e-4. These runs are with and without optimisations, and
     with noise of 4 steps of float32 on the input. For TF32, FP16 and bfloat16 it is 4 times the deviation of a run
-    whose values are rounded to that precision; a model that overflows in one has no tolerance for it. For a further
-    form it is twice the deviation of its run.
+    whose values are rounded to that precision. A model that overflows in a precision has no tolerance for it. For a
+    further form it is twice the deviation of its run.
     `infersdk.bundles.golden.deviation` defines the measure.
 
     Args:

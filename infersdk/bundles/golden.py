@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +22,18 @@ from ..errors import BundleFormatError, ConfigError, GoldenSampleError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Golden", "GoldenReport", "Graph", "Sample", "Values", "check", "deviation", "same_results"]
+__all__ = [
+    "Golden",
+    "GoldenReport",
+    "Graph",
+    "Sample",
+    "Values",
+    "check",
+    "check_network",
+    "deviation",
+    "precision_of",
+    "same_results",
+]
 
 #: Elements that are kept of an input, an output and an intermediate value.
 INPUT_ELEMENTS, OUTPUT_ELEMENTS, LAYER_ELEMENTS = 4096, 16384, 128
@@ -250,14 +262,11 @@ def check(
             found = _deviation(stored, values, feed.get(name), INPUT_ELEMENTS)
             if found > _INPUT_TOLERANCE:
                 return GoldenReport("preprocessing", name, found, _INPUT_TOLERANCE, samples=number)
+        precision = precision_of(model.network, model.settings.precision)
         graph = _graph_of(golden, outputs)
-        precision = _precision_of(model)
-        tolerances = _tolerances(graph, precision)
-        for name, values in graph.outputs[number].items():
-            found = _deviation(stored, values, outputs[name], OUTPUT_ELEMENTS)
-            if found > tolerances[name]:
-                layer = _first_layer(graph, stored, layers(graph, feed), tolerances)
-                return GoldenReport("network", name, found, tolerances[name], layer, number)
+        report = _compared(graph, stored, number, outputs, precision, partial(layers, graph, feed))
+        if report is not None:
+            return report
         unmatched = 0.0 if precision == "fp32" else _UNMATCHED
         conf = golden.parameters.get("conf", 0.0)
         if not same_results(sample.results, result.to_dicts(), conf, unmatched=unmatched):
@@ -287,12 +296,55 @@ def _graph_of(golden: Golden, outputs: Mapping[str, npt.NDArray[Any]]) -> Graph:
     raise GoldenSampleError(f"the network has the outputs {found}, and the golden samples have none of these")
 
 
-def _precision_of(model: Any) -> str:
-    """The precision that the network runs in. Devices may round the factors of FP32 products to TF32, unless FP32 is
+def check_network(
+    golden: Golden,
+    parts: Mapping[str, bytes],
+    network: Any,
+    feeds: Sequence[Mapping[str, npt.NDArray[Any]]],
+    precision: str,
+) -> GoldenReport:
+    """Compares the outputs of a network with those of the samples.
+
+    Args:
+        feeds: the input of each sample.
+        precision: that the network runs in; see `precision_of()`.
+
+    Raises:
+        GoldenSampleError, ConfigError: as `check()`.
+    """
+    stored = np.frombuffer(parts[golden.values], "<f4")
+    for number, feed in enumerate(feeds):
+        outputs = network(dict(feed))
+        report = _compared(_graph_of(golden, outputs), stored, number, outputs, precision, tuple)
+        if report is not None:
+            return report
+    return GoldenReport(samples=len(feeds))
+
+
+def _compared(
+    graph: Graph,
+    stored: npt.NDArray[np.float32],
+    number: int,
+    outputs: Mapping[str, npt.NDArray[Any]],
+    precision: str,
+    layers: Callable[[], Iterable[tuple[str, npt.NDArray[Any]]]],
+) -> GoldenReport | None:
+    """The first output of a sample that differs; None where all agree."""
+    tolerances = _tolerances(graph, precision)
+    for name, values in graph.outputs[number].items():
+        found = _deviation(stored, values, outputs[name], OUTPUT_ELEMENTS)
+        if found > tolerances[name]:
+            layer = _first_layer(graph, stored, layers(), tolerances)
+            return GoldenReport("network", name, found, tolerances[name], layer, number)
+    return None
+
+
+def precision_of(network: Any, required: str | None) -> str:
+    """The precision that a network runs in. Devices may round the factors of FP32 products to TF32, unless FP32 is
     required (docs/precision.md)."""
-    precision: str = model.network.precision
-    on_device = Device.parse(model.network.device).kind != "cpu"
-    return "tf32" if precision == "fp32" and on_device and model.settings.precision is None else precision
+    precision: str = network.precision
+    on_device = Device.parse(network.device).kind != "cpu"
+    return "tf32" if precision == "fp32" and on_device and required is None else precision
 
 
 def _tolerances(graph: Graph, precision: str) -> Mapping[str, float]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,7 @@ from ..core.text import logger
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError, ModelError, OutputError
 from ..loading.registry import load as load_network
 from .bundle import Bundle
-from .golden import Golden, GoldenReport, Graph, check
+from .golden import Golden, GoldenReport, Graph, check, check_network, precision_of
 from .layers import layer_values
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def load_bundle(
         type: the wrapper that is required; None is the bundle's.
         key, trust: see `Bundle`.
         verify: when the golden samples are run. A pass is kept in the cache for the bundle, backend, device and
-            versions.
+            versions. With `while_building` they are also run on the network that was built, before it serves.
 
     Raises:
         BundleError: the bundle is not used, or its golden samples differ; see `infersdk.errors`.
@@ -66,12 +67,21 @@ def load_bundle(
     if type is not None and type != manifest.type:
         raise ConfigError(f"{bundle.path!r} is for the wrapper {manifest.type!r}, not {type!r}; leave type= out")
     samples = GoldenSamples(bundle, {"key": key, "trust": trust})
-    model = load(bundle.source(settings.get("precision")), manifest.type, {**manifest.settings, **settings})
+    source, feeds = bundle.source(settings.get("precision")), Future[Any]()
+    swapped = settings.get("while_building") is not None and verify != "never"
+    if swapped:
+        source.approve = lambda network: samples.approve(network, feeds.result(), settings.get("precision"))
+    model = None
     try:
+        model = load(source, manifest.type, {**manifest.settings, **settings})
         if verify != "never":
             samples.verify(model, once=verify == "first")
+        if swapped:
+            feeds.set_result(samples.feeds(model))
     except BaseException:
-        model.close()
+        feeds.cancel()  # the thread that builds waits for it
+        if model is not None:
+            model.close()
         raise
     model.details.golden_samples = samples
     return model
@@ -122,14 +132,34 @@ class GoldenSamples:
         report = self.check(model)
         if not report.passed:
             cache.remove(name)
-            error = GoldenSampleError(f"{self._path!r} on {model.network.active_backend}: {report}")
-            error.report = report
-            raise error
+            raise _difference(self._path, model.network.active_backend, report)
         _log.info("%s on %s: %s", self._path, model.network.active_backend, report)
         try:
             cache.put(name, b"passed", kind="golden samples", backend=model.network.backend, label=self._name)
         except OutputError as error:
             _log.info("the golden samples of %s are run on each load: %s", self._path, error)
+
+    def feeds(self, model: Any) -> list[Mapping[str, npt.NDArray[Any]]]:
+        """The input of the network for each sample."""
+        return [
+            model.details.run_once(self._parts[sample.image], self._golden.parameters)[0]
+            for sample in self._golden.samples
+        ]
+
+    def approve(self, network: Any, feeds: Sequence[Mapping[str, npt.NDArray[Any]]], required: str | None) -> None:
+        """Compares a network that a wrapper is about to change to.
+
+        Args:
+            feeds: from `feeds()`.
+            required: the precision that was required, if any.
+
+        Raises:
+            GoldenSampleError: the outputs differ.
+            ConfigError: there are no tolerances for its precision.
+        """
+        report = check_network(self._golden, self._parts, network, feeds, precision_of(network, required))
+        if not report.passed:
+            raise _difference(self._path, network.backend, report)
 
     def _layers(
         self, model: Any, graph: Graph, feed: Mapping[str, npt.NDArray[Any]]
@@ -146,6 +176,12 @@ class GoldenSamples:
         place = {"backend": network.backend, "device": network.device, "precision": model.settings.precision}
         for name, _, array in layer_values(source, feed, lambda one: load_network(one, **place)):
             yield name, array
+
+
+def _difference(path: str, backend: str, report: GoldenReport) -> GoldenSampleError:
+    error = GoldenSampleError(f"{path!r} on {backend}: {report}")
+    error.report = report
+    return error
 
 
 def _place(model: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import io
 import mmap
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -47,7 +47,11 @@ class ModelSource(os.PathLike[str]):
         external_data: where the weights are that the model keeps outside of itself: a folder, or for an OpenVINO IR in
             memory its .bin file. None where nothing outside may be read.
         passes: changes of its graph to make before it is loaded, in this order: see `infersdk.graph.passes`.
+        approve: called with a network that was loaded from it, before a hot swap changes to that. Raises an error for
+            a network that must not serve; None accepts all.
     """
+
+    approve: Callable[[Any], object] | None = None
 
     def __init__(
         self,
@@ -190,10 +194,12 @@ class ModelSource(os.PathLike[str]):
 
     def with_passes(self, *passes: Any) -> ModelSource:
         """The same with further changes of its graph."""
-        return ModelSource(
+        changed = ModelSource(
             self.path, self.content, name=self.name, external_data=self.external_data, passes=(*self.passes, *passes),
             origin=self.origin, digest=self._digest,
         )  # fmt: skip
+        changed.approve = self.approve
+        return changed
 
     def forget(self) -> ModelSource:
         """The same without the bytes of a model in memory."""

@@ -315,7 +315,14 @@ class HotSwap(Infer):
         def load(check: Callable[[], None]) -> Infer:
             check()
             with charging(budget):
-                return make(model, **asked, options=_stoppable(options, check))
+                infer = make(model, **asked, options=_stoppable(options, check))
+            try:
+                if model.approve is not None:
+                    model.approve(infer)
+            except BaseException:
+                infer.close()
+                raise
+            return infer
 
         return load
 

@@ -304,6 +304,29 @@ def test_a_precision_without_tolerance(detector: Path, monkeypatch: pytest.Monke
             model.details.golden_samples.check(model)
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_hot_swap(detector: Path, monkeypatch: pytest.MonkeyPatch, changed: bool) -> None:
+    """A network that differs from the samples does not take over from the stand-in."""
+    pytest.importorskip("openvino")
+    from infersdk.backends.openvino import OpenVinoInfer
+
+    if changed:
+        other = onnx.load(DETECTOR)
+        weights = next(one for one in other.graph.initializer if len(one.dims) == 4)
+        weights.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights) * 1.01, weights.name))
+        monkeypatch.setattr(OpenVinoInfer, "_read", lambda self: self._core.read_model(other.SerializeToString()))
+    with models.load(detector, "openvino", while_building="onnxruntime") as model:
+        if changed:
+            with pytest.raises(GoldenSampleError, match="openvino: the golden samples differ in network"):
+                model.network.wait_ready(60)
+            with pytest.warns(RuntimeWarning, match="golden samples differ"):
+                assert len(model(IMAGE))
+        else:
+            assert model.network.wait_ready(60)
+            assert len(model(IMAGE))
+        assert model.network.active_backend == ("onnxruntime" if changed else "openvino")
+
+
 @pytest.mark.parametrize("kind", ["detector", "classifier"])
 def test_bfloat16(kind: str, request: pytest.FixtureRequest) -> None:
     """The tolerance of a lower precision is measured without hardware that has it."""

@@ -95,14 +95,16 @@ def _run(argv: Sequence[str] | None) -> int:
     from .core.text import printable
     from .errors import InferSDKError
 
+    names: set[str] = set()
     try:
         arguments = parser().parse_args(argv)
+        names = set(vars(arguments))
         return int(arguments.func(arguments))
     except SystemExit as stop:  # argparse: a usage error, or --help and --version, which print
         sys.stdout.flush()
         return stop.code if isinstance(stop.code, int) else 0
     except InferSDKError as error:
-        say(f"{error} [{error.code}]")
+        say(f"{_with_options(str(error), names)} [{error.code}]")
         return _code_of(error)
     except OSError:
         raise
@@ -117,6 +119,26 @@ def _run(argv: Sequence[str] | None) -> int:
             else "this is a fault of infersdk; please report it with the lines above"
         )
         return 4
+
+
+def _with_options(text: str, names: set[str]) -> str:
+    """A message whose settings are written as options of the command: `type="yolov8"` as `--type yolov8`.
+
+    Args:
+        names: the parsed arguments; with a `type` the command has the settings of wrappers, too.
+    """
+    import re
+
+    if "type" in names:
+        from .models.registry import TYPES
+
+        names = names.union(*(kind.Settings.__struct_fields__ for kind in TYPES.values()))
+
+    def option(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        return f"--{name.replace('_', '-')} {value.strip(chr(34) + chr(39))}" if name in names else match[0]
+
+    return re.sub(r"""(?<![\w(.])([a-z_]+)=("[^"]*"|'[^']*'|[\w.]+)""", option, text)
 
 
 def _code_of_others(error: BaseException) -> str | None:

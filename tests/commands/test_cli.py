@@ -81,6 +81,13 @@ def test_errors_are_one_line_and_a_code(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_settings_in_messages_are_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("predict", IMAGE, "--model", DETECTOR, "--decode", "gpu", "--backend", "onnxruntime") == 2
+    error = capsys.readouterr().err
+    assert "--decode gpu needs a model on a CUDA device" in error
+    assert "use --decode cpu or --decode auto" in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "usage", "words"),
     [

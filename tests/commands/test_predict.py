@@ -161,7 +161,7 @@ def test_several_maps(tmp_path: Path, grey: Path, rows: Callable[..., Any], caps
     maps = [np.zeros((2, 64, 64), np.float32)] * 2
     model = head_model(tmp_path / "m.onnx", maps, {}, names=("lanes", "segmentation"))
     assert run("predict", grey, "--model", model) == 2
-    assert 'area="lanes", lanes="segmentation"' in capsys.readouterr().err
+    assert "--area lanes, --lanes segmentation" in capsys.readouterr().err
     (row,) = rows("predict", grey, "--model", model, "--area", "lanes", "--lanes", "segmentation")
     assert [one["map"] for one in row["results"]] == ["area", "lanes"]
 

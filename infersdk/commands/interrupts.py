@@ -72,9 +72,14 @@ def interrupts(number: int = signal.SIGINT) -> Iterator[Interruption]:
     try:
         yield interruption
     finally:
-        signal.signal(number, before)
-        if waiting:  # the block ended before the timer
-            waiting[0].cancel()
+        unsent = [*waiting]  # the block ended before the timer
+        try:
+            for timer in unsent:
+                timer.cancel()
+                timer.join()  # a signal that is sent after the next line would end the process
+        finally:
+            signal.signal(number, before)
+        if unsent:
             raise interruption.kind
 
 

@@ -193,6 +193,8 @@ def format_of(source: BinaryIO | bytes, name: str = "") -> FileFormat | None:
         key = "safetensors"
     if key is None:
         key = _of_protobuf(read, size, suffix)
+    if key in (None, "archive") and suffix in FORMATS["bundle"].suffixes:
+        key = "bundle"  # cut, or changed: its reader says so
     return FORMATS[key] if key is not None else None
 
 

@@ -318,6 +318,14 @@ def test_chunks_cannot_be_exchanged(rng: np.random.Generator) -> None:
             sealer.open("b", sealed)
 
 
+@pytest.mark.parametrize("kept", [1, 5, 40, 5000, -1])
+def test_a_cut_bundle(plain: Path, tmp_path: Path, kept: int) -> None:
+    cut = tmp_path / "cut.infer"
+    cut.write_bytes(plain.read_bytes()[:kept])
+    with pytest.raises(BundleFormatError, match=r"cut\.infer"):
+        models.load(cut)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -194,7 +194,7 @@ def format_of(source: BinaryIO | bytes, name: str = "") -> FileFormat | None:
     if key is None:
         key = _of_protobuf(read, size, suffix)
     if key in (None, "archive") and suffix in FORMATS["bundle"].suffixes:
-        key = "bundle"  # cut, or changed: its reader says so
+        key = "bundle"  # one that was cut or changed; its reader reports that
     return FORMATS[key] if key is not None else None
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = [
     "Golden",
     "GoldenReport",
     "Graph",
+    "Limits",
     "Sample",
     "Values",
     "check",
@@ -45,6 +46,8 @@ _LEAST_SCALE = 1e-3
 _STEP = 0x9E3779B97F4A7C15
 #: Results: rows may be missing whose score exceeds the threshold by less, and numbers may differ by this fraction.
 _SCORE_MARGIN, _NUMBER = 0.03, 0.02
+#: The same in INT8. On bus.jpg and zidane.jpg, scores of YOLOv8n change by up to 0.09, and edges by up to 3 %.
+_NUMBER_IN_INT8 = 0.2
 #: The same for a precision below FP32: the fraction of rows that may differ. NMS may keep another of two boxes that
 #: overlap and score alike.
 _UNMATCHED = 0.25
@@ -75,7 +78,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """The outputs of one form of the network: with its head, or ending in front of it.
+    """The outputs of one form of the network: with its head, or ending within it.
 
     Attributes:
         outputs: of each sample, by name.
@@ -186,34 +189,46 @@ def deviation(
     return float((error / np.maximum(square, max(least, 1e-30))).max())
 
 
-def same_results(
-    reference: Any, other: Any, threshold: float = 0.0, *, unmatched: float = 0.0, scale: float = 1.0
-) -> bool:
-    """Whether the dicts of two results agree, as far as the tolerances of the network let them.
+class Limits(NamedTuple):
+    """How far two results may differ.
 
-    Numbers may differ by 2 % of the largest of their list, or of 1. Rows with a score close to the threshold may be
-    missing on one side.
+    Attributes:
+        threshold: the minimum score of rows. Rows that exceed it by little may be missing on one side.
+        number: numbers may differ by this fraction of the largest of their list, or of 1.
+        unmatched: the fraction of rows that may be without a counterpart.
+    """
+
+    threshold: float = 0.0
+    number: float = _NUMBER
+    unmatched: float = 0.0
+
+    @classmethod
+    def of(cls, precision: str, threshold: float) -> Limits:
+        if precision == "fp32":
+            return cls(threshold)
+        return cls(threshold, _NUMBER_IN_INT8 if precision == "int8" else _NUMBER, _UNMATCHED)
+
+
+def same_results(reference: Any, other: Any, limits: Limits, scale: float = 1.0) -> bool:
+    """Whether the dicts of two results agree.
 
     Args:
-        threshold: the minimum score of the rows.
-        unmatched: the fraction of the other rows that may be without a counterpart.
-        scale: the minimum of which numbers may differ by 2 %.
+        scale: minimum of the value whose fraction numbers may differ by.
     """
     if isinstance(reference, dict) and isinstance(other, dict):
         return reference.keys() == other.keys() and all(
-            same_results(reference[key], other[key], threshold, unmatched=unmatched) for key in reference
+            same_results(reference[key], other[key], limits) for key in reference
         )
     if isinstance(reference, (list, tuple)) and isinstance(other, (list, tuple)):
         if _scored(reference) or _scored(other):
-            return _same_rows(list(reference), list(other), threshold + _SCORE_MARGIN, unmatched)
+            return _same_rows(list(reference), list(other), limits)
         scale = max([scale, *(abs(one) for one in (*reference, *other) if isinstance(one, (int, float)))])
         return len(reference) == len(other) and all(
-            same_results(*pair, threshold, unmatched=unmatched, scale=scale)
-            for pair in zip(reference, other, strict=True)
+            same_results(*pair, limits, scale) for pair in zip(reference, other, strict=True)
         )
     numbers = (int, float)
     if isinstance(reference, numbers) and isinstance(other, numbers):
-        return abs(reference - other) <= _NUMBER * max(scale, abs(reference), abs(other))
+        return abs(reference - other) <= limits.number * max(scale, abs(reference), abs(other))
     return bool(reference == other)
 
 
@@ -221,12 +236,13 @@ def _scored(rows: Sequence[Any]) -> bool:
     return bool(rows) and all(isinstance(row, dict) and isinstance(row.get("score"), (int, float)) for row in rows)
 
 
-def _same_rows(reference: list[Any], other: list[Any], sure: float, unmatched: float) -> bool:
-    """Whether the rows of each side that score more than `sure` are on the other, but for a fraction."""
+def _same_rows(reference: list[Any], other: list[Any], limits: Limits) -> bool:
+    """Whether the rows of each side with a sure score are on the other, but for a fraction."""
+    sure = limits.threshold + max(_SCORE_MARGIN, limits.number)
     for own, theirs in ((reference, other), (other, reference)):
         rows = [row for row in own if row["score"] > sure]
-        missing = sum(not any(same_results(row, one) for one in theirs) for row in rows)
-        if missing > unmatched * len(rows):
+        missing = sum(not any(same_results(row, one, limits) for one in theirs) for row in rows)
+        if missing > limits.unmatched * len(rows):
             return False
     return True
 
@@ -263,13 +279,12 @@ def check(
             if found > _INPUT_TOLERANCE:
                 return GoldenReport("preprocessing", name, found, _INPUT_TOLERANCE, samples=number)
         precision = precision_of(model.network, model.settings.precision)
-        graph = _graph_of(golden, outputs)
+        graph = _graph_of(golden, outputs, precision)
         report = _compared(graph, stored, number, outputs, precision, partial(layers, graph, feed))
         if report is not None:
             return report
-        unmatched = 0.0 if precision == "fp32" else _UNMATCHED
-        conf = golden.parameters.get("conf", 0.0)
-        if not same_results(sample.results, result.to_dicts(), conf, unmatched=unmatched):
+        limits = Limits.of(precision, golden.parameters.get("conf", 0.0))
+        if not same_results(sample.results, result.to_dicts(), limits):
             return GoldenReport("postprocessing", samples=number)
     return GoldenReport(samples=len(golden.samples))
 
@@ -287,13 +302,20 @@ def _kept(stored: npt.NDArray[np.float32], values: Values, most: int) -> npt.NDA
     return stored[values.offset : end]
 
 
-def _graph_of(golden: Golden, outputs: Mapping[str, npt.NDArray[Any]]) -> Graph:
+def _graph_of(golden: Golden, outputs: Mapping[str, npt.NDArray[Any]], precision: str) -> Graph:
+    """The graph with these outputs and a tolerance for this precision."""
     shapes = {name: tuple(array.shape) for name, array in outputs.items()}
-    for graph in golden.graphs:
-        if {name: values.shape for name, values in graph.outputs[0].items()} == shapes:
+    graphs = [g for g in golden.graphs if {name: values.shape for name, values in g.outputs[0].items()} == shapes]
+    if not graphs:
+        found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise GoldenSampleError(f"the network has the outputs {found}, and the golden samples have none of these")
+    for graph in graphs:
+        if precision in graph.tolerances:
             return graph
-    found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-    raise GoldenSampleError(f"the network has the outputs {found}, and the golden samples have none of these")
+    raise ConfigError(
+        f"the bundle has tolerances of its golden samples for {', '.join(graphs[0].tolerances)}, not for {precision}; "
+        f"pack it with forms={{{precision!r}: ...}}, or load it with verify='never'"
+    )
 
 
 def check_network(
@@ -315,7 +337,7 @@ def check_network(
     stored = np.frombuffer(parts[golden.values], "<f4")
     for number, feed in enumerate(feeds):
         outputs = network(dict(feed))
-        report = _compared(_graph_of(golden, outputs), stored, number, outputs, precision, tuple)
+        report = _compared(_graph_of(golden, outputs, precision), stored, number, outputs, precision, tuple)
         if report is not None:
             return report
     return GoldenReport(samples=len(feeds))
@@ -330,7 +352,7 @@ def _compared(
     layers: Callable[[], Iterable[tuple[str, npt.NDArray[Any]]]],
 ) -> GoldenReport | None:
     """The first output of a sample that differs; None where all agree."""
-    tolerances = _tolerances(graph, precision)
+    tolerances = graph.tolerances[precision]
     for name, values in graph.outputs[number].items():
         found = _deviation(stored, values, outputs[name], OUTPUT_ELEMENTS)
         if found > tolerances[name]:
@@ -345,15 +367,6 @@ def precision_of(network: Any, required: str | None) -> str:
     precision: str = network.precision
     on_device = Device.parse(network.device).kind != "cpu"
     return "tf32" if precision == "fp32" and on_device and required is None else precision
-
-
-def _tolerances(graph: Graph, precision: str) -> Mapping[str, float]:
-    if precision not in graph.tolerances:
-        raise ConfigError(
-            f"the bundle has tolerances of its golden samples for {', '.join(graph.tolerances)}, not for {precision}; "
-            f"pack it with forms={{{precision!r}: ...}}, or load it with verify='never'"
-        )
-    return graph.tolerances[precision]
 
 
 def _first_layer(

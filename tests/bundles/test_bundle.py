@@ -282,6 +282,11 @@ def test_who_signed(sealed: Path, plain: Path, keys: Keys, tmp_path: Path) -> No
         pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], sign_with=keys.public)
 
 
+def test_a_form_of_another_precision(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a further form is for fp16, bf16 or int8, not for 'fp32'"):
+        pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], forms={"fp32": DETECTOR})
+
+
 # ---- damage ----
 
 

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from infersdk import load, models
+from infersdk import load, models, quant
 from infersdk.bundles import Bundle, GoldenReport, pack
-from infersdk.bundles.golden import deviation, elements, same_results
+from infersdk.bundles.golden import Limits, deviation, elements, same_results
 from infersdk.bundles.manifest import Part
 from infersdk.bundles.packing import write_bundle
 from infersdk.bundles.rounding import RoundValues
@@ -337,6 +337,16 @@ def test_bfloat16(kind: str, request: pytest.FixtureRequest) -> None:
         pytest.skip(str(error))
 
 
+def test_an_int8_form(tmp_path: Path) -> None:
+    with models.load(DETECTOR, "onnxruntime", decode_head="graph") as model:
+        table = quant.calibrate(DETECTOR, quant.ImageInputs(model, [IMAGE] * 8), target="onnxruntime")
+    quant.quantize(DETECTOR, tmp_path / "int8.onnx", table, target="onnxruntime")
+    path = tmp_path / "both.infer"
+    pack(DETECTOR, path, images=[IMAGE], forms={"int8": tmp_path / "int8.onnx"})
+    with models.load(path, "onnxruntime", precision="int8", verify="always") as model:
+        assert model.network.precision == "int8"
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", [None, "fp16"])
 @pytest.mark.parametrize("kind", ["detector", "classifier"])
@@ -399,20 +409,27 @@ def test_deviation(rng: np.random.Generator) -> None:
 
 
 def test_same_results() -> None:
+    exact = Limits()
     row = {"xyxy": [1.0, 2.0, 30.0, 40.0], "score": 0.9, "label": "a"}
     unsure = {"xyxy": [5.0, 5.0, 6.0, 6.0], "score": 0.26, "label": "b"}
-    assert same_results([row, unsure], [row], 0.25)
-    assert not same_results([row, unsure], [row], 0.2)
-    assert same_results([row], [{**row, "score": 0.905}])
-    assert not same_results([row, unsure], [unsure])
-    assert not same_results([row], [{**row, "label": "b"}])
-    assert not same_results([row], [])
-    assert same_results({"value": 1.0, "other": [1, 2]}, {"value": 1.001, "other": [1, 2]})
-    assert not same_results({"value": 1.0}, {"value": 1.1})
-    assert not same_results({"value": 1.0}, {"values": 1.0})
-    moved = {**row, "xyxy": [1.5, 2.5, 30.5, 40.5]}
-    assert same_results([row], [moved]), "2 % of the largest edge"
-    assert not same_results([row], [{**row, "xyxy": [1.0, 2.0, 31.0, 40.0]}])
+    assert same_results([row, unsure], [row], Limits(0.25))
+    assert not same_results([row, unsure], [row], Limits(0.2))
+    assert same_results([row], [{**row, "score": 0.905}], exact)
+    assert not same_results([row, unsure], [unsure], exact)
+    assert not same_results([row], [{**row, "label": "b"}], exact)
+    assert not same_results([row], [], exact)
+    assert same_results({"value": 1.0, "other": [1, 2]}, {"value": 1.001, "other": [1, 2]}, exact)
+    assert not same_results({"value": 1.0}, {"value": 1.1}, exact)
+    assert not same_results({"value": 1.0}, {"values": 1.0}, exact)
+
+
+def test_same_results_in_a_lower_precision() -> None:
+    row = {"xyxy": [1.0, 2.0, 30.0, 40.0], "score": 0.9, "label": "a"}
+    assert same_results([row], [{**row, "xyxy": [1.5, 2.5, 30.5, 40.5]}], Limits()), "2 % of the largest edge"
+    assert not same_results([row], [{**row, "xyxy": [1.0, 2.0, 31.0, 40.0]}], Limits())
     others = [{**row, "label": label} for label in "bcd"]
-    assert same_results([row, *others], others, unmatched=0.25)
-    assert not same_results([row, *others], others[1:], unmatched=0.25)
+    assert same_results([row, *others], others, Limits.of("fp16", 0.25))
+    assert not same_results([row, *others], others[1:], Limits.of("fp16", 0.25))
+    lower = {**row, "score": 0.8}
+    assert same_results([lower, *others], [row, *others], Limits.of("int8", 0.25))
+    assert not same_results([lower], [row], Limits.of("fp16", 0.25))

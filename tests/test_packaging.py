@@ -68,8 +68,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that is built from the source distribution alone."""
     folder = tmp_path_factory.mktemp("wheel")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+    shutil.unpack_archive(sdist, folder)
     (tree,) = folder.iterdir()
     call(sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation", "-o", str(folder / "dist"), folder=tree)
     (found,) = (folder / "dist").iterdir()

@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tempfile
 import venv
 from pathlib import Path
@@ -84,8 +83,7 @@ def run(module: str, *arguments: str, **environment: str) -> None:
 
 def built(sdist: Path, name: str, folder: Path) -> Path:
     """The wheel that is built from the source distribution, not from the checkout."""
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+    shutil.unpack_archive(sdist, folder)
     tree = folder / sdist.name.removesuffix(".tar.gz")
     zig = f"{sys.executable} -m ziglang cc -target {TARGETS[name]}"
     environment = {"CC": zig, "LDSHARED": f"{zig} -shared -s", "_PYTHON_HOST_PLATFORM": name}

@@ -135,8 +135,8 @@ def _with_options(text: str, names: set[str]) -> str:
         names = names.union(*(kind.Settings.__struct_fields__ for kind in TYPES.values()))
 
     def option(match: re.Match[str]) -> str:
-        name, value = match.groups()
-        return f"--{name.replace('_', '-')} {value.strip(chr(34) + chr(39))}" if name in names else match[0]
+        name, value = match[1], match[2].strip("\"'")
+        return f"--{name.replace('_', '-')} {value}" if name in names else match[0]
 
     return re.sub(r"""(?<![\w(.])([a-z_]+)=("[^"]*"|'[^']*'|[\w.]+)""", option, text)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..core.device import Device
+from ..core.precision import arithmetic_of
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ __all__ = [
     "check",
     "check_network",
     "deviation",
-    "precision_of",
     "same_results",
 ]
 
@@ -278,7 +277,7 @@ def check(
             found = _deviation(stored, values, feed.get(name), INPUT_ELEMENTS)
             if found > _INPUT_TOLERANCE:
                 return GoldenReport("preprocessing", name, found, _INPUT_TOLERANCE, samples=number)
-        precision = precision_of(model.network, model.settings.precision)
+        precision = arithmetic_of(model.network.precision, model.network.device, model.settings.precision)
         graph = _graph_of(golden, outputs, precision)
         report = _compared(graph, stored, number, outputs, precision, partial(layers, graph, feed))
         if report is not None:
@@ -329,7 +328,7 @@ def check_network(
 
     Args:
         feeds: the input of each sample.
-        precision: that the network runs in; see `precision_of()`.
+        precision: of its products; see `arithmetic_of()`.
 
     Raises:
         GoldenSampleError, ConfigError: as `check()`.
@@ -359,14 +358,6 @@ def _compared(
             layer = _first_layer(graph, stored, layers(), tolerances)
             return GoldenReport("network", name, found, tolerances[name], layer, number)
     return None
-
-
-def precision_of(network: Any, required: str | None) -> str:
-    """The precision that a network runs in. Devices may round the factors of FP32 products to TF32, unless FP32 is
-    required (docs/precision.md)."""
-    precision: str = network.precision
-    on_device = Device.parse(network.device).kind != "cpu"
-    return "tf32" if precision == "fp32" and on_device and required is None else precision
 
 
 def _first_layer(

@@ -13,12 +13,13 @@ import msgspec
 
 from ..core.cache import Cache, key_of
 from ..core.device import Device
+from ..core.precision import arithmetic_of
 from ..core.stream import device_info, nvidia_driver
 from ..core.text import logger
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError, ModelError, OutputError
 from ..loading.registry import load as load_network
 from .bundle import Bundle
-from .golden import Golden, GoldenReport, Graph, check, check_network, precision_of
+from .golden import Golden, GoldenReport, Graph, check, check_network
 from .layers import layer_values
 
 if TYPE_CHECKING:
@@ -157,7 +158,8 @@ class GoldenSamples:
             GoldenSampleError: the outputs differ.
             ConfigError: there are no tolerances for its precision.
         """
-        report = check_network(self._golden, self._parts, network, feeds, precision_of(network, required))
+        precision = arithmetic_of(network.precision, network.device, required)
+        report = check_network(self._golden, self._parts, network, feeds, precision)
         if not report.passed:
             raise _difference(self._path, network.backend, report)
 

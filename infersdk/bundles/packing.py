@@ -75,8 +75,7 @@ def pack(
     with noise of 4 steps of float32 on the input. For TF32, FP16 and bfloat16 it is 4 times the deviation of a run
     whose values are rounded to that precision. A model that overflows in a precision has no tolerance for it. A further
     form is compared with its own values: its tolerances are twice the deviation, with noise of one step of its
-    precision.
-    `infersdk.bundles.golden.deviation` defines the measure.
+    precision. `infersdk.bundles.golden.deviation` defines the measure.
 
     Args:
         model: an ONNX file, the reference form.

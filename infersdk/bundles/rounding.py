@@ -11,6 +11,7 @@ from ..graph.builder import GraphBuilder
 from ..graph.passes.base import Pass
 from ..graph.passes.set_opset import at_least_opset
 from ..graph.types import element_types
+from ..quant.schemes import WEIGHTED
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -23,7 +24,6 @@ LOWER = ("tf32", "fp16", "bf16")
 _SPLIT = np.float32(2**13 + 1)
 #: The first opset whose Cast has bfloat16.
 _CASTS_BFLOAT16 = 13
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RoundValues(Pass):
         graph, types = model.graph, element_types(model)
         rounded: dict[ir.Value, ir.Value] = {}
         for node in list(graph):
-            product = node.op_type in _PRODUCTS and not node.domain
+            product = node.op_type in WEIGHTED and not node.domain
             for index, value in enumerate(node.inputs):
                 if value is None or types.get(value) != ir.DataType.FLOAT:
                     continue

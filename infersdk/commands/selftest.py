@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..bench.machine import describe_machine
+from ..core.precision import arithmetic_of
 from ..core.target import Target
 from ..data import CLASSIFIER, DETECTOR, IMAGE
 from ..errors import BackendUnavailableError, DeviceUnavailableError, PrecisionUnavailableError, ShapeError
@@ -177,9 +178,7 @@ class SelfTest:
             raise _SkippedError(f"nothing to compare with: {error}") from None
 
     def _compare(self, got: dict[str, Any], expected: dict[str, Any], precision: str) -> str:
-        if precision == "fp32" and self._device != "cpu":
-            precision = "tf32"
-        tolerance = TOLERANCES[precision]
+        tolerance = TOLERANCES[arithmetic_of(precision, self._device)]
         parts = []
         for name, array in expected.items():
             difference = float(np.abs(got[name].astype(np.float64) - array).max())

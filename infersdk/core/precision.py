@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import ConfigError
+from .device import Device
 
-__all__ = ["PRECISIONS", "check_precision", "describe_layers", "keeps_precision"]
+__all__ = ["PRECISIONS", "arithmetic_of", "check_precision", "describe_layers", "keeps_precision"]
 
 #: From the widest to the narrowest.
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
@@ -16,6 +17,16 @@ def check_precision(name: object, what: str = "precision") -> None:
     """Raises ConfigError unless `name` is a precision; None is one, and means that the model runs as it was written."""
     if name is not None and name not in PRECISIONS:
         raise ConfigError(f"unknown {what} {name!r}; use one of {', '.join(PRECISIONS)}")
+
+
+def arithmetic_of(runs: str, device: str, required: str | None = None) -> str:
+    """The precision that a network computes products in. Devices other than the processor may round the factors of FP32
+    products to TF32, unless FP32 is required (docs/precision.md).
+
+    Args:
+        runs: the precision of most layers.
+    """
+    return "tf32" if runs == "fp32" and required is None and Device.parse(device).kind != "cpu" else runs
 
 
 def keeps_precision(wanted: str, runs: str, layers: Mapping[str, int]) -> bool:

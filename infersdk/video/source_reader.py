@@ -233,8 +233,13 @@ class SourceReader(ABC, Generic[FrameKind]):
     def _take(self, buffer: Prefetch[FrameKind]) -> FrameKind:
         if self._patience is None:
             return next(buffer)
-        try:
+        with self._patient(buffer):
             return buffer.next_within(self._patience)
+
+    @contextlib.contextmanager
+    def _patient(self, buffer: Prefetch[FrameKind]) -> Iterator[None]:
+        try:
+            yield
         except NoItemError:
             _stalled.add(self.source)
             self._hangs = True
@@ -243,10 +248,8 @@ class SourceReader(ABC, Generic[FrameKind]):
                 f"{self._shown!r} has sent data, but no frame that can be decoded, for {self._patience:g} s"
             ) from None
 
-    def __iter__(self) -> Iterator[FrameKind]:
-        return self
-
-    def __next__(self) -> FrameKind:
+    def _begun(self) -> tuple[FrameKind | None, Prefetch[FrameKind]]:
+        """The first frame, if it was not given yet, and those behind it."""
         with self._guard:
             if self._closed:
                 raise ClosedError(f"the video {self._shown!r} was closed; open it again")
@@ -254,13 +257,32 @@ class SourceReader(ABC, Generic[FrameKind]):
             if self._buffer is None:
                 assert first is not None
                 self._buffer, first = self._prefetched(_rest(first, self._frames)), None
+            return first, self._buffer
+
+    def __iter__(self) -> Iterator[FrameKind]:
+        return self
+
+    def __next__(self) -> FrameKind:
+        first, buffer = self._begun()
         if first is not None:
             return first
         try:
-            return self._take(self._buffer)
+            return self._take(buffer)
         except StopIteration:
             self._check_end()
             raise
+
+    def pass_to(self, receive: Callable[[FrameKind], object]) -> None:
+        """Calls `receive` with each further frame, in the thread that decodes; returns at the end. Nothing is dropped.
+
+        Errors of `receive` end it, and are raised here.
+        """
+        first, buffer = self._begun()
+        if first is not None:
+            receive(first)
+        with self._patient(buffer):
+            buffer.pass_to(receive, self._patience)
+        self._check_end()
 
     def _check_end(self) -> None:
         decoded = self._decoded

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ _log = logger("infersdk.video")
 
 #: Seconds before the first attempt to connect again, and at most; each attempt doubles them.
 BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
-#: Decoded frames that may wait, and for how many seconds one of a live source may wait if a newer one is there. Some
+#: Decoded frames of a live source that may wait for the model, and for how many seconds if a newer one is there. Some
 #: senders and decoders give several frames at once; a model that is free gets all of them.
-WAITING, LIVE_WAITING, LIVE_WAITS = 4, 8, 0.03
+WAITING, WAITS = 8, 0.03
 #: The last results whose latency is kept for the statistics of a stream.
 REMEMBERED = 1000
 
@@ -121,7 +121,9 @@ def looks_live(source: Source) -> bool:
 
 
 class Stream:
-    """One source: a thread that reads it, and its frames under way in order.
+    """One source: a thread that decodes it and gives its frames to the model, and its frames under way in order.
+
+    Another thread opens the source, and waits for its end.
 
     Args:
         settings: how it is read.
@@ -134,9 +136,13 @@ class Stream:
         self.name, self.source = name, source
         self.info: StreamInfo | None = None
         self._settings, self._done = settings, done
-        self._slots = threading.Semaphore(settings.in_flight)
         self._stopped = threading.Event()
-        self._guard = threading.Lock()
+        self._guard = threading.Condition()
+        self._free = settings.in_flight  # how many further frames the model may have
+        #: Decoded frames that wait for the model, and what one thread at a time holds that gives them to it.
+        self._waiting: deque[AnyFrame] = deque()
+        self._giving = threading.Lock()
+        self._fault: Exception | None = None  # of the model's submit()
         #: Frames under way and results that wait, in order: (frame, its request or error).
         self._items: deque[tuple[AnyFrame | None, Future[Any] | Exception | None]] = deque()
         self._ready = 0  # how many items at the head have been announced
@@ -162,7 +168,9 @@ class Stream:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._slots.release()
+        with self._guard:
+            self._waiting.clear()
+            self._guard.notify_all()
         if (reader := self._reader) is not None:
             self._run(reader.close, f"infersdk-close-{self.name}")  # a source may hang in a read
         with self._guard:
@@ -220,62 +228,87 @@ class Stream:
     def _read(self) -> bool:
         """Reads the source to its end; whether it is a live one."""
         kind = DeviceVideoReader if self._settings.on_device else VideoReader
-        waiting = LIVE_WAITING if looks_live(self.source) else WAITING
-        reader = kind(self.source, prefetch=waiting, drop_after=LIVE_WAITS, **self._settings.reading)
+        reader = kind(self.source, prefetch=WAITING, **self._settings.reading)
         self._reader = reader
         self.info = StreamInfo(reader.size, reader.fps, reader.frames, reader.duration, reader.live)
         self._connects += 1
         self._state = "running"
-        dropped = self._dropped
-        try:
-            self._give_all(reader, dropped)
-            if reader.damage:
-                self._error = reader.damage
-            return reader.live
-        finally:
-            self._dropped = dropped + reader.dropped
-            self._reader = None
-            with suppress(InferSDKError):
-                reader.close()
-
-    def _give_all(self, reader: VideoReader | DeviceVideoReader, dropped: int) -> None:
-        """Gives the frames to the model. The slot comes first: a live source gives the frame that is newest then."""
-        frames: Iterator[AnyFrame] = reader
         numbers, shift = self._numbers, None
-        while True:
-            self._slots.acquire()
-            if self._stopped.is_set():
-                return
-            try:
-                frame = next(frames)
-            except BaseException as error:
-                self._slots.release()
-                if isinstance(error, StopIteration):
-                    return
-                raise
+
+        def receive(frame: AnyFrame) -> None:
+            nonlocal shift
             self._last = time.monotonic()
             if shift is None:  # numbers and times go on where the source was opened again
                 self._first = self._first or frame.decoded
-                shift = self._time_by_clock(frame, reader.fps) - frame.time if self._frames else 0.0
+                shift = self._time_by_clock(frame, reader.fps) - frame.time if numbers else 0.0
             frame.time += shift
             self._time = frame.time
             frame.number += numbers
             self._numbers = frame.number + 1
-            self._dropped = dropped + reader.dropped
-            self._frames += 1
-            self._add(frame, self._request(frame))
+            self._wait_for_model(frame, reader.live)
+
+        try:
+            reader.pass_to(receive)
+            if reader.damage:
+                self._error = reader.damage
+            return reader.live
+        finally:
+            with self._guard:
+                self._dropped += reader.dropped
+                self._guard.wait_for(lambda: not self._waiting or self._fault or self._stopped.is_set())
+            self._reader = None
+            with suppress(InferSDKError):
+                reader.close()
+
+    def _wait_for_model(self, frame: AnyFrame, live: bool) -> None:
+        """Gives a frame to the model; one of a live source now or later, and only if no newer ones replace it."""
+        with self._guard:
+            if not live:
+                self._guard.wait_for(lambda: self._free or self._stopped.is_set())
+            if self._stopped.is_set():
+                return
+            self._waiting.append(frame)
+            if len(self._waiting) > WAITING:
+                self._drop()
+        self._give()
+        if self._fault is not None:
+            raise self._fault
+
+    def _give(self) -> None:
+        """Gives the frames that wait to the model, as many as it may have."""
+        with self._giving:
+            while (frame := self._next_frame()) is not None:
+                try:
+                    request = self._submit(frame)
+                except Overloaded as error:  # it is this frame's alone
+                    request = Future()
+                    request.set_exception(error)
+                except Exception as error:
+                    with self._guard:
+                        self._fault = error  # raised in the thread that decodes, with the next frame
+                        self._guard.notify_all()
+                    return
+                self._frames += 1
+                self._add(frame, request)
+
+    def _next_frame(self) -> AnyFrame | None:
+        """The frame that the model gets next, if there is one and the model may have it."""
+        with self._guard:
+            if not self._waiting or not self._free:
+                return None
+            while len(self._waiting) > 1 and time.monotonic() - self._waiting[0].decoded > WAITS:
+                self._drop()
+            self._free -= 1
+            self._guard.notify_all()
+            return self._waiting.popleft()
+
+    def _drop(self) -> None:
+        self._waiting.popleft()
+        self._dropped += 1
 
     def _time_by_clock(self, frame: AnyFrame, fps: float | None) -> float:
         """The time of the first frame after a break; later than all before, which a source may send ahead of time."""
         return max(frame.decoded - self._first, self._time + 1 / (fps or 30.0))
-
-    def _request(self, frame: AnyFrame) -> Future[Any]:
-        try:
-            return self._submit(frame)
-        except Overloaded as error:  # it is this frame's alone
-            request: Future[Any] = Future()
-            request.set_exception(error)
-            return request
 
     def _add(self, frame: AnyFrame | None, request: Future[Any] | Exception | None) -> None:
         with self._guard:
@@ -302,12 +335,15 @@ class Stream:
         with self._guard:
             frame, request = self._items.popleft()
             self._ready -= 1
+            self._free += frame is not None
+            self._guard.notify_all()
+        if self._waiting:
+            self._give()
         if request is None:
             return None
         if isinstance(request, Exception):
             return StreamResult(self.name, None, None, request)
         assert frame is not None
-        self._slots.release()
         now = time.monotonic()
         seconds = now - frame.decoded
         error: BaseException | None

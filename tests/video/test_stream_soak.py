@@ -40,7 +40,7 @@ STREAMS, BY_TCP = 8, 2
 #: Growth of the median between the second and the last quarter that is noise of the allocator.
 GROWTH = 16 << 20
 #: Frames that may be dropped between the last result and the end.
-LAST_DROPS = 2 * stream.LIVE_WAITING
+LAST_DROPS = 2 * stream.WAITING
 
 
 class Camera:
@@ -167,7 +167,7 @@ def test_streams_that_fail_again_and_again(tmp_path: Path) -> None:
     for name, state in health.items():
         assert state.connects > seconds / 40, "it is opened again and again"
         assert (state.results + state.errors, state.errors) == (items[name], errors[name])
-        assert 0 <= state.frames - items[name] <= stream.LIVE_WAITING
+        assert 0 <= state.frames - items[name] <= stream.WAITING
         assert 0 <= state.dropped - (numbers[name] + 1 - items[name]) <= LAST_DROPS
     faults = sum((camera.faults for camera in cameras.values()), Counter())
     assert set(faults) == {*ENDS, "damage"}

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 pytest.importorskip("av")
 GPU_BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
 FILES, FRAMES = 8, 300
-#: Seconds that live streams are measured, and those before; and a limit for one without results.
-MEASURED, SETTLED, LIMIT = 5.0, 3.0, 30.0
-#: The limits of real time: the share of frames without a result, and the 99th percentile of the delay in seconds.
-DROPPED, DELAY = 0.01, 0.1
+#: Seconds that live streams are measured, and those before, which they need for the frames that came during their opening;
+#: and a limit for one without results.
+MEASURED, SETTLED, LIMIT = 5.0, 15.0, 60.0
+#: The limits of real time: the share of frames without a result, and the 95th percentile of the delay in seconds beyond
+#: one interval.
+DROPPED, DELAY = 0.001, 0.066
 
 
 def write_videos(source: Path, targets: list[Path], frames: int, size: tuple[int, int] | None = None) -> None:
@@ -217,7 +219,11 @@ def test_tracking(size: tuple[int, int], turns: Turns) -> None:
 
 
 def live_figures(model: Any, server: Worker, sent: Any, rate: int, count: int, **settings: Any) -> dict[str, float]:
-    """The delays of `count` streams, in seconds from the last byte of a frame to its result, and their results."""
+    """The delays of `count` streams, in seconds from the last byte of a frame to its tracked result, and their results.
+
+    RTSP tells the end of a frame by the next one: of each delay, one interval is due to the format.
+    """
+    trackers = [Tracker() for _ in range(count)]
     sources = {str(number): address for number, address in enumerate(server.ready["addresses"][:count])}
     rows: list[tuple[int, int, float, float]] = []  # stream, frame, decoded, result
     begin: float | None = None
@@ -226,8 +232,9 @@ def live_figures(model: Any, server: Worker, sent: Any, rate: int, count: int, *
         ending.start()
         opened: set[str] = set()
         for item in streams.run(model):
-            now = time.monotonic()
             assert item.error is None, f"stream {item.stream}: {item.error}"
+            trackers[int(item.stream)].update(item.result)
+            now = time.monotonic()
             opened.add(item.stream)
             if begin is None and len(opened) == count:
                 begin = now + SETTLED
@@ -245,6 +252,7 @@ def live_figures(model: Any, server: Worker, sent: Any, rate: int, count: int, *
         "results a second": kept.sum() / MEASURED,
         "dropped": 1 - kept.sum() / measured.sum(),
         "delay, p50": float(np.median(delays)),
+        "delay, p95": float(np.quantile(delays, 0.95)),
         "delay, p99": float(np.quantile(delays, 0.99)),
         "sent to decoded, p99": float(np.quantile(reading, 0.99)),
     }
@@ -267,7 +275,7 @@ def largest_in_real_time(
             for _ in range(2):
                 figures = live_figures(model, server, sent, rate, count, **settings)
                 print(f"{count} streams: {', '.join(f'{name} {value:.4g}' for name, value in figures.items())}")
-                if in_time := figures["dropped"] <= DROPPED and figures["delay, p99"] < DELAY:
+                if in_time := figures["dropped"] <= DROPPED and figures["delay, p95"] <= DELAY + 1 / rate:
                     break
             if not in_time:
                 break
@@ -279,7 +287,6 @@ def largest_in_real_time(
 @pytest.mark.timeout(900)
 def test_live_streams_on_a_gpu(assets: Path, tmp_path: Path, turns: Turns) -> None:
     """1080p at 30 frames a second by RTSP, decoded on the GPU, through YOLOv8n in FP16."""
-    pytest.importorskip("PyNvVideoCodec")
     eager = {"kernel_specialization": "eager"} if GPU_BACKEND == "tensorrt-rtx" else {}
     settings = {"backend": GPU_BACKEND, "max_batch": 32, "precision": "fp16", "cuda_graph": True, **eager}
     with load(assets / "models" / "yolov8n.onnx", **settings) as model:

@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "DeviceInfo",
     "Event",
     "Stream",
+    "current_device",
     "default_stream",
     "device_count",
     "device_info",
@@ -37,6 +39,21 @@ def _ordinal(device: str | Device) -> int:
     if parsed.ordinal < 0:
         raise DeviceUnavailableError(f"device {str(parsed)!r} has no streams; use a CUDA device such as 'cuda:0'")
     return parsed.ordinal
+
+
+@contextmanager
+def current_device(device: str | Device) -> Iterator[None]:
+    """Makes a device the current one of this thread, for libraries that use the thread's CUDA context.
+
+    Raises:
+        DeviceUnavailableError: The device does not exist.
+    """
+    previous = out("int32_t")
+    check(lib.ifs_device_select(_ordinal(device), previous))
+    try:
+        yield
+    finally:
+        check(lib.ifs_device_select(previous[0], out("int32_t")))
 
 
 class DeviceInfo(dict[str, Any]):

@@ -10,6 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuard
 
@@ -83,11 +84,52 @@ class HostImage(NamedTuple):
         return HostImage(self.pixels[top:bottom, left:right], self.format, self.decoder)
 
 
+@dataclass(frozen=True)
+class Planes:
+    """The planes of an NV12 frame on a CUDA device. Nothing writes to them as long as this object is there.
+
+    Attributes:
+        address: of the first byte of Y.
+        size: (width, height) in pixels.
+        stride: bytes from a row to the next, in both planes.
+        chroma: bytes from the first row of Y to that of U and V.
+        device: the CUDA device.
+        lender: keeps the memory.
+    """
+
+    address: int
+    size: tuple[int, int]
+    stride: int
+    chroma: int
+    device: Device
+    lender: object
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of a dense array of this frame: (height * 3 / 2, width)."""
+        return self.size[1] * 3 // 2, self.size[0]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device.index  # kDLCUDA
+
+    def to_host(self) -> npt.NDArray[np.uint8]:
+        """A copy as a dense array of `shape`."""
+        from ..core.tensor import Tensor
+
+        width, height = self.size
+        rows = height // 2
+        memory = Tensor._over(self.address, (self.chroma + rows * self.stride,), "uint8", self.device, lender=self)
+        array = memory.numpy()
+        luma = array[: height * self.stride].reshape(height, self.stride)
+        chroma = array[self.chroma :].reshape(rows, self.stride)
+        return np.concatenate([luma[:, :width], chroma[:, :width]])
+
+
 class DeviceImage:
     """An image on a CUDA device: an array of torch, CuPy or another library; uint8, (H, W), (H, W, 3 or 4) or NV12.
 
     Args:
-        source: the array, or an `Upload`.
+        source: the array, an `Upload`, or `Planes`.
         channel_order, decoder: see `HostImage`.
         lender: is kept as long as the image, its parts and its twins.
 
@@ -108,7 +150,8 @@ class DeviceImage:
         self.format = _format_of(shape, channel_order)
         self.size = (shape[1], shape[0] * 2 // 3 if self.format == "nv12" else shape[0])
         self._pixel = shape[2] if len(shape) == 3 else 1
-        self._stride = shape[1] * self._pixel
+        self._planes = source if isinstance(source, Planes) else None
+        self._stride = shape[1] * self._pixel if self._planes is None else self._planes.stride
         self._corner = (0, 0)
 
     @property
@@ -126,6 +169,11 @@ class DeviceImage:
         if self.upload is not None:
             self._at = self.upload.on(stream) + corner
             return self
+        if self._planes is not None:
+            if self._planes.device != stream.device:
+                raise ImageError(f"the image is on {self._planes.device}, the model on {stream.device}; copy it there")
+            self._tensor, self._at = self._planes, self._planes.address
+            return self
         from ..core.tensor import Tensor
 
         tensor = Tensor.from_dlpack(self._source, stream=stream)
@@ -140,6 +188,8 @@ class DeviceImage:
         """A copy of the image on the host."""
         from ..core.tensor import Tensor
 
+        if self._planes is not None:
+            return HostImage(self._planes.to_host(), self.format, self.decoder)
         pixels = Tensor.from_dlpack(self._source).numpy().copy()
         image = HostImage(
             pixels.reshape(pixels.shape[:2]) if self.format == "nv12" else pixels, self.format, self.decoder
@@ -150,7 +200,8 @@ class DeviceImage:
 
     def view(self) -> Any:
         """The view for the kernels."""
-        return device_image_view(self._at, self.size, self.format, stride=self._stride, lender=self._tensor)  # type: ignore[arg-type]
+        uv = None if self._planes is None else self._at + self._planes.chroma
+        return device_image_view(self._at, self.size, self.format, stride=self._stride, uv=uv, lender=self._tensor)  # type: ignore[arg-type]
 
     def crop(self, edges: tuple[int, int, int, int]) -> DeviceImage:
         """A part of the image; see `HostImage.crop()`. It shares the memory."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..image import DeviceImage, HostImage
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from ..image.sources import Planes
 
 __all__ = ["AnyFrame", "DeviceFrame", "Frame"]
 
@@ -37,13 +39,13 @@ class DeviceFrame(DeviceImage):
     """A frame of a video in NV12 on a CUDA device, which is a `DeviceImage`; `to_host()` copies it to the host.
 
     Args:
-        source: the pixels, (height * 3 / 2, width) of uint8, through DLPack.
+        source: its planes.
 
     Attributes:
         time, number, decoded: as those of `Frame`.
     """
 
-    def __init__(self, source: Any, time: float, number: int, decoder: str) -> None:
+    def __init__(self, source: Planes, time: float, number: int, decoder: str) -> None:
         super().__init__(source, "nv12", decoder)
         self.time, self.number, self.decoded = time, number, monotonic()
 

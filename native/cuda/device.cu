@@ -45,6 +45,13 @@ static ifs_status count_devices(const char *name, int32_t *out) {
 
 ifs_status ifs_device_count(int32_t *out) { return count_devices("cuda", out); }
 
+ifs_status ifs_device_select(int32_t device, int32_t *previous) {
+    IFS__TRY(ifs__device_check(device));
+    IFS__CUDA(cudaGetDevice(previous), device, "selecting a device");
+    IFS__CUDA(cudaSetDevice(device), device, "selecting a device");
+    return IFS_OK;
+}
+
 ifs_status ifs__device_check(int32_t device) {
     int32_t count = 0;
     char name[32];

@@ -682,9 +682,13 @@ ifs_status ifs_float_map(const ifs_float_map_params *params, const void *values,
 /* ---- 11. Devices --------------------------------------------------------------------------------------------- */
 
 /* Every function of this section is ERR_NO_DEVICE in a CPU-only build, and on a machine without a driver or a GPU.
- * Every call leaves the current device of the calling thread unchanged. */
+ * Every call but ifs_device_select leaves the current device of the calling thread unchanged. */
 
 ifs_status ifs_device_count(int32_t *out);
+
+/* Makes `device` the current one of the calling thread, for libraries that use the thread's context; `previous` gets
+ * the one before. */
+ifs_status ifs_device_select(int32_t device, int32_t *previous);
 
 typedef struct ifs_device_info {
     char name[256];

@@ -37,6 +37,7 @@ int32_t ifs_has_cuda(void) { return 0; }
 
 ifs_status ifs__device_check(int32_t device) { return missing(device); }
 MISSING(ifs_device_count, int32_t *out)
+MISSING_ON(ifs_device_select, int32_t *previous)
 MISSING_ON(ifs_get_device_info, ifs_device_info *out)
 MISSING(ifs_pointer_device, const void *address, int32_t *out)
 MISSING_ON(ifs__device_alloc, size_t nbytes, void **out)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 pytest.importorskip("av")
 GPU_BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
 FILES, FRAMES = 8, 300
-#: Seconds that live streams are measured, and those before, which they need for the frames that came during their opening;
-#: and a limit for one without results.
+#: Seconds that live streams are measured, and those before: frames that came during the opening are decoded then. And a
+#: limit for one without results.
 MEASURED, SETTLED, LIMIT = 5.0, 15.0, 60.0
 #: The limits of real time: the share of frames without a result, and the 95th percentile of the delay in seconds beyond
 #: one interval.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
+    from ..core.stream import Event
+
 __all__ = ["DeviceImage", "HostImage", "ImageSource", "SharedImage", "image_size", "is_http", "read_image"]
 
 #: Whether rows and columns are mirrored (after their exchange), by orientation.
@@ -86,7 +88,7 @@ class HostImage(NamedTuple):
 
 @dataclass(frozen=True)
 class Planes:
-    """The planes of an NV12 frame on a CUDA device. Nothing writes to them as long as this object is there.
+    """The planes of an NV12 frame on a CUDA device. Nothing writes to them after `ready`, as long as this object lives.
 
     Attributes:
         address: of the first byte of Y.
@@ -94,6 +96,7 @@ class Planes:
         stride: bytes from a row to the next, in both planes.
         chroma: bytes from the first row of Y to that of U and V.
         device: the CUDA device.
+        ready: the event after which the pixels are there.
         lender: keeps the memory.
     """
 
@@ -102,6 +105,7 @@ class Planes:
     stride: int
     chroma: int
     device: Device
+    ready: Event
     lender: object
 
     @property
@@ -116,6 +120,7 @@ class Planes:
         """A copy as a dense array of `shape`."""
         from ..core.tensor import Tensor
 
+        self.ready.synchronize()
         width, height = self.size
         rows = height // 2
         memory = Tensor._over(self.address, (self.chroma + rows * self.stride,), "uint8", self.device, lender=self)
@@ -172,6 +177,7 @@ class DeviceImage:
         if self._planes is not None:
             if self._planes.device != stream.device:
                 raise ImageError(f"the image is on {self._planes.device}, the model on {stream.device}; copy it there")
+            stream.wait(self._planes.ready)
             self._tensor, self._at = self._planes, self._planes.address
             return self
         from ..core.tensor import Tensor

@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from ..core.device import Device
-from ..core.stream import current_device, default_stream, device_count
+from ..core.stream import Event, current_device, default_stream, device_count
 from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, VideoError
 from ..image.sources import Planes
 from ._av import import_av, reason
@@ -35,6 +35,8 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
 
     Args:
         device: the CUDA device that decodes; that of the model.
+        decoders: of readers that have ended. One that fits is used again, since creating and freeing a decoder take
+            hundreds of milliseconds, in which no other thread runs Python. This reader puts its own there at its end.
 
     Raises:
         VideoError: as `VideoReader`; also for a codec, a pixel format or an odd size that the decoder does not have,
@@ -48,13 +50,14 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
         source: str | os.PathLike[str] | int,
         *,
         device: str | Device = "cuda:0",
+        decoders: list[Any] | None = None,
         prefetch: int = 8,
         drop: str | None = None,
         drop_after: float | None = None,
         timeout: float = TIMEOUT,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        self.device = Device.parse(device)
+        self.device, self._decoders = Device.parse(device), [] if decoders is None else decoders
         if self.device.kind != "cuda":
             raise ConfigError(f"device {str(device)!r} decodes no video; use a CUDA device such as 'cuda:0'")
         if self.device.index >= device_count():
@@ -72,14 +75,19 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
         )
 
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[DeviceFrame, None, None]:
-        decoder = _decoder(self._av, stream, self.device, self._shown)
-        return _decode(self._av, stream, decoder, self.device, so_far, self._shown, self.fps)
+        decoder = _decoder(self._av, stream, self.device, self._shown, self._decoders)
+        return _decode(self._av, stream, decoder, self._decoders, self.device, so_far, self._shown, self.fps)
 
 
-def _decoder(av: Any, stream: Any, device: Device, shown: str) -> Any:
-    """A codec context that decodes a stream of PyAV on a device."""
+def _decoder(av: Any, stream: Any, device: Device, shown: str, decoders: list[Any]) -> Any:
+    """A codec context that decodes a stream of PyAV on a device: one of `decoders` that fits, or a new one."""
     software = stream.codec_context
     codec = software.codec.canonical_name
+    for number, one in enumerate(decoders):
+        if (one.codec.canonical_name, one.extradata) == (codec, software.extradata):
+            one.flush_buffers()
+            one.reorder_depth = software.reorder_depth
+            return decoders.pop(number)
     # The current context is that of the CUDA runtime. FFmpeg refuses to take it as the "primary" one, because the
     # runtime does not set FFmpeg's flags.
     own = {"primary_ctx": "0", "current_ctx": "1"}
@@ -102,25 +110,29 @@ def _decoder(av: Any, stream: Any, device: Device, shown: str) -> Any:
 
 
 def _decode(
-    av: Any, stream: Any, decoder: Any, device: Device, so_far: Decoded, shown: str, fps: float | None
-) -> Generator[DeviceFrame, None, None]:
-    """All frames; packets that cannot be decoded are skipped and counted."""
+    av: Any, stream: Any, decoder: Any, decoders: list[Any], device: Device, so_far: Decoded, shown: str,
+    fps: float | None,
+) -> Generator[DeviceFrame, None, None]:  # fmt: skip
+    """All frames; packets that cannot be decoded are skipped and counted. At the end the decoder is in `decoders`."""
     clock = Clock(stream, fps)
-    copies = default_stream(device)  # FFmpeg's copies are queued on it
+    # FFmpeg's copies are queued on the default stream. Who waits for a later one waits for those before it.
+    copies, copied = default_stream(device), Event(device)
     rotation_known, problem = False, ""
-    for packet in packets_of(av, stream, so_far, shown):
-        rotation_known = rotation_known or _refuse_rotated(av, stream, packet, shown)
-        try:
-            frames = decoder.decode(packet)
-        except av.error.FFmpegError as error:
-            so_far.damaged += 1
-            problem = reason(error)
-            continue
-        if frames:
-            copies.synchronize()
-        for frame in frames:
-            at = clock.time_of(frame.time)
-            yield DeviceFrame(_planes(frame, decoder, device, shown), at, so_far.add(at, fps), NAME)
+    try:
+        for packet in packets_of(av, stream, so_far, shown):
+            rotation_known = rotation_known or _refuse_rotated(av, stream, packet, shown)
+            try:
+                frames = decoder.decode(packet)
+            except av.error.FFmpegError as error:
+                so_far.damaged += 1
+                problem = reason(error)
+                continue
+            copied.record(copies)
+            for frame in frames:
+                at = clock.time_of(frame.time)
+                yield DeviceFrame(_planes(frame, decoder, copied, device, shown), at, so_far.add(at, fps), NAME)
+    finally:
+        decoders.append(decoder)
     if problem and not so_far.frames:
         codec = decoder.codec.canonical_name
         raise VideoError(f"{device} does not decode {shown!r} ({codec}): {problem}; {_USE_CPU}")
@@ -148,7 +160,7 @@ def _refuse_rotated(av: Any, stream: Any, packet: Any, shown: str) -> bool:
     return known
 
 
-def _planes(frame: Any, decoder: Any, device: Device, shown: str) -> Planes:
+def _planes(frame: Any, decoder: Any, copied: Event, device: Device, shown: str) -> Planes:
     """The planes of a decoded frame, which stay as they are as long as PyAV's frame is there."""
     if decoder.sw_format.name != "nv12":
         raise VideoError(f"{shown!r} is decoded to {decoder.sw_format.name}, not to NV12 of 8 bits; {_USE_CPU}")
@@ -160,4 +172,4 @@ def _planes(frame: Any, decoder: Any, device: Device, shown: str) -> Planes:
             f"{distance} bytes apart; {_USE_CPU}"
         )
     size = frame.width, frame.height
-    return Planes(luma.buffer_ptr, size, luma.line_size, distance, device, frame)
+    return Planes(luma.buffer_ptr, size, luma.line_size, distance, device, copied, frame)

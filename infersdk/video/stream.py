@@ -149,6 +149,8 @@ class Stream:
         self._submit: Callable[[AnyFrame], Future[Any]]
         self._reader: VideoReader | DeviceVideoReader | None = None
         self._threads: list[threading.Thread] = []
+        #: From one connection to the next.
+        self._kept: dict[str, Any] = {"decoders": []} if settings.on_device else {}
         self._state, self._error = "connecting", ""
         self._frames = self._results = self._errors = self._dropped = self._connects = 0
         self._first = 0.0  # when the first frame of all was decoded
@@ -218,6 +220,7 @@ class Stream:
                 self._state, self._error = "failed", str(error)
                 self._add(None, error)
         finally:
+            self._kept.clear()
             self._add(None, None)
 
     def _tries_again(self, outage: float) -> bool:
@@ -228,7 +231,7 @@ class Stream:
     def _read(self) -> bool:
         """Reads the source to its end; whether it is a live one."""
         kind = DeviceVideoReader if self._settings.on_device else VideoReader
-        reader = kind(self.source, prefetch=WAITING, **self._settings.reading)
+        reader = kind(self.source, prefetch=WAITING, **self._settings.reading, **self._kept)
         self._reader = reader
         self.info = StreamInfo(reader.size, reader.fps, reader.frames, reader.duration, reader.live)
         self._connects += 1
@@ -251,14 +254,17 @@ class Stream:
             reader.pass_to(receive)
             if reader.damage:
                 self._error = reader.damage
-            return reader.live
         finally:
             with self._guard:
                 self._dropped += reader.dropped
                 self._guard.wait_for(lambda: not self._waiting or self._fault or self._stopped.is_set())
-            self._reader = None
+            with self._giving:  # a thread may have taken the last frame, and its result comes before the end
+                self._reader = None
             with suppress(InferSDKError):
                 reader.close()
+        if self._fault is not None:
+            raise self._fault
+        return reader.live
 
     def _wait_for_model(self, frame: AnyFrame, live: bool) -> None:
         """Gives a frame to the model; one of a live source now or later, and only if no newer ones replace it."""

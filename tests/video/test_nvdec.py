@@ -309,3 +309,24 @@ def test_a_model_on_the_processor_refuses_it(tmp_path: Path) -> None:
         with pytest.raises(ImageError, match=r"is on a GPU; load the model with device='cuda:0', or .* by to_host\(\)"):
             model(frame)
         assert model(frame.to_host()).size == (320, 240)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_a_decoder_is_used_again(tmp_path: Path) -> None:
+    """Also in the middle of a video, and not for another one."""
+    path, other = moving(tmp_path / "a.mp4", 30), moving(tmp_path / "other.mp4", 5, (640, 480))
+    with VideoReader(path, format="nv12") as reader:
+        expected = [frame.pixels for frame in reader]
+    kept: list[Any] = []
+    used = []
+    for count in (30, 7, 30):
+        with DeviceVideoReader(path, decoders=kept) as reader:
+            frames = list(itertools.islice(reader, count))
+        used += kept
+        for frame, pixels in zip(frames, expected, strict=False):
+            np.testing.assert_array_equal(frame.to_host().pixels, pixels)
+    assert used == [used[0]] * 3
+    with DeviceVideoReader(other, decoders=kept) as reader:
+        assert next(reader).size == (640, 480)
+    assert len(kept) == 2

@@ -8,6 +8,7 @@ exchanged, repeated or left out. Signatures are Ed25519 (RFC 8032).
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import subprocess
@@ -131,13 +132,12 @@ class Sealer:
 
         cipher, step = self._cipher(name), _CHUNK + _TAG
         last, view = max(0, len(data) - 1) // step, memoryview(data)
+        content = io.BytesIO()  # the memory of a chunk is used again; joining a list takes twice as long
         try:
-            return b"".join(
-                [
-                    cipher.decrypt(_nonce(number, number == last), view[number * step : (number + 1) * step], None)
-                    for number in range(last + 1)
-                ]
-            )
+            for number in range(last + 1):
+                chunk = view[number * step : (number + 1) * step]
+                content.write(cipher.decrypt(_nonce(number, number == last), chunk, None))
+            return content.getvalue()
         except InvalidTag:
             raise BundlePartError(
                 f"the part {name!r} cannot be decrypted, although the key is right: it belongs to another bundle"

@@ -15,7 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .commands.interrupts import Terminated, interrupts
+from .commands.interrupts import Terminated
 
 if TYPE_CHECKING:
     import argparse
@@ -34,7 +34,7 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Errors are one line on stderr."""
     try:
-        with interrupts(), _printable_warnings():
+        with _printable_warnings():
             code = _main(argv)
     except KeyboardInterrupt as stop:
         from .commands.stderr import say

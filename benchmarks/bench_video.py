@@ -242,8 +242,8 @@ def live_figures(model: Any, server: Worker, sent: Any, rate: int, count: int, *
                 break
             rows.append((int(item.stream), round(item.frame.time * rate), item.frame.decoded, now))
         ending.cancel()
-    while any(thread.name.startswith("infersdk-") for thread in threading.enumerate()):
-        time.sleep(0.1)  # their connections are still sent to
+    while any(thread.name == "infersdk-prefetch" for thread in threading.enumerate()):
+        time.sleep(0.1)  # it still has its connection, which the server sends to
     assert begin is not None, f"{count - len(opened)} of {count} streams have no result after {LIMIT:g} s"
     stream, frame = np.array([row[:2] for row in rows]).T
     decoded, result = np.array([row[2:] for row in rows]).T

@@ -149,7 +149,7 @@ class Stream:
         self._submit: Callable[[AnyFrame], Future[Any]]
         self._reader: VideoReader | DeviceVideoReader | None = None
         self._threads: list[threading.Thread] = []
-        #: From one connection to the next.
+        #: The decoder of the GPU, from one connection to the next.
         self._kept: dict[str, Any] = {"decoders": []} if settings.on_device else {}
         self._state, self._error = "connecting", ""
         self._frames = self._results = self._errors = self._dropped = self._connects = 0

@@ -1,6 +1,7 @@
 """The command line: `infersdk demo`, `infersdk predict bus.jpg --model yolov5s.onnx`, `infersdk doctor`, ...
 
-Thin: each subcommand is a module of `infersdk.commands` with a `register(subparsers)`; its work is in the library.
+Thin: each subcommand is a module of `infersdk.commands` with a `DESCRIPTION`, `add_arguments(parser)` and
+`run(arguments)`; its work is in the library. Only the module of the given command is imported.
 
 Exit code 0 is success. 1: a check failed, for example two backends differ, or some of several sources could not be
 read. 2: wrong usage or input, or output that cannot be written. 3: a backend, device or precision is not available.
@@ -25,10 +26,28 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-COMMANDS = (
-    "demo", "predict", "info", "pack", "unpack", "diff", "fetch", "convert", "graph", "compare", "layers", "bench",
-    "tune", "quantize", "build", "serve", "export-triton", "cache", "doctor",
-)  # fmt: skip
+#: The help of each command. The module of its name in `infersdk.commands` has the rest.
+COMMANDS = {
+    "demo": "detect in a packaged image, and draw the result",
+    "predict": "run a model on images, videos and cameras",
+    "info": "inputs, outputs, precision and metadata of a model",
+    "pack": "write a bundle: a model, its wrapper, settings and golden samples in one file",
+    "unpack": "write the parts of a bundle to a folder",
+    "diff": "compare two bundles",
+    "fetch": "download the model files that a configuration names by addresses",
+    "convert": "convert a PNNX, Keras, PyTorch, TensorFlow or PaddlePaddle model to ONNX",
+    "graph": "look into an ONNX model, lint it, and change it",
+    "compare": "compare backends, precisions and files: by their outputs, or by their accuracy",
+    "layers": "show the layers of a model in a runtime: fused nodes, precisions, formats and times",
+    "bench": "throughput, latency, accuracy, memory and energy of models on backends",
+    "tune": "find the best settings for a model here, and write them as a configuration",
+    "quantize": "make an INT8 model with images of yours",
+    "build": "build a TensorRT engine file from an ONNX model",
+    "serve": "serve the models of a configuration over HTTP and gRPC",
+    "export-triton": "write a model repository for Triton Inference Server",
+    "cache": "list or clear the stored engines",
+    "doctor": "which backends work here, and how to get the others",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,8 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line's parser."""
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of the whole command line.
+
+    Args:
+        only: the command whose module is imported and whose arguments are added; None is all.
+    """
     import importlib
 
     from . import __version__
@@ -62,8 +85,13 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"infersdk {__version__}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        importlib.import_module(f".commands.{name.replace('-', '_')}", __package__).register(subparsers)
+    for name, text in COMMANDS.items():
+        command = subparsers.add_parser(name, help=text)
+        if only in (None, name):
+            module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
+            command.description = module.DESCRIPTION
+            command.set_defaults(func=module.run)
+            module.add_arguments(command)
     return top
 
 
@@ -97,7 +125,9 @@ def _run(argv: Sequence[str] | None) -> int:
 
     names: set[str] = set()
     try:
-        arguments = parser().parse_args(argv)
+        argv = sys.argv[1:] if argv is None else argv
+        # The options in front of a command take no values, and end without it.
+        arguments = parser(next(iter(argv), "")).parse_args(argv)
         names = set(vars(arguments))
         return int(arguments.func(arguments))
     except SystemExit as stop:  # argparse: a usage error, or --help and --version, which print

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.markup import escape
+from rich.table import Table
+
+from ..accuracy import TASKS, Contender, GateReport, gate
 from ..errors import ConfigError, nearest
+from ..loading.registry import backends
 from .common import console, given_settings, print_json
 from .wrapper_options import add_wrapper_options, wrapper_settings
-
-if TYPE_CHECKING:
-    from ..accuracy import Contender, GateReport
 
 __all__ = ["add_task_arguments", "check_task_arguments", "contenders", "run_gate"]
 
@@ -56,8 +58,6 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_task_arguments(arguments: argparse.Namespace) -> None:
     """Raises ConfigError for options that do not apply to the task, and for missing ones."""
-    from ..accuracy import TASKS
-
     task = arguments.task
     if task not in {None, *TASKS}:
         raise ConfigError(f"--task {task} is unknown; use one of {', '.join(TASKS)}{nearest(task, TASKS)}")
@@ -82,9 +82,6 @@ def check_task_arguments(arguments: argparse.Namespace) -> None:
 
 def contenders(arguments: argparse.Namespace) -> list[Contender]:
     """The model on each backend, the reference first, then each candidate: on its own backend, or on each."""
-    from ..accuracy import Contender
-    from ..loading.registry import backends
-
     given = [*arguments.candidates, *arguments.candidate]
     sides = [name for name in (arguments.backends or "").split(",") if name]
     if not sides:
@@ -102,8 +99,6 @@ def contenders(arguments: argparse.Namespace) -> list[Contender]:
 
 def run_gate(arguments: argparse.Namespace) -> int:
     """Measures and prints a table or JSON; returns 1 if a contender drops too much."""
-    from ..accuracy import TASKS, gate
-
     sides, kind = contenders(arguments), TASKS[arguments.task]
     if len(sides) == 1:
         flag = next(iter(kind.needs), "labels")
@@ -140,9 +135,6 @@ def _plain(report: GateReport) -> dict[str, Any]:
 
 
 def _show(report: GateReport) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     title = f"{report.metric} on {report.images} images; a drop of {report.max_drop:g} is allowed"
     table = Table(title=title, title_justify="left")
     table.add_column("contender", overflow="fold")

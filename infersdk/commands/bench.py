@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+
+from ..bench import BenchSettings, Report, bench, combine, read_report
+from ..bench.compare import THRESHOLD, compare_reports
+from ..bench.page import html_report
+from ..bench.plan import usable_backends
+from ..bench.run import expected_seconds
+from ..config import convert
+from ..core.files import atomic_write
 from ..errors import ConfigError
+from ..pages import require_packages
+from .bench_tables import show, show_changes
 from .common import (
     add_json_argument,
     backend_options,
@@ -13,26 +25,22 @@ from .common import (
     plain,
     print_json,
 )
+from .compare import shape_of
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_settings
 
-if TYPE_CHECKING:
-    import argparse
-
-    from ..bench import BenchSettings, Report
-
-__all__ = ["add_measuring_arguments", "measuring_settings", "register"]
+__all__ = ["add_measuring_arguments", "measuring_settings"]
 
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "bench",
-        help="throughput, latency, accuracy, memory and energy of models on backends",
-        description="Measures each model on each backend in each precision with each batch, every combination in a "
-        "process of its own and all of them in each round, with 95 % intervals. What cannot run is listed with its "
-        "reason. With --compare the exit code is 1 when something got slower beyond the noise.",
-    )
+DESCRIPTION = (
+    "Measures each model on each backend in each precision with each batch, every combination in a "
+    "process of its own and all of them in each round, with 95 % intervals. What cannot run is listed with its "
+    "reason. With --compare the exit code is 1 when something got slower beyond the noise."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "models", nargs="*", type=Path, metavar="MODEL", help="one or several files, such as FP32 and INT8"
     )
@@ -96,7 +104,6 @@ def register(subparsers: Any) -> None:
         "--min-change", type=float, metavar="X", help="with --compare: the minimum change (default: 0.03)"
     )
     add_json_argument(parser)
-    parser.set_defaults(func=run)
 
 
 def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,10 +137,6 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measuring_settings(arguments: argparse.Namespace, **more: Any) -> BenchSettings:
     """The settings from the options of `add_measuring_arguments`."""
-    from ..bench import BenchSettings
-    from ..config import convert
-    from .compare import shape_of
-
     given = {name: getattr(arguments, name) for name in ("data", "annotations", "labels", "from_files", "seed")}
     given |= {"type": arguments.type, "wrapper": wrapper_settings(arguments)}
     given["shapes"] = {name: list(sizes) for name, sizes in map(shape_of, arguments.shape)}
@@ -156,13 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.min_change is not None:
         raise ConfigError("--min-change goes with --compare")
     if arguments.html is not None:
-        from ..pages import require_packages
-
         require_packages()  # before anything is measured
-    from ..bench import bench, combine
-    from ..bench.plan import usable_backends
-    from ..bench.run import expected_seconds
-
     targets = [name for name in (arguments.backends or "").split(",") if name] or usable_backends()
     precisions = [name.strip().lower() or None for name in (arguments.precision or "").split(",")]
     combinations = combine(
@@ -187,22 +184,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(report: Report, arguments: argparse.Namespace) -> None:
     """Writes the requested files, and prints the report."""
-    from ..core.files import atomic_write
-
     written = []
     if arguments.output is not None:
         written.append(atomic_write(arguments.output, report.json()))
     if arguments.csv is not None:
         written.append(atomic_write(arguments.csv, report.csv()))
     if arguments.html is not None:
-        from ..bench.page import html_report
-
         written.append(atomic_write(arguments.html, html_report(report, report.remarks())))
     if arguments.json:
         print_json(report.as_dict())
     else:
-        from .bench_tables import show
-
         show(report)
         for path in written:
             console().print(f"written: {path}", soft_wrap=True, markup=False)
@@ -212,9 +203,6 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from ..bench import read_report
-    from ..bench.compare import THRESHOLD, compare_reports
-
     if arguments.models:
         raise ConfigError("--compare takes two reports and measures nothing; leave the models out")
     threshold = THRESHOLD if arguments.min_change is None else arguments.min_change
@@ -223,14 +211,10 @@ def _compare(arguments: argparse.Namespace) -> int:
     old, new = (read_report(path) for path in arguments.compare)
     result = compare_reports(old, new, threshold=threshold)
     if arguments.json:
-        import msgspec
-
         print_json(plain({
             "changes": msgspec.to_builtins(result.changes), "other_machine": result.other_machine,
             "slower": bool(result.slower), "threshold": threshold,
         }))  # fmt: skip
     else:
-        from .bench_tables import show_changes
-
         show_changes(result, threshold)
     return 1 if result.slower else 0

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
 
 from .common import console
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from ..bench import Report, Row
     from ..bench.compare import Comparison
     from ..bench.statistics import Estimate
@@ -19,10 +22,6 @@ __all__ = ["show", "show_changes"]
 
 def show(report: Report) -> None:
     """The report as a table, and its remarks."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     settings, out = report.settings, console()
     names = list(dict.fromkeys(Path(row.combination.model).name for row in report.rows))
     title = f"{settings.rounds} rounds, {settings.time:g} s for each scenario; medians, ± half of their 95 % interval"
@@ -118,9 +117,6 @@ def _number(found: Estimate | None, *, interval: bool = True) -> str:
 
 
 def show_changes(found: Comparison, threshold: float) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     out = console()
     if found.other_machine:
         out.print(f"[yellow]not the same machine or versions: {', '.join(found.other_machine)}[/yellow]")

@@ -10,27 +10,26 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
 
 from ..errors import BackendUnavailableError, ConfigError
+from ..graph import onnx_info
+from ..graph.fp16_parity import ParityReport, find_fp16_loss
+from ..loading.registry import backend_class, install_hint
+from ..loading.samples import read_samples
 from .common import console, plain, print_json
 from .progress import show_progress
-
-if TYPE_CHECKING:
-    from ..graph.fp16_parity import ParityReport
-
-__all__ = ["register"]
 
 _BACKENDS = ("tensorrt", "tensorrt-rtx")
 
 
-def register(subparsers: Any) -> None:
-    """Adds `build` to the subcommands of `infersdk`."""
-    parser = subparsers.add_parser(
-        "build",
-        help="build a TensorRT engine file from an ONNX model",
-        description="Builds an engine file, and its manifest in the same folder. TensorRT-RTX needs no GPU for it.",
-    )
+DESCRIPTION = "Builds an engine file, and its manifest in the same folder. TensorRT-RTX needs no GPU for it."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="the ONNX file")
     parser.add_argument("-o", "--output", help="the engine file; by default the model's name with .engine")
     parser.add_argument(
@@ -69,10 +68,9 @@ def register(subparsers: Any) -> None:
         "--fp16-keep", action="append", default=[], metavar="NODE", help="a node that stays fp32; may be repeated"
     )
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON, and no progress")
-    parser.set_defaults(func=_build)
 
 
-def _build(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     build = importlib.import_module("infersdk.backends.tensorrt").build  # backends are imported by name only
     if arguments.max_batch is not None and arguments.max_batch < 1:
         raise ConfigError(f"--max-batch is a whole number from 1, not {arguments.max_batch}")
@@ -123,8 +121,6 @@ def _installed() -> str:
     Raises:
         BackendUnavailableError: neither is.
     """
-    from ..loading.registry import backend_class, install_hint
-
     for name in _BACKENDS:
         with contextlib.suppress(BackendUnavailableError):
             backend_class(name)
@@ -142,10 +138,6 @@ def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, S
         if alone := [name for name in given if name in ("samples", "fp16_tolerance")]:
             raise ConfigError(f"--{alone[0].replace('_', '-')} goes with --data, the samples to look at")
         return None
-    from ..graph import onnx_info
-    from ..graph.fp16_parity import find_fp16_loss
-    from ..loading.samples import read_samples
-
     count = 16 if arguments.samples is None else arguments.samples
     if count < 1:
         raise ConfigError(f"--samples is a whole number from 1, not {count}")
@@ -158,9 +150,6 @@ def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, S
 
 def _show_parity(parity: ParityReport) -> None:
     """Prints the nodes that stay FP32 with the reasons, and the error of the outputs."""
-    from rich.markup import escape
-    from rich.table import Table
-
     out = console()
     samples = f"{parity.samples} sample{'s' if parity.samples > 1 else ''}"
     if parity.losses:

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+
+from ..core.cache import Cache, default_folder
 from .common import console, print_json
 
-__all__ = ["register"]
+DESCRIPTION = "The cache of built engines. INFERSDK_CACHE names its folder, INFERSDK_CACHE_LIMIT its size."
 
 
-def register(subparsers: Any) -> None:
-    """Adds `cache` to the subcommands of `infersdk`."""
-    parser = subparsers.add_parser(
-        "cache",
-        help="list or clear the stored engines",
-        description="The cache of built engines. INFERSDK_CACHE names its folder, INFERSDK_CACHE_LIMIT its size.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|clear|path")
     action = actions.add_parser("list", help="what is stored, the most recently used first")
     action.add_argument("--json", action="store_true", help="the manifests, as JSON")
-    action.set_defaults(func=_list)
+    action.set_defaults(run=_list)
     action = actions.add_parser("clear", help="remove what is stored; what a process is using stays")
     action.add_argument("--backend", help="of this backend alone")
     action.add_argument("--json", action="store_true", help="what was removed, as JSON")
-    action.set_defaults(func=_clear)
+    action.set_defaults(run=_clear)
     action = actions.add_parser("path", help="print the folder")
-    action.set_defaults(func=_path)
+    action.set_defaults(run=_path)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command after `cache`."""
+    return int(arguments.run(arguments))
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from ..core.cache import Cache
-
     cache = Cache()
     entries = cache.entries()
     if arguments.json:
@@ -42,10 +43,6 @@ def _list(arguments: argparse.Namespace) -> int:
     if not entries:
         _say(f"the cache in {cache.folder} is empty")
         return 0
-    from rich.filesize import decimal
-    from rich.markup import escape
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False)
     for title in ("key", "backend", "kind", "of", "for", "precision"):
         table.add_column(title, overflow="fold")
@@ -71,8 +68,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _clear(arguments: argparse.Namespace) -> int:
-    from ..core.cache import Cache
-
     cache = Cache()
     count, nbytes = cache.clear(arguments.backend)
     left = sum(arguments.backend in (None, entry.backend) for entry in cache.entries())
@@ -86,8 +81,6 @@ def _clear(arguments: argparse.Namespace) -> int:
 
 
 def _path(arguments: argparse.Namespace) -> int:
-    from ..core.cache import default_folder
-
     print(default_folder())
     return 0
 

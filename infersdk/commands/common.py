@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -10,13 +11,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.segment import Segment
+
 from ..core import text as _text
 from ..core.text import printable
 from ..errors import ConfigError, nearest
+from ..loading.registry import option_names
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..custom_ops import CustomOp
     from ..models import Timings
 
@@ -79,8 +82,6 @@ def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[
         if key in _ARGUMENTS:
             raise ConfigError(f"--option {key}: {_ARGUMENTS[key]}")
     if options and backend is not None:
-        from ..loading.registry import option_names
-
         known = option_names(backend)
         for key in options:
             if key not in known:
@@ -154,8 +155,6 @@ def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
     Raises:
         ConfigError: an entry has another form, or there is no such module or class.
     """
-    import importlib
-
     result = []
     for entry in arguments.custom_ops:
         module, sign, name = entry.partition(":")
@@ -200,8 +199,6 @@ def console(*, stderr: bool = False, width: int = 1000) -> Console:
     Args:
         width: the width for a file or pipe; large, so that lines are not broken.
     """
-    from rich.console import Console
-    from rich.segment import Segment
 
     class Output(Console):
         def on_broken_pipe(self) -> None:

@@ -7,23 +7,27 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+from rich.table import Table
+
+from ..accuracy.compare import CompareReport, Difference, Loader, SideReport, Tolerance, compare
 from ..errors import ConfigError
+from ..loading.registry import load
+from ..loading.samples import random_inputs, read_samples
 from .accuracy import add_task_arguments, check_task_arguments, contenders, run_gate
 from .common import add_json_argument, console, plain, print_json
 
 if TYPE_CHECKING:
     from ..accuracy import Contender
-    from ..accuracy.compare import CompareReport, Difference, Loader, SideReport
+
+DESCRIPTION = (
+    "Runs a model on the same inputs on several backends, and candidates to take its place, and "
+    "measures each against the first: by its outputs, or with --task by its accuracy on labelled images. "
+    "The exit code is 1 when one is outside the tolerance, or drops by more than is allowed."
+)
 
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "compare",
-        help="compare backends, precisions and files: by their outputs, or by their accuracy",
-        description="Runs a model on the same inputs on several backends, and candidates to take its place, and "
-        "measures each against the first: by its outputs, or with --task by its accuracy on labelled images. "
-        "The exit code is 1 when one is outside the tolerance, or drops by more than is allowed.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("candidates", nargs="*", metavar="CANDIDATE", help="as --candidate")
     parser.add_argument(
@@ -57,13 +61,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--layers", action="store_true", help="find the first layer whose results differ")
     add_task_arguments(parser)
     add_json_argument(parser)
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..accuracy.compare import Tolerance, compare
-    from ..loading.samples import random_inputs, read_samples
-
     check_task_arguments(arguments)
     batch, seed, data = arguments.batch, arguments.seed, arguments.data
     if batch is not None and batch < 1:
@@ -109,8 +109,6 @@ def _sides(arguments: argparse.Namespace) -> list[str] | dict[str, str | Loader]
 
 
 def _loader(contender: Contender) -> Loader:
-    from ..loading.registry import load
-
     return lambda file: load(contender.model, **contender.arguments())
 
 
@@ -133,9 +131,6 @@ def _plain(report: CompareReport) -> dict[str, Any]:
 
 
 def _show(report: CompareReport, *, layers: bool) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     runs = f"{report.samples} input{'s' if report.samples > 1 else ''}"
     table = Table(title=escape(f"{report.model}: against {report.reference}, {runs}"), title_justify="left")
     for text in ("backend", "output"):
@@ -155,8 +150,6 @@ def _show(report: CompareReport, *, layers: bool) -> None:
 
 
 def _cells(found: Difference) -> tuple[str, ...]:
-    from rich.markup import escape
-
     verdict = "[green]agrees[/green]" if found.within else "[red]differs[/red]"
     if found.note:
         return "", "", "", "", escape(found.note), verdict
@@ -166,8 +159,6 @@ def _cells(found: Difference) -> tuple[str, ...]:
 
 
 def _layers(side: SideReport) -> str:
-    from rich.markup import escape
-
     unseen = f" ({side.unseen} values could not be compared)" if side.unseen else ""
     first = side.first_layer
     if first is None:

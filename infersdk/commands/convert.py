@@ -5,23 +5,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..core.formats import FORMATS
+from ..graph import Graph
+from ..importers import Conversion, convert
 from .common import add_json_argument, console, plain, print_json
 
-if TYPE_CHECKING:
-    from ..importers import Conversion
-
-__all__ = ["add_import_arguments", "import_arguments", "register"]
+__all__ = ["add_import_arguments", "import_arguments"]
 
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "convert",
-        help="convert a PNNX, Keras, PyTorch, TensorFlow or PaddlePaddle model to ONNX",
-        description="Converts a model of another framework to ONNX, and checks it: the source on its own runtime "
-        "against ONNX Runtime on random inputs. The exit code is 1 if they differ by more than the tolerance.",
-    )
+DESCRIPTION = (
+    "Converts a model of another framework to ONNX, and checks it: the source on its own runtime "
+    "against ONNX Runtime on random inputs. The exit code is 1 if they differ by more than the tolerance."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="the file, or the folder of a SavedModel")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the ONNX file to write")
     add_import_arguments(parser)
@@ -31,7 +31,6 @@ def register(subparsers: Any) -> None:
         help="the largest difference, as a share of an output's largest value (default: %(default)g)",
     )  # fmt: skip
     add_json_argument(parser)
-    parser.set_defaults(func=run)
 
 
 def add_import_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +63,6 @@ def import_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..importers import convert
-
     conversion = convert(
         arguments.model, check=arguments.check, tolerance=arguments.tolerance, **import_arguments(arguments)
     )
@@ -78,9 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(conversion: Conversion, written: Path) -> None:
-    from ..core.formats import FORMATS
-    from ..graph import Graph
-
     out = console()
     graph = Graph.parse(conversion.content)
     out.print(f"{conversion.source}: {FORMATS[conversion.format].title}", markup=False, soft_wrap=True)

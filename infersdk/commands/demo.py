@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
+from ..image import read_image
+from ..models import Classifier, YOLOv5
 from .common import (
     add_backend_arguments,
     add_json_argument,
@@ -18,14 +21,13 @@ from .common import (
     stages,
 )
 
+DESCRIPTION = (
+    "Finds the handwritten digits in a packaged image, reads each one a second time with a "
+    "classifier, prints both with the time of each stage, and writes the annotated image."
+)
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "demo",
-        help="detect in a packaged image, and draw the result",
-        description="Finds the handwritten digits in a packaged image, reads each one a second time with a "
-        "classifier, prints both with the time of each stage, and writes the annotated image.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
@@ -35,14 +37,9 @@ def register(subparsers: Any) -> None:
     )
     add_backend_arguments(parser)
     add_json_argument(parser)
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
-    from ..image import read_image
-    from ..models import Classifier, YOLOv5
-
     chosen = backend_arguments(arguments)
     image = read_image(IMAGE)
     # Suppresses boxes of other classes over the same digit.

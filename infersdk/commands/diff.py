@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..bundles import Bundle
 from .common import add_json_argument, console, print_json
 from .unpack import add_secrets
 
-if TYPE_CHECKING:
-    import argparse
-
-    from ..bundles import Bundle
-
-__all__ = ["register"]
+DESCRIPTION = (
+    "Compares the manifests of two bundles and the contents of their parts. The exit code is 1 where they differ."
+)
 
 
-def register(subparsers: Any) -> None:
-    """Adds `diff` to the subcommands of `infersdk`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "diff",
-        help="compare two bundles",
-        description="Compares the manifests of two bundles and the contents of their parts. The exit code is 1 where "
-        "they differ.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
     add_secrets(parser)
     add_json_argument(parser)
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints each difference."""
-    from ..bundles import Bundle
-
     secrets = {"key": arguments.key, "trust": arguments.trust}
     first, second = Bundle(arguments.first, **secrets), Bundle(arguments.second, **secrets)
     found = _differences(first, second)
@@ -55,8 +45,6 @@ def _differences(first: Bundle, second: Bundle) -> dict[str, list[Any]]:
 
 def _facts(bundle: Bundle) -> dict[str, Any]:
     """The manifest of a bundle, and the SHA-256 of the content of each part."""
-    import hashlib
-
     manifest = bundle.manifest
     facts: dict[str, Any] = {
         name: getattr(manifest, name)

@@ -7,20 +7,21 @@ import platform
 from importlib.metadata import packages_distributions
 from typing import Any
 
+from rich.markup import escape
+from rich.table import Table
+
 from .. import __version__
 from ..core._lib import lib, text
 from ..core.tensor import Tensor
 from ..errors import BackendError, DeviceUnavailableError
 from ..loading.registry import backend_class, backends, install_hint
 from .common import add_json_argument, console, print_json
+from .selftest import SelfTest, text_of
+
+DESCRIPTION = "Prints for each backend whether it works here: version and devices, or why not and what to do."
 
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "doctor",
-        help="which backends work here, and how to get the others",
-        description="Prints for each backend whether it works here: version and devices, or why not and what to do.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", help="this one alone; the exit code is 3 if it does not work")
     parser.add_argument(
         "--selftest",
@@ -29,7 +30,6 @@ def register(subparsers: Any) -> None:
         "tensorrt, or with a device onnxruntime@cuda:0",
     )
     add_json_argument(parser)
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,8 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _selftest(arguments: argparse.Namespace) -> int:
-    from .selftest import SelfTest, text_of
-
     progress = console(stderr=True)
     test = SelfTest(arguments.selftest, lambda line: progress.print(line, markup=False))
     test.run()
@@ -102,9 +100,6 @@ def examine(name: str) -> dict[str, Any]:
 
 
 def _print(core: dict[str, Any], found: dict[str, dict[str, Any]], problems: list[str]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     out = console()
     cuda = "with its CUDA half" if core["cuda"] else "CPU-only (built without INFERSDK_CUDA=1)"
     out.print(f"infersdk {__version__}, Python {platform.python_version()}, native core {cuda}, SIMD {core['simd']}")

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..config import addresses_of, lock_path, read
+from ..core.addresses import Address, is_address
+from ..core.files import atomic_write
+from ..loading.remote import commit_of, download, lock_entry
 from .common import console
 from .progress import show_progress
 
-if TYPE_CHECKING:
-    import argparse
+DESCRIPTION = (
+    "Downloads files to the caches, prints their pinned addresses, and writes CONFIGURATION.lock with "
+    "their sizes and checksums. Loading refuses a file that differs from the lock file, and sends no request where "
+    "the files are there."
+)
 
-__all__ = ["register"]
 
-
-def register(subparsers: Any) -> None:
-    """Adds `fetch` to the subcommands of `infersdk`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "fetch",
-        help="download the model files that a configuration names by addresses",
-        description="Downloads files to the caches, prints their pinned addresses, and writes CONFIGURATION.lock with "
-        "their sizes and checksums. Loading refuses a file that differs from the lock file, and sends no request where "
-        "the files are there.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", help="a configuration, or an address: hf://org/name@revision/file.onnx, s3://...")
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Downloads the files."""
-    from ..config import addresses_of, lock_path, read
-    from ..core.addresses import is_address
-    from ..core.files import atomic_write
-
     if is_address(arguments.source):
         _fetch(arguments.source)
         return 0
@@ -45,9 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fetch(text: str) -> dict[str, Any]:
-    from ..core.addresses import Address
-    from ..loading.remote import commit_of, download, lock_entry
-
     address = Address.parse(text)
     if address.protocol == "hf" and not address.is_pinned:
         address = Address.parse(f"hf://{address.repository}@{commit_of(address)}/{address.file}")

@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fnmatch
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.markup import escape
+from rich.table import Table
+
+from ..custom_ops.detection_nms import AddDetectionNms
 from ..errors import ConfigError
+from ..graph import Graph
+from ..graph import open as open_graph
+from ..graph.lint import fix, lint, rules_for
+from ..graph.parts import tail_inputs
+from ..graph.passes import AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, Pass, ResizeInput, SetOpset, ToFloat16
+from ..graph.trial import try_model
 from .common import add_custom_ops_argument, add_json_argument, console, custom_ops_of, print_json
+from .compare import shape_of
 
-if TYPE_CHECKING:
-    from ..graph import Graph
-    from ..graph.passes import Pass
+DESCRIPTION = (
+    "Shows the nodes of an ONNX model, finds obstacles to running it on all backends, and changes it: "
+    "batch, input size, preprocessing, postprocessing, parts."
+)
 
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "graph",
-        help="look into an ONNX model, lint it, and change it",
-        description="Shows the nodes of an ONNX model, finds obstacles to running it on all backends, and changes it: "
-        "batch, input size, preprocessing, postprocessing, parts.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="edit", metavar="COMMAND", required=True)
     for add in (_add_show, _add_lint, _add_trial, _add_passes, _add_parts):
         add(commands)
 
 
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command after `graph`."""
+    return int(arguments.run(arguments))
+
+
 def _command(commands: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.add_argument("model", type=Path)
-    parser.set_defaults(func=run)
+    parser.set_defaults(run=run)
     return parser
 
 
@@ -56,8 +68,6 @@ def _add_show(commands: Any) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from ..graph import open as open_graph
-
     graph = open_graph(arguments.model)
     rows = _weight_rows(graph, arguments) if arguments.weights else _node_rows(graph, arguments)
     if arguments.json:
@@ -85,8 +95,6 @@ def _node_rows(graph: Graph, arguments: argparse.Namespace) -> list[dict[str, An
 
 
 def _weight_rows(graph: Graph, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    import fnmatch
-
     rows = []
     for name, array in graph.weights.items():
         if arguments.name is None or fnmatch.fnmatchcase(name, arguments.name):
@@ -104,9 +112,6 @@ def _weight_rows(graph: Graph, arguments: argparse.Namespace) -> list[dict[str, 
 
 
 def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     table = Table(title=escape(title), title_justify="left")
     for column in rows[0] if rows else ("nothing",):
         table.add_column(column, overflow="fold")
@@ -129,10 +134,6 @@ def _add_lint(commands: Any) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from ..graph import open as open_graph
-    from ..graph.lint import fix, lint, rules_for
-    from ..graph.trial import try_model
-
     if arguments.fix != (arguments.output is not None):
         raise ConfigError("--fix and --output go together: the file to write")
     custom_ops = custom_ops_of(arguments)
@@ -174,8 +175,6 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 def _print_findings(title: str, findings: Sequence[dict[str, str]]) -> None:
     """Prints each rule with its reason and its findings."""
-    from rich.markup import escape
-
     out = console()
     out.print(f"{title}: {len(findings)} findings" if findings else f"{title}: nothing found", markup=False)
     rules = dict.fromkeys(one["rule"] for one in findings)
@@ -204,9 +203,6 @@ def _add_trial(commands: Any) -> None:
 
 
 def _trial(arguments: argparse.Namespace) -> int:
-    from ..graph.trial import try_model
-    from .compare import shape_of
-
     results = try_model(
         arguments.model,
         arguments.backends.split(",") if arguments.backends else None,
@@ -271,8 +267,6 @@ def _add_pass(commands: Any, name: str, text: str, make: Callable[[argparse.Name
 
 
 def _apply(arguments: argparse.Namespace) -> int:
-    from ..graph import open as open_graph
-
     graph = open_graph(arguments.model)
     nodes = len(graph.nodes())
     if not graph.apply(arguments.make(arguments)):
@@ -293,14 +287,10 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _free_batch(arguments: argparse.Namespace) -> Pass:
-    from ..graph.passes import FreeBatch
-
     return FreeBatch()
 
 
 def _resize_input(arguments: argparse.Namespace) -> Pass:
-    from ..graph.passes import ResizeInput
-
     match = re.fullmatch(r"(\d+)[xX](\d+)", arguments.size)
     if match is None:
         raise ConfigError(f"{arguments.size!r} is not of the form WIDTHxHEIGHT, 640x384 say")
@@ -308,14 +298,10 @@ def _resize_input(arguments: argparse.Namespace) -> Pass:
 
 
 def _free_size(arguments: argparse.Namespace) -> Pass:
-    from ..graph.passes import FreeSize
-
     return FreeSize(arguments.stride)
 
 
 def _image_in(arguments: argparse.Namespace) -> Pass:
-    from ..graph.passes import ImageIn
-
     return ImageIn(
         resize=arguments.resize, bgr=arguments.bgr, divide=arguments.divide, mean=arguments.mean, std=arguments.std,
         pad=arguments.pad,
@@ -323,9 +309,6 @@ def _image_in(arguments: argparse.Namespace) -> Pass:
 
 
 def _add_nms(arguments: argparse.Namespace) -> Pass:
-    from ..custom_ops.detection_nms import AddDetectionNms
-    from ..graph.passes import AddNms
-
     if arguments.nms == "infersdk":
         settings = {
             "conf": arguments.conf, "iou": arguments.iou, "max_detections": arguments.limit,
@@ -336,20 +319,14 @@ def _add_nms(arguments: argparse.Namespace) -> Pass:
 
 
 def _to_float16(arguments: argparse.Namespace) -> Pass:
-    from ..graph.passes import ToFloat16
-
     return ToFloat16(keep_nodes=tuple(arguments.keep), keep_io=not arguments.half_io)
 
 
 def _opset(arguments: argparse.Namespace) -> Pass:
-    from ..graph.passes import SetOpset
-
     return SetOpset(arguments.version)
 
 
 def _clean_up(arguments: argparse.Namespace) -> Pass:
-    from ..graph.passes import CleanUp
-
     return CleanUp()
 
 
@@ -377,17 +354,12 @@ def _add_parts(commands: Any) -> None:
 
 
 def _extract(arguments: argparse.Namespace) -> int:
-    from ..graph import open as open_graph
-
     graph = open_graph(arguments.model)
     part = graph.extract(arguments.inputs.split(","), arguments.outputs.split(","))
     return _write(part, arguments, f"{len(graph.nodes())} nodes")
 
 
 def _split(arguments: argparse.Namespace) -> int:
-    from ..graph import open as open_graph
-    from ..graph.parts import tail_inputs
-
     graph = open_graph(arguments.model)
     at = arguments.at.split(",") if arguments.at else tail_inputs(graph.model)
     inputs, outputs = ([value.name or "" for value in side] for side in (graph.inputs, graph.outputs))
@@ -403,8 +375,6 @@ def _split(arguments: argparse.Namespace) -> int:
 
 
 def _join(arguments: argparse.Namespace) -> int:
-    from ..graph import open as open_graph
-
     graph, other = open_graph(arguments.model), open_graph(arguments.other)
     before = f"{len(graph.nodes())} and {len(other.nodes())} nodes"
     graph.join(other, _pairs(arguments.connect) if arguments.connect else None)
@@ -412,8 +382,6 @@ def _join(arguments: argparse.Namespace) -> int:
 
 
 def _rename(arguments: argparse.Namespace) -> int:
-    from ..graph import open as open_graph
-
     graph = open_graph(arguments.model)
     for old, new in _pairs(arguments.names).items():
         graph.rename(old, new)

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from ..bundles import Bundle
+from ..core.cache import read_manifest
 from ..core.formats import FORMATS, FileFormat
 from ..core.model_source import ModelSource
+from ..core.tensor_spec import TensorSpec
 from ..errors import BackendUnavailableError, ConfigError, ModelFormatError
-from ..loading.registry import backend_class, backends, named_model
+from ..graph import onnx_info
+from ..importers.loading import converted_source
+from ..loading.registry import backend_class, backends, load, named_model
+from ..models.description import ModelDescription
+from ..models.loading import fitting_types, nearly_fitting, types_of_file
+from ..models.pixel_metadata import pixel_settings
+from ..models.registry import TYPES, looks_like
 from .common import add_json_argument, console, print_json
 from .unpack import add_secrets
 
-if TYPE_CHECKING:
-    from ..models.description import ModelDescription
+DESCRIPTION = (
+    "Shows the inputs, outputs and metadata of a model file, and the wrapper that models.load() takes, "
+    "without running it. It reads ONNX models, TensorRT engines with their manifest, and the formats of the "
+    "installed backends. Models of other frameworks are converted to ONNX first, as in load()."
+)
 
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "info",
-        help="inputs, outputs, precision and metadata of a model",
-        description="Shows the inputs, outputs and metadata of a model file, and the wrapper that models.load() takes, "
-        "without running it. It reads ONNX models, TensorRT engines with their manifest, and the formats of the "
-        "installed backends. Models of other frameworks are converted to ONNX first, as in load().",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path)
     add_secrets(parser)
     add_json_argument(parser)
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rich.markup import escape
-    from rich.table import Table
-
     source = ModelSource.of(named_model(arguments.model))
     result = _bundle(arguments) if source.format is FORMATS["bundle"] else _described(source)
     result["pixels"] = _pixels(result["metadata"])
@@ -91,8 +96,6 @@ def _described(source: ModelSource) -> dict[str, Any]:
         return {"format": kind.title, **_engine(source)}
     reader = _reader_of(kind)
     if kind.importer:
-        from ..importers.loading import converted_source
-
         try:
             return {"format": f"{kind.title}, converted to ONNX", **_onnx(converted_source(source, {}))}
         except BackendUnavailableError:  # no converter
@@ -105,8 +108,6 @@ def _described(source: ModelSource) -> dict[str, Any]:
 
 def _bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     """The manifest of a bundle, and its model. The model of an encrypted one only where there is a key."""
-    from ..bundles import Bundle
-
     bundle = Bundle(arguments.model, key=arguments.key, trust=arguments.trust)
     manifest = bundle.manifest
     result = {
@@ -140,9 +141,6 @@ def _reader_of(kind: FileFormat) -> str | None:
 
 def _wrapper(model: ModelDescription, fitting: list[str]) -> dict[str, Any]:
     """The wrapper that `models.load()` chooses for a model."""
-    from ..models.loading import nearly_fitting
-    from ..models.registry import TYPES, looks_like
-
     if len(fitting) == 1:
         said = f"{fitting[0]} (infersdk.models.{TYPES[fitting[0]].__name__})"
     elif fitting:
@@ -154,9 +152,6 @@ def _wrapper(model: ModelDescription, fitting: list[str]) -> dict[str, Any]:
 
 
 def _onnx(source: ModelSource) -> dict[str, Any]:
-    from ..graph import onnx_info
-    from ..models.loading import types_of_file
-
     info = onnx_info(source)
     return {
         **_wrapper(*types_of_file(source)),
@@ -174,10 +169,6 @@ def _onnx(source: ModelSource) -> dict[str, Any]:
 
 def _loaded(source: ModelSource, backend: str) -> dict[str, Any]:
     """The description by a backend that loads the file."""
-    from ..loading.registry import load
-    from ..models.description import ModelDescription
-    from ..models.loading import fitting_types
-
     with load(source, backend) as infer:
         model = ModelDescription.of(infer)
         return {
@@ -191,8 +182,6 @@ def _loaded(source: ModelSource, backend: str) -> dict[str, Any]:
 
 def _engine(source: ModelSource) -> dict[str, Any]:
     """The description in the manifest; an engine itself contains only its version."""
-    from ..core.cache import read_manifest
-
     manifest = read_manifest(Path(f"{source}.json"))
     if manifest is None:
         return {"manifest": f"not found: {source}.json", "metadata": {}}
@@ -213,12 +202,6 @@ def _engine(source: ModelSource) -> dict[str, Any]:
 
 def _wrapper_of_engine(name: str, details: dict[str, Any]) -> dict[str, Any]:
     """As `_wrapper()`, from the inputs and outputs of a manifest."""
-    import numpy as np
-
-    from ..core.tensor_spec import TensorSpec
-    from ..models.description import ModelDescription
-    from ..models.loading import fitting_types
-
     inputs, outputs = (
         [TensorSpec(one["name"], np.dtype(one["dtype"]), tuple(one["shape"])) for one in details.get(side, ())]
         for side in ("inputs", "outputs")
@@ -233,8 +216,6 @@ def _profile(profile: dict[str, Any]) -> str:
 
 def _pixels(metadata: dict[str, str]) -> dict[str, Any]:
     """The pixel settings of a classifier in the metadata."""
-    from ..models.pixel_metadata import pixel_settings
-
     task = metadata.get("task", metadata.get("model_type", "classify")).lower()
     if not task.startswith("classif"):
         return {}

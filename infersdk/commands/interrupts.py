@@ -6,10 +6,8 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from types import FrameType
+from types import FrameType
+from typing import NoReturn
 
 __all__ = ["Interruption", "Terminated", "sigterm_interrupts"]
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
 
 from ..errors import ConfigError
+from ..layers import LayerReport, LayerRow, ProfileSettings, list_built, profile, write_page, write_trace
+from ..layers.text import nodes_of, operators_of, side_cells, summary
+from ..pages import require_packages
 from .common import (
     add_custom_ops_argument,
     add_json_argument,
@@ -19,20 +25,17 @@ from .common import (
 )
 from .compare import shape_of
 
-if TYPE_CHECKING:
-    from ..layers import LayerReport, LayerRow
-
 #: Rows of the table, unless --all is given.
 _ROWS = 30
 
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "layers",
-        help="show the layers of a model in a runtime: fused nodes, precisions, formats and times",
-        description="Runs a model with the runtime's profiler, and shows, for the nodes of the original model, which "
-        "layers compute them, how, and in what time. Two backends are shown side by side.",
-    )
+DESCRIPTION = (
+    "Runs a model with the runtime's profiler, and shows, for the nodes of the original model, which "
+    "layers compute them, how, and in what time. Two backends are shown side by side."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="an ONNX file, or another that the backend reads; or an engine")
     parser.add_argument(
         "--backends", default="onnxruntime", metavar="NAME,NAME",
@@ -65,15 +68,11 @@ def register(subparsers: Any) -> None:
     output.add_argument("--html", type=Path, metavar="FILE", help="write a page: the graph, a flame, and the table")
     output.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for https://ui.perfetto.dev")
     add_json_argument(output)
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.synchronize:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when CUDA starts: nothing has started it yet
-    from ..layers import write_page, write_trace
-    from ..pages import require_packages
-
     if arguments.html is not None:
         require_packages()
     report = _report(arguments)
@@ -89,8 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> LayerReport:
-    from ..layers import ProfileSettings, list_built, profile
-
     settings = ProfileSettings(
         runs=arguments.runs, warm_up=arguments.warm_up, batch=arguments.batch, seed=arguments.seed,
         shapes=dict(shape_of(entry) for entry in arguments.shape), options=backend_options(arguments.option),
@@ -108,10 +105,6 @@ def _report(arguments: argparse.Namespace) -> LayerReport:
 
 
 def _show(report: LayerReport, arguments: argparse.Namespace) -> None:
-    from rich.markup import escape
-
-    from ..layers.text import summary
-
     out = console()
     for side in report.sides:
         out.print(
@@ -133,11 +126,6 @@ def _show(report: LayerReport, arguments: argparse.Namespace) -> None:
 
 
 def _table(report: LayerReport, rows: list[LayerRow]) -> Any:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from ..layers.text import nodes_of, operators_of, side_cells
-
     table = Table(title=escape(report.model), title_justify="left")
     table.add_column("nodes", overflow="fold")
     table.add_column("operators", overflow="fold")

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
+from ..bundles import pack
 from .common import console, key_values
 from .wrapper_options import add_wrapper_options, wrapper_settings
 
-__all__ = ["register"]
+DESCRIPTION = (
+    "Writes a bundle, which models.load() checks and loads. The golden samples are run on ONNX Runtime "
+    "on the processor; each machine that loads the bundle compares its own results with them."
+)
 
 
-def register(subparsers: Any) -> None:
-    """Adds `pack` to the subcommands of `infersdk`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "pack",
-        help="write a bundle: a model, its wrapper, settings and golden samples in one file",
-        description="Writes a bundle, which models.load() checks and loads. The golden samples are run on ONNX Runtime "
-        "on the processor; each machine that loads the bundle compares its own results with them.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="the ONNX file")
     parser.add_argument("--images", type=Path, required=True, help="a folder or a file with images for golden samples")
     parser.add_argument("--samples", type=int, default=4, metavar="N", help="use at most N images (default: 4)")
@@ -37,13 +33,10 @@ def register(subparsers: Any) -> None:
         "--encrypt", metavar="KEY", help="encrypt with the key at env:NAME, file:PATH or command:LINE (32 bytes)"
     )
     add_wrapper_options(parser)
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the bundle."""
-    from ..bundles import pack
-
     output = arguments.output or arguments.model.with_suffix(".infer")
     manifest = pack(
         arguments.model, output, images=arguments.images, samples=arguments.samples, type=arguments.type,

@@ -6,10 +6,13 @@ import argparse
 import textwrap
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..config import model_table, read
 from ..errors import ConfigError, VideoError
 from ..image.http import without_password
+from ..models import ImageModel, Tiled, create, load
+from ..models.composed.base import require_boxes
 from .common import (
     add_backend_arguments,
     add_json_argument,
@@ -23,21 +26,17 @@ from .common import (
 from .predict_video import VideoOptions, as_result, predict_videos, share_processor
 from .row_files import Emit, row_files
 from .sources import Images, SourceImage, drawn_paths, find_sources
+from .window import Window
 from .wrapper_options import CONFIGURATIONS, add_wrapper_options, split_model, wrapper_settings
 
-if TYPE_CHECKING:
-    from ..models import ImageModel
-    from .window import Window
+DESCRIPTION = (
+    "Runs a model of any task on images, videos and cameras. Prints the results, draws them, or writes "
+    "them as JSON or CSV."
+)
 
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "predict",
-        help="run a model on images, videos and cameras",
-        usage="infersdk predict SOURCE [SOURCE ...] --model FILE [options]",
-        description="Runs a model of any task on images, videos and cameras. Prints the results, draws them, or writes "
-        "them as JSON or CSV.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "infersdk predict SOURCE [SOURCE ...] --model FILE [options]"
     parser.add_argument(
         "sources", nargs="+", metavar="SOURCE", help="an image, a video, a folder of them, a pattern ('*.jpg'), an "
         "address (https://..., rtsp://...) or a camera (/dev/video0)",
@@ -67,7 +66,6 @@ def register(subparsers: Any) -> None:
                        "(default: nms)")  # fmt: skip
     add_backend_arguments(parser)
     add_wrapper_options(parser)
-    parser.set_defaults(func=run)
 
 
 def _tile(text: str) -> tuple[int, int]:
@@ -109,7 +107,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _window(stack: ExitStack) -> Window:
-    from .window import Window
 
     return stack.enter_context(Window())
 
@@ -130,8 +127,6 @@ def _open(arguments: argparse.Namespace, *, only_videos: bool, videos: list[bool
         only_videos: there is no image.
         videos: for each video whether it is live.
     """
-    from ..models import load
-
     settings = wrapper_settings(arguments)
     if only_videos:
         settings.pop("decode", None)  # of JPEG files; frames are decoded by `Streams`
@@ -149,8 +144,6 @@ def _open(arguments: argparse.Namespace, *, only_videos: bool, videos: list[bool
 
 def _table(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """The table of a model that a configuration describes, or `--type ocr`; None for a model file."""
-    from ..config import model_table, read
-
     path, name = split_model(arguments.model or "")
     if path.suffix.lower() in CONFIGURATIONS:
         if arguments.type is not None:
@@ -165,8 +158,6 @@ def _table(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 def _create(table: dict[str, Any], arguments: argparse.Namespace) -> ImageModel[Any]:
     """The model of a table, with the backend of the command line where it is given."""
-    from ..models import create
-
     table |= given_settings(arguments, ("backend", "device", "precision", "max_batch"))
     options = backend_options(arguments.option, table.get("backend", "onnxruntime"))
     if options:
@@ -176,8 +167,6 @@ def _create(table: dict[str, Any], arguments: argparse.Namespace) -> ImageModel[
 
 def _in_tiles(model: ImageModel[Any], arguments: argparse.Namespace) -> ImageModel[Any]:
     """The model, or with `--tile` the model on tiles."""
-    from ..models import Tiled
-
     settings = given_settings(arguments, ("overlap", "merge"))
     if isinstance(model, Tiled) and (settings or arguments.tile is not None):
         raise ConfigError(f"{arguments.model} is a model on tiles already; change tile, overlap and merge in that file")
@@ -230,8 +219,6 @@ def _video_options(
             "--decode gpu gives frames in NV12, which are not cut into tiles; use --decode cpu with --tile"
         )
     if arguments.track:
-        from ..models.composed.base import require_boxes
-
         require_boxes(model)
     return VideoOptions(
         quiet=arguments.json, emit=emit, window=window, track=arguments.track, give_up_after=arguments.give_up,

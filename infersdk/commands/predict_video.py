@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.processors import available_processors
 from ..errors import InferSDKError, UnsupportedModelError
 from ..image import DeviceImage
+from ..loading.registry import AUTO, backend_class
+from ..models import Result, Tracker
+from ..video import AnyFrame, StreamHealth, StreamInfo, StreamResult, Streams, Submits, VideoWriter
 from .common import console
 from .progress import ProgressReporter, show_progress
 
 if TYPE_CHECKING:
-    from ..models import Result, Tracker
-    from ..video import AnyFrame, StreamHealth, StreamInfo, StreamResult, Submits, VideoWriter
     from .sources import Source
     from .window import Window
 
@@ -76,8 +78,6 @@ def predict_videos(
         ConfigError: two sources have one name.
         InferSDKError: the error of a single source.
     """
-    from ..video import Streams
-
     give_up = DEFAULT_GIVE_UP if options.give_up_after is None else options.give_up_after
     alone = len(sources) == 1
 
@@ -122,8 +122,6 @@ def as_result(result: Any) -> Result:
     Raises:
         UnsupportedModelError: it is not a `Result`.
     """
-    from ..models import Result
-
     if not isinstance(result, Result):
         kind = type(result).__name__
         raise UnsupportedModelError(
@@ -152,9 +150,6 @@ class _Video:
         """Opens tracker and writer at the first frame; later calls do nothing."""
         if self._start is not None:
             return
-        from ..models import Tracker
-        from ..video import VideoWriter
-
         self._start, self._live = frame.decoded, info.live
         title = Path(self.name).name or self.name
         self._advance = self._stack.enter_context(progress.stage(title, info.frames, "frames"))
@@ -272,9 +267,6 @@ def share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
     Returns:
         Settings of the model's pipeline.
     """
-    from ..core.processors import available_processors
-    from ..loading.registry import AUTO, backend_class
-
     if backend["backend"] == AUTO:  # may choose a GPU
         return {}
     if (backend["device"] or backend_class(backend["backend"]).declaration.default_device) != "cpu":

@@ -8,9 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+from rich.table import Table
+
+from .. import models, quant
 from ..core.files import atomic_write, image_files
 from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
+from ..loading.registry import backend_class, backends
+from ..pages import require_packages
 from .common import add_json_argument, console, print_json
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
@@ -24,14 +30,14 @@ if TYPE_CHECKING:
 _METHODS = ("auto", "mse", "entropy", "minmax", "percentile")
 
 
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "quantize",
-        help="make an INT8 model with images of yours",
-        description="Calibrates a model with images and writes it with 8-bit layers, in the form that suits the "
-        "backend. At the end it compares the two: their results on images, and their speed here. The exit code is 1 "
-        "when --max-drop or --max-score-shift is not kept.",
-    )
+DESCRIPTION = (
+    "Calibrates a model with images and writes it with 8-bit layers, in the form that suits the "
+    "backend. At the end it compares the two: their results on images, and their speed here. The exit code is 1 "
+    "when --max-drop or --max-score-shift is not kept."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="the ONNX file, FP32")
     parser.add_argument("--data", type=Path, nargs="+", metavar="FOLDER", help="folders of images, or images")
     parser.add_argument("-o", "--output", type=Path, help="by default the model's name with .int8.onnx")
@@ -86,13 +92,9 @@ def register(subparsers: Any) -> None:
         "--report", type=Path, metavar="HTML", help="a page with each layer's error, range and times, and other targets"
     )
     add_json_argument(parser)
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from .. import quant
-    from ..pages import require_packages
-
     for name, low in (("limit", 1), ("max_score_shift", 0)):
         value = getattr(arguments, name)
         if value is not None and not value >= low:
@@ -150,8 +152,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _known_table(arguments: argparse.Namespace) -> Any:
-    from .. import quant
-
     if not arguments.table or not arguments.table.exists():
         return None
     table = quant.CalibrationTable.load(arguments.table)
@@ -197,9 +197,6 @@ def _images(places: Sequence[Path], limit: int | None) -> list[Path]:
 
 def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str, OpenWrapper]]:
     """The other targets with installed backends, each with a function that opens a wrapper."""
-    from .. import quant
-    from ..loading.registry import backend_class, backends
-
     result: list[tuple[str, OpenWrapper]] = []
     for backend in backends():
         if backend != target and backend in quant.SCHEMES:
@@ -215,8 +212,6 @@ def _wrapper(
     arguments: argparse.Namespace, path: Path, *, backend: str | None = None, device: str | None = None
 ) -> VisionModel[Any]:
     """The wrapper for a model file, by --type or by its outputs."""
-    from .. import models
-
     on, device = (backend, device) if backend else (arguments.backend, arguments.device)
     return models.load(path, on, device=device, type=arguments.type, **wrapper_settings(arguments))
 
@@ -225,8 +220,6 @@ def _wrapper(
 
 
 def _list(planned: Plan, *, as_json: bool) -> None:
-    from rich.table import Table
-
     operators = {name: node.op_type for name, node in planned.nodes_by_name.items()}
     rows = [(name, operators[name], "") for name in planned.layers]
     rows += [(name, operators[name], f"left in floating point: {why}") for name, why in planned.left.items()]
@@ -280,8 +273,6 @@ def _summary(work: Workflow) -> dict[str, Any]:
 
 
 def _show(arguments: argparse.Namespace, work: Workflow) -> None:
-    from rich.markup import escape
-
     made, table, speed = work.made, work.table, work.speed
     assert made is not None
     assert table is not None
@@ -331,8 +322,6 @@ def _show_decoding(work: Workflow) -> None:
 
 
 def _show_search(work: Workflow) -> None:
-    from rich.table import Table
-
     assert work.search is not None
     out = console()
     table = Table(title="effect and cost of layers in floating point", title_justify="left")

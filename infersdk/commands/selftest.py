@@ -7,7 +7,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from ..core.target import Target
 from ..data import CLASSIFIER, DETECTOR, IMAGE
 from ..errors import BackendUnavailableError, DeviceUnavailableError, PrecisionUnavailableError, ShapeError
 from ..loading.registry import backend_class, load
-
-if TYPE_CHECKING:
-    from ..models import Detections
+from ..models import Detections, YOLOv5
 
 __all__ = ["SelfTest", "line_of", "text_of"]
 
@@ -164,8 +162,6 @@ class SelfTest:
         return load(model, **{**self.target.arguments, "max_batch": BATCH, **settings}, **self._cache)
 
     def _detector(self, **options: Any) -> Any:
-        from ..models import YOLOv5
-
         return YOLOv5(DETECTOR, **self.target.arguments, max_batch=BATCH, conf=0.5, **self._cache, **options)
 
     def _reference(self, model: Any, images: Any) -> dict[str, Any]:

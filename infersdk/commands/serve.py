@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ..core.text import logger
+from ..serve import Server
 from .common import console, given_settings
 
-if TYPE_CHECKING:
-    import argparse
+DESCRIPTION = (
+    "Serves the models of a configuration by the Open Inference Protocol v2, as KServe and Triton "
+    "speak it. The table [server] has all settings; those below go before it. SIGTERM and Ctrl-C end it when the "
+    "requests that run have ended."
+)
 
-    from ..serve import Server
 
-__all__ = ["register"]
-
-
-def register(subparsers: Any) -> None:
-    """Adds `serve` to the subcommands of `infersdk`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "serve",
-        help="serve the models of a configuration over HTTP and gRPC",
-        description="Serves the models of a configuration by the Open Inference Protocol v2, as KServe and Triton "
-        "speak it. The table [server] has all settings; those below go before it. SIGTERM and Ctrl-C end it when the "
-        "requests that run have ended.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, help="a TOML, YAML or JSON file with a table for each model")
     parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1; 0.0.0.0 is all)")
     parser.add_argument("--http-port", type=int, metavar="N", help="default: 8000; 0 takes a free one")
     parser.add_argument("--grpc-port", type=int, metavar="N", help="default: 8001; 0 takes a free one")
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal ends it."""
-    from ..serve import Server
-
     for name in ("uvicorn.error", "asyncio", "grpc._server", "grpc._cython.cygrpc"):
         logger(name)  # their tracebacks quote requests, too
     server = Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port")))

@@ -14,12 +14,14 @@ from urllib.parse import urlsplit
 
 from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from ..errors import BackendUnavailableError, ConfigError, ImageError, VideoError
+from ..image import HostImage, read_image
+from ..image.http import get, without_password
 from ..image.sources import is_http
+from ..video import VideoReader
 from .common import STAGES, stages
 from .stderr import say
 
 if TYPE_CHECKING:
-    from ..image import HostImage
     from ..models import ImageModel
     from .row_files import Emit
 
@@ -53,8 +55,6 @@ class Source:
 
     def read(self) -> HostImage:
         """The image. Raises ImageError if it cannot be read."""
-        from ..image import read_image
-
         if self.error is not None:
             raise self.error
         return read_image(self.name if self.body is None else self.body)
@@ -215,9 +215,6 @@ def _is_video_file(name: str) -> bool:
         return True
     if suffix in IMAGE_SUFFIXES or not os.path.isfile(name):
         return False
-    from ..image import read_image
-    from ..video import VideoReader
-
     try:
         read_image(name)
     except ImageError:
@@ -231,8 +228,6 @@ def _is_video_file(name: str) -> bool:
 
 def _of_address(url: str) -> Source:
     """Asks the server; an image is downloaded, a video is left to its decoder."""
-    from ..image.http import get, without_password
-
     suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
     may_be_video = suffix not in IMAGE_SUFFIXES
 
@@ -249,8 +244,6 @@ def _of_address(url: str) -> Source:
 
 
 def _is_image(body: bytes) -> bool:
-    from ..image import read_image
-
     try:
         read_image(body)
     except ImageError:

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.markup import escape
+
+from ..bench.candidates import candidates
+from ..bench.plan import usable_backends
+from ..bench.tune import Tuned, tune
+from ..bench.tuned_file import tuned_toml
+from ..core.files import atomic_write
+from ..core.model_source import ModelSource
+from ..core.precision import check_precision
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings, numbers
+from .bench_tables import show
 from .common import add_json_argument, console, plain, print_json
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 
-if TYPE_CHECKING:
-    from ..bench.tune import Tuned
+DESCRIPTION = (
+    "Tries backends, precisions, threads, streams and batches within a time budget, the better half of "
+    "them ever longer, and writes the winner as a configuration that infersdk.load() and infersdk.models.create() "
+    "take."
+)
 
-__all__ = ["register"]
 
-
-def register(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "tune",
-        help="find the best settings for a model here, and write them as a configuration",
-        description="Tries backends, precisions, threads, streams and batches within a time budget, the better half of "
-        "them ever longer, and writes the winner as a configuration that infersdk.load() and infersdk.models.create() "
-        "take.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="the file; after it others, such as INT8")
     parser.add_argument("--objective", choices=("latency", "throughput"), default="latency", help="(default: latency)")
     parser.add_argument(
@@ -46,18 +50,9 @@ def register(subparsers: Any) -> None:
     group.add_argument("--threads", metavar="1,2", help="(default: the backend's choice, all cores, half of them)")
     add_measuring_arguments(parser)
     add_json_argument(parser)
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..bench.candidates import candidates
-    from ..bench.plan import usable_backends
-    from ..bench.tune import tune
-    from ..bench.tuned_file import tuned_toml
-    from ..core.files import atomic_write
-    from ..core.model_source import ModelSource
-    from ..core.precision import check_precision
-
     for model in arguments.models:
         ModelSource.of(model)
     if arguments.output.suffix.lower() != ".toml":
@@ -106,10 +101,6 @@ def _plain(found: Tuned, output: Path) -> dict[str, Any]:
 
 
 def _show(found: Tuned, text: str, output: Path) -> None:
-    from rich.markup import escape
-
-    from .bench_tables import show
-
     out = console()
     show(found.report)
     for what, names in (("cannot run here", found.failed), ("lose too much accuracy", found.dropped)):

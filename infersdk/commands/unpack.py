@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from ..bundles import Bundle, unpack
 from .common import console
 
-if TYPE_CHECKING:
-    import argparse
-
-__all__ = ["add_secrets", "register"]
+__all__ = ["add_secrets"]
 
 
-def register(subparsers: Any) -> None:
-    """Adds `unpack` to the subcommands of `infersdk`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "unpack",
-        help="write the parts of a bundle to a folder",
-        description="Checks a bundle, and writes its manifest and its parts to a folder, decrypted.",
-    )
+DESCRIPTION = "Checks a bundle, and writes its manifest and its parts to a folder, decrypted."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, help="the folder")
     add_secrets(parser)
-    parser.set_defaults(func=run)
 
 
 def add_secrets(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +28,6 @@ def add_secrets(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the parts."""
-    from ..bundles import Bundle, unpack
-
     bundle = Bundle(arguments.bundle, key=arguments.key, trust=arguments.trust)
     for file in unpack(bundle, arguments.output):
         console().print(str(file), markup=False, soft_wrap=True)

@@ -16,14 +16,20 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
+from ..bundles.bundle import Bundle
+from ..config import model_table, read
+from ..core.model_source import ModelSource
 from ..errors import UnsupportedModelError, nearest_name
-
-if TYPE_CHECKING:
-    from ..models.declaration import Declared
+from ..models.configuration import READER_FILES, named_kind
+from ..models.declaration import Declared, annotation, unknown_setting
+from ..models.loading import _type_of_file, is_bundle, named_type
+from ..models.ocr import OCR
+from ..models.registry import TYPES
+from ..models.vision import VisionModel
 
 __all__ = ["CONFIGURATIONS", "WrapperOptions", "add_wrapper_options", "split_model", "wrapper_settings"]
 
@@ -85,11 +91,6 @@ class WrapperOptions:
         Raises:
             ConfigError: there is no such wrapper.
         """
-        from ..models.configuration import READER_FILES
-        from ..models.ocr import OCR
-        from ..models.registry import TYPES
-        from ..models.vision import VisionModel
-
         self._arguments = arguments
         self._own = frozenset(self._parser._option_string_actions)
         wants_help = "-h" in arguments or "--help" in arguments
@@ -112,8 +113,6 @@ class WrapperOptions:
         """Raises ConfigError for an option that is no setting of the wrapper, where the wrapper is known. The parser
         refuses an option that looks like one of the command's own.
         """
-        from ..models.declaration import unknown_setting
-
         kind = self._wrapper(of_file=True)
         if kind is None:
             return
@@ -128,8 +127,6 @@ class WrapperOptions:
         """The wrapper of `--type` or of a configuration; with `of_file`, of a model file, too. None where the arguments
         name none, or the file alone does not say it.
         """
-        from ..models.configuration import named_kind
-
         first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         for option in {"--type", "--model"} & self._own:
             first.add_argument(option, nargs="?")  # without a value it is an error of the whole parser
@@ -144,8 +141,6 @@ class WrapperOptions:
 
     def _add(self, name: str, kinds: Sequence[type[Declared]], *, shown_of: type[Declared]) -> None:
         """Adds one setting of these wrappers. The help shows it where `shown_of` is one of them."""
-        from ..models.declaration import annotation
-
         option = "--" + name.replace("_", "-")
         if option in self._own:
             return
@@ -159,10 +154,6 @@ class WrapperOptions:
 
 
 def _of_configuration(path: Path, name: str | None) -> type[Declared] | None:
-    from ..config import model_table, read
-    from ..models.configuration import named_kind
-    from ..models.loading import is_bundle
-
     table = model_table(read(path), name)
     if is_bundle(table.get("path")):
         return _of_file(Path(table["path"]))
@@ -170,10 +161,6 @@ def _of_configuration(path: Path, name: str | None) -> type[Declared] | None:
 
 
 def _of_file(path: Path) -> type[Declared] | None:
-    from ..bundles.bundle import Bundle
-    from ..core.model_source import ModelSource
-    from ..models.loading import _type_of_file, named_type
-
     source = ModelSource.of(path)
     if source.format is not None and source.format.key == "bundle":
         bundle = Bundle(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import subprocess
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from onnx_models import node, save, value
 
-from infersdk.commands import build, cache
+from infersdk.cli import parser
 from infersdk.commands.build import _profile
 from infersdk.core.cache import Cache, key_of
 from infersdk.errors import BackendUnavailableError, ConfigError, ModelNotFoundError
@@ -22,11 +21,8 @@ needs_rtx = pytest.importorskip
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser(prog="infersdk")
-    subparsers = parser.add_subparsers(required=True)
-    build.register(subparsers)
-    cache.register(subparsers)
-    found = parser.parse_args([str(a) for a in arguments])
+    given = [str(a) for a in arguments]
+    found = parser(given[0]).parse_args(given)
     code: int = found.func(found)
     return code
 

@@ -20,7 +20,6 @@ from PIL import Image
 
 from infersdk.commands import predict_video
 from infersdk.commands.sources import Source
-from infersdk.core import processors
 from infersdk.errors import Overloaded
 from infersdk.models import YOLOv5
 
@@ -171,7 +170,7 @@ def test_how_frames_share_the_processor(
     cores: int, given: dict[str, Any], live: bool, options: dict[str, Any], serving: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(processors, "available_processors", lambda: cores)
+    monkeypatch.setattr(predict_video, "available_processors", lambda: cores)
     backend = {"backend": "onnxruntime", "device": None, "max_batch": None, **given}
     assert predict_video.share_processor(backend, live=live) == serving
     assert backend == {

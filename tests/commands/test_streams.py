@@ -166,7 +166,7 @@ sys.exit(main(sys.argv[2:]))
 
 @pytest.mark.parametrize(
     "module",
-    ["argparse", "infersdk.commands.demo", "infersdk.commands.doctor", "rich.console", "numpy", "onnxruntime"],
+    ["argparse", "infersdk.commands.predict", "infersdk.commands.common", "rich.console", "numpy", "onnxruntime"],
 )  # fmt: skip
 def test_ctrl_c_while_it_starts(module: str, tmp_path: Path) -> None:
     """Wherever the start is just then: the signal comes when the module is looked for."""

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from ..accuracy import TASKS, Contender, GateReport, gate
 from ..errors import ConfigError, nearest
 from ..loading.registry import backends
-from .common import console, given_settings, print_json
+from .common import console, given_settings, print_json, print_table
 from .wrapper_options import add_wrapper_options, wrapper_settings
 
 __all__ = ["add_task_arguments", "check_task_arguments", "contenders", "run_gate"]
@@ -83,9 +82,7 @@ def check_task_arguments(arguments: argparse.Namespace) -> None:
 def contenders(arguments: argparse.Namespace) -> list[Contender]:
     """The model on each backend, the reference first, then each candidate: on its own backend, or on each."""
     given = [*arguments.candidates, *arguments.candidate]
-    sides = [name for name in (arguments.backends or "").split(",") if name]
-    if not sides:
-        sides = ["onnxruntime"] if given else ["onnxruntime", "openvino"]
+    sides = arguments.backends or (["onnxruntime"] if given else ["onnxruntime", "openvino"])
     result = [Contender(str(arguments.model), side) for side in sides]
     for entry in given:
         side, sign, path = entry.partition("=")
@@ -136,12 +133,9 @@ def _plain(report: GateReport) -> dict[str, Any]:
 
 def _show(report: GateReport) -> None:
     title = f"{report.metric} on {report.images} images; a drop of {report.max_drop:g} is allowed"
-    table = Table(title=title, title_justify="left")
-    table.add_column("contender", overflow="fold")
-    table.add_column("runs in", overflow="fold")
-    for name in (*report.reference.figures, "drop", "scores shift", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
+    figures = (f">{name}" for name in report.reference.figures)
+    columns = ("contender", "runs in", *figures, ">drop", ">scores shift", ">seconds", "")
+    rows = []
     for score in report.scores:
         first = score is report.reference
         verdict = "reference" if first else "[green]passes[/green]" if report.within(score) else "[red]drops[/red]"
@@ -149,10 +143,10 @@ def _show(report: GateReport) -> None:
         rest = {name: n for name, n in score.layers.items() if name != score.precision}
         runs = score.precision + "".join(f", {n} layers {name}" for name, n in rest.items())
         runs += ", native head" if score.decode_head == "native" else ""
-        table.add_row(
+        rows.append((
             escape(f"{Path(score.model).name}\n{score.backend} on {score.device}"), runs,
             *(f"{figure:.4f}" for figure in score.figures.values()),
             "" if first else f"{report.drop(score):+.4f}", "" if shift is None else f"{shift:+.4f}",
             f"{score.seconds:.1f}", verdict,
-        )  # fmt: skip
-    console().print(table)
+        ))  # fmt: skip
+    print_table(columns, rows, title)

@@ -20,12 +20,15 @@ from ..pages import require_packages
 from .bench_tables import show, show_changes
 from .common import (
     add_json_argument,
+    add_option_argument,
+    add_shape_argument,
     backend_options,
-    console,
+    names,
     plain,
     print_json,
+    print_text,
+    shapes_of,
 )
-from .compare import shape_of
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_settings
@@ -47,19 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("combinations")
     group.add_argument(
         "--backends",
+        type=names,
         metavar="NAME,NAME",
         help="each as name, name@device or name/precision (default: all that are installed and find a device)",
     )
     group.add_argument("--precision", metavar="FP32,INT8", help="fp32, fp16, bf16, int8 (default: as the model is)")
     group.add_argument("--batch", default="1", metavar="1,8,32", help="images in a run (default: %(default)s)")
     group.add_argument("--threads", type=int, default=0, metavar="N", help="of each backend (default: its own choice)")
-    group.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="one of the backends' own options; repeatable",
-    )
+    add_option_argument(group)
     add_measuring_arguments(parser)
     group = parser.add_argument_group("measuring")
     group.add_argument(
@@ -79,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--scenarios",
+        type=names,
         metavar="NAME,NAME",
         help="engine, engine_parallel, single_stream, multi_stream, offline, server (default: all that a combination "
         "can run; server only with --latency-bound)",
@@ -120,13 +119,7 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
         "or top-1: an image and its label a line; without FILE by a folder for each class, or by the "
         "number that each file's name begins with",
     )
-    group.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="NAME=N,N,...",
-        help="of an input with other free axes; repeatable",
-    )
+    add_shape_argument(group)
     group.add_argument("--from-files", action="store_true", help="read the images from their files each time")
     group.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of random inputs, arrivals and the order in a round"
@@ -139,7 +132,7 @@ def measuring_settings(arguments: argparse.Namespace, **more: Any) -> BenchSetti
     """The settings from the options of `add_measuring_arguments`."""
     given = {name: getattr(arguments, name) for name in ("data", "annotations", "labels", "from_files", "seed")}
     given |= {"type": arguments.type, "wrapper": wrapper_settings(arguments)}
-    given["shapes"] = {name: list(sizes) for name, sizes in map(shape_of, arguments.shape)}
+    given["shapes"] = {name: list(sizes) for name, sizes in shapes_of(arguments).items()}
     return convert({**given, **more}, BenchSettings, "infersdk bench")
 
 
@@ -160,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--min-change goes with --compare")
     if arguments.html is not None:
         require_packages()  # before anything is measured
-    targets = [name for name in (arguments.backends or "").split(",") if name] or usable_backends()
+    targets = arguments.backends or usable_backends()
     precisions = [name.strip().lower() or None for name in (arguments.precision or "").split(",")]
     combinations = combine(
         arguments.models, targets, precisions=precisions, batches=numbers(arguments.batch, "--batch"),
@@ -169,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = measuring_settings(
         arguments, time=arguments.time, rounds=arguments.rounds, warmup=arguments.warmup,
         starts=arguments.starts, latency_bound_ms=arguments.latency_bound,
-        scenarios=arguments.scenarios.split(",") if arguments.scenarios else None,
+        scenarios=arguments.scenarios or None,
     )  # fmt: skip
     accuracy = not arguments.no_accuracy
     expected = expected_seconds(combinations, settings, accuracy=accuracy)
@@ -196,7 +189,7 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
     else:
         show(report)
         for path in written:
-            console().print(f"written: {path}", soft_wrap=True, markup=False)
+            print_text(f"written: {path}")
 
 
 # ---- two reports ----

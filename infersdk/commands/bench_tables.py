@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from .common import console
+from .common import console, print_table
 
 if TYPE_CHECKING:
     from ..bench import Report, Row
@@ -120,10 +120,7 @@ def show_changes(found: Comparison, threshold: float) -> None:
     out = console()
     if found.other_machine:
         out.print(f"[yellow]not the same machine or versions: {', '.join(found.other_machine)}[/yellow]")
-    table = Table("combination", "figure", title=f"moved beyond the noise, and by {threshold:.0%} at least")
-    for name in ("old", "new", "new / old (95 %)"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column()
+    rows = []
     colours = {"slower": "red", "worse": "red", "fails now": "red", "more": "yellow", "gone": "yellow"}
     for change in found.moved:
         colour = colours.get(change.verdict, "green")
@@ -132,9 +129,10 @@ def show_changes(found: Comparison, threshold: float) -> None:
         text = "" if ratio is None else f"{ratio.value:.3f}"
         if ratio is not None and ratio.low is not None:
             text += f" ({ratio.low:.3f} to {ratio.high:.3f})"
-        table.add_row(escape(change.row), change.figure, *both, text, f"[{colour}]{change.verdict}[/{colour}]")
-    if table.row_count:
-        out.print(table)
+        rows.append((escape(change.row), change.figure, *both, text, f"[{colour}]{change.verdict}[/{colour}]"))
+    if rows:
+        title = f"moved beyond the noise, and by {threshold:.0%} at least"
+        print_table(("combination", "figure", ">old", ">new", ">new / old (95 %)", ""), rows, title)
     same = sum(change.verdict == "same" for change in found.changes)
     unsure = sum(change.verdict == "unsure" for change in found.changes)
     out.print(

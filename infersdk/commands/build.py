@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from ..errors import BackendUnavailableError, ConfigError
 from ..graph import onnx_info
 from ..graph.fp16_parity import ParityReport, find_fp16_loss
 from ..loading.registry import backend_class, install_hint
 from ..loading.samples import read_samples
-from .common import console, plain, print_json
+from .common import console, plain, print_json, print_table, print_text
 from .progress import show_progress
 
 _BACKENDS = ("tensorrt", "tensorrt-rtx")
@@ -106,11 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     details = manifest.details
     on = " and ".join(details["capabilities"]) or "8.0 and later"
-    console().print(
+    print_text(
         f"{output}: {manifest.nbytes:,} bytes, {details['precision']}, {manifest.backend} {details['version']}, "
-        f"compute capability {on}, built in {details['build_seconds']:.1f} s",
-        markup=False,
-        soft_wrap=True,
+        f"compute capability {on}, built in {details['build_seconds']:.1f} s"
     )
     return 0
 
@@ -153,16 +150,11 @@ def _show_parity(parity: ParityReport) -> None:
     out = console()
     samples = f"{parity.samples} sample{'s' if parity.samples > 1 else ''}"
     if parity.losses:
-        table = Table(title=f"Stay fp32, by {samples}", title_justify="left")
-        table.add_column("node", overflow="fold")
-        table.add_column("why", overflow="fold")
-        for name in ("largest", "error"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for loss in parity.losses:
-            table.add_row(
-                escape(f"{loss.node} ({loss.operator})"), loss.reason, f"{loss.largest:.3g}", f"{loss.error:.2g}"
-            )
-        out.print(table)
+        rows = (
+            (escape(f"{loss.node} ({loss.operator})"), loss.reason, f"{loss.largest:.3g}", f"{loss.error:.2g}")
+            for loss in parity.losses
+        )
+        print_table(("node", "why", ">largest", ">error"), rows, f"Stay fp32, by {samples}")
     else:
         out.print(f"By {samples} all of {parity.nodes} nodes can be fp16")
     for output in parity.outputs:

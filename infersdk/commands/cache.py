@@ -7,10 +7,9 @@ import json
 
 from rich.filesize import decimal
 from rich.markup import escape
-from rich.table import Table
 
 from ..core.cache import Cache, default_folder
-from .common import console, print_json
+from .common import print_json, print_table, print_text
 
 DESCRIPTION = "The cache of built engines. INFERSDK_CACHE names its folder, INFERSDK_CACHE_LIMIT its size."
 
@@ -41,16 +40,12 @@ def _list(arguments: argparse.Namespace) -> int:
         print_json(result)
         return 0
     if not entries:
-        _say(f"the cache in {cache.folder} is empty")
+        print_text(f"the cache in {cache.folder} is empty")
         return 0
-    table = Table(box=None, pad_edge=False)
-    for title in ("key", "backend", "kind", "of", "for", "precision"):
-        table.add_column(title, overflow="fold")
-    table.add_column("size", justify="right")
-    table.add_column("last used")
+    rows = []
     for entry in entries:
         details = entry.details
-        table.add_row(
+        rows.append((
             entry.key[:12],
             f"{entry.backend} {details.get('version', '')}".strip(),
             entry.kind,
@@ -59,11 +54,11 @@ def _list(arguments: argparse.Namespace) -> int:
             str(details.get("precision", "")),
             decimal(entry.nbytes),
             entry.last_used.astimezone().strftime("%Y-%m-%d %H:%M"),
-        )
-    console().print(table)
+        ))  # fmt: skip
+    print_table(("key", "backend", "kind", "of", "for", "precision", ">size", "last used"), rows)
     total = sum(entry.nbytes for entry in entries)
     limit = f"of at most {decimal(cache.limit)}" if cache.limit else "without a limit"
-    _say(f"{len(entries)} in {cache.folder}, {decimal(total)} {limit}")
+    print_text(f"{len(entries)} in {cache.folder}, {decimal(total)} {limit}")
     return 0
 
 
@@ -74,16 +69,12 @@ def _clear(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"folder": str(cache.folder), "removed": count, "bytes": nbytes, "left": left})
     else:
-        _say(f"removed {count} ({nbytes:,} bytes) from {cache.folder}")
+        print_text(f"removed {count} ({nbytes:,} bytes) from {cache.folder}")
         if left:
-            _say(f"{left} left: in use, or the folder cannot be written")
+            print_text(f"{left} left: in use, or the folder cannot be written")
     return 1 if left else 0
 
 
 def _path(arguments: argparse.Namespace) -> int:
     print(default_folder())
     return 0
-
-
-def _say(text: str) -> None:
-    console().print(text, markup=False, soft_wrap=True)

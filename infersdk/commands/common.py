@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.segment import Segment
+from rich.table import Table
 
 from ..core import text as _text
 from ..core.text import printable
@@ -23,23 +24,8 @@ if TYPE_CHECKING:
     from ..custom_ops import CustomOp
     from ..models import Timings
 
-__all__ = [
-    "STAGES",
-    "add_backend_arguments",
-    "add_custom_ops_argument",
-    "add_json_argument",
-    "backend_arguments",
-    "backend_options",
-    "console",
-    "custom_ops_of",
-    "given_settings",
-    "json_text",
-    "key_values",
-    "plain",
-    "print_json",
-    "stage_line",
-    "stages",
-]
+#: The stages of a call.
+STAGES = ("read", "preprocess", "infer", "postprocess", "total")
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,13 +35,15 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
     group.add_argument("--precision", help="fp32, fp16, bf16 or int8 (default: as the model was written)")
     group.add_argument("--max-batch", type=int, metavar="N", help="maximum batch size")
-    group.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
+    add_option_argument(group)
+
+
+def add_option_argument(parser: argparse._ActionsContainer) -> None:
+    """Adds --option."""
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE",
         help="one of the backend's own options; repeatable",
-    )
+    )  # fmt: skip
 
 
 def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -134,6 +122,35 @@ def _integers(value: Any) -> Iterator[int]:
     elif isinstance(value, (list, dict)):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _integers(inner)
+
+
+def names(text: str) -> list[str]:
+    """The type of an argument `NAME,NAME`."""
+    return [name for name in text.split(",") if name]
+
+
+def add_shape_argument(parser: argparse._ActionsContainer) -> None:
+    """Adds --shape."""
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="NAME=N,N,...",
+        help="of an input with other free axes; repeatable",
+    )  # fmt: skip
+
+
+def shapes_of(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    """The shapes of `--shape`, by input.
+
+    Raises:
+        ConfigError: an entry has another form.
+    """
+    shapes = {}
+    for entry in arguments.shape:
+        name, _, sizes = entry.rpartition("=")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split(","))
+        except ValueError:
+            raise ConfigError(f"--shape {entry!r} is not of the form NAME=1,3,640,640") from None
+    return shapes
 
 
 def given_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
@@ -220,8 +237,27 @@ def console(*, stderr: bool = False, width: int = 1000) -> Console:
     return made
 
 
-#: The stages of a call.
-STAGES = ("read", "preprocess", "infer", "postprocess", "total")
+def print_text(text: str, style: str | None = None) -> None:
+    """Prints text to stdout without markup, and without further line breaks."""
+    console().print(text, style=style, markup=False, soft_wrap=True)
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> None:
+    """Prints a table to stdout.
+
+    Args:
+        columns: the titles. One of numbers begins with `>`; it is aligned to the right and not broken.
+        rows: the cells, with markup.
+    """
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        if name.startswith(">"):
+            table.add_column(name[1:], justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
 
 
 def stages(timings: Timings) -> dict[str, float]:

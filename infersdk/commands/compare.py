@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from ..accuracy.compare import CompareReport, Difference, Loader, SideReport, Tolerance, compare
 from ..errors import ConfigError
 from ..loading.registry import load
 from ..loading.samples import random_inputs, read_samples
 from .accuracy import add_task_arguments, check_task_arguments, contenders, run_gate
-from .common import add_json_argument, console, plain, print_json
+from .common import add_json_argument, add_shape_argument, console, names, plain, print_json, print_table, shapes_of
 
 if TYPE_CHECKING:
     from ..accuracy import Contender
@@ -39,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--backends",
+        type=names,
         metavar="NAME,NAME",
         help="each as name, name@device or name/precision; the first, with the model, is the reference "
         "(default: onnxruntime,openvino; with candidates onnxruntime)",
@@ -47,13 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--data", type=Path, metavar="FOLDER", help=".npy, .npz, tensor files or images")
     data.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")
     data.add_argument("--seed", type=int, default=0, help="of random inputs, without --data (default: %(default)s)")
-    data.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="NAME=N,N,...",
-        help="of an input with other free axes; repeatable",
-    )
+    add_shape_argument(data)
     limits = parser.add_argument_group("tolerance", "|other - reference| <= atol + rtol * |reference| for each element")
     limits.add_argument("--atol", type=float, default=1e-3, help="(default: %(default)s)")
     limits.add_argument("--rtol", type=float, default=1e-3, help="(default: %(default)s)")
@@ -72,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--seed is a whole number from 0, not {seed}")
     if arguments.task is not None:
         return run_gate(arguments)
-    shapes = dict(shape_of(entry) for entry in arguments.shape)
+    shapes = shapes_of(arguments)
     report = compare(
         arguments.model,
         _sides(arguments),
@@ -112,15 +106,6 @@ def _loader(contender: Contender) -> Loader:
     return lambda file: load(contender.model, **contender.arguments())
 
 
-def shape_of(entry: str) -> tuple[str, tuple[int, ...]]:
-    """`--shape NAME=N,N,...` as (name, sizes)."""
-    name, _, sizes = entry.rpartition("=")
-    try:
-        return name, tuple(int(size) for size in sizes.split(","))
-    except ValueError:
-        raise ConfigError(f"--shape {entry!r} is not of the form NAME=1,3,640,640") from None
-
-
 def _plain(report: CompareReport) -> dict[str, Any]:
     """The report for JSON, with its derived values."""
     data: dict[str, Any] = plain(dataclasses.asdict(report))
@@ -132,21 +117,14 @@ def _plain(report: CompareReport) -> dict[str, Any]:
 
 def _show(report: CompareReport, *, layers: bool) -> None:
     runs = f"{report.samples} input{'s' if report.samples > 1 else ''}"
-    table = Table(title=escape(f"{report.model}: against {report.reference}, {runs}"), title_justify="left")
-    for text in ("backend", "output"):
-        table.add_column(text, overflow="fold")
-    for number in ("max abs", "max rel", "cosine", "argmax"):
-        table.add_column(number, justify="right", no_wrap=True)
-    table.add_column("outside", justify="right", overflow="fold")
-    table.add_column(no_wrap=True)
-    for side in report.sides:
-        for output in side.outputs:
-            table.add_row(escape(side.name), escape(output.name), *_cells(output))
-    out = console()
-    out.print(table)
+    rows = (
+        (escape(side.name), escape(output.name), *_cells(output)) for side in report.sides for output in side.outputs
+    )
+    columns = ("backend", "output", ">max abs", ">max rel", ">cosine", ">argmax", "outside", "")
+    print_table(columns, rows, escape(f"{report.model}: against {report.reference}, {runs}"))
     for side in report.sides if layers else ():
         if not side.agrees:
-            out.print(_layers(side))
+            console().print(_layers(side))
 
 
 def _cells(found: Difference) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.formats import FORMATS
 from ..graph import Graph
 from ..importers import Conversion, convert
-from .common import add_json_argument, console, plain, print_json
+from .common import add_json_argument, names, plain, print_json, print_text
 
 __all__ = ["add_import_arguments", "import_arguments"]
 
@@ -44,8 +44,16 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", action="append", default=[], metavar="NAME=V,V,...[:TYPE]", dest="samples",
         help="values of an input where random ones do not fit: offsets=0,3,5, or a file x=x.npy; repeatable",
     )  # fmt: skip
-    group.add_argument("--inputs", metavar="NAME,NAME", help="values of a TensorFlow graph that become inputs")
-    group.add_argument("--outputs", metavar="NAME,NAME", help="values of a TensorFlow graph that become outputs")
+    group.add_argument(
+        "--inputs", type=names, default=[], metavar="NAME,NAME", help="values of a TensorFlow graph that become inputs"
+    )
+    group.add_argument(
+        "--outputs",
+        type=names,
+        default=[],
+        metavar="NAME,NAME",
+        help="values of a TensorFlow graph that become outputs",
+    )
     group.add_argument("--fixed-batch", action="store_true", help="keep the batch of the source")
     group.add_argument("--python", metavar="PATH", help="the Python interpreter that has the source's framework")
 
@@ -54,8 +62,8 @@ def import_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of `add_import_arguments` as keyword arguments of `infersdk.importers.convert()`."""
     return {
         "shapes": tuple(arguments.shape),
-        "inputs": tuple(arguments.inputs.split(",")) if arguments.inputs else (),
-        "outputs": tuple(arguments.outputs.split(",")) if arguments.outputs else (),
+        "inputs": tuple(arguments.inputs),
+        "outputs": tuple(arguments.outputs),
         "free_batch": not arguments.fixed_batch,
         "python": arguments.python,
         "samples": tuple(arguments.samples),
@@ -75,13 +83,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(conversion: Conversion, written: Path) -> None:
-    out = console()
     graph = Graph.parse(conversion.content)
-    out.print(f"{conversion.source}: {FORMATS[conversion.format].title}", markup=False, soft_wrap=True)
-    out.print(f"{written}: {graph!r}, opset {graph.opset}", markup=False, soft_wrap=True)
+    print_text(f"{conversion.source}: {FORMATS[conversion.format].title}")
+    print_text(f"{written}: {graph!r}, opset {graph.opset}")
     for note in conversion.notes:
-        out.print(f"note: {note}", markup=False, soft_wrap=True)
-    out.print(conversion.verdict, markup=False, soft_wrap=True)
+        print_text(f"note: {note}")
+    print_text(conversion.verdict)
 
 
 def _as_dict(conversion: Conversion, written: Path) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from .common import (
     add_backend_arguments,
     add_json_argument,
     backend_arguments,
-    console,
     print_json,
+    print_text,
     stage_line,
     stages,
 )
@@ -67,12 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 0
     agree = sum(box.label == best.label for box, best in zip(result, second_reading, strict=True))
-    out = console()
-    out.print(f"{len(result)} digits found by {target}", markup=False)
-    out.print(result.summary(), markup=False)
-    out.print(f"the classifier reads {agree} of {len(result)} crops alike")
-    out.print(f"[dim]{stage_line(stages(timings))}[/dim]")
-    out.print(f"annotated image: {arguments.output}", markup=False, soft_wrap=True)
+    print_text(f"{len(result)} digits found by {target}")
+    print_text(result.summary())
+    print_text(f"the classifier reads {agree} of {len(result)} crops alike")
+    print_text(stage_line(stages(timings)), "dim")
+    print_text(f"annotated image: {arguments.output}")
     return 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundles import Bundle
-from .common import add_json_argument, console, print_json
+from .common import add_json_argument, print_json, print_text
 from .unpack import add_secrets
 
 DESCRIPTION = (
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     for name, (old, new) in found.items() if not arguments.json else ():
-        console().print(f"{name}: {old} -> {new}", markup=False, soft_wrap=True)
+        print_text(f"{name}: {old} -> {new}")
     return 1 if found else 0
 
 

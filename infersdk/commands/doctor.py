@@ -8,14 +8,13 @@ from importlib.metadata import packages_distributions
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from .. import __version__
 from ..core._lib import lib, text
 from ..core.tensor import Tensor
 from ..errors import BackendError, DeviceUnavailableError
 from ..loading.registry import backend_class, backends, install_hint
-from .common import add_json_argument, console, print_json
+from .common import add_json_argument, console, print_json, print_table, print_text
 from .selftest import SelfTest, text_of
 
 DESCRIPTION = "Prints for each backend whether it works here: version and devices, or why not and what to do."
@@ -56,7 +55,7 @@ def _selftest(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(report)
     else:
-        console().print(text_of(report), markup=False)
+        print_text(text_of(report))
     return 0 if test.passed else 1
 
 
@@ -104,12 +103,12 @@ def _print(core: dict[str, Any], found: dict[str, dict[str, Any]], problems: lis
     cuda = "with its CUDA half" if core["cuda"] else "CPU-only (built without INFERSDK_CUDA=1)"
     out.print(f"infersdk {__version__}, Python {platform.python_version()}, native core {cuda}, SIMD {core['simd']}")
     out.print("GPU: ready" if core["gpu"] else f"GPU: {escape(core['why'])}")
-    table = Table("backend", "works", "version", "devices, or what to do")
+    rows = []
     for name, state in found.items():
         if state["works"]:
-            table.add_row(name, "[green]yes[/green]", state["version"], ", ".join(state["devices"]))
+            rows.append((name, "[green]yes[/green]", state["version"], ", ".join(state["devices"])))
         else:
-            table.add_row(name, "[red]no[/red]", state.get("version", ""), escape(state["why"]))
-    out.print(table)
+            rows.append((name, "[red]no[/red]", state.get("version", ""), escape(state["why"])))
+    print_table(("backend", "works", "version", "devices, or what to do"), rows)
     for problem in problems:
         out.print(f"[red]problem:[/red] {escape(problem)}")

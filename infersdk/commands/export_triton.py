@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..integrations.triton import export
 from ..serve.server import require_packages
-from .common import console
+from .common import print_text
 
 DESCRIPTION = (
     "Writes the models of a configuration as a model repository: networks for Triton's onnxruntime, "
@@ -25,5 +25,5 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the repository."""
     require_packages()
     for name in export(arguments.config, arguments.output):
-        console().print(f"{arguments.output / name}", markup=False, soft_wrap=True)
+        print_text(str(arguments.output / name))
     return 0

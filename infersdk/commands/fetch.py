@@ -11,7 +11,7 @@ from ..config import addresses_of, lock_path, read
 from ..core.addresses import Address, is_address
 from ..core.files import atomic_write
 from ..loading.remote import commit_of, download, lock_entry
-from .common import console
+from .common import print_text
 from .progress import show_progress
 
 DESCRIPTION = (
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = Path(arguments.source)
     entries = {address: _fetch(address) for address in addresses_of(read(config, locked=False))}
     atomic_write(lock_path(config), json.dumps(entries, indent=1) + "\n")
-    console().print(f"{lock_path(config)}: {len(entries)} files", markup=False, soft_wrap=True)
+    print_text(f"{lock_path(config)}: {len(entries)} files")
     return 0
 
 
@@ -46,5 +46,5 @@ def _fetch(text: str) -> dict[str, Any]:
         path = download(address, lambda done, size: progress.report(title, done / size if size else 0.0))
     entry = lock_entry(path)
     pinned = f"{address.location}#sha256={entry['sha256']}"
-    console().print(f"{pinned} ({entry['size']:,} bytes)", markup=False, soft_wrap=True)
+    print_text(f"{pinned} ({entry['size']:,} bytes)")
     return {"address": address.location, **entry}

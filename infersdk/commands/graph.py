@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from ..custom_ops.detection_nms import AddDetectionNms
 from ..errors import ConfigError
@@ -21,8 +20,19 @@ from ..graph.lint import fix, lint, rules_for
 from ..graph.parts import tail_inputs
 from ..graph.passes import AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, Pass, ResizeInput, SetOpset, ToFloat16
 from ..graph.trial import try_model
-from .common import add_custom_ops_argument, add_json_argument, console, custom_ops_of, print_json
-from .compare import shape_of
+from .common import (
+    add_custom_ops_argument,
+    add_json_argument,
+    add_shape_argument,
+    console,
+    custom_ops_of,
+    given_settings,
+    names,
+    print_json,
+    print_table,
+    print_text,
+    shapes_of,
+)
 
 DESCRIPTION = (
     "Shows the nodes of an ONNX model, finds obstacles to running it on all backends, and changes it: "
@@ -73,9 +83,9 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
         return 0
-    _print_table(str(arguments.model), rows[: arguments.limit])
+    _print_rows(str(arguments.model), rows[: arguments.limit])
     if len(rows) > arguments.limit:
-        console().print(f"{len(rows) - arguments.limit} more: --limit {len(rows)} shows them")
+        print_text(f"{len(rows) - arguments.limit} more: --limit {len(rows)} shows them")
     return 0
 
 
@@ -111,14 +121,11 @@ def _weight_rows(graph: Graph, arguments: argparse.Namespace) -> list[dict[str, 
     return rows
 
 
-def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(title=escape(title), title_justify="left")
-    for column in rows[0] if rows else ("nothing",):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape("" if cell is None else f"{cell:.6g}" if isinstance(cell, float) else str(cell))
-                        for cell in row.values()))  # fmt: skip
-    console().print(table)
+def _print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    def text(cell: Any) -> str:
+        return escape("" if cell is None else f"{cell:.6g}" if isinstance(cell, float) else str(cell))
+
+    print_table(rows[0] if rows else ("nothing",), (map(text, row.values()) for row in rows), escape(title))
 
 
 # ---- lint and trial ----
@@ -166,35 +173,36 @@ def _lint(arguments: argparse.Namespace) -> int:
         )
     else:
         for one in fixed:
-            console().print(f"{one.name}: {one.error}" if one.error else f"{one.name}: applied", markup=False)
+            print_text(f"{one.name}: {one.error or 'applied'}")
         _print_findings(str(arguments.output or arguments.model), findings)
         if trials:
-            _print_table("trial", [dataclasses.asdict(one) for one in trials])
+            _print_rows("trial", [dataclasses.asdict(one) for one in trials])
     return 1 if result or any(one.status == "failed" for one in trials) else 0
 
 
 def _print_findings(title: str, findings: Sequence[dict[str, str]]) -> None:
     """Prints each rule with its reason and its findings."""
-    out = console()
-    out.print(f"{title}: {len(findings)} findings" if findings else f"{title}: nothing found", markup=False)
+    print_text(f"{title}: {len(findings)} findings" if findings else f"{title}: nothing found")
     rules = dict.fromkeys(one["rule"] for one in findings)
     for rule in rules:
         matches = [one for one in findings if one["rule"] == rule]
         first = matches[0]
         mend = f"; --fix: {first['fix']}" if first["fix"] else ""
-        out.print(f"[bold]{escape(rule)}[/bold] ({escape(first['backends'])}): {escape(first['why'])}{escape(mend)}")
+        console().print(
+            f"[bold]{escape(rule)}[/bold] ({escape(first['backends'])}): {escape(first['why'])}{escape(mend)}"
+        )
         for one in matches[:10]:
-            out.print(f"    {one['where']}: {one['what']}", markup=False)
+            print_text(f"    {one['where']}: {one['what']}")
         if len(matches) > 10:
-            out.print(f"    and {len(matches) - 10} more", markup=False)
+            print_text(f"    and {len(matches) - 10} more")
 
 
 def _add_trial(commands: Any) -> None:
     parser = _command(commands, "trial", "load a model on the runtimes of this machine", _trial)
-    parser.add_argument("--backends", metavar="NAME,NAME", help="(default: onnxruntime,openvino,tensorrt-rtx)")
     parser.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=N,N,...", help="of an input with free axes; repeatable"
+        "--backends", type=names, metavar="NAME,NAME", help="(default: onnxruntime,openvino,tensorrt-rtx)"
     )
+    add_shape_argument(parser)
     parser.add_argument(
         "--compute-capability", default="8.9", metavar="X.Y", help="that TensorRT-RTX builds for (default: %(default)s)"
     )
@@ -205,8 +213,8 @@ def _add_trial(commands: Any) -> None:
 def _trial(arguments: argparse.Namespace) -> int:
     results = try_model(
         arguments.model,
-        arguments.backends.split(",") if arguments.backends else None,
-        shapes=dict(shape_of(entry) for entry in arguments.shape),
+        arguments.backends,
+        shapes=shapes_of(arguments),
         compute_capability=arguments.compute_capability,
         custom_ops=custom_ops_of(arguments),
     )
@@ -214,7 +222,7 @@ def _trial(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
     else:
-        _print_table(str(arguments.model), rows)
+        _print_rows(str(arguments.model), rows)
     return 1 if any(one.status == "failed" for one in results) else 0
 
 
@@ -222,12 +230,17 @@ def _trial(arguments: argparse.Namespace) -> int:
 
 
 def _add_passes(commands: Any) -> None:
-    _add_pass(commands, "free-batch", "let a model take batches of any size", _free_batch)
+    _add_pass(commands, "free-batch", "let a model take batches of any size", lambda given: FreeBatch())
     parser = _add_pass(commands, "resize-input", "give a model images of another size", _resize_input)
     parser.add_argument("size", metavar="WIDTHxHEIGHT", help="640x384")
-    parser = _add_pass(commands, "free-size", "let a model take images of any size up to its own", _free_size)
+    parser = _add_pass(
+        commands, "free-size", "let a model take images of any size up to its own", lambda given: FreeSize(given.stride)
+    )
     parser.add_argument("--stride", type=int, default=32, help="sizes are multiples of it (default: %(default)s)")
-    parser = _add_pass(commands, "image-in", "put preprocessing into a model: uint8 [n, h, w, c] goes in", _image_in)
+    parser = _add_pass(
+        commands, "image-in", "put preprocessing into a model: uint8 [n, h, w, c] goes in",
+        lambda given: ImageIn(**given_settings(given, ("resize", "bgr", "divide", "mean", "std", "pad"))),
+    )  # fmt: skip
     parser.add_argument("--resize", choices=("none", "stretch", "letterbox"), default="none")
     parser.add_argument("--bgr", action="store_true", help="images come in the other order of channels")
     parser.add_argument("--divide", type=float, default=255.0, help="(default: %(default)s)")
@@ -251,12 +264,17 @@ def _add_passes(commands: Any) -> None:
     parser.add_argument(
         "--num-classes", type=int, metavar="N", help="with --nms infersdk, where the model's file leaves it open"
     )
-    parser = _add_pass(commands, "to-float16", "convert a model to FP16", _to_float16)
+    parser = _add_pass(
+        commands, "to-float16", "convert a model to FP16",
+        lambda given: ToFloat16(keep_nodes=tuple(given.keep), keep_io=not given.half_io),
+    )  # fmt: skip
     parser.add_argument("--keep", action="append", default=[], metavar="NODE", help="a node that stays; repeatable")
     parser.add_argument("--half-io", action="store_true", help="inputs and outputs in float16 too")
-    parser = _add_pass(commands, "opset", "write a model in another version of the standard", _opset)
+    parser = _add_pass(
+        commands, "opset", "write a model in another version of the standard", lambda given: SetOpset(given.version)
+    )
     parser.add_argument("version", type=int)
-    _add_pass(commands, "clean-up", "fold constants and remove unused nodes", _clean_up)
+    _add_pass(commands, "clean-up", "fold constants and remove unused nodes", lambda given: CleanUp())
 
 
 def _add_pass(commands: Any, name: str, text: str, make: Callable[[argparse.Namespace], Pass]) -> Any:
@@ -270,15 +288,15 @@ def _apply(arguments: argparse.Namespace) -> int:
     graph = open_graph(arguments.model)
     nodes = len(graph.nodes())
     if not graph.apply(arguments.make(arguments)):
-        console().print("nothing to change: the file is written unchanged")
+        print_text("nothing to change: the file is written unchanged")
     return _write(graph, arguments, f"{nodes} nodes")
 
 
 def _write(graph: Graph, arguments: argparse.Namespace, before: str) -> int:
     graph.check()
     written = graph.save(arguments.output, external_data=arguments.external_data)
-    console().print(f"{written}: {before} -> {len(graph.nodes())}", markup=False, soft_wrap=True)
-    console().print(repr(graph), markup=False, soft_wrap=True)
+    print_text(f"{written}: {before} -> {len(graph.nodes())}")
+    print_text(repr(graph))
     return 0
 
 
@@ -286,26 +304,11 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
-def _free_batch(arguments: argparse.Namespace) -> Pass:
-    return FreeBatch()
-
-
 def _resize_input(arguments: argparse.Namespace) -> Pass:
     match = re.fullmatch(r"(\d+)[xX](\d+)", arguments.size)
     if match is None:
         raise ConfigError(f"{arguments.size!r} is not of the form WIDTHxHEIGHT, 640x384 say")
     return ResizeInput(int(match[1]), int(match[2]))
-
-
-def _free_size(arguments: argparse.Namespace) -> Pass:
-    return FreeSize(arguments.stride)
-
-
-def _image_in(arguments: argparse.Namespace) -> Pass:
-    return ImageIn(
-        resize=arguments.resize, bgr=arguments.bgr, divide=arguments.divide, mean=arguments.mean, std=arguments.std,
-        pad=arguments.pad,
-    )  # fmt: skip
 
 
 def _add_nms(arguments: argparse.Namespace) -> Pass:
@@ -318,30 +321,20 @@ def _add_nms(arguments: argparse.Namespace) -> Pass:
     return AddNms(arguments.head, arguments.conf, arguments.iou, arguments.limit, arguments.multi_label)
 
 
-def _to_float16(arguments: argparse.Namespace) -> Pass:
-    return ToFloat16(keep_nodes=tuple(arguments.keep), keep_io=not arguments.half_io)
-
-
-def _opset(arguments: argparse.Namespace) -> Pass:
-    return SetOpset(arguments.version)
-
-
-def _clean_up(arguments: argparse.Namespace) -> Pass:
-    return CleanUp()
-
-
 # ---- parts ----
 
 
 def _add_parts(commands: Any) -> None:
     parser = _command(commands, "extract", "write a part of a model", _extract)
-    parser.add_argument("--inputs", required=True, metavar="NAME,NAME", help="the values that it takes")
-    parser.add_argument("--outputs", required=True, metavar="NAME,NAME", help="the values that it gives")
+    parser.add_argument("--inputs", type=names, required=True, metavar="NAME,NAME", help="the values that it takes")
+    parser.add_argument("--outputs", type=names, required=True, metavar="NAME,NAME", help="the values that it gives")
     _add_output(parser)
     parser = _command(commands, "split", "cut a model in two: its layers, and the postprocessing behind them", _split)
     parser.add_argument("head", type=Path, help="the ONNX file for the first part")
     parser.add_argument("tail", type=Path, help="the ONNX file for the second part")
-    parser.add_argument("--at", metavar="NAME,NAME", help="cut at these values (default: behind the last weights)")
+    parser.add_argument(
+        "--at", type=names, metavar="NAME,NAME", help="cut at these values (default: behind the last weights)"
+    )
     parser = _command(commands, "join", "put one model behind another", _join)
     parser.add_argument("other", type=Path)
     parser.add_argument(
@@ -355,13 +348,13 @@ def _add_parts(commands: Any) -> None:
 
 def _extract(arguments: argparse.Namespace) -> int:
     graph = open_graph(arguments.model)
-    part = graph.extract(arguments.inputs.split(","), arguments.outputs.split(","))
+    part = graph.extract(arguments.inputs, arguments.outputs)
     return _write(part, arguments, f"{len(graph.nodes())} nodes")
 
 
 def _split(arguments: argparse.Namespace) -> int:
     graph = open_graph(arguments.model)
-    at = arguments.at.split(",") if arguments.at else tail_inputs(graph.model)
+    at = arguments.at or tail_inputs(graph.model)
     inputs, outputs = ([value.name or "" for value in side] for side in (graph.inputs, graph.outputs))
     if not at:
         raise ConfigError(f"{arguments.model} has no layers with weights to cut behind; give --at NAME,NAME")
@@ -370,7 +363,7 @@ def _split(arguments: argparse.Namespace) -> int:
     for part, path in ((graph.extract(inputs, at), arguments.head), (graph.extract(at, outputs), arguments.tail)):
         part.check()
         part.save(path)
-        console().print(f"{path}: {part!r}", markup=False, soft_wrap=True)
+        print_text(f"{path}: {part!r}")
     return 0
 
 

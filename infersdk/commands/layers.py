@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from ..errors import ConfigError
 from ..layers import LayerReport, LayerRow, ProfileSettings, list_built, profile, write_page, write_trace
@@ -17,13 +15,17 @@ from ..pages import require_packages
 from .common import (
     add_custom_ops_argument,
     add_json_argument,
+    add_option_argument,
+    add_shape_argument,
     backend_options,
-    console,
     custom_ops_of,
+    names,
     plain,
     print_json,
+    print_table,
+    print_text,
+    shapes_of,
 )
-from .compare import shape_of
 
 #: Rows of the table, unless --all is given.
 _ROWS = 30
@@ -38,12 +40,10 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="an ONNX file, or another that the backend reads; or an engine")
     parser.add_argument(
-        "--backends", default="onnxruntime", metavar="NAME,NAME",
+        "--backends", type=names, default="onnxruntime", metavar="NAME,NAME",
         help="one or several, each as name, name@device or name/precision (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the backends; repeatable"
-    )
+    add_option_argument(parser)
     add_custom_ops_argument(parser)
     parser.add_argument("--original", type=Path, metavar="FILE", help="the ONNX file that an engine was built from")
     parser.add_argument(
@@ -58,9 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     runs.add_argument("--runs", type=int, default=20, metavar="N", help="that are timed (default: %(default)s)")
     runs.add_argument("--warm-up", type=int, default=5, metavar="N", help="before those (default: %(default)s)")
     runs.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")
-    runs.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=N,N,...", help="of an input with free axes; repeatable"
-    )
+    add_shape_argument(runs)
     runs.add_argument("--seed", type=int, default=0, help="of the random inputs (default: %(default)s)")
     output = parser.add_argument_group("output")
     output.add_argument("--sort", choices=("order", "time"), default="order", help="of the rows (default: %(default)s)")
@@ -90,9 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> LayerReport:
     settings = ProfileSettings(
         runs=arguments.runs, warm_up=arguments.warm_up, batch=arguments.batch, seed=arguments.seed,
-        shapes=dict(shape_of(entry) for entry in arguments.shape), options=backend_options(arguments.option),
+        shapes=shapes_of(arguments), options=backend_options(arguments.option),
     )  # fmt: skip
-    targets = arguments.backends.split(",")
+    targets = arguments.backends
     if arguments.compute_capability is None:
         custom_ops = custom_ops_of(arguments)
         return profile(arguments.model, targets, settings, original=arguments.original, custom_ops=custom_ops)
@@ -105,38 +103,30 @@ def _report(arguments: argparse.Namespace) -> LayerReport:
 
 
 def _show(report: LayerReport, arguments: argparse.Namespace) -> None:
-    out = console()
     for side in report.sides:
-        out.print(
-            escape(f"{side.name}: {side.backend} {side.version}, {side.precision} on {side.device}"), soft_wrap=True
-        )
+        print_text(f"{side.name}: {side.backend} {side.version}, {side.precision} on {side.device}")
         timing = [side.profile.timing] if side.is_timed else []
         for line in (side.explanation(), *timing, *summary(report, side)[1]):
-            out.print(escape(f"  {line}"), soft_wrap=True)
+            print_text(f"  {line}")
     rows = list(report.rows)
     if arguments.sort == "time":
         rows.sort(key=lambda row: -max((spent or 0.0 for spent in row.seconds), default=0.0))
     shown = rows if arguments.all else rows[:_ROWS]
-    out.print(_table(report, shown))
+    _print_rows(report, shown)
     if len(shown) < len(rows):
-        out.print(f"{len(rows) - len(shown)} more rows: --all shows them, --sort time the longest first")
+        print_text(f"{len(rows) - len(shown)} more rows: --all shows them, --sort time the longest first")
     for path in (arguments.html, arguments.trace):
         if path is not None:
-            out.print(escape(f"{path} written"), soft_wrap=True)
+            print_text(f"{path} written")
 
 
-def _table(report: LayerReport, rows: list[LayerRow]) -> Any:
-    table = Table(title=escape(report.model), title_justify="left")
-    table.add_column("nodes", overflow="fold")
-    table.add_column("operators", overflow="fold")
+def _print_rows(report: LayerReport, shown: list[LayerRow]) -> None:
+    columns, rows = ["nodes", "operators"], []
     for side in report.sides:
-        table.add_column(escape(side.name), overflow="fold")
-        table.add_column("format", overflow="fold")
-        table.add_column("ms", justify="right", no_wrap=True)
-        table.add_column("%", justify="right", no_wrap=True)
-    for row in rows:
+        columns += [escape(side.name), "format", ">ms", ">%"]
+    for row in shown:
         cells = [nodes_of(report, row), operators_of(report, row)]
         for number, side in enumerate(report.sides):
             cells += side_cells(side, row, number)
-        table.add_row(*map(escape, cells))
-    return table
+        rows.append(map(escape, cells))
+    print_table(columns, rows, escape(report.model))

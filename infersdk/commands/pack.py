@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..bundles import pack
-from .common import console, key_values
+from .common import key_values, print_text
 from .wrapper_options import add_wrapper_options, wrapper_settings
 
 DESCRIPTION = (
@@ -44,8 +44,5 @@ def run(arguments: argparse.Namespace) -> int:
         name=arguments.name, version=arguments.release, licence=arguments.licence, origin=arguments.origin,
         sign_with=arguments.sign, encrypt=arguments.encrypt,
     )  # fmt: skip
-    console().print(
-        f"{output}: {manifest.name} for the wrapper {manifest.type}, {output.stat().st_size:,} bytes",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+    print_text(f"{output}: {manifest.name} for the wrapper {manifest.type}, {output.stat().st_size:,} bytes")
     return 0

@@ -18,9 +18,9 @@ from .common import (
     add_json_argument,
     backend_arguments,
     backend_options,
-    console,
     given_settings,
     print_json,
+    print_text,
     stage_line,
 )
 from .predict_video import VideoOptions, as_result, predict_videos, share_processor
@@ -199,9 +199,8 @@ def _predict_image(
     images.add(row if one.target is None else {**row, "output": str(one.target)})
     if not quiet:
         note = "" if one.target is None else f"  → {one.target}"
-        out = console()
-        out.print(f"{one.source.name}: {stage_line(milliseconds)}{note}", markup=False, soft_wrap=True)
-        out.print(textwrap.indent(result.summary(), "  "), markup=False, soft_wrap=True)
+        print_text(f"{one.source.name}: {stage_line(milliseconds)}{note}")
+        print_text(textwrap.indent(result.summary(), "  "))
 
 
 # ---- videos ----

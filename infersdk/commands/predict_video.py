@@ -18,7 +18,7 @@ from ..image import DeviceImage
 from ..loading.registry import AUTO, backend_class
 from ..models import Result, Tracker
 from ..video import AnyFrame, StreamHealth, StreamInfo, StreamResult, Streams, Submits, VideoWriter
-from .common import console
+from .common import print_text
 from .progress import ProgressReporter, show_progress
 
 if TYPE_CHECKING:
@@ -239,24 +239,21 @@ def _row(name: str, frame: AnyFrame, result: Any, live: bool) -> dict[str, Any]:
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
-    out = console()
     note = f"  → {summary['output']}" if "output" in summary else ""
     dropped = f", {summary['dropped']} dropped" if summary["dropped"] else ""
     errors = f", {summary['errors']} without a result" if "errors" in summary else ""
     opened = f", opened {summary['connects']} times" if "connects" in summary else ""
-    out.print(
+    print_text(
         f"{summary['stream']}: {summary['frames']} frames in {summary['seconds']:.1f} s, {summary['fps']:.1f} fps"
-        f"{dropped}{errors}{opened}{note}",
-        markup=False,
-        soft_wrap=True,
+        f"{dropped}{errors}{opened}{note}"
     )
     if "damage" in summary:
-        out.print(f"{summary['stream']} is damaged: {summary['damage']}", style="yellow", markup=False, soft_wrap=True)
+        print_text(f"{summary['stream']} is damaged: {summary['damage']}", "yellow")
     if "error" in summary:
-        out.print(f"{summary['stream']} failed: {summary['error']}", style="red", markup=False, soft_wrap=True)
+        print_text(f"{summary['stream']} failed: {summary['error']}", "red")
     if summary["labels"]:
         counts = (f"{count} x {label}" for label, count in summary["labels"].items())
-        out.print(f"  {', '.join(counts)}", markup=False, soft_wrap=True)
+        print_text(f"  {', '.join(counts)}")
 
 
 def share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:

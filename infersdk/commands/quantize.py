@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from .. import models, quant
 from ..core.files import atomic_write, image_files
@@ -17,7 +16,7 @@ from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
 from ..loading.registry import backend_class, backends
 from ..pages import require_packages
-from .common import add_json_argument, console, print_json
+from .common import add_json_argument, console, print_json, print_table, print_text
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_settings
@@ -227,10 +226,7 @@ def _list(planned: Plan, *, as_json: bool) -> None:
         print_json([{"name": name, "operator": operator, "note": note} for name, operator, note in rows])
         return
     title = f"{len(planned.layers)} layers can be quantised for {planned.scheme.name}"
-    table = Table("layer", "operator", "", title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    print_table(("layer", "operator", ""), rows, title)
 
 
 def _summary(work: Workflow) -> dict[str, Any]:
@@ -318,20 +314,16 @@ def _show_decoding(work: Workflow) -> None:
     text = "boxes are decoded natively, as models.load() loads both files; runs are of the networks in front of that"
     if heads[0] != heads[1]:
         text = f"boxes are decoded by: {heads[0]} (FP32), {heads[1]} (INT8); one of the runs has the decoding in it"
-    console().print(text, soft_wrap=True)
+    print_text(text)
 
 
 def _show_search(work: Workflow) -> None:
     assert work.search is not None
-    out = console()
-    table = Table(title="effect and cost of layers in floating point", title_justify="left")
-    for head in ("layers", "agreement", "ms more"):
-        table.add_column(head, justify="right")
-    table.add_column("")
+    rows = []
     for step in work.search.front:
         cost = "" if step.cost is None else f"{step.cost:.2f}"
         chosen = "chosen" if step.floating == work.search.exclude else ""
-        table.add_row(str(len(step.floating)), f"{step.percent:.2f}%", cost, chosen)
-    out.print(table)
+        rows.append((str(len(step.floating)), f"{step.percent:.2f}%", cost, chosen))
+    print_table((">layers", ">agreement", ">ms more", ""), rows, "effect and cost of layers in floating point")
     for name in work.search.exclude:
-        out.print(f"in floating point: {name}", soft_wrap=True, markup=False)
+        print_text(f"in floating point: {name}")

@@ -18,7 +18,7 @@ from ..core.precision import check_precision
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings, numbers
 from .bench_tables import show
-from .common import add_json_argument, console, plain, print_json
+from .common import add_json_argument, console, names, plain, print_json, print_text
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 
@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("tuned.toml"), help="(default: %(default)s)")
     group = parser.add_argument_group("candidates")
-    group.add_argument("--backends", metavar="NAME,NAME", help="(default: all that are installed and find a device)")
+    group.add_argument(
+        "--backends", type=names, metavar="NAME,NAME", help="(default: all that are installed and find a device)"
+    )
     group.add_argument("--precision", metavar="FP32,BF16", help="(default: the model's own, bf16 and fp16)")
     group.add_argument("--batch", metavar="1,8,32", help="(default: 1 for latency, 1 to 32 for throughput)")
     group.add_argument("--threads", metavar="1,2", help="(default: the backend's choice, all cores, half of them)")
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"{what} takes whole numbers from {least}, not {min(given)}")
     settings = measuring_settings(arguments)
     search = candidates(
-        arguments.models, [name for name in (arguments.backends or "").split(",") if name] or usable_backends(),
+        arguments.models, arguments.backends or usable_backends(),
         objective=arguments.objective, precisions=precisions, batches=batches, threads=threads,
     )  # fmt: skip
     with sigterm_interrupts() as interruption:
@@ -103,9 +105,9 @@ def _plain(found: Tuned, output: Path) -> dict[str, Any]:
 def _show(found: Tuned, text: str, output: Path) -> None:
     out = console()
     show(found.report)
-    for what, names in (("cannot run here", found.failed), ("lose too much accuracy", found.dropped)):
+    for what, given in (("cannot run here", found.failed), ("lose too much accuracy", found.dropped)):
         reasons: dict[str, list[str]] = {}
-        for name, reason in names.items():
+        for name, reason in given.items():
             reasons.setdefault(reason, []).append(name)
         for reason, which in reasons.items():
             count = f" and {len(which) - 1} more" if len(which) > 1 else ""
@@ -113,4 +115,4 @@ def _show(found: Tuned, text: str, output: Path) -> None:
     if found.untried:
         out.print(f"[yellow]{len(found.untried)} candidates were not reached: give more --budget[/yellow]")
     out.print(f"[bold]{escape(found.best.name)}[/bold], written to {escape(str(output))}:\n", soft_wrap=True)
-    out.print(text, markup=False, soft_wrap=True)
+    print_text(text)

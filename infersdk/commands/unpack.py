@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..bundles import Bundle, unpack
-from .common import console
+from .common import print_text
 
 __all__ = ["add_secrets"]
 
@@ -30,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the parts."""
     bundle = Bundle(arguments.bundle, key=arguments.key, trust=arguments.trust)
     for file in unpack(bundle, arguments.output):
-        console().print(str(file), markup=False, soft_wrap=True)
+        print_text(str(file))
     return 0

@@ -113,7 +113,7 @@ def _predictor_class() -> Any:
             served.endpoint.acquire()
             try:
                 if not self.ready:
-                    raise RequestError(Status.UNAVAILABLE, f"model {self.name!r} was stopped")
+                    raise RequestError(f"model {self.name!r} was stopped", Status.UNAVAILABLE)
                 if isinstance(payload, Mapping):
                     return await served.predict_v1(payload)
                 return await served.predict(payload)
@@ -156,14 +156,12 @@ class _Predictor:
         """A request of V1."""
         endpoint = self.endpoint
         if not isinstance(endpoint, ImageEndpoint):
-            raise RequestError(Status.INVALID, f"model {endpoint.name!r} takes tensors; send it requests of v2")
+            raise RequestError(f"model {endpoint.name!r} takes tensors; send it requests of v2")
         instances = payload.get("instances")
         if not isinstance(instances, Sequence) or isinstance(instances, str) or set(payload) != {"instances"}:
-            raise RequestError(Status.INVALID, 'a request of V1 is {"instances": [{"b64": TEXT}, ...]}')
+            raise RequestError('a request of V1 is {"instances": [{"b64": TEXT}, ...]}')
         if not 1 <= len(instances) <= self._settings.max_images:
-            raise RequestError(
-                Status.INVALID, f"a request has 1 to {self._settings.max_images} images, not {len(instances)}"
-            )
+            raise RequestError(f"a request has 1 to {self._settings.max_images} images, not {len(instances)}")
         images = [_image(instance) for instance in instances]
         deadline = self._settings.default_deadline
         tasks = [asyncio.ensure_future(endpoint.predict(image, {}, deadline, 0)) for image in images]
@@ -182,7 +180,7 @@ class _Predictor:
 
 def _image(instance: Any) -> bytes:
     if not isinstance(instance, Mapping) or set(instance) != {"b64"} or not isinstance(instance["b64"], str):
-        raise RequestError(Status.INVALID, 'an instance is an image in base64: {"b64": TEXT}')
+        raise RequestError('an instance is an image in base64: {"b64": TEXT}')
     return _decoded(instance["b64"])
 
 
@@ -190,7 +188,7 @@ def _decoded(text: str | bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RequestError(Status.INVALID, "an image is not encoded in base64") from None
+        raise RequestError("an image is not encoded in base64") from None
 
 
 def _requested(output: Any) -> RequestedOutput:
@@ -201,9 +199,7 @@ def _requested(output: Any) -> RequestedOutput:
 
 
 def _without(what: str, parameter: str) -> RequestError:
-    return RequestError(
-        Status.INVALID, f"{what}: a server of KServe's runtime has no {parameter!r}; infersdk serve may take it"
-    )
+    return RequestError(f"{what}: a server of KServe's runtime has no {parameter!r}; infersdk serve may take it")
 
 
 def _array(given: Any) -> npt.NDArray[Any]:
@@ -216,14 +212,12 @@ def _array(given: Any) -> npt.NDArray[Any]:
     try:
         array: npt.NDArray[Any] = given.as_numpy()
     except (ValueError, TypeError, InvalidInput) as error:
-        raise RequestError(
-            Status.INVALID, f"input {given.name!r} is not {given.datatype} {list(given.shape)}: {error}"
-        ) from None
+        raise RequestError(f"input {given.name!r} is not {given.datatype} {list(given.shape)}: {error}") from None
     encoded = parameters.get("encoding")
     if encoded is None:
         return array
     if encoded != "base64" or given.datatype != "BYTES":
-        raise RequestError(Status.INVALID, f"input {given.name!r}: the encoding is base64, for BYTES alone")
+        raise RequestError(f"input {given.name!r}: the encoding is base64, for BYTES alone")
     decoded = np.empty(array.shape, np.object_)
     decoded.reshape(-1)[:] = [_decoded(value) for value in array.reshape(-1).tolist()]
     return decoded
@@ -236,7 +230,7 @@ def _values(parameters: Any) -> dict[str, Any]:
         which = getattr(value, "WhichOneof", None)
         kind = None if which is None else which("parameter_choice")
         if which is not None and kind is None:
-            raise RequestError(Status.INVALID, f"parameter {name!r} has no value")
+            raise RequestError(f"parameter {name!r} has no value")
         values[name] = value if kind is None else getattr(value, kind)
     return values
 

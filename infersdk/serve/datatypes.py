@@ -62,13 +62,11 @@ def numpy_dtype(datatype: str) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError:
             raise RequestError(
-                Status.UNIMPLEMENTED, 'the server lacks BF16; install it there: pip install "infersdk[serve]"'
+                'the server lacks BF16; install it there: pip install "infersdk[serve]"', Status.UNIMPLEMENTED
             ) from None
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
-    raise RequestError(
-        Status.INVALID, f"unknown datatype {datatype!r}; the datatypes are {', '.join([*DATATYPES, 'BF16'])}"
-    )
+    raise RequestError(f"unknown datatype {datatype!r}; the datatypes are {', '.join([*DATATYPES, 'BF16'])}")
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
@@ -79,7 +77,7 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
     if name is None and dtype.name == "bfloat16":
         return "BF16"
     if name is None:
-        raise RequestError(Status.INTERNAL, f"the protocol has no datatype for {dtype}")
+        raise RequestError(f"the protocol has no datatype for {dtype}", Status.INTERNAL)
     return name
 
 
@@ -90,14 +88,13 @@ def element_count(shape: Sequence[int], what: str) -> int:
         RequestError: it has too many axes, a negative dimension, or too many elements.
     """
     if len(shape) > _MOST_AXES:  # first: the product of a million sides takes minutes
-        raise RequestError(Status.INVALID, f"{what}: a shape has at most {_MOST_AXES} axes, not {len(shape):,}")
+        raise RequestError(f"{what}: a shape has at most {_MOST_AXES} axes, not {len(shape):,}")
     if min(shape, default=0) < 0:
-        raise RequestError(Status.INVALID, f"{what}: a shape has sides of at least 0, not {list(shape)}")
+        raise RequestError(f"{what}: a shape has sides of at least 0, not {list(shape)}")
     count = math.prod(shape)
     if (count or math.prod(side or 1 for side in shape)) > _MOST_ELEMENTS:  # NumPy refuses [0, 1 << 62], too
         raise RequestError(
-            Status.INVALID,
-            f"{what}: the sides of {list(shape)} have a product above {_MOST_ELEMENTS:,}; use a real shape",
+            f"{what}: the sides of {list(shape)} have a product above {_MOST_ELEMENTS:,}; use a real shape"
         )
     return count
 
@@ -113,37 +110,34 @@ def unpack(data: memoryview, datatype: str, shape: Sequence[int], what: str) -> 
         return _unpack_bytes(data, count, what).reshape(tuple(shape))
     if data.nbytes != count * dtype.itemsize:
         raise RequestError(
-            Status.INVALID,
-            f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and {data.nbytes:,} were given",
+            f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and {data.nbytes:,} were given"
         )
     array: npt.NDArray[Any] = np.frombuffer(data, dtype).reshape(tuple(shape))
     if datatype == "BOOL" and count and int(array.view(np.uint8).max()) > 1:
-        raise RequestError(Status.INVALID, f"{what}: a BOOL is a byte of 0 or 1; another value was given")
+        raise RequestError(f"{what}: a BOOL is a byte of 0 or 1; another value was given")
     return array.byteswap() if _SWAP else array
 
 
 def _unpack_bytes(data: memoryview, count: int, what: str) -> npt.NDArray[Any]:
     if count * 4 > data.nbytes:  # before memory is allocated
         raise RequestError(
-            Status.INVALID,
-            f"{what}: {count:,} elements of BYTES have at least {count * 4:,} bytes, not {data.nbytes:,}",
+            f"{what}: {count:,} elements of BYTES have at least {count * 4:,} bytes, not {data.nbytes:,}"
         )
     array = np.empty(count, np.object_)
     at, end, length_at = 0, data.nbytes, _LENGTH.unpack_from
     for index in range(count):
         if at + 4 > end:
-            raise RequestError(Status.INVALID, f"{what}: element {index} of {count} has no length; the data is cut off")
+            raise RequestError(f"{what}: element {index} of {count} has no length; the data is cut off")
         (length,) = length_at(data, at)
         at += 4
         if length > end - at:
             raise RequestError(
-                Status.INVALID,
-                f"{what}: element {index} of {count} has {length:,} bytes, and {end - at:,} are left: it is cut off",
+                f"{what}: element {index} of {count} has {length:,} bytes, and {end - at:,} are left: it is cut off"
             )
         array[index] = bytes(data[at : at + length])
         at += length
     if at != end:
-        raise RequestError(Status.INVALID, f"{what}: {end - at:,} bytes follow the last of its {count} elements")
+        raise RequestError(f"{what}: {end - at:,} bytes follow the last of its {count} elements")
     return array
 
 

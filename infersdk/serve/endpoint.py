@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BundleError, DeadlineExceeded
 from ..pipeline import RequestStages, stage_listener
 from .admission import Admission
-from .errors import RequestError, Status
+from .errors import RequestError
 from .messages import InferRequest, TensorInfo
 from .regions import SharedTensor
 from .workers import in_worker, within
@@ -284,7 +284,7 @@ class Endpoint(ABC):
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
         if parameters and (unknown := sorted(set(parameters) - self.parameters)):
             known = f"; its parameters are {', '.join(sorted(self.parameters))}" if self.parameters else ""
-            raise RequestError(Status.INVALID, f"model {self.name!r} has no parameter {unknown[0]!r}{known}")
+            raise RequestError(f"model {self.name!r} has no parameter {unknown[0]!r}{known}")
 
     def _wanted(self, request: InferRequest) -> list[str]:
         known = [info.name for info in self.outputs]
@@ -294,11 +294,10 @@ class Endpoint(ABC):
         for name in names:
             if name not in known:
                 raise RequestError(
-                    Status.INVALID,
-                    f"unexpected inference output {name!r} for model {self.name!r}; its outputs are {', '.join(known)}",
+                    f"unexpected inference output {name!r} for model {self.name!r}; its outputs are {', '.join(known)}"
                 )
         if len(set(names)) < len(names):
-            raise RequestError(Status.INVALID, f"an output is asked for twice: {', '.join(names)}")
+            raise RequestError(f"an output is asked for twice: {', '.join(names)}")
         return names
 
     # ---- closing ----

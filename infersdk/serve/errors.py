@@ -54,12 +54,12 @@ class RequestError(Exception):
     """A request was refused or failed.
 
     Args:
-        status: the kind of failure.
         message: the cause with its values, and the remedy. The client receives it, shortened to 4,000 characters.
+        status: the kind of failure.
         retry_after: seconds after which the same request may succeed.
     """
 
-    def __init__(self, status: Status, message: str, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, status: Status = Status.INVALID, retry_after: float | None = None) -> None:
         self.status, self.message, self.retry_after = status, shortened(message, _LONGEST_MESSAGE), retry_after
         super().__init__(self.message)
 
@@ -101,8 +101,8 @@ def as_request_error(error: BaseException) -> RequestError:
         if isinstance(error, kind):
             message = errors.text_of(error) or "the request was cancelled"
             retry_after = (error.retry_after or 1.0) if isinstance(error, errors.Overloaded) else None
-            return RequestError(status, message, retry_after)
+            return RequestError(message, status, retry_after)
     _log.error("a request failed", exc_info=error)
     if isinstance(error, errors.InferSDKError):
-        return RequestError(Status.INTERNAL, errors.text_of(error))
-    return RequestError(Status.INTERNAL, "the server failed on this request; its log has the reason")
+        return RequestError(errors.text_of(error), Status.INTERNAL)
+    return RequestError("the server failed on this request; its log has the reason", Status.INTERNAL)

@@ -76,15 +76,13 @@ class ImageEndpoint(Endpoint):
     def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
         if unknown := sorted(set(request.inputs) - {ENCODED.name, PIXELS.name}):
             raise RequestError(
-                Status.INVALID,
                 f"unexpected inference input {unknown[0]!r} for model {self.name!r}; it takes {ENCODED.text} (encoded "
-                f"images) or {PIXELS.text} (decoded ones: image, row, column, channel)",
+                f"images) or {PIXELS.text} (decoded ones: image, row, column, channel)"
             )
         if len(request.inputs) != 1:
             raise RequestError(
-                Status.INVALID,
                 f"model {self.name!r} takes either {ENCODED.text} (encoded images) or {PIXELS.text} (decoded ones), "
-                f"and {len(request.inputs)} of them were given",
+                f"and {len(request.inputs)} of them were given"
             )
         ((name, given),) = request.inputs.items()
         if isinstance(given, SharedTensor):
@@ -94,7 +92,7 @@ class ImageEndpoint(Endpoint):
 
     def _checked_count(self, images: list[Any]) -> list[Any]:
         if not 1 <= len(images) <= self._max_images:
-            raise RequestError(Status.INVALID, f"a request has 1 to {self._max_images} images, not {len(images)}")
+            raise RequestError(f"a request has 1 to {self._max_images} images, not {len(images)}")
         return images
 
     def _on_device(self, given: SharedTensor) -> list[Any]:
@@ -115,9 +113,8 @@ class ImageEndpoint(Endpoint):
 
     def _wrong(self, array: npt.NDArray[Any] | SharedTensor, info: TensorInfo) -> RequestError:
         return RequestError(
-            Status.INVALID,
             f"input {info.name!r} of model {self.name!r} takes {info.datatype} {list(info.shape)}, not "
-            f"{datatype_of(array.dtype)} {list(array.shape)}",
+            f"{datatype_of(array.dtype)} {list(array.shape)}"
         )
 
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
@@ -126,9 +123,7 @@ class ImageEndpoint(Endpoint):
             if name.startswith("max_"):
                 most = self._most(name)
                 if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-                    raise RequestError(
-                        Status.INVALID, f"parameter {name} is a whole number from 1 to {most:,}, not {value!r:.100}"
-                    )
+                    raise RequestError(f"parameter {name} is a whole number from 1 to {most:,}, not {value!r:.100}")
 
     def _most(self, name: str) -> int:
         """The maximum of a parameter that limits rows: `max_results`, or a larger value of the configuration."""
@@ -139,9 +134,9 @@ class ImageEndpoint(Endpoint):
         rows, most = len(result) if hasattr(result, "__len__") else 1, self._most("max_det")
         if rows > most:
             raise RequestError(
-                Status.TOO_LARGE,
                 f"the result of model {self.name!r} has {rows:,} rows, and the limit (max_results) is {most:,}; raise "
                 "the thresholds of the request",
+                Status.TOO_LARGE,
             )
 
     async def run(self, item: Any, deadline: float | None, parameters: Mapping[str, Any]) -> Any:

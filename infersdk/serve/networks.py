@@ -10,7 +10,7 @@ from ..errors import InputError, UnsupportedModelError
 from ..pipeline import OneBucket, Pipeline
 from .datatypes import datatype_of
 from .endpoint import Endpoint
-from .errors import RequestError, Status
+from .errors import RequestError
 from .messages import InferRequest, PlacedOutput, Tensor, TensorInfo
 from .rows import Row, RowRequests
 
@@ -64,21 +64,18 @@ class NetworkEndpoint(Endpoint):
         inputs = {info.name: self._checked(info, request.inputs.get(info.name)) for info in self.inputs}
         if unknown := sorted(set(request.inputs) - set(inputs)):
             raise RequestError(
-                Status.INVALID,
-                f"unexpected inference input {unknown[0]!r} for model {self.name!r}; its inputs are "
-                f"{', '.join(inputs)}",
+                f"unexpected inference input {unknown[0]!r} for model {self.name!r}; its inputs are {', '.join(inputs)}"
             )
         if not self.batched:
             return [inputs]
         sizes = {name: len(array) for name, array in inputs.items()}
         (size, *others) = set(sizes.values())
         if others:
-            raise RequestError(Status.INVALID, f"the inputs of one request have the same batch, and these have {sizes}")
+            raise RequestError(f"the inputs of one request have the same batch, and these have {sizes}")
         if not 1 <= size <= self.pipeline.max_batch:
             raise RequestError(
-                Status.INVALID,
                 f"inference request batch-size must be between 1 and {self.pipeline.max_batch} for model "
-                f"{self.name!r}, not {size}",
+                f"{self.name!r}, not {size}"
             )
         targets = {
             output.name: output.shared_memory
@@ -92,23 +89,20 @@ class NetworkEndpoint(Endpoint):
     def _checked(self, info: TensorInfo, array: Tensor | None) -> Tensor:
         if array is None:
             raise RequestError(
-                Status.INVALID,
                 f"input {info.name!r} of model {self.name!r} was not given; its inputs are "
-                f"{'; '.join(one.text for one in self.inputs)}",
+                f"{'; '.join(one.text for one in self.inputs)}"
             )
         if (given := datatype_of(array.dtype)) != info.datatype:
             raise RequestError(
-                Status.INVALID,
                 f"inference input {info.name!r} data-type is {given!r}, but model {self.name!r} expects "
-                f"{info.datatype!r}",
+                f"{info.datatype!r}"
             )
         # The model's shape, with the dimensions of this tensor in place of dynamic ones.
         expected = [size if side == -1 else side for side, size in zip(info.shape, array.shape, strict=False)]
         if len(array.shape) != len(info.shape) or list(array.shape) != expected:
             raise RequestError(
-                Status.INVALID,
                 f"unexpected shape for input {info.name!r} of model {self.name!r}: expected {list(info.shape)}, got "
-                f"{list(array.shape)}",
+                f"{list(array.shape)}"
             )
         return array
 

@@ -16,7 +16,7 @@ from ..core.device import Device
 from ..core.tensor import Tensor
 from ..errors import CudaError, DeviceUnavailableError, InferSDKError
 from .datatypes import pack, unpack
-from .errors import RequestError, Status
+from .errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,18 +94,15 @@ class HostRegion(Region):
             try:
                 count = call(self._file, [view[done:]], self.offset + offset + done)
             except OSError as error:  # no memory for the pages of the file
-                raise RequestError(
-                    Status.INVALID, f"shared memory region {self.name!r} cannot be used: {error.strerror}"
-                ) from None
+                raise RequestError(f"shared memory region {self.name!r} cannot be used: {error.strerror}") from None
             if not count:
                 raise self._shorter()
             done += count
 
     def _shorter(self) -> RequestError:
         return RequestError(
-            Status.INVALID,
             f"shared memory region {self.name!r} is shorter than when it was registered; unregister it, and register "
-            "it again",
+            "it again"
         )
 
 
@@ -126,19 +123,16 @@ class CudaRegion(Region):
         try:
             address, size = _opened(device_id, handle)
         except DeviceUnavailableError as error:
-            raise RequestError(Status.INVALID, f"{what}: {error}; without a GPU use system shared memory") from None
+            raise RequestError(f"{what}: {error}; without a GPU use system shared memory") from None
         except InferSDKError as error:
             raise RequestError(
-                Status.INVALID,
-                f"{what}: {error}; give the handle of cudaIpcGetMemHandle() in another process, which still runs",
+                f"{what}: {error}; give the handle of cudaIpcGetMemHandle() in another process, which still runs"
             ) from None
         self._address = int(ffi.cast("uintptr_t", address))
         close = weakref.finalize(self, lib.ifs_cuda_ipc_close, device_id, address)
         if size < byte_size:
             close()  # the traceback keeps this object alive
-            raise RequestError(
-                Status.INVALID, f"{what}: the memory has {size:,} bytes, and {byte_size:,} are registered"
-            )
+            raise RequestError(f"{what}: the memory has {size:,} bytes, and {byte_size:,} are registered")
 
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
         with self.tensor(offset, (array.nbytes,), np.dtype(np.uint8)) as source:
@@ -193,9 +187,8 @@ class RegionPart:
         data = np.frombuffer(pack(array), np.uint8)
         if (needed := len(data) * count) > self.nbytes:
             raise RequestError(
-                Status.INVALID,
                 f"shared memory size specified with the request for output {output!r} ({self.nbytes} bytes) should be "
-                f"at least {needed} bytes to hold the results",
+                f"at least {needed} bytes to hold the results"
             )
         self.region.write(self.offset + index * len(data), data)
 

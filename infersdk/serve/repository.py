@@ -131,17 +131,17 @@ class Repository:
             if not version or not entry.versions:
                 reason = f": {entry.reason}" if entry.reason else ""
                 raise RequestError(
-                    Status.NOT_FOUND if entry.reason == _UNLOADED else Status.UNAVAILABLE,
                     f"Request for unknown model: {name!r} is not ready, its state is {entry.state}{reason}",
+                    Status.NOT_FOUND if entry.reason == _UNLOADED else Status.UNAVAILABLE,
                 )
             raise RequestError(
-                Status.NOT_FOUND,
                 f"Request for unknown model: {name!r} version {version!r} is not found; its versions are "
                 f"{', '.join(entry.versions)}",
+                Status.NOT_FOUND,
             )
         if (fault := endpoint.fault) is not None:
             raise RequestError(
-                Status.UNAVAILABLE, f"model {name!r} has failed, and is loaded again: {text_of(fault)}", _RELOAD_CHECK
+                f"model {name!r} has failed, and is loaded again: {text_of(fault)}", Status.UNAVAILABLE, _RELOAD_CHECK
             )
         return endpoint
 
@@ -183,13 +183,13 @@ class Repository:
             RequestError: there is no such model, or it cannot be loaded; the previous versions serve on.
         """
         if name not in self.models:
-            raise RequestError(Status.NOT_FOUND, f"failed to load {name!r}: the configuration has no such model")
+            raise RequestError(f"failed to load {name!r}: the configuration has no such model", Status.NOT_FOUND)
         try:
             await self._load(name)
         except Exception as error:
             _log.error("loading model %r failed", name, exc_info=error)
             text = text_of(error) if isinstance(error, InferSDKError) else "the server's log has the reason"
-            raise RequestError(Status.INVALID, f"failed to load {name!r}: {text}") from None
+            raise RequestError(f"failed to load {name!r}: {text}") from None
 
     async def _load(self, name: str) -> None:
         """Loads a model, even if the caller is cancelled: a loading thread cannot be stopped, so its result is used or
@@ -270,7 +270,7 @@ class Repository:
             RequestError: there is no such model.
         """
         if (entry := self.models.get(name)) is None:
-            raise RequestError(Status.NOT_FOUND, f"failed to unload {name!r}: the configuration has no such model")
+            raise RequestError(f"failed to unload {name!r}: the configuration has no such model", Status.NOT_FOUND)
         endpoints = list(entry.versions.values())
         entry.versions, entry.state, entry.reason = {}, "UNAVAILABLE", _UNLOADED
         self._close_later(endpoints)
@@ -332,7 +332,7 @@ def _close(endpoint: Endpoint, until: float) -> None:
 
 
 def _unknown(name: str) -> RequestError:
-    return RequestError(Status.NOT_FOUND, f"Request for unknown model: {name!r} is not found")
+    return RequestError(f"Request for unknown model: {name!r} is not found", Status.NOT_FOUND)
 
 
 def _version_order(version: str) -> tuple[int, str]:

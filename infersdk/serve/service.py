@@ -119,8 +119,8 @@ class InferenceService:
         size = sum([one.nbytes for one in shared if not endpoint.takes_shared(one)])
         if size > (most := self.settings.max_decompressed):
             raise RequestError(
-                Status.TOO_LARGE,
                 f"the inputs in shared memory have {size:,} bytes, and max_decompressed under [server] is {most:,}",
+                Status.TOO_LARGE,
             )
 
     def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
@@ -147,9 +147,8 @@ class InferenceService:
         self._check_control(f"failed to load {name!r}")
         if parameters:
             raise RequestError(
-                Status.INVALID,
                 f"failed to load {name!r}: a load takes no {min(parameters)!r}; this server loads what its "
-                "configuration names",
+                "configuration names"
             )
         await self.repository.load(name)
 
@@ -161,8 +160,8 @@ class InferenceService:
     def _check_control(self, what: str) -> None:
         if not self.settings.model_control:
             raise RequestError(
-                Status.UNAVAILABLE,
                 f"{what}: clients of this server may not; model_control = true under [server] lets them",
+                Status.UNAVAILABLE,
             )
 
     # ---- statistics ----
@@ -183,7 +182,7 @@ class InferenceService:
         """Triton's log settings. They are read-only; the server logs through Python's `logging`."""
         if changes:
             raise RequestError(
-                Status.UNIMPLEMENTED, "the log of this server is set in its process, and not by its clients"
+                "the log of this server is set in its process, and not by its clients", Status.UNIMPLEMENTED
             )
         return {
             "log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0,
@@ -196,7 +195,7 @@ class InferenceService:
             self.repository.find(name)
         if changes:
             raise RequestError(
-                Status.UNIMPLEMENTED, "this server writes no trace files; its traces go through OpenTelemetry"
+                "this server writes no trace files; its traces go through OpenTelemetry", Status.UNIMPLEMENTED
             )
         return {
             "trace_file": "", "trace_level": ["OFF"], "trace_rate": "0", "trace_count": "-1", "log_frequency": "0",
@@ -213,17 +212,17 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     if not parameters:
         return default_deadline, 0
     if any(parameters.pop(name, None) for name in _SEQUENCE):
-        raise RequestError(Status.INVALID, "models of this server keep no state: sequences are not supported")
+        raise RequestError("models of this server keep no state: sequences are not supported")
     deadline, timeout, priority = (parameters.pop(name, None) for name in _TIMING)
     if deadline is not None and timeout is not None:
-        raise RequestError(Status.INVALID, "give either deadline (seconds) or timeout (microseconds)")
+        raise RequestError("give either deadline (seconds) or timeout (microseconds)")
     for name, value, kinds, most in (
         ("deadline", deadline, (int, float), MOST_SECONDS), ("timeout", timeout, (int,), MOST_SECONDS * 1_000_000),
         ("priority", priority, (int,), 1 << 53),
     ):  # fmt: skip
         if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value <= most):
             what = "a number of seconds" if float in kinds else "a whole number"
-            raise RequestError(Status.INVALID, f"parameter {name} is {what} from 0 to {most:,}, not {value!r}")
+            raise RequestError(f"parameter {name} is {what} from 0 to {most:,}, not {value!r}")
     if timeout:
         deadline = timeout / 1e6
     return float(deadline) if deadline is not None else default_deadline, priority or 0
@@ -232,7 +231,7 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
 def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -> npt.NDArray[Any]:
     """The best `count` of each row as `score:index:label`, best first."""
     if scores.dtype.kind not in "fiu" or not scores.size:
-        raise RequestError(Status.INVALID, "classification needs an output of numbers")
+        raise RequestError("classification needs an output of numbers")
     rows = scores.reshape(len(scores), -1) if scores.ndim > 1 else scores.reshape(1, -1)
     count = min(count, rows.shape[1])
     best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]

@@ -46,14 +46,14 @@ class SharedMemoryRegions:
         self._check_key(name, key)
         what = f"failed to register shared memory region {name!r}"
         if offset < 0 or byte_size < 1:
-            raise RequestError(Status.INVALID, f"{what}: offset {offset} and byte_size {byte_size} are not valid")
+            raise RequestError(f"{what}: offset {offset} and byte_size {byte_size} are not valid")
         with self._lock:
             self._check_name(name, what)
             try:
                 file = os.open(_FOLDER + key, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
-                raise RequestError(Status.INVALID, f"{what}: key {key!r} cannot be opened: {reason}") from None
+                raise RequestError(f"{what}: key {key!r} cannot be opened: {reason}") from None
             try:
                 self._check_file(file, what, key, offset + byte_size)
             except BaseException:
@@ -72,11 +72,10 @@ class SharedMemoryRegions:
             raise self._not_allowed(what)
         if len(handle) != HANDLE_NBYTES:
             raise RequestError(
-                Status.INVALID,
-                f"{what}: raw_handle has the {HANDLE_NBYTES} bytes of a cudaIpcMemHandle_t, not {len(handle)}",
+                f"{what}: raw_handle has the {HANDLE_NBYTES} bytes of a cudaIpcMemHandle_t, not {len(handle)}"
             )
         if byte_size < 1 or not 0 <= device_id < 1 << 31:
-            raise RequestError(Status.INVALID, f"{what}: device_id {device_id}, byte_size {byte_size} are not valid")
+            raise RequestError(f"{what}: device_id {device_id}, byte_size {byte_size} are not valid")
         with self._lock:
             self._check_name(name, what)
             self._regions[name] = CudaRegion(name, handle, device_id, byte_size)
@@ -84,19 +83,18 @@ class SharedMemoryRegions:
     def _check_name(self, name: str, what: str) -> None:
         if not 1 <= len(name) <= _LONGEST_NAME:  # `unregister()` takes an empty name as all regions
             raise RequestError(
-                Status.INVALID,
-                f"{what}: a region has a name of 1 to {_LONGEST_NAME} characters, and this one has {len(name):,}",
+                f"{what}: a region has a name of 1 to {_LONGEST_NAME} characters, and this one has {len(name):,}"
             )
         if name in self._regions:
-            raise RequestError(Status.EXISTS, f"shared memory region {name!r} already in manager; unregister it")
+            raise RequestError(f"shared memory region {name!r} already in manager; unregister it", Status.EXISTS)
         if len(self._regions) >= MOST_REGIONS:
-            raise RequestError(Status.TOO_LARGE, f"{what}: {MOST_REGIONS} are registered; unregister others")
+            raise RequestError(f"{what}: {MOST_REGIONS} are registered; unregister others", Status.TOO_LARGE)
 
     def _not_allowed(self, what: str) -> RequestError:
         return RequestError(
-            Status.FORBIDDEN,
             f"{what}: this server takes no shared memory; its configuration allows it: shared_memory_prefix = "
             '"/frames-" under [server]',
+            Status.FORBIDDEN,
         )
 
     def _check_key(self, name: str, key: str) -> None:
@@ -105,19 +103,17 @@ class SharedMemoryRegions:
         rooted = key if key.startswith("/") else f"/{key}"
         if key != rooted or not key.startswith(self._prefix) or "/" in key[1:] or key in ("/", "/.", "/.."):
             raise RequestError(
-                Status.FORBIDDEN,
                 f"failed to register shared memory region {name!r}: the key {key!r} is not allowed; keys of this "
                 f"server begin with {self._prefix!r}, and have no further slash",
+                Status.FORBIDDEN,
             )
 
     def _check_file(self, file: int, what: str, key: str, end: int) -> None:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise RequestError(Status.INVALID, f"{what}: key {key!r} is not shared memory")
+            raise RequestError(f"{what}: key {key!r} is not shared memory")
         if status.st_size < end:
-            raise RequestError(
-                Status.INVALID, f"{what}: key {key!r} has {status.st_size:,} bytes, and {end:,} are registered"
-            )
+            raise RequestError(f"{what}: key {key!r} has {status.st_size:,} bytes, and {end:,} are registered")
 
     def unregister(self, name: str, *, cuda: bool = False) -> None:
         """Removes a region, or all of its kind if `name` is empty. As in Triton, a missing region is not an error."""
@@ -151,7 +147,7 @@ class SharedMemoryRegions:
             return regions
         named = [region for region in regions if region.name == name]
         if not named:
-            raise RequestError(Status.NOT_FOUND, f"Unable to find {text} shared memory region: {name!r}; register it")
+            raise RequestError(f"Unable to find {text} shared memory region: {name!r}; register it", Status.NOT_FOUND)
         return named
 
     def tensor(self, part: SharedMemory, datatype: str, shape: Sequence[int], what: str) -> SharedTensor:
@@ -164,9 +160,8 @@ class SharedMemoryRegions:
         memory = self.part(part)
         if dtype.kind != "O" and part.nbytes != count * dtype.itemsize:
             raise RequestError(
-                Status.INVALID,
                 f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and its part of shared memory "
-                f"has {part.nbytes:,}",
+                f"has {part.nbytes:,}"
             )
         return SharedTensor(memory, datatype, dtype, tuple(shape), what)
 
@@ -179,13 +174,12 @@ class SharedMemoryRegions:
         region = self._regions.get(part.region)
         if region is None:
             raise RequestError(
-                Status.NOT_FOUND, f"Unable to find system shared memory region: {part.region!r}; register it"
+                f"Unable to find system shared memory region: {part.region!r}; register it", Status.NOT_FOUND
             )
         if part.offset < 0 or part.nbytes < 0 or part.offset + part.nbytes > region.byte_size:
             raise RequestError(
-                Status.INVALID,
                 f"Invalid offset + byte size for shared memory region: {part.region!r} has {region.byte_size:,} bytes, "
-                f"and bytes {part.offset:,} to {part.offset + part.nbytes:,} were asked for",
+                f"and bytes {part.offset:,} to {part.offset + part.nbytes:,} were asked for"
             )
         return RegionPart(region, part.offset, part.nbytes)
 

@@ -59,9 +59,7 @@ def read_request(
     except DecodeError:
         raise _damaged() from None
     if len(parsed.outputs) > _MOST_TENSORS:
-        raise RequestError(
-            Status.INVALID, f"a request has at most {_MOST_TENSORS:,} outputs, not {len(parsed.outputs):,}"
-        )
+        raise RequestError(f"a request has at most {_MOST_TENSORS:,} outputs, not {len(parsed.outputs):,}")
     parameters = parameter_values(parsed.parameters)
     own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
     deadline, priority = service.timing(parameters)
@@ -91,13 +89,13 @@ def _check_head(message: bytes) -> None:
         head += at - start if tag >> 3 != _RAW_INPUT_CONTENTS else _LEAST_NBYTES
         if head > _LONGEST_HEAD:
             raise RequestError(
-                Status.TOO_LARGE,
                 f"a request has at most {_LONGEST_HEAD:,} bytes besides raw_input_contents; send tensors as these",
+                Status.TOO_LARGE,
             )
 
 
 def _damaged() -> RequestError:
-    return RequestError(Status.INVALID, "the message is not an encoded ModelInferRequest")
+    return RequestError("the message is not an encoded ModelInferRequest")
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
@@ -114,31 +112,28 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 def _read_inputs(parsed: Any, regions: SharedMemoryRegions, max_elements: int) -> dict[str, Tensor]:
     if len(parsed.inputs) > _MOST_TENSORS:
-        raise RequestError(
-            Status.INVALID, f"a request has at most {_MOST_TENSORS:,} inputs, not {len(parsed.inputs):,}"
-        )
+        raise RequestError(f"a request has at most {_MOST_TENSORS:,} inputs, not {len(parsed.inputs):,}")
     elements = 0
     names = set[str]()
     for one in parsed.inputs:
         if one.name in names:
-            raise RequestError(Status.INVALID, f"input {one.name!r} was given twice")
+            raise RequestError(f"input {one.name!r} was given twice")
         names.add(one.name)
         if one.datatype == "BYTES" or one.HasField("contents"):
             elements += element_count(one.shape, f"input {one.name!r}")
     if elements > max_elements:
         raise RequestError(
-            Status.TOO_LARGE,
             f"the request has {elements:,} elements of BYTES and typed contents, and the limit (max_elements) is "
             f"{max_elements:,}; send numbers as raw_input_contents, and BYTES in several requests",
+            Status.TOO_LARGE,
         )
     contents = None
     if raw := parsed.raw_input_contents:
         in_message = sum("shared_memory_region" not in one.parameters for one in parsed.inputs)
         if len(raw) != in_message:
             raise RequestError(
-                Status.INVALID,
                 f"expected {in_message} raw input contents, one for each input that is not in shared memory, and "
-                f"{len(raw)} were given",
+                f"{len(raw)} were given"
             )
         contents = iter(raw)
     return {one.name: _read_input(one, contents, regions) for one in parsed.inputs}
@@ -152,9 +147,7 @@ def _read_input(one: Any, contents: Iterator[bytes] | None, regions: SharedMemor
     if contents is None:
         return _from_contents(one, shape, what)
     if one.HasField("contents"):
-        raise RequestError(
-            Status.INVALID, f"contents field must not be specified when using raw_input_contents for {what}"
-        )
+        raise RequestError(f"contents field must not be specified when using raw_input_contents for {what}")
     return unpack(memoryview(next(contents)), one.datatype, shape, what)
 
 
@@ -162,7 +155,7 @@ def _read_output(one: Any, regions: SharedMemoryRegions) -> RequestedOutput:
     parameters, what = parameter_values(one.parameters), f"output {one.name!r}"
     classes = parameters.get("classification", 0)
     if type(classes) is not int or not 0 <= classes < 1 << 31:
-        raise RequestError(Status.INVALID, f"{what}: classification is a number of classes, not {classes!r}")
+        raise RequestError(f"{what}: classification is a number of classes, not {classes!r}")
     part = _shared(parameters, what)
     return RequestedOutput(one.name, None, classes, None if part is None else regions.part(part))
 
@@ -171,18 +164,16 @@ def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
     dtype, count = numpy_dtype(one.datatype), element_count(shape, what)
     name = _CONTENTS.get(one.datatype)
     if name is None:
-        raise RequestError(Status.INVALID, f"{what}: {one.datatype} travels as raw_input_contents alone")
+        raise RequestError(f"{what}: {one.datatype} travels as raw_input_contents alone")
     values = getattr(one.contents, name)
     if len(values) != count:
-        raise RequestError(
-            Status.INVALID, f"{what}: the shape {shape} has {count:,} elements, and {name} has {len(values):,}"
-        )
+        raise RequestError(f"{what}: the shape {shape} has {count:,} elements, and {name} has {len(values):,}")
     if name == "bytes_contents":
         return array_of(list(values), shape)
     array = np.array(values, np.int64 if name == "int_contents" else np.uint64 if name == "uint_contents" else dtype)
     if array.dtype != dtype:
         if count and (array.min() < np.iinfo(dtype).min or array.max() > np.iinfo(dtype).max):
-            raise RequestError(Status.INVALID, f"{what}: its contents have values that {one.datatype} does not hold")
+            raise RequestError(f"{what}: its contents have values that {one.datatype} does not hold")
         array = array.astype(dtype)
     return array.reshape(shape)
 
@@ -190,12 +181,12 @@ def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
 def parameter_values(parameters: Any) -> dict[str, Any]:
     """The values of a protobuf map of parameters or settings."""
     if len(parameters) > _MOST_PARAMETERS:
-        raise RequestError(Status.INVALID, f"there are at most {_MOST_PARAMETERS} parameters, not {len(parameters):,}")
+        raise RequestError(f"there are at most {_MOST_PARAMETERS} parameters, not {len(parameters):,}")
     values = {}
     for name, parameter in parameters.items():
         kind = parameter.WhichOneof("parameter_choice")
         if kind is None:
-            raise RequestError(Status.INVALID, f"parameter {name!r} has no value")
+            raise RequestError(f"parameter {name!r} has no value")
         values[name] = getattr(parameter, kind)
     return values
 
@@ -207,8 +198,7 @@ def _shared(parameters: Mapping[str, Any], what: str) -> SharedMemory | None:
     offset, size = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
     if type(region) is not str or type(offset) is not int or type(size) is not int or offset < 0 or size < 0:
         raise RequestError(
-            Status.INVALID,
-            f"{what}: shared memory has a region's name, an offset and a size, not {region!r}, {offset!r}, {size!r}",
+            f"{what}: shared memory has a region's name, an offset and a size, not {region!r}, {offset!r}, {size!r}"
         )
     return SharedMemory(region, offset, size)
 

@@ -242,7 +242,7 @@ class _Calls:
         try:
             return await call
         except asyncio.CancelledError:
-            refused = RequestError(Status.CANCELLED, "the client went away")
+            refused = RequestError("the client went away", Status.CANCELLED)
             raise
         except Exception as error:
             refused = as_request_error(error)
@@ -292,7 +292,7 @@ class _Calls:
             while (answer := await answers.get()) is not None:
                 yield await answer
             if self._ending:
-                await _abort(context, RequestError(Status.UNAVAILABLE, "the server ends"))
+                await _abort(context, RequestError("the server ends", Status.UNAVAILABLE))
         finally:
             reader.cancel()
             while not answers.empty():
@@ -311,7 +311,7 @@ class _Calls:
                 message, None, notes, lambda answer: service_pb2.ModelStreamInferResponse(infer_response=answer)
             )
         except asyncio.CancelledError:
-            refused = RequestError(Status.CANCELLED, "the client went away")
+            refused = RequestError("the client went away", Status.CANCELLED)
             raise
         except Exception as error:
             refused = as_request_error(error)
@@ -331,14 +331,12 @@ def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Calla
 
         if len(message) > _QUICK_NBYTES:
             raise RequestError(
-                Status.TOO_LARGE, f"the message has {len(message):,} bytes, and at most {_QUICK_NBYTES:,} are taken"
+                f"the message has {len(message):,} bytes, and at most {_QUICK_NBYTES:,} are taken", Status.TOO_LARGE
             )
         try:
             request = request_class.FromString(message)
         except DecodeError:
-            raise RequestError(
-                Status.INVALID, f"the message is not an encoded {request_class.DESCRIPTOR.name}"
-            ) from None
+            raise RequestError(f"the message is not an encoded {request_class.DESCRIPTOR.name}") from None
         encoded: bytes = (await call(request)).SerializeToString()
         return encoded
 

@@ -71,13 +71,13 @@ class Application:
         except asyncio.CancelledError:
             _uncancel()
             if request.is_gone:
-                refused = RequestError(Status.CANCELLED, "the client went away")
+                refused = RequestError("the client went away", Status.CANCELLED)
             else:
-                refused = RequestError(Status.UNAVAILABLE, "the server ends; the request was not complete in time")
+                refused = RequestError("the server ends; the request was not complete in time", Status.UNAVAILABLE)
             response = error_response(refused)
         except Exception as error:
             known = as_request_error(error)  # the traceback of `error` keeps the body in memory
-            refused = RequestError(known.status, known.message, known.retry_after)
+            refused = RequestError(known.message, known.status, known.retry_after)
             response = error_response(refused)
         self._bodies.release(request)
         if trace is not None:
@@ -127,22 +127,22 @@ class Application:
                 allowed.append(method)
         if allowed:
             raise RequestError(
-                Status.METHOD, f"{request.path[:200]} takes {' and '.join(allowed)}, not {request.method[:20]}"
+                f"{request.path[:200]} takes {' and '.join(allowed)}, not {request.method[:20]}", Status.METHOD
             )
-        raise RequestError(Status.NOT_FOUND, f"there is nothing at {request.path[:200]!r}")
+        raise RequestError(f"there is nothing at {request.path[:200]!r}", Status.NOT_FOUND)
 
     def _check_headers(self, request: Request) -> None:
         if b"transfer-encoding" in request.headers and b"content-length" in request.headers:
             raise RequestError(  # a proxy may have used the other length
-                Status.INVALID, "a request has either Content-Length or Transfer-Encoding, and this one has both"
+                "a request has either Content-Length or Transfer-Encoding, and this one has both"
             )
         settings = self._service.settings
         if request.header_count > settings.max_headers or request.header_bytes > settings.max_header_bytes:
             raise RequestError(
-                Status.HEADERS,
                 f"the head of a request has at most {settings.max_header_bytes:,} bytes (max_header_bytes) in "
                 f"{settings.max_headers} headers (max_headers), and this one has {request.header_bytes:,} in "
                 f"{request.header_count}",
+                Status.HEADERS,
             )
 
 
@@ -190,7 +190,7 @@ class ProtocolHandlers:
     async def infer(self, request: Request, name: str, version: str = "") -> Response:
         length = request.headers.get(HEADER_LENGTH)
         if length is not None and (not length.isdigit() or len(length) > 18):
-            raise RequestError(Status.INVALID, "Inference-Header-Content-Length is a number of bytes")
+            raise RequestError("Inference-Header-Content-Length is a number of bytes")
         service = self._service
         service.repository.find(name, version)  # reports an unknown model before a damaged body
         header_length = None if length is None else int(length)
@@ -212,7 +212,7 @@ class ProtocolHandlers:
     async def model_ready(self, request: Request, name: str, version: str = "") -> Response:
         if self._service.model_ready(name, version):
             return Response(200)
-        raise RequestError(Status.INVALID, f"model {name!r} is not ready")
+        raise RequestError(f"model {name!r} is not ready")
 
     async def server_metadata(self, request: Request) -> Response:
         return json_response(self._service.server_metadata())
@@ -257,9 +257,7 @@ class ProtocolHandlers:
             return Response(200)
         key, offset, size = body.get("key"), body.get("offset", 0), body.get("byte_size")
         if not name or not isinstance(key, str) or type(offset) is not int or type(size) is not int:
-            raise RequestError(
-                Status.INVALID, "a region is registered with its name in the path, and with key, offset and byte_size"
-            )
+            raise RequestError("a region is registered with its name in the path, and with key, offset and byte_size")
         self._service.regions.register(name, key, offset, size)
         return Response(200)
 
@@ -280,20 +278,19 @@ def _cuda_region(name: str, body: Mapping[str, Any]) -> tuple[bytes, int, int]:
     text = handle.get("b64") if isinstance(handle, dict) else None
     if not name or not isinstance(text, str) or type(device) is not int or type(size) is not int:
         raise RequestError(
-            Status.INVALID,
             'a CUDA region is registered with its name in the path, and with raw_handle: {"b64": TEXT}, device_id and '
-            "byte_size",
+            "byte_size"
         )
     try:
         return base64.b64decode(text, validate=True), device, size
     except ValueError:
-        raise RequestError(Status.INVALID, "raw_handle has text of base64 in b64; it cannot be decoded") from None
+        raise RequestError("raw_handle has text of base64 in b64; it cannot be decoded") from None
 
 
 def _parameters(request: Request) -> dict[str, Any]:
     parameters = request.json().get("parameters") or {}
     if not isinstance(parameters, dict):
-        raise RequestError(Status.INVALID, "parameters is a JSON object")
+        raise RequestError("parameters is a JSON object")
     return parameters
 
 

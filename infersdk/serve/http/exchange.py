@@ -53,7 +53,7 @@ class Bodies:
             request.body = await asyncio.wait_for(self._receive(request, receive), settings.read_timeout)
         except (TimeoutError, asyncio.TimeoutError):
             raise RequestError(
-                Status.TIMEOUT, f"the body was not complete after {settings.read_timeout:g} s (read_timeout)"
+                f"the body was not complete after {settings.read_timeout:g} s (read_timeout)", Status.TIMEOUT
             ) from None
         is_json = request.path.startswith("/v2/") and HEADER_LENGTH not in request.headers
         if encoding := request.headers.get(b"content-encoding"):
@@ -91,9 +91,9 @@ class Bodies:
         limit = self._settings.max_bodies
         if self._held + nbytes > limit:
             raise RequestError(
-                Status.UNAVAILABLE,
                 f"the requests that the server works on have {limit:,} bytes together, its limit (max_bodies); send "
                 "this one again later",
+                Status.UNAVAILABLE,
                 retry_after=1.0,
             )
         self._held += nbytes
@@ -101,7 +101,7 @@ class Bodies:
 
 
 def _too_large(limit: int) -> RequestError:
-    return RequestError(Status.TOO_LARGE, f"the body has more than {limit:,} bytes, the limit (max_body)")
+    return RequestError(f"the body has more than {limit:,} bytes, the limit (max_body)", Status.TOO_LARGE)
 
 
 def request_of(scope: Scope) -> Request:

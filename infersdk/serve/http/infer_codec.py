@@ -95,9 +95,7 @@ async def read_request(
     if header_length == 0:
         return _raw_request(body, model, version, service), True
     if header_length is not None and not 0 < header_length <= len(body):
-        raise RequestError(
-            Status.INVALID, f"Inference-Header-Content-Length is {header_length}, and the body has {len(body):,} bytes"
-        )
+        raise RequestError(f"Inference-Header-Content-Length is {header_length}, and the body has {len(body):,} bytes")
     head = body if header_length is None else body[:header_length]
     parsed = await in_worker(_parse, head, service, when=len(head) > LONG)
     elements = sum(map(_bytes_elements, parsed.inputs))
@@ -122,7 +120,7 @@ def _parse(head: bytes, service: InferenceService) -> InferBody:
             _check_parts(head)
         return _decode(head)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RequestError(Status.INVALID, f"failed to parse the request JSON: {error}") from None
+        raise RequestError(f"failed to parse the request JSON: {error}") from None
 
 
 def _check_parts(head: bytes) -> None:
@@ -130,16 +128,16 @@ def _check_parts(head: bytes) -> None:
     whole = _decode_parts(head)
     if len(whole.inputs) > _MOST_TENSORS or len(whole.outputs) > _MOST_TENSORS:
         raise RequestError(
-            Status.TOO_LARGE,
             f"a request has at most {_MOST_TENSORS:,} inputs and outputs each, not {len(whole.inputs):,} and "
             f"{len(whole.outputs):,}",
+            Status.TOO_LARGE,
         )
     inputs = [_decode_parts(one) for one in whole.inputs]
     small = [*(part for one in (whole, *inputs) for part in (one.parameters, one.shape)), *whole.outputs]
     if (longest := max(len(memoryview(part)) for part in small)) > _MOST_TEXT:
         raise RequestError(
-            Status.TOO_LARGE,
             f"parameters, a shape and an output have at most {_MOST_TEXT:,} bytes of JSON, not {longest:,}",
+            Status.TOO_LARGE,
         )
 
 
@@ -147,10 +145,10 @@ def _read_inputs(parsed: InferBody, rest: memoryview, service: InferenceService)
     inputs: dict[str, Tensor] = {}
     for one in parsed.inputs:
         if one.name in inputs:
-            raise RequestError(Status.INVALID, f"input {one.name[:200]!r} was given twice")
+            raise RequestError(f"input {one.name[:200]!r} was given twice")
         inputs[one.name], rest = _read_input(one, rest, service)
     if rest.nbytes:
-        raise RequestError(Status.INVALID, f"unexpected additional input data: {rest.nbytes:,} bytes at the end")
+        raise RequestError(f"unexpected additional input data: {rest.nbytes:,} bytes at the end")
     return inputs
 
 
@@ -160,9 +158,9 @@ def _bytes_elements(one: _Input) -> int:
 
 def _too_many(count: int, limit: int) -> RequestError:
     return RequestError(
-        Status.TOO_LARGE,
         f"the request has {count:,} elements of JSON and BYTES, and the limit (max_elements) is {limit:,}; send "
         "numbers as bytes behind the JSON (binary_data_size), and BYTES in several requests",
+        Status.TOO_LARGE,
     )
 
 
@@ -170,9 +168,7 @@ def _raw_request(body: bytes, model: str, version: str, service: InferenceServic
     """Takes the body as the first input: one element of BYTES, or a tensor with at most one dynamic dimension."""
     infos = service.repository.find(model, version).inputs
     if not infos:
-        raise RequestError(
-            Status.INVALID, f"model {model!r} has no inputs, so the body cannot be its first; send a request with JSON"
-        )
+        raise RequestError(f"model {model!r} has no inputs, so the body cannot be its first; send a request with JSON")
     info = infos[0]
     if info.datatype == "BYTES":
         array = array_of([body], (1,) * len(info.shape))
@@ -184,9 +180,7 @@ def _raw_request(body: bytes, model: str, version: str, service: InferenceServic
 def _shape_for(info: TensorInfo, nbytes: int) -> list[int]:
     shape = [1 if axis == 0 and side == -1 else side for axis, side in enumerate(info.shape)]
     if shape.count(-1) > 1:
-        raise RequestError(
-            Status.INVALID, f"the shape of {info.text} does not follow from {nbytes:,} bytes; send a request with JSON"
-        )
+        raise RequestError(f"the shape of {info.text} does not follow from {nbytes:,} bytes; send a request with JSON")
     if -1 in shape:
         known = math.prod(side for side in shape if side != -1) * numpy_dtype(info.datatype).itemsize
         shape[shape.index(-1)] = nbytes // known if known else 0
@@ -198,21 +192,20 @@ def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tup
     what = f"input {one.name!r}"
     if (region := one.parameters.get("shared_memory_region")) is not None:
         if one.data != _NO_DATA or "binary_data_size" in one.parameters:
-            raise RequestError(Status.INVALID, f"{what} has both shared memory and data of its own")
+            raise RequestError(f"{what} has both shared memory and data of its own")
         part = _shared(region, one.parameters, what)
         return service.regions.tensor(part, one.datatype, one.shape, what), rest
     if (size := one.parameters.get("binary_data_size")) is not None:
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= rest.nbytes:
             raise RequestError(
-                Status.INVALID,
-                f"{what}: binary_data_size is {size!r}, and {rest.nbytes:,} bytes of data are left in the body",
+                f"{what}: binary_data_size is {size!r}, and {rest.nbytes:,} bytes of data are left in the body"
             )
         return unpack(rest[:size], one.datatype, one.shape, what), rest[size:]
     if one.data == _NO_DATA:
-        raise RequestError(Status.INVALID, f"{what} has no data: give data, binary_data_size or shared_memory_region")
+        raise RequestError(f"{what} has no data: give data, binary_data_size or shared_memory_region")
     encoded = one.parameters.get("encoding")
     if encoded not in (None, "base64") or (encoded and one.datatype != "BYTES"):
-        raise RequestError(Status.INVALID, f"{what}: the encoding is base64, for BYTES alone, not {encoded!r}")
+        raise RequestError(f"{what}: the encoding is base64, for BYTES alone, not {encoded!r}")
     return _from_json(one, what, service.settings.max_elements, decode_base64=bool(encoded)), rest
 
 
@@ -223,9 +216,9 @@ def _from_json(one: _Input, what: str, max_elements: int, *, decode_base64: bool
     depth = _depth(raw)
     if depth > 1 and len(raw) > LONG and (lists := bytes(raw).count(b"[")) > (limit := max_elements // _LISTS_SHARE):
         raise RequestError(
-            Status.TOO_LARGE,
             f"{what}: its data has {lists:,} lists, and the limit is {limit:,} (max_elements / {_LISTS_SHARE}); send "
             "it flat, or as bytes",
+            Status.TOO_LARGE,
         )
     try:
         values = _nested(one.datatype, depth).decode(raw)
@@ -237,11 +230,9 @@ def _from_json(one: _Input, what: str, max_elements: int, *, decode_base64: bool
     except RequestError:
         raise
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, TypeError) as error:
-        raise RequestError(Status.INVALID, f"{what}: its data is not {one.datatype} {one.shape}: {error}") from None
+        raise RequestError(f"{what}: its data is not {one.datatype} {one.shape}: {error}") from None
     if array.size != count:
-        raise RequestError(
-            Status.INVALID, f"{what}: the shape {one.shape} has {count:,} elements, and data has {array.size:,}"
-        )
+        raise RequestError(f"{what}: the shape {one.shape} has {count:,} elements, and data has {array.size:,}")
     return array.reshape(one.shape)
 
 
@@ -251,7 +242,7 @@ def _strings(values: Any, decode_base64: bool, what: str) -> npt.NDArray[Any]:
     try:
         elements = [base64.b64decode(v, validate=True) if decode_base64 else v.encode() for v in values]
     except binascii.Error as error:
-        raise RequestError(Status.INVALID, f"{what}: its data is not base64: {error}") from None
+        raise RequestError(f"{what}: its data is not base64: {error}") from None
     return array_of(elements, (len(elements),))
 
 
@@ -264,7 +255,7 @@ def _depth(raw: memoryview) -> int:
         elif byte not in b" \t\r\n":
             break
     if not 1 <= depth <= _MAX_DEPTH:
-        raise RequestError(Status.INVALID, f"the data of an input is a list, nested up to {_MAX_DEPTH} deep")
+        raise RequestError(f"the data of an input is a list, nested up to {_MAX_DEPTH} deep")
     return depth
 
 
@@ -294,15 +285,14 @@ def _shared(region: Any, parameters: Mapping[str, Any], what: str) -> SharedMemo
     numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in (offset, size))
     if not isinstance(region, str) or not numbers or not isinstance(size, int) or offset < 0 or size < 0:
         raise RequestError(
-            Status.INVALID,
-            f"{what}: shared memory has a region's name, an offset and a size, not {region!r}, {offset!r}, {size!r}",
+            f"{what}: shared memory has a region's name, an offset and a size, not {region!r}, {offset!r}, {size!r}"
         )
     return SharedMemory(region, offset, size)
 
 
 def _flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
-        raise RequestError(Status.INVALID, f"parameter {name} is true or false, not {value!r}")
+        raise RequestError(f"parameter {name} is true or false, not {value!r}")
     return value
 
 
@@ -313,7 +303,7 @@ def _read_output(one: _Output, service: InferenceService) -> RequestedOutput:
         binary = _flag(binary, "binary_data")
     classes = parameters.get("classification", 0)
     if not isinstance(classes, int) or isinstance(classes, bool) or not 0 <= classes < 1 << 31:
-        raise RequestError(Status.INVALID, f"{what}: classification is a number of classes, not {classes!r}")
+        raise RequestError(f"{what}: classification is a number of classes, not {classes!r}")
     region = parameters.get("shared_memory_region")
     part = None if region is None else service.regions.part(_shared(region, parameters, what))
     return RequestedOutput(one.name, binary, classes, part)
@@ -341,9 +331,9 @@ async def write_response(
     texts = sum(array.size for name, array in arrays.items() if name not in as_bytes)
     if texts > max_elements:
         raise RequestError(
-            Status.TOO_LARGE,
             f"the outputs have {texts:,} elements as JSON, and the limit (max_elements) is {max_elements:,}; ask for "
             "them with binary_data",
+            Status.TOO_LARGE,
         )
     objects = sum(array.size for array in arrays.values() if array.dtype.kind in "OSU")
     writing = in_worker(_write, response, as_bytes, when=texts > _MANY or objects > _MANY)
@@ -379,13 +369,9 @@ def _json_data(name: str, array: npt.NDArray[Any]) -> Any:
         try:
             return [element.decode() for element in bytes_of(array)]
         except UnicodeDecodeError:
-            raise RequestError(
-                Status.INVALID, f"output {name!r} holds bytes that are not text; ask for it with binary_data"
-            ) from None
+            raise RequestError(f"output {name!r} holds bytes that are not text; ask for it with binary_data") from None
     if array.dtype.name in ("float16", "bfloat16"):
         array = array.astype(np.float32)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise RequestError(
-            Status.INVALID, f"output {name!r} has NaN or infinite values, which JSON lacks; ask for it with binary_data"
-        )
+        raise RequestError(f"output {name!r} has NaN or infinite values, which JSON lacks; ask for it with binary_data")
     return np.ascontiguousarray(array.reshape(-1))

@@ -68,7 +68,7 @@ class Request:
         try:
             return msgspec.json.decode(self.body, type=dict[str, Any])
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise RequestError(Status.INVALID, f"the body is not a JSON object: {error}") from None
+            raise RequestError(f"the body is not a JSON object: {error}") from None
 
 
 @dataclass(slots=True)
@@ -106,8 +106,8 @@ def check_json_size(nbytes: int, limit: int, name: str) -> None:
     """Raises RequestError for JSON of more bytes than the limit of that name."""
     if nbytes > limit:
         raise RequestError(
-            Status.TOO_LARGE,
             f"the JSON of the request has {nbytes:,} bytes, and {name} is {limit:,}; send tensors as bytes",
+            Status.TOO_LARGE,
         )
 
 
@@ -124,20 +124,20 @@ def decompress(body: bytes, encoding: bytes, limit: int, setting: str) -> bytes:
         return body
     if encoding not in (b"gzip", b"deflate"):
         raise RequestError(
-            Status.MEDIA_TYPE,
             f"unknown Content-Encoding {encoding.decode('latin-1')[:50]!r}; use gzip, deflate or none",
+            Status.MEDIA_TYPE,
         )
     decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | (16 if encoding == b"gzip" else 0))
     try:
         data = decoder.decompress(body, limit + 1)
     except zlib.error as error:
-        raise RequestError(Status.INVALID, f"the body cannot be decompressed: {error}") from None
+        raise RequestError(f"the body cannot be decompressed: {error}") from None
     if len(data) > limit:
         raise RequestError(
-            Status.TOO_LARGE, f"the body has more than {limit:,} bytes after decompression, the limit ({setting})"
+            f"the body has more than {limit:,} bytes after decompression, the limit ({setting})", Status.TOO_LARGE
         )
     if not decoder.eof or decoder.unused_data:
-        raise RequestError(Status.INVALID, "the compressed body is cut off, or followed by other data")
+        raise RequestError("the compressed body is cut off, or followed by other data")
     return data
 
 

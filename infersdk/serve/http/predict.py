@@ -45,9 +45,7 @@ class PredictHandler:
         endpoint = self._service.repository.find(name or self._only_model(), version)
         if not isinstance(endpoint, ImageEndpoint):
             raise RequestError(
-                Status.INVALID,
-                f"model {endpoint.name!r} takes tensors; "
-                f"send them to /v2/models/{endpoint.name}/infer, not to /predict",
+                f"model {endpoint.name!r} takes tensors; send them to /v2/models/{endpoint.name}/infer, not to /predict"
             )
         request.notes = {"model": endpoint.name}
         deadline, priority = self._service.timing(parameters)
@@ -73,16 +71,15 @@ class PredictHandler:
         waiting = [name for name, entry in models.items() if not entry.versions and entry.reason != "unloaded"]
         if len(names) > 1 or waiting:
             raise RequestError(
-                Status.INVALID if len(names) > 1 else Status.UNAVAILABLE,
                 f"name the model, ?model=NAME: {', '.join([*names, *waiting])[:500]}"
                 + (f"; not ready: {', '.join(waiting)[:500]}" if waiting else ""),
+                Status.INVALID if len(names) > 1 else Status.UNAVAILABLE,
             )
         if names:
             return names[0]
         raise RequestError(
-            Status.INVALID,
             f"the models of this server take tensors, not images: {', '.join(models)[:500]}; send them to "
-            f"/v2/models/{next(iter(models))}/infer",
+            f"/v2/models/{next(iter(models))}/infer"
         )
 
 
@@ -105,7 +102,7 @@ def _query(query: bytes) -> list[tuple[str, str]]:
     try:
         return parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=bool(query), max_num_fields=50)
     except ValueError as error:
-        raise RequestError(Status.INVALID, f"the query is not name=value&...: {error}") from None
+        raise RequestError(f"the query is not name=value&...: {error}") from None
 
 
 def _value(text: str) -> Any:
@@ -125,13 +122,13 @@ def form_file(body: bytes, content_type: bytes) -> bytes:
     """
     if not content_type.lower().startswith(b"multipart/form-data"):
         if not body:
-            raise RequestError(Status.INVALID, "there is no image: send it as the body, or as the file of a form")
+            raise RequestError("there is no image: send it as the body, or as the file of a form")
         return body
     if (boundary := re.search(rb'boundary="?([^";,\s]{1,70})', content_type)) is None:
-        raise RequestError(Status.INVALID, "the form has no boundary in its Content-Type")
+        raise RequestError("the form has no boundary in its Content-Type")
     files = _form_files(body, boundary[1])
     if len(files) != 1:
-        raise RequestError(Status.INVALID, f"a form has one file, and this one has {len(files)}")
+        raise RequestError(f"a form has one file, and this one has {len(files)}")
     return files[0]
 
 
@@ -173,5 +170,5 @@ def _form_files(body: bytes, boundary: bytes) -> list[bytes]:
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
-        raise RequestError(Status.INVALID, f"the form is damaged: {error}") from None
+        raise RequestError(f"the form is damaged: {error}") from None
     return files

@@ -34,6 +34,7 @@ ABOUT_A_PACKAGE = {
     "infersdk.testing.contract": "pytest",
     "infersdk.testing.onnx_backend": "onnx",
     "infersdk.serve.http.connection": "uvicorn",
+    "infersdk.serve.grpc": "grpc",
     "infersdk._pyinstaller.hook-infersdk": "PyInstaller",
 }
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from .errors import RequestError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
 
     from .regions import RegionPart
-
-__all__ = ["InferRequest", "InferResponse", "PlacedOutput", "RequestedOutput", "SharedMemory", "Tensor", "TensorInfo"]
+    from .shared_memory import SharedMemoryRegions
 
 #: A tensor of a request: an array, or a `SharedTensor` whose values are still in shared memory.
 Tensor: TypeAlias = Any
@@ -40,15 +41,6 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedMemory:
-    """A part of a shared memory region, in bytes from the region's start."""
-
-    region: str
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class RequestedOutput:
     """An output requested by the client.
 
@@ -62,6 +54,21 @@ class RequestedOutput:
     binary: bool | None = None
     classification: int = 0
     shared_memory: RegionPart | None = None
+
+    @classmethod
+    def of(cls, name: str, parameters: Mapping[str, Any], regions: SharedMemoryRegions) -> RequestedOutput:
+        """The output with these parameters of the protocol.
+
+        Raises:
+            RequestError: a parameter is wrong, or names memory that is not registered.
+        """
+        what = f"output {name!r}"
+        binary, classes = parameters.get("binary_data"), parameters.get("classification", 0)
+        if binary is not None and type(binary) is not bool:
+            raise RequestError(f"parameter binary_data is true or false, not {binary!r}")
+        if type(classes) is not int or not 0 <= classes < 1 << 31:
+            raise RequestError(f"{what}: classification is a number of classes, not {classes!r}")
+        return cls(name, binary, classes, regions.part(parameters, what))
 
 
 @dataclass(slots=True)

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["as_json", "model_config"]
 
 
-def model_config(endpoint: Endpoint) -> Any:
-    """The protobuf message `ModelConfig`."""
-    from google.protobuf.json_format import ParseDict
-    from tritonclient.grpc import model_config_pb2
-
+def model_config(endpoint: Endpoint) -> dict[str, Any]:
+    """The fields of the protobuf message `ModelConfig`."""
     batched = endpoint.batched
     fields: dict[str, Any] = {
         "name": endpoint.name,
@@ -29,7 +26,7 @@ def model_config(endpoint: Endpoint) -> Any:
     }
     if batched:
         fields["dynamic_batching"] = {}
-    return ParseDict(fields, model_config_pb2.ModelConfig())
+    return fields
 
 
 def _tensors(infos: Sequence[TensorInfo], batched: bool) -> list[dict[str, Any]]:
@@ -44,10 +41,12 @@ def _tensors(infos: Sequence[TensorInfo], batched: bool) -> list[dict[str, Any]]
     ]
 
 
-def as_json(config: Any) -> dict[str, Any]:
+def as_json(fields: dict[str, Any]) -> dict[str, Any]:
     """The message as Triton writes it over HTTP: with all fields, and with numbers as numbers."""
-    from google.protobuf.json_format import MessageToDict
+    from google.protobuf.json_format import MessageToDict, ParseDict
+    from tritonclient.grpc import model_config_pb2
 
+    config = ParseDict(fields, model_config_pb2.ModelConfig())
     plain = MessageToDict(config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     converted = _numbers(config.DESCRIPTOR, plain)
     assert isinstance(converted, dict)

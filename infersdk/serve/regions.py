@@ -15,11 +15,11 @@ from ..core._lib import check, ffi, lib, out
 from ..core.device import Device
 from ..core.tensor import Tensor
 from ..errors import CudaError, DeviceUnavailableError, InferSDKError
-from .datatypes import pack, unpack
+from .datatypes import element_count, numpy_dtype, pack, unpack
 from .errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -42,6 +42,10 @@ class Region(ABC):
 
     def __init__(self, name: str, byte_size: int) -> None:
         self.name, self.byte_size = name, byte_size
+
+    @abstractmethod
+    def fields(self) -> dict[str, Any]:
+        """The values that the client registered, by the names of the protocol."""
 
     @abstractmethod
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
@@ -77,6 +81,9 @@ class HostRegion(Region):
         self.key, self.offset = key, offset
         self._file = file
         weakref.finalize(self, os.close, file)
+
+    def fields(self) -> dict[str, Any]:
+        return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
 
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
         self._transfer(os.preadv, offset, array.reshape(-1).view(np.uint8))
@@ -134,6 +141,9 @@ class CudaRegion(Region):
             close()  # the traceback keeps this object alive
             raise RequestError(f"{what}: the memory has {size:,} bytes, and {byte_size:,} are registered")
 
+    def fields(self) -> dict[str, Any]:
+        return {"name": self.name, "device_id": self.device_id, "byte_size": self.byte_size}
+
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
         with self.tensor(offset, (array.nbytes,), np.dtype(np.uint8)) as source:
             array.reshape(-1).view(np.uint8)[:] = source.numpy()
@@ -164,7 +174,7 @@ def _opened(device_id: int, handle: bytes) -> tuple[Any, int]:
 
 @dataclass(frozen=True, slots=True)
 class RegionPart:
-    """A part of a region for an output.
+    """A part of a region.
 
     It refers to the region itself. A request therefore keeps its memory when a client unregisters the region, or
     registers another one of the same name.
@@ -173,6 +183,20 @@ class RegionPart:
     region: Region
     offset: int
     nbytes: int
+
+    def tensor(self, datatype: str, shape: Sequence[int], what: str) -> SharedTensor:
+        """The part as a tensor, without a copy.
+
+        Raises:
+            RequestError: the part does not fit the shape.
+        """
+        dtype, count = numpy_dtype(datatype), element_count(shape, what)
+        if dtype.kind != "O" and self.nbytes != count * dtype.itemsize:
+            raise RequestError(
+                f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and its part of shared memory "
+                f"has {self.nbytes:,}"
+            )
+        return SharedTensor(self, datatype, dtype, tuple(shape), what)
 
     def write(self, array: npt.NDArray[Any], output: str, index: int = 0, count: int = 1) -> None:
         """Writes an output, or one of its rows of equal size.

@@ -9,7 +9,6 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,7 +23,7 @@ from .authentication import Authentication
 from .descriptors import connection_limit
 from .garbage import freeze, keep_freed_memory
 from .http.app import Application
-from .http.page import PageHandlers
+from .http.page import page_routes
 from .http.predict import PredictHandler
 from .repository import Repository
 from .service import InferenceService
@@ -177,7 +176,7 @@ class Server:
 
         from .http.connection import abort_unread_answers, connection_factory
 
-        routes = [*PredictHandler(self.service).routes(), *PageHandlers(self.service).routes()]
+        routes = [*PredictHandler(self.service).routes(), *page_routes(self.service)]
         application = Application(self.service, authentication, log, routes, self.tracing)
         listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]
@@ -211,9 +210,8 @@ class Server:
         """Opens the gRPC port with at most `most` connections."""
         from .grpc.server import open_grpc
 
-        port = await open_grpc(self.service, authentication, log, self.tracing, most)
-        self.grpc_port = port.port
-        return partial(port.close, self.settings.drain)
+        self.grpc_port, close = await open_grpc(self.service, authentication, log, self.tracing, most)
+        return close
 
     # ---- in a new thread ----
 

@@ -59,7 +59,7 @@ class InferenceService:
         """Whether all models are loaded and warm, and the server is not stopping."""
         return not self.stopping and self.repository.ready
 
-    def model_ready(self, name: str, version: str) -> bool:
+    def model_ready(self, name: str, version: str = "") -> bool:
         """Whether a model answers requests."""
         try:
             self.repository.find(name, version)
@@ -73,7 +73,7 @@ class InferenceService:
         extensions = [*EXTENSIONS, *(["cuda_shared_memory"] if device_count() else [])]
         return {"name": self.settings.name, "version": __version__, "extensions": extensions}
 
-    def model_metadata(self, name: str, version: str) -> dict[str, Any]:
+    def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
         endpoint = self.repository.find(name, version)
         return {
             "name": name,
@@ -85,8 +85,8 @@ class InferenceService:
             },
         }
 
-    def model_config(self, name: str, version: str) -> Any:
-        """The configuration as Triton's message `ModelConfig`."""
+    def model_config(self, name: str, version: str = "") -> dict[str, Any]:
+        """The configuration as the fields of Triton's message `ModelConfig`."""
         return model_config(self.repository.find(name, version))
 
     # ---- inference ----

@@ -5,23 +5,19 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from .datatypes import element_count, numpy_dtype
 from .errors import RequestError, Status
-from .regions import HANDLE_NBYTES, CudaRegion, HostRegion, Region, RegionPart, SharedTensor
+from .regions import HANDLE_NBYTES, CudaRegion, HostRegion, Region, RegionPart
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .messages import SharedMemory
+    from collections.abc import Mapping
 
 __all__ = ["MOST_REGIONS", "SharedMemoryRegions"]
 
 _FOLDER = "/dev/shm"  # see shm_overview(7)
 #: Maximum number of regions, each of which holds an open file, and the maximum length of their names.
 MOST_REGIONS, _LONGEST_NAME = 512, 256
-_Region = TypeVar("_Region", bound=Region)
 
 
 class SharedMemoryRegions:
@@ -124,64 +120,47 @@ class SharedMemoryRegions:
                 if isinstance(self._regions.get(one), kind):
                     del self._regions[one]
 
-    def status(self, name: str) -> list[HostRegion]:
-        """The regions of the host, or the one of this name.
+    def status(self, name: str = "", *, cuda: bool = False) -> list[dict[str, Any]]:
+        """The fields of the regions of the host, or of CUDA devices; with a name those of the region of that name.
 
         Raises:
             RequestError: there is no such region.
         """
-        return self._of_kind(HostRegion, name, "system")
-
-    def cuda_status(self, name: str) -> list[CudaRegion]:
-        """The regions of CUDA devices, or the one of this name.
-
-        Raises:
-            RequestError: there is no such region.
-        """
-        return self._of_kind(CudaRegion, name, "CUDA")
-
-    def _of_kind(self, kind: type[_Region], name: str, text: str) -> list[_Region]:
+        kind = CudaRegion if cuda else HostRegion
         with self._lock:
             regions = [region for region in self._regions.values() if isinstance(region, kind)]
-        if not name:
-            return regions
-        named = [region for region in regions if region.name == name]
-        if not named:
+        found = [region.fields() for region in regions if name in ("", region.name)]
+        if name and not found:
+            text = "CUDA" if cuda else "system"
             raise RequestError(f"Unable to find {text} shared memory region: {name!r}; register it", Status.NOT_FOUND)
-        return named
+        return found
 
-    def tensor(self, part: SharedMemory, datatype: str, shape: Sequence[int], what: str) -> SharedTensor:
-        """A tensor in a part of a region, without a copy.
+    def part(self, parameters: Mapping[str, Any], what: str) -> RegionPart | None:
+        """The memory that the parameters of an input or output name; None if they name none.
+
+        Args:
+            what: the input or output, for messages.
 
         Raises:
-            RequestError: the part is not in the region, or does not fit the shape.
+            RequestError: a parameter is wrong, there is no region of that name, or the part is not in it.
         """
-        dtype, count = numpy_dtype(datatype), element_count(shape, what)
-        memory = self.part(part)
-        if dtype.kind != "O" and part.nbytes != count * dtype.itemsize:
+        name = parameters.get("shared_memory_region")
+        if name is None:
+            return None
+        offset, size = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
+        if type(name) is not str or type(offset) is not int or type(size) is not int or offset < 0 or size < 0:
             raise RequestError(
-                f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and its part of shared memory "
-                f"has {part.nbytes:,}"
+                f"{what}: shared memory has a region's name, an offset and a size, not {name!r}, {offset!r}, {size!r}"
             )
-        return SharedTensor(memory, datatype, dtype, tuple(shape), what)
-
-    def part(self, part: SharedMemory) -> RegionPart:
-        """The memory that a request names.
-
-        Raises:
-            RequestError: there is none of that name, or the part is not in it.
-        """
-        region = self._regions.get(part.region)
+        region = self._regions.get(name)
         if region is None:
+            raise RequestError(f"Unable to find system shared memory region: {name!r}; register it", Status.NOT_FOUND)
+        if offset + size > region.byte_size:
             raise RequestError(
-                f"Unable to find system shared memory region: {part.region!r}; register it", Status.NOT_FOUND
+                f"Invalid offset + byte size for shared memory region: {name!r} has {region.byte_size:,} bytes, and "
+                f"bytes {offset:,} to {offset + size:,} were asked for"
             )
-        if part.offset < 0 or part.nbytes < 0 or part.offset + part.nbytes > region.byte_size:
-            raise RequestError(
-                f"Invalid offset + byte size for shared memory region: {part.region!r} has {region.byte_size:,} bytes, "
-                f"and bytes {part.offset:,} to {part.offset + part.nbytes:,} were asked for"
-            )
-        return RegionPart(region, part.offset, part.nbytes)
+        return RegionPart(region, offset, size)
 
     def close(self) -> None:
         """Removes all regions."""

@@ -14,7 +14,6 @@ from served_requests import inputs_of, triton
 
 from infersdk.serve.datatypes import pack
 from infersdk.serve.errors import RequestError
-from infersdk.serve.messages import SharedMemory
 from infersdk.serve.shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
@@ -107,6 +106,14 @@ def refused(call: Any, *arguments: Any) -> str:
     return raised.value.message
 
 
+def part_of(regions: SharedMemoryRegions, offset: int, nbytes: int) -> Any:
+    """A part of the region `x`."""
+    parameters = {
+        "shared_memory_region": "x", "shared_memory_offset": offset, "shared_memory_byte_size": nbytes,
+    }  # fmt: skip
+    return regions.part(parameters, "input 'a'")
+
+
 def test_keys_outside_of_the_prefix(regions: SharedMemoryRegions) -> None:
     keys = ("/other", "infersdk-test-x", "/infersdk-test-/../../etc/passwd", "/", "", "/infersdk-test-a/b")
     for key in keys:
@@ -141,7 +148,7 @@ def test_an_output_goes_where_its_request_has_named_it(regions: SharedMemoryRegi
     """Also when the name stands for other memory, or for none, by the time it is written."""
     key, path = f"/infersdk-test-{uuid.uuid4().hex}", f"/dev/shm{region[0]}"
     regions.register("x", region[0], 0, 4096)
-    part = regions.part(SharedMemory("x", 16, 4))
+    part = part_of(regions, 16, 4)
     regions.unregister("x")
     part.write(np.frombuffer(b"1234", np.uint8), "y")
     with open(f"/dev/shm{key}", "wb") as other:
@@ -174,11 +181,11 @@ def test_a_region_that_shrinks_is_an_error_and_does_not_grow_again(
 ) -> None:
     path = f"/dev/shm{region[0]}"
     regions.register("x", region[0], 0, 4096)
-    tensor = regions.tensor(SharedMemory("x", 0, 4096), "UINT8", [4096], "a")
+    tensor = part_of(regions, 0, 4096).tensor("UINT8", [4096], "a")
     assert tensor.load().tobytes() == bytes(4096)
     os.truncate(path, 100)
     assert "shorter than when it was registered" in refused(tensor.load)
-    assert "shorter" in refused(regions.part(SharedMemory("x", 90, 20)).write, np.zeros(20, np.uint8), "y")
+    assert "shorter" in refused(part_of(regions, 90, 20).write, np.zeros(20, np.uint8), "y")
     assert os.path.getsize(path) == 100
     os.truncate(path, 4096)  # the client that made it maps it
 

@@ -2,106 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .infer_codec import parameter_values
 
 if TYPE_CHECKING:
     from ..service import InferenceService
 
-__all__ = ["ProtocolCalls"]
+__all__ = ["Fields", "calls"]
+
+#: The fields of a response in the form of protobuf's JSON; None is a response without fields.
+Fields: TypeAlias = "dict[str, Any] | None"
 
 
-class ProtocolCalls:
-    """One method for each call, with protobuf messages."""
+def calls(service: InferenceService) -> dict[str, Callable[[Any], Fields | Awaitable[None]]]:
+    """A function from the request to the fields of the response, for each call."""
+    regions = service.regions
+    return {
+        "ServerLive": lambda request: {"live": True},
+        "ServerReady": lambda request: {"ready": service.ready},
+        "ServerMetadata": lambda request: service.server_metadata(),
+        "ModelReady": lambda request: {"ready": service.model_ready(request.name, request.version)},
+        "ModelMetadata": lambda request: service.model_metadata(request.name, request.version),
+        "ModelConfig": lambda request: {"config": service.model_config(request.name, request.version)},
+        "ModelStatistics": lambda request: {"model_stats": service.statistics(request.name, request.version)},
+        "RepositoryIndex": lambda request: {"models": service.index(request.ready)},
+        "RepositoryModelLoad": lambda request: service.load(request.model_name, dict(request.parameters)),
+        "RepositoryModelUnload": lambda request: service.unload(request.model_name),
+        "SystemSharedMemoryStatus": lambda request: _by_name(regions.status(request.name)),
+        "SystemSharedMemoryRegister": lambda request: regions.register(
+            request.name, request.key, request.offset, request.byte_size
+        ),
+        "SystemSharedMemoryUnregister": lambda request: regions.unregister(request.name),
+        "CudaSharedMemoryStatus": lambda request: _by_name(regions.status(request.name, cuda=True)),
+        "CudaSharedMemoryRegister": lambda request: regions.register_cuda(
+            request.name, request.raw_handle, request.device_id, request.byte_size
+        ),
+        "CudaSharedMemoryUnregister": lambda request: regions.unregister(request.name, cuda=True),
+        "TraceSetting": lambda request: _traces(
+            service.trace_settings(
+                request.model_name, {name: list(one.value) for name, one in request.settings.items()}
+            )
+        ),
+        "LogSettings": lambda request: _logs(service.log_settings(parameter_values(request.settings))),
+    }
 
-    def __init__(self, service: InferenceService) -> None:
-        from tritonclient.grpc import service_pb2
 
-        self._service, self._pb = service, service_pb2
+def _by_name(regions: list[dict[str, Any]]) -> Fields:
+    return {"regions": {region["name"]: region for region in regions}}
 
-    # ---- health and metadata ----
 
-    async def server_live(self, request: Any) -> Any:
-        return self._pb.ServerLiveResponse(live=True)
+def _traces(settings: dict[str, Any]) -> Fields:
+    lists = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+    return {"settings": {name: {"value": value} for name, value in lists.items()}}
 
-    async def server_ready(self, request: Any) -> Any:
-        return self._pb.ServerReadyResponse(ready=self._service.ready)
 
-    async def model_ready(self, request: Any) -> Any:
-        return self._pb.ModelReadyResponse(ready=self._service.model_ready(request.name, request.version))
-
-    async def server_metadata(self, request: Any) -> Any:
-        return self._pb.ServerMetadataResponse(**self._service.server_metadata())
-
-    async def model_metadata(self, request: Any) -> Any:
-        return self._pb.ModelMetadataResponse(**self._service.model_metadata(request.name, request.version))
-
-    async def model_config(self, request: Any) -> Any:
-        return self._pb.ModelConfigResponse(config=self._service.model_config(request.name, request.version))
-
-    async def model_statistics(self, request: Any) -> Any:
-        rows = self._service.statistics(request.name, request.version)
-        return self._pb.ModelStatisticsResponse(model_stats=rows)
-
-    # ---- the repository ----
-
-    async def repository_index(self, request: Any) -> Any:
-        return self._pb.RepositoryIndexResponse(models=self._service.index(request.ready))
-
-    async def repository_model_load(self, request: Any) -> Any:
-        await self._service.load(request.model_name, dict(request.parameters))
-        return self._pb.RepositoryModelLoadResponse()
-
-    async def repository_model_unload(self, request: Any) -> Any:
-        await self._service.unload(request.model_name)
-        return self._pb.RepositoryModelUnloadResponse()
-
-    # ---- shared memory ----
-
-    async def system_shared_memory_status(self, request: Any) -> Any:
-        response = self._pb.SystemSharedMemoryStatusResponse()
-        for region in self._service.regions.status(request.name):
-            one = response.regions[region.name]
-            one.name, one.key, one.offset, one.byte_size = region.name, region.key, region.offset, region.byte_size
-        return response
-
-    async def system_shared_memory_register(self, request: Any) -> Any:
-        self._service.regions.register(request.name, request.key, request.offset, request.byte_size)
-        return self._pb.SystemSharedMemoryRegisterResponse()
-
-    async def system_shared_memory_unregister(self, request: Any) -> Any:
-        self._service.regions.unregister(request.name)
-        return self._pb.SystemSharedMemoryUnregisterResponse()
-
-    async def cuda_shared_memory_status(self, request: Any) -> Any:
-        response = self._pb.CudaSharedMemoryStatusResponse()
-        for region in self._service.regions.cuda_status(request.name):
-            one = response.regions[region.name]
-            one.name, one.device_id, one.byte_size = region.name, region.device_id, region.byte_size
-        return response
-
-    async def cuda_shared_memory_register(self, request: Any) -> Any:
-        self._service.regions.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
-        return self._pb.CudaSharedMemoryRegisterResponse()
-
-    async def cuda_shared_memory_unregister(self, request: Any) -> Any:
-        self._service.regions.unregister(request.name, cuda=True)
-        return self._pb.CudaSharedMemoryUnregisterResponse()
-
-    # ---- trace and log ----
-
-    async def trace_setting(self, request: Any) -> Any:
-        changes = {name: list(setting.value) for name, setting in request.settings.items()}
-        response = self._pb.TraceSettingResponse()
-        for name, value in self._service.trace_settings(request.model_name, changes).items():
-            response.settings[name].value.extend(value if isinstance(value, list) else [value])
-        return response
-
-    async def log_settings(self, request: Any) -> Any:
-        changes = parameter_values(request.settings)
-        response = self._pb.LogSettingsResponse()
-        for name, value in self._service.log_settings(changes).items():
-            kind = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
-            setattr(response.settings[name], kind, value)
-        return response
+def _logs(settings: dict[str, Any]) -> Fields:
+    kinds = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+    return {"settings": {name: {kinds[type(value)]: value} for name, value in settings.items()}}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
 
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
-from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, SharedMemory, Tensor
+from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, Tensor
 from ..service import MOST_SECONDS
 
 if TYPE_CHECKING:
@@ -49,9 +51,6 @@ def read_request(
     Raises:
         RequestError: the request is invalid.
     """
-    from google.protobuf.message import DecodeError
-    from tritonclient.grpc import service_pb2
-
     if len(message) > _LONGEST_HEAD:
         _check_head(message)
     try:
@@ -66,7 +65,9 @@ def read_request(
     if remaining is not None:
         deadline = min(remaining, MOST_SECONDS if deadline is None else deadline)
     inputs = _read_inputs(parsed, service.regions, service.settings.max_elements)
-    outputs = [_read_output(one, service.regions) for one in parsed.outputs] or None
+    outputs = [
+        RequestedOutput.of(one.name, parameter_values(one.parameters), service.regions) for one in parsed.outputs
+    ] or None
     request = InferRequest(
         parsed.model_name, parsed.model_version, parsed.id, inputs, outputs, parameters, deadline, priority
     )
@@ -141,23 +142,13 @@ def _read_inputs(parsed: Any, regions: SharedMemoryRegions, max_elements: int) -
 
 def _read_input(one: Any, contents: Iterator[bytes] | None, regions: SharedMemoryRegions) -> Tensor:
     what, shape = f"input {one.name!r}", list(one.shape)
-    part = _shared(parameter_values(one.parameters), what)
-    if part is not None:
-        return regions.tensor(part, one.datatype, shape, what)
+    if (part := regions.part(parameter_values(one.parameters), what)) is not None:
+        return part.tensor(one.datatype, shape, what)
     if contents is None:
         return _from_contents(one, shape, what)
     if one.HasField("contents"):
         raise RequestError(f"contents field must not be specified when using raw_input_contents for {what}")
     return unpack(memoryview(next(contents)), one.datatype, shape, what)
-
-
-def _read_output(one: Any, regions: SharedMemoryRegions) -> RequestedOutput:
-    parameters, what = parameter_values(one.parameters), f"output {one.name!r}"
-    classes = parameters.get("classification", 0)
-    if type(classes) is not int or not 0 <= classes < 1 << 31:
-        raise RequestError(f"{what}: classification is a number of classes, not {classes!r}")
-    part = _shared(parameters, what)
-    return RequestedOutput(one.name, None, classes, None if part is None else regions.part(part))
 
 
 def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
@@ -191,26 +182,12 @@ def parameter_values(parameters: Any) -> dict[str, Any]:
     return values
 
 
-def _shared(parameters: Mapping[str, Any], what: str) -> SharedMemory | None:
-    region = parameters.get("shared_memory_region")
-    if region is None:
-        return None
-    offset, size = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
-    if type(region) is not str or type(offset) is not int or type(size) is not int or offset < 0 or size < 0:
-        raise RequestError(
-            f"{what}: shared memory has a region's name, an offset and a size, not {region!r}, {offset!r}, {size!r}"
-        )
-    return SharedMemory(region, offset, size)
-
-
 def response_message(response: InferResponse, parameters: Mapping[str, bool]) -> Any:
     """Encodes a response as `ModelInferResponse`.
 
     Args:
         parameters: parameters of the response.
     """
-    from tritonclient.grpc import service_pb2
-
     message = service_pb2.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
     for name, value in parameters.items():
         message.parameters[name].bool_param = value

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import grpc
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
 from ...errors import ConfigError
 from ..errors import RequestError, Status, as_request_error, shortened
 from ..workers import in_worker
-from .calls import ProtocolCalls
+from .calls import Fields, calls
 from .infer_codec import read_request, response_message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable
 
     from ..access_log import AccessLog
     from ..authentication import Authentication
     from ..service import InferenceService
     from ..tracing import RequestTrace, Tracing
 
-__all__ = ["GrpcPort", "open_grpc"]
+__all__ = ["open_grpc"]
 
 _SERVICE = "inference.GRPCInferenceService"
 #: Bytes of a message besides its tensors.
@@ -43,8 +49,8 @@ async def open_grpc(
     log: AccessLog,
     tracing: Tracing | None,
     max_connections: int,
-) -> GrpcPort:
-    """Opens the port.
+) -> tuple[int, Callable[[], Awaitable[None]]]:
+    """Opens the port. Returns its number, and a function that closes it after the running calls.
 
     Args:
         max_connections: maximum open connections; further ones are closed.
@@ -52,10 +58,8 @@ async def open_grpc(
     Raises:
         ConfigError: the port cannot be opened.
     """
-    import grpc
-
     settings = service.settings
-    calls = _Calls(service, authentication, log, tracing)
+    handlers = _Calls(service, authentication, log, tracing)
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", settings.max_body + _OVERHEAD),
@@ -73,7 +77,7 @@ async def open_grpc(
         ],
         maximum_concurrent_rpcs=settings.max_connections,
     )
-    server.add_generic_rpc_handlers((calls,))
+    server.add_generic_rpc_handlers((handlers,))
     address = settings.address(settings.grpc_port)
     try:
         if settings.certificate is None or settings.private_key is None:
@@ -85,32 +89,18 @@ async def open_grpc(
     except RuntimeError as error:
         raise ConfigError(f"server: cannot listen on {address}: {error}") from None
     await server.start()
-    return GrpcPort(server, calls, int(port))
 
-
-class GrpcPort:
-    """The open port.
-
-    Attributes:
-        port: the port number.
-    """
-
-    def __init__(self, server: Any, calls: _Calls, port: int) -> None:
-        self._server, self._calls, self.port = server, calls, port
-
-    async def close(self, drain: float) -> None:
-        """Refuses new connections and requests, and waits for running calls.
-
-        Args:
-            drain: seconds after which running calls are cancelled.
-        """
-        stopping = asyncio.ensure_future(self._server.stop(drain))
+    async def close() -> None:
+        """Refuses new connections and requests, and waits `drain` seconds for running calls."""
+        stopping = asyncio.ensure_future(server.stop(settings.drain))
         try:
-            await self._calls.end(drain)
+            await handlers.end(settings.drain)
             await asyncio.wait([stopping], timeout=_GOODBYE)  # clients close their connections
-            await self._server.stop(None)  # closes connections without any data
+            await server.stop(None)  # closes connections without any data
         finally:
             await stopping
+
+    return int(port), close
 
 
 class _Calls:
@@ -120,7 +110,6 @@ class _Calls:
         self, service: InferenceService, authentication: Authentication, log: AccessLog, tracing: Tracing | None
     ) -> None:
         self._service, self._authentication, self._log, self._tracing = service, authentication, log, tracing
-        self._plain = ProtocolCalls(service)
         self._running = set[asyncio.Task[Any]]()
         self._readers = set[asyncio.Task[None]]()  # of open streams
         self._ending = False
@@ -145,7 +134,6 @@ class _Calls:
 
     def _refusal(self, method: str, refused: RequestError) -> Any:
         """A handler that refuses a call without reading its message."""
-        import grpc
 
         async def refuse(messages: Any, context: Any) -> None:
             self._write(method.rpartition("/")[2], context, perf_counter(), refused, {}, None)
@@ -163,19 +151,19 @@ class _Calls:
 
     def _methods(self) -> dict[str, Any]:
         """The handler of each call, by its path."""
-        import grpc
-        from tritonclient.grpc import service_pb2
-
         methods: dict[str, Any] = {
             f"/{_SERVICE}/ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
             f"/{_SERVICE}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
             # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
             "/grpc.health.v1.Health/Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health)),
         }
-        for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
-            if (path := f"/{_SERVICE}/{method.name}") not in methods:
-                call = _decoded(getattr(service_pb2, method.input_type.name), getattr(self._plain, _snake(method.name)))
-                methods[path] = grpc.unary_unary_rpc_method_handler(self._wrap(method.name, call))
+        described = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+        for name, call in calls(self._service).items():
+            method = described[name]
+            handler = _decoded(
+                getattr(service_pb2, method.input_type.name), getattr(service_pb2, method.output_type.name), call
+            )
+            methods[f"/{_SERVICE}/{name}"] = grpc.unary_unary_rpc_method_handler(self._wrap(name, handler))
         return methods
 
     async def _health(self, request: bytes) -> bytes:
@@ -237,18 +225,26 @@ class _Calls:
         notes: dict[str, Any],
         trace: RequestTrace | None = None,
     ) -> Any:
+        """The result of a call; a failed one is aborted."""
+        result, refused = await self._recorded(name, context, call, notes, trace)
+        return result if refused is None else await _abort(context, refused)
+
+    async def _recorded(
+        self, name: str, context: Any, call: Awaitable[Any], notes: dict[str, Any], trace: RequestTrace | None
+    ) -> tuple[Any, RequestError | None]:
+        """The result of a call or its error, which is logged and traced."""
         started = perf_counter()
         refused: RequestError | None = None
         try:
-            return await call
+            return await call, None
         except asyncio.CancelledError:
             refused = RequestError("the client went away", Status.CANCELLED)
             raise
         except Exception as error:
             refused = as_request_error(error)
+            return None, refused
         finally:
             self._write(name, context, started, refused, notes, trace)
-        return await _abort(context, refused)
 
     def _write(
         self,
@@ -300,35 +296,26 @@ class _Calls:
                     left.cancel()
 
     async def _stream_answer(self, message: bytes, context: Any) -> bytes:
-        from tritonclient.grpc import service_pb2
-
-        started = perf_counter()
-        refused: RequestError | None = None
         notes: dict[str, Any] = {"received": len(message)}
         trace = self._start_trace("ModelStreamInfer", context)
-        try:
-            return await self._run(
-                message, None, notes, lambda answer: service_pb2.ModelStreamInferResponse(infer_response=answer)
-            )
-        except asyncio.CancelledError:
-            refused = RequestError("the client went away", Status.CANCELLED)
-            raise
-        except Exception as error:
-            refused = as_request_error(error)
+        run = self._run(
+            message, None, notes, lambda answer: service_pb2.ModelStreamInferResponse(infer_response=answer)
+        )
+        result, refused = await self._recorded("ModelStreamInfer", context, run, notes, trace)
+        if refused is not None:
             answer = service_pb2.ModelStreamInferResponse(error_message=refused.message)
             answer.infer_response.id = notes.get("id", "")
-        finally:
-            self._write("ModelStreamInfer", context, started, refused, notes, trace)
-        failure: bytes = answer.SerializeToString()
-        return failure
+            result = answer.SerializeToString()
+        encoded: bytes = result
+        return encoded
 
 
-def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:
+def _decoded(
+    request_class: Any, response_class: Any, call: Callable[[Any], Fields | Awaitable[None]]
+) -> Callable[[bytes], Awaitable[bytes]]:
     """Decodes the request and encodes the response; gRPC would respond to damaged messages with an exception's text."""
 
     async def run(message: bytes) -> bytes:
-        from google.protobuf.message import DecodeError
-
         if len(message) > _QUICK_NBYTES:
             raise RequestError(
                 f"the message has {len(message):,} bytes, and at most {_QUICK_NBYTES:,} are taken", Status.TOO_LARGE
@@ -337,22 +324,19 @@ def _decoded(request_class: Any, call: Callable[[Any], Awaitable[Any]]) -> Calla
             request = request_class.FromString(message)
         except DecodeError:
             raise RequestError(f"the message is not an encoded {request_class.DESCRIPTOR.name}") from None
-        encoded: bytes = (await call(request)).SerializeToString()
+        fields = call(request)
+        if isinstance(fields, Awaitable):
+            await fields
+            fields = None
+        encoded: bytes = ParseDict(fields or {}, response_class()).SerializeToString()
         return encoded
 
     return run
 
 
 async def _abort(context: Any, error: RequestError) -> Any:
-    import grpc
-
     message = error.message
     # Trailers encode a byte other than printable ASCII in three characters; clients refuse trailers above 8 KiB.
     if len(quote(message, safe=_PRINTABLE, errors="replace")) > _LONGEST_MESSAGE:
         message = shortened(message, _LONGEST_MESSAGE // 12)
     await context.abort(getattr(grpc.StatusCode, error.status.grpc), message, tuple(error.headers))
-
-
-def _snake(name: str) -> str:
-    """`ModelReady` as `model_ready`."""
-    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")

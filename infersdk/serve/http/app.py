@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
@@ -17,8 +18,6 @@ from .infer_codec import read_request, write_response
 from .messages import HEADER_LENGTH, LONG, Request, Response, accepted_encoding, compress, error_response, json_response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from ..access_log import AccessLog
     from ..authentication import Authentication
     from ..messages import InferRequest
@@ -26,15 +25,27 @@ if TYPE_CHECKING:
     from ..tracing import RequestTrace, Tracing
     from .exchange import Receive, Scope, Send
 
-__all__ = ["Application", "Handler", "Route", "route"]
+__all__ = ["Application", "Handler", "Route", "answer", "route"]
 
-Handler: TypeAlias = "Callable[..., Awaitable[Response]]"
-Route: TypeAlias = "tuple[str, re.Pattern[str], Handler]"
+Handler: TypeAlias = Callable[..., Awaitable[Response]]
+Route: TypeAlias = tuple[str, re.Pattern[str], Handler]
 
 
 def route(method: str, pattern: str, handler: Handler) -> Route:
     """A route; the named groups of the pattern are arguments of the handler."""
     return method, re.compile(pattern), handler
+
+
+def answer(method: str, pattern: str, value_of: Callable[..., Any]) -> Route:
+    """A route that answers with the value of a function as JSON; None is an answer without a body."""
+
+    async def handler(request: Request, **groups: str) -> Response:
+        value = value_of(request, **groups)
+        if isinstance(value, Awaitable):
+            value = await value
+        return Response(200) if value is None else json_response(value)
+
+    return route(method, pattern, handler)
 
 
 class Application:
@@ -56,7 +67,7 @@ class Application:
         self._tracing = tracing
         self._service, self._authentication, self._log = service, authentication, log
         self._bodies = Bodies(service.settings)
-        self._routes = [*ProtocolHandlers(service).routes(), *routes]
+        self._routes = [*protocol_routes(service), *routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
@@ -154,44 +165,18 @@ def _uncancel() -> None:
 
 
 _MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
+_STORED = r"/v2/repository/models/(?P<name>[^/]+)"
 _REGIONS = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
 
 
-class ProtocolHandlers:
-    """The endpoints of the protocol and of Triton's extensions."""
+def protocol_routes(service: InferenceService) -> list[Route]:
+    """The routes of the protocol and of Triton's extensions in the order of matching, the most frequent first."""
+    regions = service.regions
 
-    def __init__(self, service: InferenceService) -> None:
-        self._service = service
-
-    def routes(self) -> list[Route]:
-        """The routes in the order of matching, the most frequent first."""
-        return [
-            route("POST", rf"{_MODEL}/infer", self.infer),
-            route("GET", r"/v2/health/live", self.live),
-            route("GET", r"/v2/health/ready", self.ready),
-            route("GET", r"/v2/?", self.server_metadata),
-            route("GET", r"/v2/models/stats", self.statistics),
-            route("GET", _MODEL, self.model_metadata),
-            route("GET", rf"{_MODEL}/ready", self.model_ready),
-            route("GET", rf"{_MODEL}/config", self.model_config),
-            route("GET", rf"{_MODEL}/stats", self.statistics),
-            route("POST", r"/v2/repository/index", self.index),
-            route("POST", r"/v2/repository/models/(?P<name>[^/]+)/load", self.load),
-            route("POST", r"/v2/repository/models/(?P<name>[^/]+)/unload", self.unload),
-            route("GET", rf"{_REGIONS}/status", self.region_status),
-            route("POST", rf"{_REGIONS}/register", self.register),
-            route("POST", rf"{_REGIONS}/unregister", self.unregister),
-            route("GET", r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", self.trace),
-            route("POST", r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", self.trace),
-            route("GET", r"/v2/logging", self.logging),
-            route("POST", r"/v2/logging", self.logging),
-        ]
-
-    async def infer(self, request: Request, name: str, version: str = "") -> Response:
+    async def infer(request: Request, name: str, version: str = "") -> Response:
         length = request.headers.get(HEADER_LENGTH)
         if length is not None and (not length.isdigit() or len(length) > 18):
             raise RequestError("Inference-Header-Content-Length is a number of bytes")
-        service = self._service
         service.repository.find(name, version)  # reports an unknown model before a damaged body
         header_length = None if length is None else int(length)
         asked, binary = await read_request(request.body, header_length, name, version, service)
@@ -203,73 +188,61 @@ class ProtocolHandlers:
         headers = [("inference-header-content-length", str(header_length))]
         return Response(200, parts, "application/octet-stream", headers, may_compress=True)
 
-    async def live(self, request: Request) -> Response:
-        return Response(200)
+    async def ready(request: Request) -> Response:
+        return Response(200 if service.ready else 400)
 
-    async def ready(self, request: Request) -> Response:
-        return Response(200 if self._service.ready else 400)
+    def model_ready(request: Request, **model: str) -> None:
+        if not service.model_ready(**model):
+            raise RequestError(f"model {model['name']!r} is not ready")
 
-    async def model_ready(self, request: Request, name: str, version: str = "") -> Response:
-        if self._service.model_ready(name, version):
-            return Response(200)
-        raise RequestError(f"model {name!r} is not ready")
+    def statistics(request: Request, **model: str) -> dict[str, Any]:
+        return {"model_stats": service.statistics(**model)}
 
-    async def server_metadata(self, request: Request) -> Response:
-        return json_response(self._service.server_metadata())
+    def unload(request: Request, name: str) -> Awaitable[None]:
+        _parameters(request)  # `unload_dependents` has no effect: models have no dependents
+        return service.unload(name)
 
-    async def model_metadata(self, request: Request, name: str, version: str = "") -> Response:
-        return json_response(self._service.model_metadata(name, version))
-
-    async def model_config(self, request: Request, name: str, version: str = "") -> Response:
-        return json_response(as_json(self._service.model_config(name, version)))
-
-    async def statistics(self, request: Request, name: str = "", version: str = "") -> Response:
-        return json_response({"model_stats": self._service.statistics(name, version)})
-
-    async def index(self, request: Request) -> Response:
-        return json_response(self._service.index(only_ready=bool(request.json().get("ready", False))))
-
-    async def load(self, request: Request, name: str) -> Response:
-        await self._service.load(name, _parameters(request))
-        return Response(200)
-
-    async def unload(self, request: Request, name: str) -> Response:
-        parameters = _parameters(request)
-        parameters.pop("unload_dependents", None)  # models have no dependents
-        await self._service.unload(name)
-        return Response(200)
-
-    async def region_status(self, request: Request, kind: str, name: str = "") -> Response:
-        if kind == "cuda":
-            on_devices = self._service.regions.cuda_status(name)
-            return json_response(
-                [{"name": r.name, "device_id": r.device_id, "byte_size": r.byte_size} for r in on_devices]
-            )
-        regions = self._service.regions.status(name)
-        return json_response(
-            [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.byte_size} for r in regions]
-        )
-
-    async def register(self, request: Request, kind: str, name: str = "") -> Response:
+    def register(request: Request, kind: str, name: str = "") -> None:
         body = request.json()
         if kind == "cuda":
-            self._service.regions.register_cuda(name, *_cuda_region(name, body))
-            return Response(200)
+            regions.register_cuda(name, *_cuda_region(name, body))
+            return
         key, offset, size = body.get("key"), body.get("offset", 0), body.get("byte_size")
         if not name or not isinstance(key, str) or type(offset) is not int or type(size) is not int:
             raise RequestError("a region is registered with its name in the path, and with key, offset and byte_size")
-        self._service.regions.register(name, key, offset, size)
-        return Response(200)
+        regions.register(name, key, offset, size)
 
-    async def unregister(self, request: Request, kind: str, name: str = "") -> Response:
-        self._service.regions.unregister(name, cuda=kind == "cuda")
-        return Response(200)
+    def status(request: Request, kind: str, name: str = "") -> list[dict[str, Any]]:
+        return regions.status(name, cuda=kind == "cuda")
 
-    async def trace(self, request: Request, name: str = "") -> Response:
-        return json_response(self._service.trace_settings(name, request.json() if request.method == "POST" else {}))
+    def unregister(request: Request, kind: str, name: str = "") -> None:
+        regions.unregister(name, cuda=kind == "cuda")
 
-    async def logging(self, request: Request) -> Response:
-        return json_response(self._service.log_settings(request.json() if request.method == "POST" else {}))
+    def traces(request: Request, name: str = "") -> dict[str, Any]:
+        return service.trace_settings(name, request.json() if request.method == "POST" else {})
+
+    def logs(request: Request) -> dict[str, Any]:
+        return service.log_settings(request.json() if request.method == "POST" else {})
+
+    return [
+        route("POST", rf"{_MODEL}/infer", infer),
+        answer("GET", r"/v2/health/live", lambda request: None),
+        route("GET", r"/v2/health/ready", ready),
+        answer("GET", r"/v2/?", lambda request: service.server_metadata()),
+        answer("GET", r"/v2/models/stats", statistics),
+        answer("GET", _MODEL, lambda request, **model: service.model_metadata(**model)),
+        answer("GET", rf"{_MODEL}/ready", model_ready),
+        answer("GET", rf"{_MODEL}/config", lambda request, **model: as_json(service.model_config(**model))),
+        answer("GET", rf"{_MODEL}/stats", statistics),
+        answer("POST", r"/v2/repository/index", lambda request: service.index(bool(request.json().get("ready")))),
+        answer("POST", rf"{_STORED}/load", lambda request, name: service.load(name, _parameters(request))),
+        answer("POST", rf"{_STORED}/unload", unload),
+        answer("GET", rf"{_REGIONS}/status", status),
+        answer("POST", rf"{_REGIONS}/register", register),
+        answer("POST", rf"{_REGIONS}/unregister", unregister),
+        *(answer(method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
+        *(answer(method, r"/v2/logging", logs) for method in ("GET", "POST")),
+    ]
 
 
 def _cuda_region(name: str, body: Mapping[str, Any]) -> tuple[bytes, int, int]:

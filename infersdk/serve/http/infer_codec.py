@@ -13,12 +13,12 @@ import numpy as np
 
 from ..datatypes import array_of, bytes_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
-from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, SharedMemory, Tensor
+from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, Tensor
 from ..workers import in_worker, within
 from .messages import LONG, check_json_size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     import numpy.typing as npt
 
@@ -104,10 +104,11 @@ async def read_request(
     rest = memoryview(body)[len(head) :]
     inputs = await in_worker(_read_inputs, parsed, rest, service, when=len(head) > LONG or elements > _MANY)
     parameters = dict(parsed.parameters)
-    binary = _flag(parameters.pop("binary_data_output", False), "binary_data_output")
+    if type(binary := parameters.pop("binary_data_output", False)) is not bool:
+        raise RequestError(f"parameter binary_data_output is true or false, not {binary!r}")
     deadline, priority = service.timing(parameters)
-    request = InferRequest(model, version, parsed.id, inputs, None, parameters, deadline, priority)
-    request.outputs = [_read_output(one, service) for one in parsed.outputs] or None
+    outputs = [RequestedOutput.of(one.name, one.parameters, service.regions) for one in parsed.outputs] or None
+    request = InferRequest(model, version, parsed.id, inputs, outputs, parameters, deadline, priority)
     return request, binary
 
 
@@ -190,11 +191,11 @@ def _shape_for(info: TensorInfo, nbytes: int) -> list[int]:
 def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tuple[Tensor, memoryview]:
     """A tensor, and the remaining bytes."""
     what = f"input {one.name!r}"
-    if (region := one.parameters.get("shared_memory_region")) is not None:
-        if one.data != _NO_DATA or "binary_data_size" in one.parameters:
-            raise RequestError(f"{what} has both shared memory and data of its own")
-        part = _shared(region, one.parameters, what)
-        return service.regions.tensor(part, one.datatype, one.shape, what), rest
+    has_data = one.data != _NO_DATA or "binary_data_size" in one.parameters
+    if has_data and one.parameters.get("shared_memory_region") is not None:
+        raise RequestError(f"{what} has both shared memory and data of its own")
+    if (part := service.regions.part(one.parameters, what)) is not None:
+        return part.tensor(one.datatype, one.shape, what), rest
     if (size := one.parameters.get("binary_data_size")) is not None:
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= rest.nbytes:
             raise RequestError(
@@ -278,35 +279,6 @@ def _nested(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
     for _ in range(depth):
         kind = list[kind]
     return msgspec.json.Decoder(kind)
-
-
-def _shared(region: Any, parameters: Mapping[str, Any], what: str) -> SharedMemory:
-    offset, size = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
-    numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in (offset, size))
-    if not isinstance(region, str) or not numbers or not isinstance(size, int) or offset < 0 or size < 0:
-        raise RequestError(
-            f"{what}: shared memory has a region's name, an offset and a size, not {region!r}, {offset!r}, {size!r}"
-        )
-    return SharedMemory(region, offset, size)
-
-
-def _flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise RequestError(f"parameter {name} is true or false, not {value!r}")
-    return value
-
-
-def _read_output(one: _Output, service: InferenceService) -> RequestedOutput:
-    parameters, what = one.parameters, f"output {one.name!r}"
-    binary = parameters.get("binary_data")
-    if binary is not None:
-        binary = _flag(binary, "binary_data")
-    classes = parameters.get("classification", 0)
-    if not isinstance(classes, int) or isinstance(classes, bool) or not 0 <= classes < 1 << 31:
-        raise RequestError(f"{what}: classification is a number of classes, not {classes!r}")
-    region = parameters.get("shared_memory_region")
-    part = None if region is None else service.regions.part(_shared(region, parameters, what))
-    return RequestedOutput(one.name, binary, classes, part)
 
 
 # ---- the response ----

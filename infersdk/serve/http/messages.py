@@ -92,9 +92,9 @@ class Response:
         return sum(len(part) for part in self.parts)
 
 
-def json_response(value: Any, status: int = 200) -> Response:
+def json_response(value: Any) -> Response:
     """A response with a value as JSON."""
-    return Response(status, [msgspec.json.encode(value)])
+    return Response(200, [msgspec.json.encode(value)])
 
 
 def error_response(error: RequestError) -> Response:

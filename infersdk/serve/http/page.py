@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from ...pages import render
 from ..images import ImageEndpoint
 from ..metrics import metrics_text
-from .app import Route, route
-from .messages import Request, Response, json_response
+from .app import Route, answer, route
+from .messages import Request, Response
 from .openapi import openapi
 
 if TYPE_CHECKING:
     from ..service import InferenceService
 
-__all__ = ["PageHandlers"]
+__all__ = ["page_routes"]
 
 _FOLDER = Path(__file__).resolve().parent
 #: The page loads nothing from other hosts, and may not be framed.
@@ -25,22 +25,15 @@ _POLICY = (
 )
 
 
-class PageHandlers:
-    """The endpoints for people and monitoring."""
+def page_routes(service: InferenceService) -> list[Route]:
+    """The routes for people and monitoring."""
 
-    def __init__(self, service: InferenceService) -> None:
-        self._service = service
-
-    def routes(self) -> list[Route]:
-        own = [route("GET", r"/metrics", self.metrics), route("GET", r"/openapi\.json", self.description)]
-        return [*own, route("GET", r"/", self.page)] if self._service.settings.page else own
-
-    async def page(self, request: Request) -> Response:
+    async def page(request: Request) -> Response:
         from markupsafe import Markup
 
         models = [
             name
-            for name, entry in self._service.repository.models.items()
+            for name, entry in service.repository.models.items()
             if any(isinstance(endpoint, ImageEndpoint) for endpoint in entry.versions.values())
         ]
         script = Markup((_FOLDER / "page.js").read_text("utf-8"))
@@ -54,8 +47,11 @@ class PageHandlers:
         ]  # fmt: skip
         return Response(200, [text.encode()], "text/html; charset=utf-8", headers)
 
-    async def metrics(self, request: Request) -> Response:
-        return Response(200, [metrics_text(self._service)], "text/plain; version=0.0.4; charset=utf-8")
+    async def metrics(request: Request) -> Response:
+        return Response(200, [metrics_text(service)], "text/plain; version=0.0.4; charset=utf-8")
 
-    async def description(self, request: Request) -> Response:
-        return json_response(openapi(self._service))
+    routes = [
+        route("GET", r"/metrics", metrics),
+        answer("GET", r"/openapi\.json", lambda request: openapi(service)),
+    ]  # fmt: skip
+    return [*routes, route("GET", r"/", page)] if service.settings.page else routes

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, TextIO
@@ -28,23 +27,21 @@ EVERY, FIRST = 30.0, 2.0
 KNOWN = 0.05
 
 
-class ProgressReporter(ABC):
-    """Receives the progress of a command."""
+class ProgressReporter:
+    """Receives the progress of a command. This one shows nothing."""
 
-    @abstractmethod
     def report(self, stage: str, share: float, detail: str = "") -> None:
         """Reports the stage, the completed share (0 to 1) of all work, and a detail of the stage."""
 
-    @abstractmethod
-    def stage(
-        self, title: str, total: float | None = 1.0, unit: str = ""
-    ) -> contextlib.AbstractContextManager[Callable[[float], None]]:
+    @contextlib.contextmanager
+    def stage(self, title: str, total: float | None = 1.0, unit: str = "") -> Iterator[Callable[[float], None]]:
         """A context manager for one stage; call its value with the completed part of `total`.
 
         Args:
             total: None if it is unknown, as for a camera.
             unit: the counted items, such as "frames"; counts and rate are then shown.
         """
+        yield lambda done: None
 
 
 @contextlib.contextmanager
@@ -56,7 +53,7 @@ def show_progress(*, quiet: bool = False, expected: float | None = None) -> Iter
         expected: estimated total seconds, used until the progress is known better.
     """
     if quiet:
-        yield _Silent()
+        yield ProgressReporter()
     elif not sys.stderr.isatty():
         yield _Lines(sys.stderr, expected=expected)
     else:
@@ -105,15 +102,6 @@ def _counted(done: float, total: float | None, unit: str, seconds: float) -> str
     """`120 of 1,394 frames, 45.1 a second`."""
     count = f"{done:,.0f} of {total:,.0f}" if total else f"{done:,.0f}"
     return f"{count} {unit}, {done / max(seconds, 1e-9):.1f} a second"
-
-
-class _Silent(ProgressReporter):
-    def report(self, stage: str, share: float, detail: str = "") -> None:
-        pass
-
-    @contextlib.contextmanager
-    def stage(self, title: str, total: float | None = 1.0, unit: str = "") -> Iterator[Callable[[float], None]]:
-        yield lambda done: None
 
 
 class _Lines(ProgressReporter):

@@ -213,17 +213,13 @@ def _is_video_file(name: str) -> bool:
     suffix = Path(name).suffix.lower()
     if suffix in VIDEO_SUFFIXES:
         return True
-    if suffix in IMAGE_SUFFIXES or not os.path.isfile(name):
+    if suffix in IMAGE_SUFFIXES or not os.path.isfile(name) or _is_image(name):
         return False
     try:
-        read_image(name)
-    except ImageError:
-        try:
-            VideoReader(name).close()
-        except (VideoError, BackendUnavailableError):
-            return False
-        return True
-    return False
+        VideoReader(name).close()
+    except (VideoError, BackendUnavailableError):
+        return False
+    return True
 
 
 def _of_address(url: str) -> Source:
@@ -243,9 +239,9 @@ def _of_address(url: str) -> Source:
     raise ImageError(f"{shown}: its content is {kind}, neither an image nor a video")
 
 
-def _is_image(body: bytes) -> bool:
+def _is_image(source: str | bytes) -> bool:
     try:
-        read_image(body)
+        read_image(source)
     except ImageError:
         return False
     return True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import struct
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +40,6 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 #: Maximum elements and axes of a shape.
 _MOST_ELEMENTS, _MOST_AXES = 1 << 48, 32
-_SWAP = sys.byteorder == "big"
 #: The length of an element of BYTES.
 _LENGTH = struct.Struct("<I")
 #: Up to this size, copying is faster than creating a view.
@@ -115,7 +113,7 @@ def unpack(data: memoryview, datatype: str, shape: Sequence[int], what: str) -> 
     array: npt.NDArray[Any] = np.frombuffer(data, dtype).reshape(tuple(shape))
     if datatype == "BOOL" and count and int(array.view(np.uint8).max()) > 1:
         raise RequestError(f"{what}: a BOOL is a byte of 0 or 1; another value was given")
-    return array.byteswap() if _SWAP else array
+    return array
 
 
 def _unpack_bytes(data: memoryview, count: int, what: str) -> npt.NDArray[Any]:
@@ -148,8 +146,6 @@ def pack(array: npt.NDArray[Any]) -> memoryview:
         for element in bytes_of(array):
             parts += (_LENGTH.pack(len(element)), element)
         return memoryview(b"".join(parts))
-    if _SWAP:
-        array = array.byteswap()
     if array.nbytes <= _COPIED_NBYTES:
         return memoryview(array.tobytes())
     array = np.ascontiguousarray(array)

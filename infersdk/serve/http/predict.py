@@ -16,8 +16,6 @@ from .app import Route, route
 from .messages import Request, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..service import InferenceService
 
 __all__ = ["PredictHandler", "form_file"]
@@ -120,55 +118,26 @@ def form_file(body: bytes, content_type: bytes) -> bytes:
     Raises:
         RequestError: there is no file, or a form has several or is damaged.
     """
+    from python_multipart import FormParser
+    from python_multipart.exceptions import FormParserError
+
     if not content_type.lower().startswith(b"multipart/form-data"):
         if not body:
             raise RequestError("there is no image: send it as the body, or as the file of a form")
         return body
     if (boundary := re.search(rb'boundary="?([^";,\s]{1,70})', content_type)) is None:
         raise RequestError("the form has no boundary in its Content-Type")
-    files = _form_files(body, boundary[1])
-    if len(files) != 1:
-        raise RequestError(f"a form has one file, and this one has {len(files)}")
-    return files[0]
-
-
-def _form_files(body: bytes, boundary: bytes) -> list[bytes]:
-    from python_multipart import MultipartParser
-    from python_multipart.exceptions import FormParserError
-
-    files: list[bytes] = []
-    parts: list[bytes] = []
-    header, is_file = bytearray(), False
-
-    def part_begin() -> None:
-        nonlocal is_file
-        is_file = False
-        parts.clear()
-
-    def header_value(data: bytes, start: int, end: int) -> None:
-        header.extend(data[start:end])
-
-    def header_end() -> None:
-        nonlocal is_file
-        is_file = is_file or b"filename=" in header
-        header.clear()
-
-    def part_data(data: bytes, start: int, end: int) -> None:
-        if is_file:
-            parts.append(bytes(memoryview(data)[start:end]))  # the only copy
-
-    def part_end() -> None:
-        if is_file:
-            files.append(b"".join(parts))
-
-    callbacks: Mapping[str, Any] = {
-        "on_part_begin": part_begin, "on_header_value": header_value, "on_header_end": header_end,
-        "on_part_data": part_data, "on_part_end": part_end,
-    }  # fmt: skip
-    parser = MultipartParser(boundary, dict(callbacks))
+    files: list[Any] = []
+    # The size keeps each file in memory; larger ones would go to the disk.
+    parser = FormParser(
+        "multipart/form-data", None, files.append, boundary=boundary[1], config={"MAX_MEMORY_FILE_SIZE": len(body)}
+    )
     try:
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
         raise RequestError(f"the form is damaged: {error}") from None
-    return files
+    if len(files) != 1:
+        raise RequestError(f"a form has one file, and this one has {len(files)}")
+    image: bytes = files[0].file_object.getvalue()
+    return image

@@ -1,50 +1,5 @@
 """Everything that infersdk raises on purpose, in one tree.
 
-::
-
-    InferSDKError
-    ├── ConfigError (ValueError)            a configuration with a wrong or missing value
-    ├── BackendError
-    │   ├── BackendNotFoundError            no backend of that name
-    │   ├── BackendUnavailableError         known, but its package is missing or fails to import
-    │   ├── DeviceUnavailableError          the device asked for is not there, or the backend cannot use it
-    │   ├── PrecisionUnavailableError       the precision asked for cannot be had
-    │   └── MemoryLimitError (MemoryError)  the memory_limit of a model cannot be kept
-    ├── ModelError
-    │   ├── ModelNotFoundError (FileNotFoundError)
-    │   ├── ModelFormatError                corrupt, or not a model at all
-    │   ├── EngineError                     a built engine that is damaged, or made for another GPU or version
-    │   ├── UnsupportedModelError           well-formed, but more than the backend or the wrapper can do
-    │   └── BundleError                     a bundle that is not used
-    │       ├── BundleFormatError           not a bundle, or cut, or of a newer format
-    │       ├── BundleIntegrityError        a part was changed
-    │       ├── BundleSignatureError        not signed, changed after it was signed, or signed by another key
-    │       ├── BundleKeyError              a missing, wrong or malformed key
-    │       ├── BundlePartError             an encrypted part of another bundle
-    │       └── GoldenSampleError           the model does not compute the values of its golden samples
-    ├── InputError (ValueError)             what was given to a model or an operation
-    │   ├── InputNameError (KeyError)
-    │   ├── ShapeError
-    │   ├── DTypeError (TypeError)
-    │   └── CalibrationError                data or a table that a model cannot be quantised with
-    ├── CustomOpError (ValueError)          a custom operator that is declared or used wrongly
-    ├── ImageError (ValueError)             an image that is missing, truncated, or no image
-    ├── VideoError (ValueError)             a video that is missing, damaged, or no video
-    ├── TensorFileError (ValueError)        a tensor file that is malformed
-    ├── InferenceError                      the runtime failed while it ran a model
-    │   └── CustomKernelError               the kernel of a custom operator failed
-    ├── PipelineError                       a request that a pipeline did not run
-    │   ├── Overloaded                      all its slots are taken
-    │   ├── DeadlineExceeded (TimeoutError)  its batch had not left by then
-    │   └── ForkError                       the pipeline was made in another process
-    ├── NativeError                         the core failed in a way that has no better name here
-    │   ├── OutOfMemoryError (MemoryError)
-    │   ├── ReadOnlyError
-    │   └── CudaError
-    ├── ClosedError                         used after close()
-    ├── InUseError (RuntimeError)           two threads use an Infer or a Tensor at the same time
-    └── OutputError (OSError)               a result that could not be written
-
 Each message states the problem, the value and the remedy. Each class has a `code`, such as `IFS202`, which stays the
 same between releases; the page Errors has a section for each.
 """

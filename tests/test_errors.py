@@ -1,10 +1,9 @@
-"""The tree of errors: what its docstring draws is what the classes are."""
+"""The errors: their messages, and how they travel between processes."""
 
 from __future__ import annotations
 
 import inspect
 import pickle
-import re
 
 import pytest
 
@@ -12,24 +11,6 @@ from infersdk import errors
 from infersdk.core._lib import check, lib
 
 CLASSES = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
-
-
-def drawn() -> dict[str, list[str]]:
-    """Each class in the docstring's tree with its bases, in the order drawn: its parent, then those in brackets."""
-    tree: dict[str, list[str]] = {}
-    path: list[str] = []
-    for line in errors.__doc__.partition("::\n\n")[2].splitlines():  # type: ignore[union-attr]
-        match = re.fullmatch(r"    ((?:[│ ]   )*)((?:├── |└── )?)(\w+)(?: \((\w+)\))?(?:  .*)?", line)
-        if match is None:
-            break
-        depth = len(match[1]) // 4 + bool(match[2])
-        path[depth:] = [match[3]]
-        tree[match[3]] = ([path[depth - 1]] if depth else ["Exception"]) + ([match[4]] if match[4] else [])
-    return tree
-
-
-def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
-    assert drawn() == {name: [base.__name__ for base in kind.__bases__] for name, kind in CLASSES.items()}
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))

@@ -202,7 +202,8 @@ class Endpoint(ABC):
         Raises:
             RequestError, InferSDKError: the request failed.
         """
-        names = self._checked_names(request)
+        names = self._wanted(request)
+        self._check_parameters(request.parameters)
         came, failed, count = monotonic(), True, 1
         try:
             for name, tensor in request.inputs.items():
@@ -274,12 +275,6 @@ class Endpoint(ABC):
         sizes = self.pipeline.stats().batch_sizes
         runs = {size: count - self._runs_before.get(size, 0) for size, count in sizes.items()}
         return {size: count for size, count in runs.items() if count}
-
-    def _checked_names(self, request: InferRequest) -> list[str]:
-        """The names of the outputs that are wanted, where outputs and parameters are the model's."""
-        names = self._wanted(request)
-        self._check_parameters(request.parameters)
-        return names
 
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
         if parameters and (unknown := sorted(set(parameters) - self.parameters)):

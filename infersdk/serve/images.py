@@ -85,37 +85,19 @@ class ImageEndpoint(Endpoint):
                 f"and {len(request.inputs)} of them were given"
             )
         ((name, given),) = request.inputs.items()
-        if isinstance(given, SharedTensor):
-            return self._checked_count(self._on_device(given))
-        images = self._encoded(given) if name == ENCODED.name else self._pixels(given)
-        return self._checked_count(images)
-
-    def _checked_count(self, images: list[Any]) -> list[Any]:
+        is_shared = isinstance(given, SharedTensor)  # decoded images on the device of the model
+        is_encoded = name == ENCODED.name and not is_shared
+        info = ENCODED if is_encoded else PIXELS
+        if datatype_of(given.dtype) != info.datatype or not (is_encoded or given.ndim == len(info.shape)):
+            raise RequestError(
+                f"input {info.name!r} of model {self.name!r} takes {info.datatype} {list(info.shape)}, not "
+                f"{datatype_of(given.dtype)} {list(given.shape)}"
+            )
+        # Encoded images are bytes, because text would be opened as a path.
+        images = bytes_of(given) if is_encoded else [image.tensor() if is_shared else image for image in given]
         if not 1 <= len(images) <= self._max_images:
             raise RequestError(f"a request has 1 to {self._max_images} images, not {len(images)}")
         return images
-
-    def _on_device(self, given: SharedTensor) -> list[Any]:
-        """Decoded images on the device of the model, without copies."""
-        if given.dtype != np.uint8 or given.ndim != 4:
-            raise self._wrong(given, PIXELS)
-        return [given[index].tensor() for index in range(len(given))]
-
-    def _encoded(self, array: npt.NDArray[Any]) -> list[Any]:
-        if datatype_of(array.dtype) != ENCODED.datatype:
-            raise self._wrong(array, ENCODED)
-        return list(bytes_of(array))  # bytes, because text would be opened as a path
-
-    def _pixels(self, array: npt.NDArray[Any]) -> list[Any]:
-        if array.dtype != np.uint8 or array.ndim != 4:
-            raise self._wrong(array, PIXELS)
-        return list(array)
-
-    def _wrong(self, array: npt.NDArray[Any] | SharedTensor, info: TensorInfo) -> RequestError:
-        return RequestError(
-            f"input {info.name!r} of model {self.name!r} takes {info.datatype} {list(info.shape)}, not "
-            f"{datatype_of(array.dtype)} {list(array.shape)}"
-        )
 
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
         super()._check_parameters(parameters)

@@ -36,16 +36,14 @@ class Region(ABC):
         name: the name chosen by the client.
         byte_size: the number of bytes that requests may use.
         device: `"cpu"` or `"cuda:0"`.
+        fields: the values that the client registered, by the names of the protocol.
     """
 
     device: str
 
-    def __init__(self, name: str, byte_size: int) -> None:
+    def __init__(self, name: str, byte_size: int, **place: str | int) -> None:
         self.name, self.byte_size = name, byte_size
-
-    @abstractmethod
-    def fields(self) -> dict[str, Any]:
-        """The values that the client registered, by the names of the protocol."""
+        self.fields = {"name": name, **place, "byte_size": byte_size}
 
     @abstractmethod
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
@@ -77,13 +75,9 @@ class HostRegion(Region):
     device = "cpu"
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int, file: int) -> None:
-        super().__init__(name, byte_size)
-        self.key, self.offset = key, offset
-        self._file = file
+        super().__init__(name, byte_size, key=key, offset=offset)
+        self.offset, self._file = offset, file
         weakref.finalize(self, os.close, file)
-
-    def fields(self) -> dict[str, Any]:
-        return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
 
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
         self._transfer(os.preadv, offset, array.reshape(-1).view(np.uint8))
@@ -124,7 +118,7 @@ class CudaRegion(Region):
     """
 
     def __init__(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        super().__init__(name, byte_size)
+        super().__init__(name, byte_size, device_id=device_id)
         what = f"failed to register CUDA shared memory region {name!r}"
         self.device_id, self.device = device_id, f"cuda:{device_id}"
         try:
@@ -140,9 +134,6 @@ class CudaRegion(Region):
         if size < byte_size:
             close()  # the traceback keeps this object alive
             raise RequestError(f"{what}: the memory has {size:,} bytes, and {byte_size:,} are registered")
-
-    def fields(self) -> dict[str, Any]:
-        return {"name": self.name, "device_id": self.device_id, "byte_size": self.byte_size}
 
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
         with self.tensor(offset, (array.nbytes,), np.dtype(np.uint8)) as source:

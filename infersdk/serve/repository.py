@@ -125,7 +125,7 @@ class Repository:
         """
         entry = self.models.get(name)
         if entry is None:
-            raise _unknown(name)
+            raise RequestError(f"Request for unknown model: {name!r} is not found", Status.NOT_FOUND)
         endpoint = entry.versions.get(version) if version else entry.newest
         if endpoint is None:
             if not version or not entry.versions:
@@ -149,6 +149,10 @@ class Repository:
         """All serving versions."""
         for entry in self.models.values():
             yield from entry.versions.values()
+
+    def image_models(self) -> list[str]:
+        """The names of the serving models that take images."""
+        return list(dict.fromkeys(one.name for one in self.endpoints() if isinstance(one, ImageEndpoint)))
 
     @property
     def ready(self) -> bool:
@@ -329,10 +333,6 @@ def _close(endpoint: Endpoint, until: float) -> None:
         endpoint.close(max(0.0, until - monotonic()))
     except Exception:
         _log.exception("model %r could not be closed", endpoint.name)
-
-
-def _unknown(name: str) -> RequestError:
-    return RequestError(f"Request for unknown model: {name!r} is not found", Status.NOT_FOUND)
 
 
 def _version_order(version: str) -> tuple[int, str]:

@@ -129,7 +129,7 @@ class SharedMemoryRegions:
         kind = CudaRegion if cuda else HostRegion
         with self._lock:
             regions = [region for region in self._regions.values() if isinstance(region, kind)]
-        found = [region.fields() for region in regions if name in ("", region.name)]
+        found = [region.fields for region in regions if name in ("", region.name)]
         if name and not found:
             text = "CUDA" if cuda else "system"
             raise RequestError(f"Unable to find {text} shared memory region: {name!r}; register it", Status.NOT_FOUND)

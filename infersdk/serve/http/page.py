@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...pages import render
-from ..images import ImageEndpoint
 from ..metrics import metrics_text
 from .app import Route, answer, route
 from .messages import Request, Response
@@ -31,11 +30,7 @@ def page_routes(service: InferenceService) -> list[Route]:
     async def page(request: Request) -> Response:
         from markupsafe import Markup
 
-        models = [
-            name
-            for name, entry in service.repository.models.items()
-            if any(isinstance(endpoint, ImageEndpoint) for endpoint in entry.versions.values())
-        ]
+        models = service.repository.image_models()
         script = Markup((_FOLDER / "page.js").read_text("utf-8"))
         text = render(
             _FOLDER / "page.html.j2", {"models": models}, title="infersdk serve", models=models, page_script=script

@@ -58,12 +58,7 @@ class PredictHandler:
         return Response(200, [text])
 
     def _only_model(self) -> str:
-        models = self._service.repository.models
-        names = [
-            name
-            for name, entry in models.items()
-            if any(isinstance(endpoint, ImageEndpoint) for endpoint in entry.versions.values())
-        ]
+        models, names = self._service.repository.models, self._service.repository.image_models()
         if len(models) == 1:
             return next(iter(models))  # `find()` reports why it is not ready
         waiting = [name for name, entry in models.items() if not entry.versions and entry.reason != "unloaded"]

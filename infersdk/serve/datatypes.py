@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,6 @@ import numpy as np
 from .errors import RequestError, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
 __all__ = ["DATATYPES", "array_of", "bytes_of", "datatype_of", "element_count", "numpy_dtype", "pack", "unpack"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,6 @@ from .regions import SharedTensor
 from .workers import in_worker, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-
     import numpy.typing as npt
 
     from ..pipeline import Pipeline

@@ -10,13 +10,12 @@ composition is `model/version/2`. The metrics of the server are
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..pipeline.prometheus import PipelineCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .service import InferenceService
 
 __all__ = ["metrics_text"]

@@ -6,6 +6,7 @@ import gc
 import os
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from .datatypes import element_count, numpy_dtype, pack, unpack
 from .errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import numpy.typing as npt
 
 __all__ = ["HANDLE_NBYTES", "CudaRegion", "HostRegion", "Region", "RegionPart", "SharedTensor"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -29,8 +30,6 @@ from .networks import NetworkEndpoint
 from .shadow import Shadow, ShadowShare
 
 if TYPE_CHECKING:
-    import os
-
     from ..core.options import Progress
     from .endpoint import Endpoint
     from .settings import ServerSettings

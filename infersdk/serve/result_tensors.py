@@ -30,6 +30,7 @@ A column that is not an array (masks) is BYTES [N, M] with JSON elements.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,6 @@ from .datatypes import datatype_of
 from .messages import TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy.typing as npt
 
     from ..models.results import ResultTensorSpec

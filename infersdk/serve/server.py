@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import os
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -24,15 +25,12 @@ from .descriptors import connection_limit
 from .garbage import freeze, keep_freed_memory
 from .http.app import Application
 from .http.page import page_routes
-from .http.predict import PredictHandler
+from .http.predict import predict_routes
 from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
 from .tracing import Tracing
 from .watcher import signatures, watch
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = ["Server"]
 
@@ -176,7 +174,7 @@ class Server:
 
         from .http.connection import abort_unread_answers, connection_factory
 
-        routes = [*PredictHandler(self.service).routes(), *page_routes(self.service)]
+        routes = [*predict_routes(self.service), *page_routes(self.service)]
         application = Application(self.service, authentication, log, routes, self.tracing)
         listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]

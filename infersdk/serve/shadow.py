@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -16,9 +18,6 @@ from ..core.text import logger
 from ..errors import InferSDKError, Overloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from concurrent.futures import Future
-
     from ..models import ImageModel
     from ..models.results import Result
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from .errors import RequestError, Status
 from .regions import HANDLE_NBYTES, CudaRegion, HostRegion, Region, RegionPart
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["MOST_REGIONS", "SharedMemoryRegions"]
 

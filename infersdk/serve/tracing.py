@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from contextvars import Token
+from typing import Any
 
 from ..errors import BackendUnavailableError
 from ..pipeline import RequestStages, stage_listener
 from .errors import RequestError, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextvars import Token
 
 __all__ = ["RequestTrace", "Tracing"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -20,8 +20,6 @@ from .calls import Fields, calls
 from .infer_codec import read_request, response_message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     from ..access_log import AccessLog
     from ..authentication import Authentication
     from ..service import InferenceService

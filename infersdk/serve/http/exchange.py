@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import RequestError, Status
@@ -11,8 +11,6 @@ from ..workers import in_worker
 from .messages import HEADER_LENGTH, Request, Response, check_json_size, decompress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from ..settings import ServerSettings
 
 __all__ = [

@@ -6,6 +6,7 @@ import base64
 import binascii
 import functools
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
@@ -18,8 +19,6 @@ from ..workers import in_worker, within
 from .messages import LONG, check_json_size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     import numpy.typing as npt
 
     from ..messages import TensorInfo

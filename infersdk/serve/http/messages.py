@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ..errors import RequestError, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "HEADER_LENGTH", "LONG", "Request", "Response", "accepted_encoding", "check_json_size", "compress", "decompress",

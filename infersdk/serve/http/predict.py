@@ -18,35 +18,29 @@ from .messages import Request, Response
 if TYPE_CHECKING:
     from ..service import InferenceService
 
-__all__ = ["PredictHandler", "form_file"]
+__all__ = ["predict_routes"]
 
 #: Longer forms are parsed in a worker thread.
 _LONG_FORM = 1 << 20
 
 
-class PredictHandler:
-    """Runs a model on one image: the body, or the only file of a form.
+def predict_routes(service: InferenceService) -> list[Route]:
+    """The route that runs a model on one image: the body, or the only file of a form.
 
     The query names the model if the server has several (`?model=detector`), and sets parameters (`&conf=0.4`).
     """
 
-    def __init__(self, service: InferenceService) -> None:
-        self._service = service
-
-    def routes(self) -> list[Route]:
-        return [route("POST", r"/predict", self.predict)]
-
-    async def predict(self, request: Request) -> Response:
+    async def predict(request: Request) -> Response:
         texts = dict(_query(request.query))
         name, version = texts.pop("model", ""), texts.pop("version", "")
         parameters = {key: _value(text) for key, text in texts.items()}
-        endpoint = self._service.repository.find(name or self._only_model(), version)
+        endpoint = service.repository.find(name or _only_model(service), version)
         if not isinstance(endpoint, ImageEndpoint):
             raise RequestError(
                 f"model {endpoint.name!r} takes tensors; send them to /v2/models/{endpoint.name}/infer, not to /predict"
             )
         request.notes = {"model": endpoint.name}
-        deadline, priority = self._service.timing(parameters)
+        deadline, priority = service.timing(parameters)
         content_type = request.headers.get(b"content-type", b"")
         image = await in_worker(form_file, request.body, content_type, when=len(request.body) > _LONG_FORM)
         endpoint.acquire()
@@ -57,23 +51,26 @@ class PredictHandler:
             endpoint.put_back()
         return Response(200, [text])
 
-    def _only_model(self) -> str:
-        models, names = self._service.repository.models, self._service.repository.image_models()
-        if len(models) == 1:
-            return next(iter(models))  # `find()` reports why it is not ready
-        waiting = [name for name, entry in models.items() if not entry.versions and entry.reason != "unloaded"]
-        if len(names) > 1 or waiting:
-            raise RequestError(
-                f"name the model, ?model=NAME: {', '.join([*names, *waiting])[:500]}"
-                + (f"; not ready: {', '.join(waiting)[:500]}" if waiting else ""),
-                Status.INVALID if len(names) > 1 else Status.UNAVAILABLE,
-            )
-        if names:
-            return names[0]
+    return [route("POST", r"/predict", predict)]
+
+
+def _only_model(service: InferenceService) -> str:
+    models, names = service.repository.models, service.repository.image_models()
+    if len(models) == 1:
+        return next(iter(models))  # `find()` reports why it is not ready
+    waiting = [name for name, entry in models.items() if not entry.versions and entry.reason != "unloaded"]
+    if len(names) > 1 or waiting:
         raise RequestError(
-            f"the models of this server take tensors, not images: {', '.join(models)[:500]}; send them to "
-            f"/v2/models/{next(iter(models))}/infer"
+            f"name the model, ?model=NAME: {', '.join([*names, *waiting])[:500]}"
+            + (f"; not ready: {', '.join(waiting)[:500]}" if waiting else ""),
+            Status.INVALID if len(names) > 1 else Status.UNAVAILABLE,
         )
+    if names:
+        return names[0]
+    raise RequestError(
+        f"the models of this server take tensors, not images: {', '.join(models)[:500]}; send them to "
+        f"/v2/models/{next(iter(models))}/infer"
+    )
 
 
 def _write(endpoint: ImageEndpoint, result: Any) -> bytes:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
-    from ..infer import Infer
-    from .execution import DevicePostprocess
 
 __all__ = ["EndToEndPose", "YOLOv8Pose"]
 
@@ -103,6 +101,7 @@ class YOLOv8Pose(_Pose, YOLOv8):
 
     aliases: ClassVar[tuple[str, ...]] = ("yolo11-pose",)
     family = "a pose model"
+    _device_decoder = DeviceBoxesWithRows
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)
@@ -112,9 +111,6 @@ class YOLOv8Pose(_Pose, YOLOv8):
         self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
     ) -> dict[str, Any]:
         return self._keypoints(self.extra_values(outputs, boxes), geometry)
-
-    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess:
-        return DeviceBoxesWithRows(self, infer, capacity)
 
 
 class EndToEndPose(_Pose, EndToEnd):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from ..errors import UnsupportedModelError
 from ..ops import NO_CLASS, class_map
 from ..ops.device_class_maps import DeviceClassMaps
 from .description import ModelDescription, Recognition
+from .device_variants import DeviceDecoder, DeviceVariants
 from .output_checks import check_floats, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
 from .preset_input import PresetInput
@@ -24,16 +25,13 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
     from ..infer import Infer
-    from .execution import DevicePostprocess, Parameters
+    from .execution import DevicePostprocess
 
 __all__ = ["SemanticSegmentation", "TwinLiteNet"]
 
 Result = TypeVar("Result")
 Shape = tuple[int | str | None, ...]
 Layout = Literal["chw", "hwc"]
-
-#: Variants of the settings whose memory on a device is kept.
-MOST_VARIANTS = 8
 
 
 class _MapModel(VisionModel[Result]):
@@ -75,7 +73,7 @@ class _MapModel(VisionModel[Result]):
         ]  # fmt: skip
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
-        return _DeviceMaps(self, infer, capacity)
+        return DeviceVariants(_DeviceMaps, self, infer, capacity, self._maps[0])
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in self._maps:
@@ -83,55 +81,28 @@ class _MapModel(VisionModel[Result]):
             self.map_layout(name)
 
 
-class _DeviceMaps:
+class _DeviceMaps(DeviceDecoder["_MapModel[Any]"]):
     """Class maps on the device of a network: the maps alone are copied to the host."""
 
     def __init__(self, model: _MapModel[Any], infer: Infer, capacity: int) -> None:
-        self._model, self._infer, self._capacity = model, infer, capacity
-        #: The wrapper and its maps, one for each output, for each variant of the settings.
-        self._made: dict[int, tuple[_MapModel[Any], list[DeviceClassMaps]]] = {}
-        #: Of the batch on the stream: each variant with its maps, and the images that have them.
-        self._queued: list[tuple[_MapModel[Any], list[DeviceClassMaps], Sequence[int]]] = []
+        super().__init__(model, infer, capacity)
+        device, threshold = self._stream.device, model.map_threshold
+        self._maps = {
+            name: DeviceClassMaps(capacity, device, layout=model.map_layout(name), threshold=threshold)
+            for name in model._maps
+        }
 
-    def _of(self, model: _MapModel[Any]) -> list[DeviceClassMaps]:
-        made = self._made.get(id(model))
-        if made is None:
-            stream = self._infer.stream
-            assert stream is not None
-            maps = [
-                DeviceClassMaps(
-                    self._capacity, stream.device, layout=model.map_layout(name), threshold=model.map_threshold
-                )
-                for name in model._maps
-            ]
-            made = self._made[id(model)] = model, maps
-        return made[1]
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        for name, maps in self._maps.items():
+            maps.run(self._infer.outputs[name], geometries, stream=self._stream)
+            maps.fetch(self._stream)
 
-    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
-        stream = self._infer.stream
-        assert stream is not None
-        if len(self._made) > MOST_VARIANTS:  # those of requests long done; none of them is in a batch on the stream
-            self.close()
-        self._queued = []
-        for model, rows in self._model._by_settings(parameters):
-            made = self._of(model)
-            for name, maps in zip(model._maps, made, strict=True):
-                maps.run(self._infer.outputs[name], geometries, stream=stream)
-                maps.fetch(stream)
-            self._queued.append((model, made, rows))
-
-    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
-        results: list[Any] = [None] * len(geometries)
-        for model, made, chosen in self._queued:
-            for row in chosen:
-                results[row] = model.result([maps.unpack(row) for maps in made])
-        return results
+    def results(self, rows: Sequence[int], geometries: Sequence[Geometry]) -> Iterator[Any]:
+        return (self._model.result([maps.unpack(row) for maps in self._maps.values()]) for row in rows)
 
     def close(self) -> None:
-        for _, made in self._made.values():
-            for maps in made:
-                maps.close()
-        self._made.clear()
+        for maps in self._maps.values():
+            maps.close()
 
 
 class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):

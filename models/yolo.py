@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
 from .description import GRIDS, ModelDescription, Recognition, boxes_per_cell, cells_of, count_cells
 from .detector import Detector, Fraction
+from .device_variants import DeviceDecoder, DeviceVariants
 from .execution import OutputRow
 from .output_checks import (
     check_exclusive,
@@ -32,28 +33,78 @@ from .results import Detections
 from .yolox_release import wants_normalized_input
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from ..core.model_source import ModelSource
-    from ..core.stream import Stream
     from ..core.tensor import Tensor
     from ..graph.raw_head import RawHead
     from ..ops import RawHeadDecoder
-    from .execution import DevicePostprocess, Parameters
+    from .execution import DevicePostprocess
 
 __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
 
 Shape = tuple[int | str | None, ...]
+Model = TypeVar("Model", bound="YOLO")
 
 #: Minimum of `conf`. Runtimes compute a sigmoid to about 1e-7, and some give 0 for logits below -18: with a lower
 #: threshold, the number of boxes would depend on the runtime.
 LOWEST_CONF = 1e-6
-#: Decoders that a batch on a device keeps: as many as canvases, for two variants of the settings.
-MOST_DECODERS = 16
 #: Wrappers that override one of these read decoded boxes: their networks keep the decoding.
 _READ_DECODED = ("columns", "extra", "extra_values", "postprocess", "verify", "decoder", "suppression")
+
+
+class DeviceBoxes(DeviceDecoder[Model]):
+    """Decoding and NMS on the device of a network: the boxes alone are copied to the host."""
+
+    def __init__(self, model: Model, infer: Infer, capacity: int) -> None:
+        super().__init__(model, infer, capacity)
+        output = self._output
+        host = model.decoder(output.shape, output.dtype)
+        self._decoder = DeviceDetectionDecoder(host, capacity, self._stream.device)
+        self._block = self._decoder.block(capacity)
+
+    @property
+    def _output(self) -> Tensor:
+        return self._infer.outputs[self._model._output]
+
+    def _decode(self, geometries: Sequence[Geometry]) -> None:
+        """Queues the decoding."""
+        self._block.resize((len(geometries), self._decoder.row.itemsize))
+        self._decoder.run(self._output, geometries, self._block, stream=self._stream)
+
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        self._decode(geometries)
+        self._block.fetch(self._stream)
+
+    def results(self, rows: Sequence[int], geometries: Sequence[Geometry]) -> Iterator[Detections]:
+        found = self._block.numpy().view(self._decoder.row)[:, 0]
+        boxes, heads = found["boxes"], [found[name].tolist() for name in (*DetectStats._fields, "count")]
+        for i in rows:
+            *stats, count = (head[i] for head in heads)
+            result = boxes[i, :count].copy()
+            columns = self._columns(i, result, geometries[i])
+            yield Detections(result, self._model.class_names, geometries[i].source, DetectStats(*stats), columns)
+
+    def _columns(self, image: int, boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+        """The columns of the results of an image of the batch."""
+        return {}
+
+    def close(self) -> None:
+        self._decoder.close()
+        self._block.close()
+
+
+class DeviceBoxesWithRows(DeviceBoxes[Model]):
+    """Decoding and NMS on the device; the head is copied to the host, where the columns are taken from it."""
+
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        super().queue(geometries)
+        self._output.fetch(self._stream)
+
+    def _columns(self, image: int, boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+        return self._model.columns({self._model._output: self._output.numpy()[image]}, boxes, geometry)
 
 
 class YOLO(Detector):
@@ -100,6 +151,8 @@ class YOLO(Detector):
     head: ClassVar[str]
     #: A noun phrase for a file of the family.
     family: ClassVar[str] = "a detector"
+    #: The decoder on a device.
+    _device_decoder: ClassVar[type[DeviceBoxes[Any]]] = DeviceBoxes
     #: Whether it overrides `columns()`.
     _has_columns: ClassVar[bool] = False
 
@@ -288,8 +341,9 @@ class YOLO(Detector):
         check_pixels(boxes, self.input_size)
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
-        # Maps are copied to the host: the decoder on the device takes decoded boxes.
-        return DeviceBoxes(self, infer, capacity) if self._raw_head is None else None
+        if self._raw_head is not None:
+            return None  # maps are copied to the host: the decoder on the device takes decoded boxes
+        return DeviceVariants(self._device_decoder, self, infer, capacity, self._output)
 
     def _varied(self) -> None:
         super()._varied()
@@ -339,103 +393,6 @@ class YOLO(Detector):
             "class_agnostic": self.class_agnostic,
             "classes": self._wanted(),
         }
-
-
-Model = TypeVar("Model", bound=YOLO)
-
-
-class DeviceBoxes(Generic[Model]):
-    """Decoding and NMS on the device of a network: the boxes alone are copied to the host."""
-
-    def __init__(self, model: Model, infer: Infer, capacity: int) -> None:
-        self._model, self._infer, self._capacity = model, infer, capacity
-        #: A decoder and its block of results for each variant of the settings and each number of boxes.
-        self._made: dict[tuple[int, tuple[int, ...]], tuple[Model, DeviceDetectionDecoder, Tensor]] = {}
-        #: Of the batch on the stream: each variant with its decoder, its results, and the images that have them.
-        self._queued: list[tuple[Model, DeviceDetectionDecoder, Tensor, Sequence[int]]] = []
-
-    def _of(self, model: Model) -> tuple[DeviceDetectionDecoder, Tensor]:
-        output = self._infer.outputs[self._model._output]
-        key = id(model), output.shape[1:]
-        made = self._made.get(key)
-        if made is None:
-            stream = self._infer.stream
-            assert stream is not None
-            decoder = DeviceDetectionDecoder(model.decoder(output.shape, output.dtype), self._capacity, stream.device)
-            made = self._made[key] = model, decoder, decoder.block(self._capacity)
-        return made[1:]
-
-    def _forget_variants(self) -> None:
-        """Frees the decoders of earlier requests. None of them is in a batch on the stream."""
-        if len(self._made) > MOST_DECODERS:
-            self.close()
-
-    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
-        output, stream = self._infer.outputs[self._model._output], self._infer.stream
-        assert stream is not None
-        self._forget_variants()
-        self._queued = []
-        for model, rows in self._model._by_settings(parameters):
-            decoder, block = self._of(model)
-            block.resize((len(geometries), decoder.row.itemsize))
-            decoder.run(output, geometries, block, stream=stream)
-            block.fetch(stream)
-            self._queue_columns(model, decoder, block, geometries, stream)
-            self._queued.append((model, decoder, block, rows))
-
-    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Detections]:
-        results: list[Any] = [None] * len(geometries)
-        for model, decoder, block, chosen in self._queued:
-            rows = block.numpy().view(decoder.row)[:, 0]
-            boxes, heads = rows["boxes"], [rows[name].tolist() for name in (*DetectStats._fields, "count")]
-            for i in chosen:
-                *stats, count = (head[i] for head in heads)
-                result = boxes[i, :count].copy()
-                columns = self._columns(model, decoder, i, result, geometries[i])
-                results[i] = Detections(result, model.class_names, geometries[i].source, DetectStats(*stats), columns)
-        return results
-
-    def _queue_columns(
-        self,
-        model: Model,
-        decoder: DeviceDetectionDecoder,
-        block: Tensor,
-        geometries: Sequence[Geometry],
-        stream: Stream,
-    ) -> None:
-        """Queues the work for the columns of the results, after the decoder's run."""
-
-    def _columns(
-        self, model: Model, decoder: DeviceDetectionDecoder, image: int, boxes: npt.NDArray[Any], geometry: Geometry
-    ) -> dict[str, Any]:
-        """The columns of the results of an image of the batch. The block of the decoder has been waited for."""
-        return {}
-
-    def close(self) -> None:
-        for _, decoder, block in self._made.values():
-            decoder.close()
-            block.close()
-        self._made.clear()
-
-
-class DeviceBoxesWithRows(DeviceBoxes[Model]):
-    """Decoding and NMS on the device; the head is copied to the host, where the columns are taken from it."""
-
-    def _queue_columns(
-        self,
-        model: Model,
-        decoder: DeviceDetectionDecoder,
-        block: Tensor,
-        geometries: Sequence[Geometry],
-        stream: Stream,
-    ) -> None:
-        self._infer.outputs[model._output].fetch(stream)
-
-    def _columns(
-        self, model: Model, decoder: DeviceDetectionDecoder, image: int, boxes: npt.NDArray[Any], geometry: Geometry
-    ) -> dict[str, Any]:
-        head = self._infer.outputs[model._output].numpy()
-        return model.columns({model._output: head[image]}, boxes, geometry)
 
 
 class YOLOv5(YOLO):

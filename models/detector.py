@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ops import DetectStats
 from .names import find_classes
+from .preprocessor import ImageInput, Preprocessor
 from .results import Detections
 from .vision import VisionModel
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+
+    from ..image import Geometry
+    from .description import ModelDescription
 
 __all__ = ["Detector", "Fraction", "best_boxes"]
 
@@ -39,17 +43,44 @@ class Detector(VisionModel[Detections]):
 
     task: ClassVar[str] = "detect"
     per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det", "classes"})
+    #: The class names of a model whose file has none.
+    _usual_names: ClassVar[tuple[str, ...]] = ()
 
-    def _wanted(self, count: int | None = None) -> tuple[int, ...] | None:
+    def preprocessing(self, input: ImageInput) -> Preprocessor:
+        scale = 1.0 if input.dtype == "uint8" else 1 / 255
+        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
+
+    def _detections_of(
+        self,
+        xyxy: npt.NDArray[Any],
+        scores: npt.NDArray[Any],
+        classes: npt.NDArray[Any] | None,
+        geometry: Geometry,
+        stats: DetectStats,
+        **columns: Any,
+    ) -> Detections:
+        """The result of an image from boxes (N, 4) in pixels of the canvas."""
+        return Detections.of(
+            geometry.to_source(xyxy.reshape(-1, 2)).reshape(-1, 4),
+            scores,
+            classes,
+            names=self.class_names or self._usual_names,
+            size=geometry.source,
+            stats=stats,
+            **columns,
+        )
+
+    def _check(self, model: ModelDescription) -> None:
+        super()._check(model)
+        self._varied()  # refuses wrong classes
+
+    def _wanted(self) -> tuple[int, ...] | None:
         """The numbers of the classes that count; None for all.
-
-        Args:
-            count: the number of classes, where the model has not been checked yet.
 
         Raises:
             ConfigError: the model has no such class.
         """
-        return find_classes(self.classes, self.class_names, count or self._learned.class_count)
+        return find_classes(self.classes, self.class_names, self._learned.class_count)
 
     def _varied(self) -> None:
         self._wanted()

@@ -120,15 +120,8 @@ class DETR(Detector):
         best = boxes[queries[order]]
         half = best[:, 2:] * np.float32(0.5)
         xyxy = np.hstack([best[:, :2] - half, best[:, :2] + half]) * np.tile(self.input_size, 2)
-        return Detections.of(
-            geometry.to_source(xyxy.reshape(-1, 2)).reshape(-1, 4),
-            scores[order],
-            classes[order],
-            names=self.class_names,
-            size=geometry.source,
-            stats=stats,
-            **self.columns(outputs, queries[order], geometry),
-        )
+        columns = self.columns(outputs, queries[order], geometry)
+        return self._detections_of(xyxy, scores[order], classes[order], geometry, stats, **columns)
 
     def columns(
         self, outputs: Mapping[str, npt.NDArray[Any]], queries: npt.NDArray[np.intp], geometry: Geometry
@@ -164,7 +157,6 @@ class DETR(Detector):
             return None
         if classes <= self.no_object:
             raise UnsupportedModelError(f"its output {self._logits!r} of shape {shapes[self._logits]} has no classes")
-        self._wanted(classes - self.no_object)  # refuses a wrong one now
         return classes - self.no_object
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -320,9 +312,7 @@ class UltralyticsRTDETR(RTDETR):
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         self._output, shape = next((name, shape) for name, shape in shapes.items() if len(shape) == 3)
-        classes = shape[2] - 4 if isinstance(shape[2], int) else None
-        self._wanted(classes)  # refuses a wrong one now
-        return classes
+        return shape[2] - 4 if isinstance(shape[2], int) else None
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         rows = outputs[self._output]

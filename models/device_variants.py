@@ -64,7 +64,9 @@ class DeviceVariants(Generic[Model]):
         output: the output whose shape a decoder is for.
     """
 
-    def __init__(self, kind: type[DeviceDecoder[Model]], model: Model, infer: Infer, capacity: int, output: str) -> None:
+    def __init__(
+        self, kind: type[DeviceDecoder[Model]], model: Model, infer: Infer, capacity: int, output: str
+    ) -> None:
         self._kind, self._model, self._infer, self._capacity, self._output = kind, model, infer, capacity, output
         #: By the id of the wrapper, which the decoder keeps, and the shape of the output.
         self._decoders: dict[tuple[int, tuple[int, ...]], DeviceDecoder[Model]] = {}

@@ -10,15 +10,15 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from .description import ModelDescription, Recognition
 from .detector import Detector, Fraction, best_boxes
+from .execution import OutputRow
 from .output_checks import TOLERANCE, check_corners, check_floats, check_scores
-from .preprocessor import ImageInput, Preprocessor
-from .results import Detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
     from ..ops import DetectStats
+    from .results import Detections
 
 __all__ = ["EndToEnd"]
 
@@ -89,24 +89,14 @@ class EndToEnd(Detector):
         """
         return {}
 
-    # ---- preprocessing and postprocessing ----
-
-    def preprocessing(self, input: ImageInput) -> Preprocessor:
-        scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
+    # ---- postprocessing ----
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        return [
-            self._detections({name: array[i] for name, array in outputs.items()}, geometry)
-            for i, geometry in enumerate(geometries)
-        ]
+        return [self._detections(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
 
     def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         chosen, stats = self._choose(outputs[self._output])
-        xyxy = geometry.to_source(chosen[:, :4].reshape(-1, 2)).reshape(-1, 4)
-        result = Detections.of(
-            xyxy, chosen[:, 4], np.rint(chosen[:, 5]), names=self.class_names, size=geometry.source, stats=stats
-        )
+        result = self._detections_of(chosen[:, :4], chosen[:, 4], np.rint(chosen[:, 5]), geometry, stats)
         columns = self.columns(outputs, chosen, result.data, geometry)
         return result.with_columns(**columns) if columns else result
 
@@ -124,7 +114,6 @@ class EndToEnd(Detector):
         columns = shapes[self._output][2]
         if isinstance(columns, int) and columns != 6 + self.extra:
             raise UnsupportedModelError(f"its rows have {columns} values, not {self._values(self.extra)}")
-        self._varied()
         return None
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

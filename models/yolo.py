@@ -282,11 +282,7 @@ class YOLO(Detector):
     def __repr__(self) -> str:
         return super().__repr__() if self._raw_head is None else f"{super().__repr__()[:-1]}, native head>"
 
-    # ---- preprocessing and postprocessing ----
-
-    def preprocessing(self, input: ImageInput) -> Preprocessor:
-        scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
+    # ---- postprocessing ----
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
         output = self._head_of(outputs)
@@ -314,8 +310,6 @@ class YOLO(Detector):
             raise UnsupportedModelError(
                 f"its output {self._output!r} has shape {shape}, which leaves {max(classes, 0)} classes"
             )
-        self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder | RawHeadDecoder]] = {}
-        self._wanted(classes)  # refuses a wrong one now
         return classes
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -347,7 +341,7 @@ class YOLO(Detector):
 
     def _varied(self) -> None:
         super()._varied()
-        self._idle_decoders = {}
+        self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder | RawHeadDecoder]] = {}
 
     def _head_of(self, outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any] | HeadMaps:
         """The decoded boxes of a batch, or the maps in their place."""

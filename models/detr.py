@@ -14,11 +14,10 @@ from .description import ModelDescription, Recognition
 from .detector import Detector, Fraction, best_boxes
 from .execution import OutputRow
 from .output_checks import (
-    check_centred,
+    check_centred_fractions,
     check_class_logits,
     check_exclusive,
     check_floats,
-    check_fractions,
     check_logits,
     check_scores,
 )
@@ -164,9 +163,7 @@ class DETR(Detector):
             check_floats(name, outputs[name])
         logits, boxes = outputs[self._logits], outputs[self._boxes]
         check_class_logits(logits)
-        low, high = (float(edge) for edge in np.quantile(boxes, self.quantiles))
-        check_fractions(boxes, low, high)
-        check_centred(boxes)
+        check_centred_fractions(boxes, self.quantiles)
         if (logits == logits[:, :1]).all() and (boxes == boxes[:, :1]).all():
             raise UnsupportedModelError(f"all of its {logits.shape[1]} queries are alike in its first run")
         self.verify_classes(logits)
@@ -320,8 +317,7 @@ class UltralyticsRTDETR(RTDETR):
         boxes, scores = rows[..., :4], rows[..., 4:]
         check_scores(scores)
         check_exclusive(scores, "scores of classes that are independent of each other")
-        check_fractions(boxes, float(boxes.min(initial=0.0)), float(boxes.max(initial=0.0)))
-        check_centred(boxes)
+        check_centred_fractions(boxes)
 
 
 def _cropped(plane: npt.NDArray[np.bool_]) -> Masks:

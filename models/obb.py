@@ -98,24 +98,22 @@ class YOLOv8OBB(YOLOv8):
         """The decoder keeps all candidates: upright boxes say little about the overlap of turned ones."""
         return 1.0, min(self.max_candidates or candidates, candidates)
 
-    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        output = outputs[self._output]
-        idle, decode = self._take_decoder(output)
-        results = []
-        try:
-            for i, geometry in enumerate(geometries):
-                result, stats = decode(output[i], geometry)
-                boxes = output[i][[0, 1, 2, 3, -1]][:, result["row"]].T.astype(np.float32)
-                finite = np.isfinite(boxes[:, 4])
-                result, boxes = result[finite], boxes[finite]
-                classes = None if self.class_agnostic else result["class_id"]
-                kept = nms_oriented(boxes, result["score"], classes, iou=self.iou)
-                chosen = kept[: self.max_det]
-                stats = stats._replace(kept=len(kept), dropped_detections=len(kept) - len(chosen))
-                results.append(oriented_detections(self, boxes[chosen], result[chosen], stats, geometry))
-        finally:
-            idle.append(decode)
-        return results
+    def _detections(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        image: int,
+        boxes: npt.NDArray[Any],
+        stats: DetectStats,
+        geometry: Geometry,
+    ) -> Detections:
+        turned = outputs[self._output][image][[0, 1, 2, 3, -1]][:, boxes["row"]].T.astype(np.float32)
+        finite = np.isfinite(turned[:, 4])
+        boxes, turned = boxes[finite], turned[finite]
+        classes = None if self.class_agnostic else boxes["class_id"]
+        kept = nms_oriented(turned, boxes["score"], classes, iou=self.iou)
+        chosen = kept[: self.max_det]
+        stats = stats._replace(kept=len(kept), dropped_detections=len(kept) - len(chosen))
+        return oriented_detections(self, turned[chosen], boxes[chosen], stats, geometry)
 
 
 class EndToEndOBB(EndToEnd):

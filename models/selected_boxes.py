@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from .description import ModelDescription, Recognition
 from .detector import Detector, best_boxes
-from .output_checks import TOLERANCE, check_corners, check_finite, check_floats, check_scores
+from .output_checks import TOLERANCE, check_corners, check_finite, check_fractions, check_scores
 from .preprocessor import SIZE_INPUT, ImageInput, Preprocessor
 from .ssd import nas_preprocessor
 
@@ -157,14 +157,11 @@ class SelectedBoxes(Detector):
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         boxes, scores, classes = (outputs[name] for name in self._names[:3])
         for name in self._names[:2]:
-            check_floats(name, outputs[name])
             check_finite(name, outputs[name])
         check_scores(scores)
         found = boxes.reshape(-1, 4)[scores.reshape(-1) > 0]
-        if self._layout.fractions and found.size and not (found.min() >= -1 and found.max() <= 2):
-            raise UnsupportedModelError(
-                f"its boxes reach from {found.min():.4g} to {found.max():.4g} in its first run; fractions lie in 0 to 1"
-            )
+        if self._layout.fractions:
+            check_fractions(found, tolerance=1)
         check_corners(found * max(self.input_size) if self._layout.fractions else found)
         numbers = classes.astype(np.float64)
         if numbers.size and not (np.abs(numbers - np.rint(numbers)).max() <= TOLERANCE and numbers.min() >= -1):

@@ -16,7 +16,7 @@ from .description import ModelDescription, Recognition
 from .device_variants import DeviceDecoder, DeviceVariants
 from .output_checks import check_floats, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
-from .preset_input import PresetInput
+from .preset_input import PresetInput, lies_over
 from .results import ClassMap, ClassMaps
 from .vision import VisionModel
 
@@ -301,16 +301,6 @@ def layout_of(shape: Shape, size: tuple[int, int]) -> Layout | None:
     if len(shape) != 4 or _leaves_open(shape):
         return None
     _, a, b, c = shape
-    layouts: list[Layout] = []
-    if _is_map(b, c, size):
-        layouts.append("chw")
-    if _is_map(a, b, size):
-        layouts.append("hwc")
-    return layouts[0] if len(layouts) == 1 else None
-
-
-def _is_map(height: Any, width: Any, size: tuple[int, int]) -> bool:
-    """Whether points of height x width lie over an input; sides may be rounded to whole points."""
-    if not (1 < width <= size[0] and 1 < height <= size[1]):
-        return False
-    return bool(abs(width * size[1] - height * size[0]) < max(size))
+    layouts: dict[Layout, bool] = {"chw": lies_over(b, c, size), "hwc": lies_over(a, b, size)}
+    found = [layout for layout, fits in layouts.items() if fits]
+    return found[0] if len(found) == 1 else None

@@ -17,9 +17,10 @@ from .output_checks import (
     check_corners,
     check_exclusive,
     check_finite,
-    check_floats,
+    check_fractions,
     check_no_numbers,
     check_no_objectness,
+    check_order,
     check_scores,
 )
 from .preprocessor import ImageInput, Preprocessor
@@ -135,7 +136,6 @@ class SSD(Detector):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in (self._scores, self._boxes):
-            check_floats(name, outputs[name])
             check_finite(name, outputs[name])
         check_scores(outputs[self._scores])
         self.verify_values(outputs[self._scores], outputs[self._boxes])
@@ -153,16 +153,8 @@ class SSD(Detector):
                 f"its first class, which should be the background, is that of {share:.0%} of its anchors in its first "
                 "run"
             )
-        low, high = (float(edge) for edge in np.quantile(boxes, (0.01, 0.99)))
-        if low < -1 or high > 2:
-            raise UnsupportedModelError(
-                f"its boxes reach from {low:.4g} to {high:.4g} in its first run; fractions of the input lie in 0 to 1"
-            )
-        flat = boxes.reshape(-1, 4)
-        if np.mean((flat[:, 2:] < flat[:, :2]).any(axis=1)) > 0.1:
-            raise UnsupportedModelError(
-                "left, top, right and bottom of its boxes are not in that order in its first run"
-            )
+        check_fractions(boxes, quantiles=(0.01, 0.99), tolerance=1)
+        check_order(boxes)
 
 
 class UltraFace(SSD):
@@ -232,7 +224,7 @@ class YOLONAS(SSD):
         check_exclusive(scores, "scores of classes that are independent of each other")
         check_no_numbers(scores)
         check_no_objectness(scores)
-        check_corners(boxes.reshape(-1, 4))
+        check_corners(boxes)
         check_around_cells(boxes, cells_of(self.input_size, GRIDS[0])[0])
 
 

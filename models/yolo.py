@@ -291,11 +291,22 @@ class YOLO(Detector):
         try:
             for i, geometry in enumerate(geometries):
                 boxes, stats = decode(output[i], geometry)
-                columns = self.columns(OutputRow(outputs, i), boxes, geometry) if self._has_columns else {}
-                results.append(Detections(boxes, self.class_names, geometry.source, stats, columns))
+                results.append(self._detections(outputs, i, boxes, stats, geometry))
         finally:
             idle.append(decode)
         return results
+
+    def _detections(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        image: int,
+        boxes: npt.NDArray[Any],
+        stats: DetectStats,
+        geometry: Geometry,
+    ) -> Detections:
+        """The result of an image of a batch from the boxes of its decoder."""
+        columns = self.columns(OutputRow(outputs, image), boxes, geometry) if self._has_columns else {}
+        return Detections(boxes, self.class_names, geometry.source, stats, columns)
 
     # ---- the head ----
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..ops import resize_map
 from .description import ModelDescription, Recognition
+from .execution import OutputRow
 from .output_checks import check_finite
 from .preset_input import PresetInput, single_map
 from .results import AnomalyMap
@@ -61,10 +62,7 @@ class AnomalyDetection(PresetInput[AnomalyMap]):
         return "stretch"
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[AnomalyMap]:
-        return [
-            self._map({name: array[row] for name, array in outputs.items()}, geometry)
-            for row, geometry in enumerate(geometries)
-        ]
+        return [self._map(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
 
     def _map(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> AnomalyMap:
         """The result of one image from its outputs."""

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..ops import DetectStats
+from .description import ModelDescription, Recognition
 from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor
 from .results import Detections
 from .vision import VisionModel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from ..image import Geometry
-    from .description import ModelDescription
 
-__all__ = ["Detector", "Fraction", "best_boxes"]
+__all__ = ["Detector", "Fraction", "RowDetector", "best_boxes"]
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -45,10 +46,6 @@ class Detector(VisionModel[Detections]):
     per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det", "classes"})
     #: The class names of a model whose file has none.
     _usual_names: ClassVar[tuple[str, ...]] = ()
-
-    def preprocessing(self, input: ImageInput) -> Preprocessor:
-        scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
 
     def _detections_of(
         self,
@@ -84,6 +81,61 @@ class Detector(VisionModel[Detections]):
 
     def _varied(self) -> None:
         self._wanted()
+
+
+class RowDetector(Detector):
+    """Base class of detectors with an output of a row for each box, which may have values behind those of the box.
+
+    Images are letterboxed; pixels are RGB, 0 to 1.
+    """
+
+    conf: Fraction = 0.25
+
+    #: A noun phrase for a file of the family.
+    family: ClassVar[str] = "a detector"
+    fits_canvas: ClassVar[bool] = True
+    _hooks: ClassVar[frozenset[str]] = frozenset({"columns", "count_extra", "extra", "extra_values", "family"})
+
+    @classmethod
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
+        if model.head is None:
+            return Recognition.no("no output has the three dimensions (batch, boxes, values)")
+        if cls.task == "detect" and model.keypoints is not None:
+            return Recognition.no(f"its metadata says that its boxes have {model.keypoints[0]} keypoints")
+        if cls.task != "segment" and model.prototypes is not None:
+            return Recognition.no("it gives mask prototypes as well as boxes")
+        return known
+
+    @classmethod
+    def count_extra(cls, model: ModelDescription) -> int | None:
+        """How many values a row has behind those of the box; None where the file does not say."""
+        return 0
+
+    @property
+    def extra(self) -> int:
+        """The values of a row behind those of the box: keypoints, mask coefficients."""
+        return 0
+
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
+    ) -> dict[str, Any]:
+        """Further columns of `Detections` from the outputs of an image.
+
+        Args:
+            outputs: by name, of one image.
+            boxes: the detections; their field `row` is the box's index in the output.
+        """
+        return {}
+
+    @abstractmethod
+    def extra_values(self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """(N, extra) float32: the values behind those of each box. Arguments as those of `columns()`."""
+
+    def preprocessing(self, input: ImageInput) -> Preprocessor:
+        scale = 1.0 if input.dtype == "uint8" else 1 / 255
+        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
 
 
 def best_boxes(

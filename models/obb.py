@@ -144,7 +144,7 @@ class EndToEndOBB(EndToEnd):
         return 1
 
     def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
-        rows, stats = self._choose(outputs[self._output])
+        _, rows, stats = self._choose(outputs[self._output])
         found = np.zeros(len(rows), DETECTION)
         found["score"], found["class_id"] = rows[:, 4], np.rint(rows[:, 5])
         return oriented_detections(self, rows[:, [0, 1, 2, 3, 6]], found, stats, geometry)

@@ -10,11 +10,11 @@ import numpy as np
 from ..ops import assemble_masks
 from ..ops.device_masks import DeviceMasks
 from .description import ModelDescription, Recognition
+from .detector import RowDetector
 from .end_to_end import EndToEnd
 from .execution import HostOutputs, OutputRow
 from .output_checks import check_floats
-from .results import Detections, Masks
-from .vision import VisionModel
+from .results import Masks
 from .yolo import YOLO, DeviceBoxes, YOLOv5, YOLOv8
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Shape = tuple[int | str | None, ...]
 FIRST_CAPACITY, MOST_BYTES = 1 << 20, 1 << 28
 
 
-class _Segmentation(VisionModel[Detections]):
+class _Segmentation(RowDetector):
     """Base class of models with mask coefficients and prototypes.
 
     Args:
@@ -77,14 +77,10 @@ class _Segmentation(VisionModel[Detections]):
         super().verify(outputs)
         check_floats(self._prototypes, outputs[self._prototypes])
 
-    def _masks(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        coefficients: npt.NDArray[np.float32],
-        boxes: npt.NDArray[Any],
-        geometry: Geometry,
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
     ) -> dict[str, Any]:
-        prototypes = np.ascontiguousarray(outputs[self._prototypes])
+        prototypes, coefficients = np.ascontiguousarray(outputs[self._prototypes]), self.extra_values(outputs, boxes)
         return {"mask": Masks(assemble_masks(prototypes, coefficients, boxes, geometry, threshold=self.mask_threshold))}
 
 
@@ -131,11 +127,6 @@ class _RawSegmentation(_Segmentation, YOLO):
     per_call: ClassVar[frozenset[str]] = YOLO.per_call | {"mask_threshold"}
     _device_decoder = _DeviceBoxesWithMasks
 
-    def columns(
-        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
-    ) -> dict[str, Any]:
-        return self._masks(outputs, self.extra_values(outputs, boxes), boxes, geometry)
-
 
 class YOLOv5Seg(_RawSegmentation, YOLOv5):
     """YOLOv5-seg: outputs [batch, boxes, 5 + classes + coefficients] and [batch, coefficients, height, width].
@@ -178,12 +169,3 @@ class EndToEndSeg(_Segmentation, EndToEnd):
     aliases: ClassVar[tuple[str, ...]] = ("yolo26-seg",)
 
     per_call: ClassVar[frozenset[str]] = EndToEnd.per_call | {"mask_threshold"}
-
-    def columns(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        rows: npt.NDArray[np.float32],
-        boxes: npt.NDArray[Any],
-        geometry: Geometry,
-    ) -> dict[str, Any]:
-        return self._masks(outputs, rows[:, 6:], boxes, geometry)

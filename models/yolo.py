@@ -13,7 +13,7 @@ from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
 from .description import GRIDS, ModelDescription, Recognition, boxes_per_cell, cells_of, count_cells
-from .detector import Detector, Fraction
+from .detector import Fraction, RowDetector
 from .device_variants import DeviceDecoder, DeviceVariants
 from .execution import OutputRow
 from .output_checks import (
@@ -107,7 +107,7 @@ class DeviceBoxesWithRows(DeviceBoxes[Model]):
         return self._model.columns({self._model._output: self._output.numpy()[image]}, boxes, geometry)
 
 
-class YOLO(Detector):
+class YOLO(RowDetector):
     """A detector with a raw head: images in, `Detections` out.
 
     Args:
@@ -130,18 +130,16 @@ class YOLO(Detector):
     Further arguments: see `Detector` and `VisionModel`.
     """
 
-    conf: Fraction = 0.25
     iou: Fraction = 0.45
     max_candidates: Annotated[int, msgspec.Meta(ge=0)] = 30_000
     multi_label: bool = False
     class_agnostic: bool = False
     decode_head: Literal["auto", "graph", "native"] = "auto"
 
-    fits_canvas: ClassVar[bool] = True
     _hooks: ClassVar[frozenset[str]] = frozenset(
         {
-            "anchors", "columns", "count_extra", "decoder", "extra", "extra_values", "family", "head", "leading",
-            "refuses_head", "split", "strides", "suppression", "verify_boxes", "verify_scores",
+            "anchors", "decoder", "head", "leading", "refuses_head", "split", "strides", "suppression", "verify_boxes",
+            "verify_scores",
         }
     )  # fmt: skip
     per_call: ClassVar[frozenset[str]] = frozenset(
@@ -149,8 +147,6 @@ class YOLO(Detector):
     )
     #: The layout of the head, as `DetectionDecoder` takes it.
     head: ClassVar[str]
-    #: A noun phrase for a file of the family.
-    family: ClassVar[str] = "a detector"
     #: The decoder on a device.
     _device_decoder: ClassVar[type[DeviceBoxes[Any]]] = DeviceBoxes
     #: Whether it overrides `columns()`.
@@ -166,16 +162,11 @@ class YOLO(Detector):
     def recognises(cls, model: ModelDescription) -> Recognition:
         if (known := super().recognises(model)).answer == "no":
             return known
-        if model.head is None:
-            return Recognition.no("no output has the three dimensions (batch, boxes, values)")
+        assert model.head is not None
         if model.has_chosen_rows:
             return Recognition.no("its boxes are chosen inside the model, and need no NMS; export it without NMS")
         if (several := sum(len(shape) == 3 for shape in model.shapes)) > 1:
             return Recognition.no(f"it has {several} outputs of three dimensions, and its boxes may be in any of them")
-        if cls.task == "detect" and model.keypoints is not None:
-            return Recognition.no(f"its metadata says that its boxes have {model.keypoints[0]} keypoints")
-        if cls.task != "segment" and model.prototypes is not None:
-            return Recognition.no("it gives mask prototypes as well as boxes")
         if (reason := cls.refuses_head(model.head.shape, model)) is not None:
             return Recognition.no(reason)
         return cls._recognises_values(model, *cls.split(model.head.shape))
@@ -211,11 +202,6 @@ class YOLO(Detector):
         """Why a head of (batch, rows, columns) is not one of the family; None if it may be."""
         return None
 
-    @classmethod
-    def count_extra(cls, model: ModelDescription) -> int | None:
-        """How many values a box has behind those of the classes; None where the file does not say."""
-        return 0
-
     @staticmethod
     def split(shape: Shape) -> tuple[int | str | None, int | str | None]:
         """(boxes, values a box) of a head of (batch, rows, columns)."""
@@ -226,24 +212,7 @@ class YOLO(Detector):
     #: Values of a box in front of those of the classes.
     leading: ClassVar[int] = 5
 
-    @property
-    def extra(self) -> int:
-        """Values of a box behind those of the classes: keypoints, mask coefficients."""
-        return 0
-
-    def columns(
-        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
-    ) -> dict[str, Any]:
-        """Further columns of `Detections` from the outputs of an image.
-
-        Args:
-            outputs: by name, of one image.
-            boxes: the detections; their field `row` is the box's index in the head.
-        """
-        return {}
-
     def extra_values(self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """(N, extra) float32: the values behind those of the classes of each box. Arguments as those of `columns()`."""
         output = outputs[self._output]
         anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
         values = output[boxes["row"], -self.extra :] if anchor_first else output[-self.extra :, boxes["row"]].T

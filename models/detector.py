@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -113,10 +114,10 @@ class RowDetector(Detector):
         """How many values a row has behind those of the box; None where the file does not say."""
         return 0
 
-    @property
+    @cached_property
     def extra(self) -> int:
         """The values of a row behind those of the box: keypoints, mask coefficients."""
-        return 0
+        return self.count_extra(ModelDescription.of(self.network)) or 0
 
     def columns(
         self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry

@@ -81,10 +81,6 @@ class YOLOv8OBB(YOLOv8):
     def count_extra(cls, model: ModelDescription) -> int | None:
         return 1
 
-    @property
-    def extra(self) -> int:
-        return 1
-
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)
         angles = outputs[self._output][:, -1]
@@ -137,10 +133,6 @@ class EndToEndOBB(EndToEnd):
 
     @classmethod
     def count_extra(cls, model: ModelDescription) -> int | None:
-        return 1
-
-    @property
-    def extra(self) -> int:
         return 1
 
     def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:

@@ -146,14 +146,13 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         layout = None if model.input_size is None else layout_of(spec.shape, model.input_size)
         if layout is None and model.input_size is not None and not _leaves_open(spec.shape):
             return Recognition.no(f"its output {spec} has no scores for each class at points of its input")
-        single = (spec.shape[1] if layout == "chw" else spec.shape[3]) == 1 if layout else 1 in spec.shape[1:]
+        classes, sides = classes_and_size(spec.shape, layout)
+        single = classes == 1 if layout else 1 in spec.shape[1:]
         if single and model.task is None and not model.names and not _says_mask(spec.name):
             return Recognition.nearly(
                 "its output is one map of numbers, and nothing in the file says that it is the probability of a class",
                 "a model that gives one map",
             )
-        sides = (spec.shape[3], spec.shape[2]) if layout == "chw" else (spec.shape[2], spec.shape[1])
-        classes = spec.shape[1] if layout == "chw" else spec.shape[3]
         if classes == 3 and sides == model.input_size and model.task is None and not model.names:
             return Recognition.nearly(
                 "nothing in the file says that its three maps are classes, and not the channels of an image",
@@ -186,7 +185,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         size = vars(self).get("input_size") or ModelDescription.of(self.network).input_size
         if size is None or _leaves_open(shape):
             return None
-        classes = shape[1] if layout_of(shape, size) == "chw" else shape[3]
+        classes, _ = classes_and_size(shape, layout_of(shape, size))
         assert isinstance(classes, int)
         if classes > NO_CLASS:
             raise UnsupportedModelError(
@@ -197,7 +196,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)
         output = outputs[self._maps[0]]
-        classes = output.shape[1] if self.map_layout(self._maps[0]) == "chw" else output.shape[3]
+        classes, _ = classes_and_size(output.shape, self.map_layout(self._maps[0]))
         if classes == 1 and not self.gives_logits:
             check_scores(output, "probabilities", '; for logits, give scores="logit"')
         elif classes == 1:
@@ -288,6 +287,11 @@ def _says_area(name: str) -> bool:
 
 def _leaves_open(shape: Shape) -> bool:
     return any(not isinstance(d, int) for d in shape[1:])
+
+
+def classes_and_size(shape: Shape, layout: Layout | None) -> tuple[int | str | None, Shape]:
+    """The number of classes and (width, height) of scores of four dimensions."""
+    return (shape[1], (shape[3], shape[2])) if layout == "chw" else (shape[3], (shape[2], shape[1]))
 
 
 def layout_of(shape: Shape, size: tuple[int, int]) -> Layout | None:

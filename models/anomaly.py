@@ -8,7 +8,8 @@ import numpy as np
 
 from ..ops import resize_map
 from .description import ModelDescription, Recognition
-from .output_checks import check_finite, check_floats
+from .execution import OutputRow
+from .output_checks import check_finite
 from .preset_input import PresetInput, single_map
 from .results import AnomalyMap
 
@@ -61,10 +62,7 @@ class AnomalyDetection(PresetInput[AnomalyMap]):
         return "stretch"
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[AnomalyMap]:
-        return [
-            self._map({name: array[row] for name, array in outputs.items()}, geometry)
-            for row, geometry in enumerate(geometries)
-        ]
+        return [self._map(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
 
     def _map(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> AnomalyMap:
         """The result of one image from its outputs."""
@@ -80,7 +78,6 @@ class AnomalyDetection(PresetInput[AnomalyMap]):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in (SCORE, MAP):
-            check_floats(name, outputs[name])
             check_finite(name, outputs[name])
 
 

@@ -8,6 +8,7 @@ one canvas share a batch.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -187,12 +188,8 @@ class CanvasPlan(msgspec.Struct, frozen=True):
             chosen = usual_canvases(whole, self.stride, self.border)
         else:
             for width, height in self.sizes:
-                if (
-                    width % self.stride
-                    or height % self.stride
-                    or not 0 < width <= whole[0]
-                    or not 0 < height <= whole[1]
-                ):
+                within = 0 < width <= whole[0] and 0 < height <= whole[1]
+                if width % self.stride or height % self.stride or not within:
                     raise ConfigError(
                         f"canvas_sizes: {width} x {height} has to be multiples of {self.stride} within "
                         f"{whole[0]} x {whole[1]}, the model's input"
@@ -285,15 +282,15 @@ def choose_canvases(
     """
     if not 1 <= count <= 8:
         raise ConfigError(f"count is the number of canvases from 1 to 8, not {count}")
-    needed: dict[Size, int] = {}
+    needed: Counter[Size] = Counter()
     for size in sizes:
         resized = Geometry.letterbox(size, whole).resized
         assert resized is not None
         fit = (_rounded_up(resized[0], stride), _rounded_up(resized[1], stride))
         if fit != whole and fit[0] <= whole[0] and fit[1] <= whole[1]:
-            needed[fit] = needed.get(fit, 0) + 1
+            needed[fit] += 1
     # The 12 most frequent ones are enough to choose from: there are 495 choices of 4 of them at most.
-    candidates = sorted(needed, key=lambda size: -needed[size])[:12]
+    candidates = [size for size, _ in needed.most_common(12)]
     most = min(count - 1, len(candidates))
     choices = (choice for some in range(most + 1) for choice in itertools.combinations(candidates, some))
     best = min(choices, key=lambda choice: _area(needed, (*choice, whole)))

@@ -117,25 +117,21 @@ class Classifier(VisionModel[Classifications]):
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         stated = self._stated
         shorter = min(input.size)
-        #: The shorter side after the resize, in pixels.
-        self.resized_side = resize = self.resize or stated.get("resize") or round(shorter * 256 / 224)
-        if self.framing == "stretch":
-            if self.resize is not None:
-                raise ConfigError(f"resize={resize} is for framing='crop'; with framing='stretch' leave it out")
-            self.resized_side = shorter
-        elif resize < shorter:
+        resize = self.resize or stated.get("resize") or round(shorter * 256 / 224)
+        if self.framing == "stretch" and self.resize is not None:
+            raise ConfigError(f"resize={resize} is for framing='crop'; with framing='stretch' leave it out")
+        if self.framing == "crop" and resize < shorter:
             raise ConfigError(f"resize={resize} is less than the crop of {input.size}; it must cover it")
 
-        def cropped(size: tuple[int, int]) -> Geometry:
+        def geometry(size: tuple[int, int]) -> Geometry:
+            if self.framing == "stretch":
+                return Geometry.stretch(size, input.size)
             return Geometry.resize_crop(size, resize, input.size)
-
-        def stretched(size: tuple[int, int]) -> Geometry:
-            return Geometry.stretch(size, input.size)
 
         return Preprocessor(
             input,
             self._transform(input),
-            cropped if self.framing == "crop" else stretched,
+            geometry,
             self.channel_order,
             interpolation=self.interpolation or stated.get("interpolation", "bilinear"),
         )

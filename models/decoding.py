@@ -12,24 +12,21 @@ import numpy as np
 from ..core.processors import available_processors
 from ..image import HostImage, SharedImage
 
-__all__ = ["decoding_threads", "is_read_by_any_thread", "shared_pool"]
+__all__ = ["is_read_by_any_thread", "shared_pool"]
 
 #: Maximum number of threads that decode, however many processors there are.
 MOST_THREADS = 64
 
 
-def decoding_threads() -> int:
-    """One for each processor that this process may use, 64 at most."""
-    return min(available_processors(), MOST_THREADS)
-
-
 @lru_cache(maxsize=2)
 def _pool_of(process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(decoding_threads(), "infersdk-decode")
+    return ThreadPoolExecutor(min(available_processors(), MOST_THREADS), "infersdk-decode")
 
 
 def shared_pool() -> ThreadPoolExecutor:
-    """The threads that this process decodes and runs batches on; their tasks do not wait for each other."""
+    """The threads that this process decodes and runs batches on, one for each of its processors. Their
+    tasks do not wait for each other.
+    """
     return _pool_of(os.getpid())
 
 

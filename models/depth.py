@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from ..ops import resize_map
 from .description import ModelDescription, Recognition
-from .output_checks import check_finite, check_floats
+from .output_checks import check_finite
 from .preset_input import PresetInput, plane_rows, single_map
 from .results import DepthMap
 
@@ -51,8 +51,6 @@ class DepthEstimation(PresetInput[DepthMap]):
     #: The values of `model_type` in the metadata, as transformers calls them.
     model_types: ClassVar[frozenset[str]] = frozenset({"depth_anything", "dpt", "zoedepth", "glpn"})
 
-    _output: str
-
     @classmethod
     def recognises(cls, model: ModelDescription) -> Recognition:
         if (known := super().recognises(model)).answer == "no":
@@ -74,21 +72,14 @@ class DepthEstimation(PresetInput[DepthMap]):
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[DepthMap]:
         model = ModelDescription.of(self.network)
         kind = self.kind or ("distance" if model.task == self.task else "disparity")
-        maps = plane_rows(outputs[self._output])
+        maps = plane_rows(next(iter(outputs.values())))
         return [
             DepthMap(resize_map(maps[row], geometry, filter=self.filter), kind)
             for row, geometry in enumerate(geometries)
         ]
 
-    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
-        self._output = next(iter(shapes))
-        return None
-
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        values = outputs[self._output]
-        check_floats(self._output, values)
-        check_finite(self._output, values)
+        name, values = next(iter(outputs.items()))
+        check_finite(name, values)
         if values.size > 1 and (values == values.reshape(-1)[0]).all():
-            raise UnsupportedModelError(
-                f"its output {self._output!r} is {np.ravel(values)[0]:.4g} everywhere in its first run"
-            )
+            raise UnsupportedModelError(f"its output {name!r} is {np.ravel(values)[0]:.4g} everywhere in its first run")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..ops import DetectStats
+from .description import ModelDescription, Recognition
 from .names import find_classes
+from .preprocessor import ImageInput, Preprocessor
 from .results import Detections
 from .vision import VisionModel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
-__all__ = ["Detector", "Fraction", "best_boxes"]
+    from ..image import Geometry
+
+__all__ = ["Detector", "Fraction", "RowDetector", "best_boxes"]
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -39,20 +45,98 @@ class Detector(VisionModel[Detections]):
 
     task: ClassVar[str] = "detect"
     per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det", "classes"})
+    #: The class names of a model whose file has none.
+    _usual_names: ClassVar[tuple[str, ...]] = ()
 
-    def _wanted(self, count: int | None = None) -> tuple[int, ...] | None:
+    def _detections_of(
+        self,
+        xyxy: npt.NDArray[Any],
+        scores: npt.NDArray[Any],
+        classes: npt.NDArray[Any] | None,
+        geometry: Geometry,
+        stats: DetectStats,
+        **columns: Any,
+    ) -> Detections:
+        """The result of an image from boxes (N, 4) in pixels of the canvas."""
+        return Detections.of(
+            geometry.to_source(xyxy.reshape(-1, 2)).reshape(-1, 4),
+            scores,
+            classes,
+            names=self.class_names or self._usual_names,
+            size=geometry.source,
+            stats=stats,
+            **columns,
+        )
+
+    def _check(self, model: ModelDescription) -> None:
+        super()._check(model)
+        self._varied()  # refuses wrong classes
+
+    def _wanted(self) -> tuple[int, ...] | None:
         """The numbers of the classes that count; None for all.
-
-        Args:
-            count: the number of classes, where the model has not been checked yet.
 
         Raises:
             ConfigError: the model has no such class.
         """
-        return find_classes(self.classes, self.class_names, count or self._learned.class_count)
+        return find_classes(self.classes, self.class_names, self._learned.class_count)
 
     def _varied(self) -> None:
         self._wanted()
+
+
+class RowDetector(Detector):
+    """Base class of detectors with an output of a row for each box, which may have values behind those of the box.
+
+    Images are letterboxed; pixels are RGB, 0 to 1.
+    """
+
+    conf: Fraction = 0.25
+
+    #: A noun phrase for a file of the family.
+    family: ClassVar[str] = "a detector"
+    fits_canvas: ClassVar[bool] = True
+    _hooks: ClassVar[frozenset[str]] = frozenset({"columns", "count_extra", "extra", "extra_values", "family"})
+
+    @classmethod
+    def recognises(cls, model: ModelDescription) -> Recognition:
+        if (known := super().recognises(model)).answer == "no":
+            return known
+        if model.head is None:
+            return Recognition.no("no output has the three dimensions (batch, boxes, values)")
+        if cls.task == "detect" and model.keypoints is not None:
+            return Recognition.no(f"its metadata says that its boxes have {model.keypoints[0]} keypoints")
+        if cls.task != "segment" and model.prototypes is not None:
+            return Recognition.no("it gives mask prototypes as well as boxes")
+        return known
+
+    @classmethod
+    def count_extra(cls, model: ModelDescription) -> int | None:
+        """How many values a row has behind those of the box; None where the file does not say."""
+        return 0
+
+    @cached_property
+    def extra(self) -> int:
+        """The values of a row behind those of the box: keypoints, mask coefficients."""
+        return self.count_extra(ModelDescription.of(self.network)) or 0
+
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
+    ) -> dict[str, Any]:
+        """Further columns of `Detections` from the outputs of an image.
+
+        Args:
+            outputs: by name, of one image.
+            boxes: the detections; their field `row` is the box's index in the output.
+        """
+        return {}
+
+    @abstractmethod
+    def extra_values(self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """(N, extra) float32: the values behind those of each box. Arguments as those of `columns()`."""
+
+    def preprocessing(self, input: ImageInput) -> Preprocessor:
+        scale = 1.0 if input.dtype == "uint8" else 1 / 255
+        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
 
 
 def best_boxes(

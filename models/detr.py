@@ -14,11 +14,10 @@ from .description import ModelDescription, Recognition
 from .detector import Detector, Fraction, best_boxes
 from .execution import OutputRow
 from .output_checks import (
-    check_centred,
+    check_centred_fractions,
     check_class_logits,
     check_exclusive,
     check_floats,
-    check_fractions,
     check_logits,
     check_scores,
 )
@@ -120,15 +119,8 @@ class DETR(Detector):
         best = boxes[queries[order]]
         half = best[:, 2:] * np.float32(0.5)
         xyxy = np.hstack([best[:, :2] - half, best[:, :2] + half]) * np.tile(self.input_size, 2)
-        return Detections.of(
-            geometry.to_source(xyxy.reshape(-1, 2)).reshape(-1, 4),
-            scores[order],
-            classes[order],
-            names=self.class_names,
-            size=geometry.source,
-            stats=stats,
-            **self.columns(outputs, queries[order], geometry),
-        )
+        columns = self.columns(outputs, queries[order], geometry)
+        return self._detections_of(xyxy, scores[order], classes[order], geometry, stats, **columns)
 
     def columns(
         self, outputs: Mapping[str, npt.NDArray[Any]], queries: npt.NDArray[np.intp], geometry: Geometry
@@ -164,7 +156,6 @@ class DETR(Detector):
             return None
         if classes <= self.no_object:
             raise UnsupportedModelError(f"its output {self._logits!r} of shape {shapes[self._logits]} has no classes")
-        self._wanted(classes - self.no_object)  # refuses a wrong one now
         return classes - self.no_object
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -172,9 +163,7 @@ class DETR(Detector):
             check_floats(name, outputs[name])
         logits, boxes = outputs[self._logits], outputs[self._boxes]
         check_class_logits(logits)
-        low, high = (float(edge) for edge in np.quantile(boxes, self.quantiles))
-        check_fractions(boxes, low, high)
-        check_centred(boxes)
+        check_centred_fractions(boxes, self.quantiles)
         if (logits == logits[:, :1]).all() and (boxes == boxes[:, :1]).all():
             raise UnsupportedModelError(f"all of its {logits.shape[1]} queries are alike in its first run")
         self.verify_classes(logits)
@@ -320,9 +309,7 @@ class UltralyticsRTDETR(RTDETR):
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         self._output, shape = next((name, shape) for name, shape in shapes.items() if len(shape) == 3)
-        classes = shape[2] - 4 if isinstance(shape[2], int) else None
-        self._wanted(classes)  # refuses a wrong one now
-        return classes
+        return shape[2] - 4 if isinstance(shape[2], int) else None
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         rows = outputs[self._output]
@@ -330,8 +317,7 @@ class UltralyticsRTDETR(RTDETR):
         boxes, scores = rows[..., :4], rows[..., 4:]
         check_scores(scores)
         check_exclusive(scores, "scores of classes that are independent of each other")
-        check_fractions(boxes, float(boxes.min(initial=0.0)), float(boxes.max(initial=0.0)))
-        check_centred(boxes)
+        check_centred_fractions(boxes)
 
 
 def _cropped(plane: npt.NDArray[np.bool_]) -> Masks:

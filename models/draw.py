@@ -39,14 +39,6 @@ COCO_SKELETON = (
 )  # fmt: skip
 
 
-class MaskOfBox(Protocol):
-    """The part of a mask that is drawn: see `infersdk.models.Mask`."""
-
-    box: tuple[int, int, int, int]
-
-    def crop(self) -> npt.NDArray[np.bool_]: ...
-
-
 class Box(Protocol):
     """The part of a detection that is drawn."""
 
@@ -102,7 +94,7 @@ def draw_boxes(
     Raises:
         ConfigError: the font cannot be loaded, there is no such column, or a keypoint of the skeleton.
     """
-    pen = _Pen.of(pil, font)
+    pen = _Pen(pil, font)
     colours = [_colour_of(box, number, colour_by) for number, box in enumerate(boxes)]
     for box, own in reversed(list(zip(boxes, colours, strict=True))):  # the best one is drawn last, on top
         if (mask := box.columns.get("mask")) is not None:
@@ -124,7 +116,7 @@ def draw_texts(pil: Image.Image, texts: Sequence[str], numbers: Sequence[int]) -
     Args:
         numbers: of the colours.
     """
-    pen, top = _Pen.of(pil, None), 0.0
+    pen, top = _Pen(pil, None), 0.0
     for text, number in zip(texts, numbers, strict=True):
         top = pen.label(text, (0, top), colour(number), above=False)
     return pil
@@ -155,31 +147,18 @@ class _Pen:
     """Draws the parts of a box.
 
     Args:
-        pil: the image.
-        width: of lines, in pixels.
-        size: of letters, in pixels.
+        pil: the image; lines and letters have a size that fits it.
         font: see `draw_boxes()`.
     """
 
-    def __init__(
-        self,
-        pil: Image.Image,
-        width: int,
-        size: int,
-        font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None,
-    ) -> None:
+    def __init__(self, pil: Image.Image, font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None) -> None:
         self._pil, self._draw = pil, ImageDraw.Draw(pil)
-        self._width, self._size = width, size
-        self._font = load_font(font, size) if isinstance(font, (str, os.PathLike)) else font
-
-    @classmethod
-    def of(cls, pil: Image.Image, font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None) -> _Pen:
-        """The pen whose sizes fit the image."""
         unit = max(pil.size) / 640
-        return cls(pil, max(2, round(2 * unit)), max(11, round(12 * unit)), font)
+        self._width, self._size = max(2, round(2 * unit)), max(11, round(12 * unit))
+        self._font = load_font(font, self._size) if isinstance(font, (str, os.PathLike)) else font
 
-    def mask(self, mask: MaskOfBox, colour: Colour) -> None:
-        """Tints the pixels of a mask, and draws a line along its border."""
+    def mask(self, mask: Any, colour: Colour) -> None:
+        """Tints the pixels of a `Mask`, and draws a line along its border."""
         x, y, width, height = mask.box
         pixels = mask.crop()
         inside = pixels

@@ -6,12 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-
-from ..errors import UnsupportedModelError
 from .classifier import Preset, preset_pixels
 from .description import ModelDescription, Recognition
-from .output_checks import check_floats
+from .output_checks import check_finite
 from .preprocessor import ImageInput, Preprocessor
 from .results import Embedding
 from .vision import VisionModel
@@ -79,10 +76,7 @@ class Embedder(VisionModel[Embedding]):
     # ---- the output ----
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        name, values = next(iter(outputs.items()))
-        check_floats(name, values)
-        if not np.isfinite(values).all():
-            raise UnsupportedModelError(f"its output {name!r} has values that are not finite in its first run")
+        check_finite(*next(iter(outputs.items())))
 
 
 def may_be_vector(model: ModelDescription) -> bool:

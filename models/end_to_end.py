@@ -9,48 +9,39 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from .description import ModelDescription, Recognition
-from .detector import Detector, Fraction, best_boxes
+from .detector import RowDetector, best_boxes
+from .execution import OutputRow
 from .output_checks import TOLERANCE, check_corners, check_floats, check_scores
-from .preprocessor import ImageInput, Preprocessor
-from .results import Detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
     from ..ops import DetectStats
+    from .results import Detections
 
 __all__ = ["EndToEnd"]
 
 
-class EndToEnd(Detector):
+class EndToEnd(RowDetector):
     """A detector that chooses its boxes itself: output [batch, boxes, 6] of left, top, right, bottom in pixels of the
     network's input, score and class.
 
     Arguments: see `Detector` and `VisionModel`.
     """
 
-    conf: Fraction = 0.25
-
     aliases: ClassVar[tuple[str, ...]] = ("yolov10", "yolo26")
-    #: A noun phrase for a file of the family.
     family: ClassVar[str] = "an end-to-end detector"
-    fits_canvas: ClassVar[bool] = True
-    _hooks: ClassVar[frozenset[str]] = frozenset({"columns", "count_extra", "extra", "family", "verify_boxes"})
+    _hooks: ClassVar[frozenset[str]] = frozenset({"verify_boxes"})
 
     @classmethod
     def recognises(cls, model: ModelDescription) -> Recognition:
         if (known := super().recognises(model)).answer == "no":
             return known
-        if model.head is None:
-            return Recognition.no("no output has the three dimensions (batch, boxes, values)")
+        assert model.head is not None
         is_open = not all(isinstance(side, int) for side in model.head.shape[1:])
         if not model.has_chosen_rows and not is_open:
             return Recognition.no("its rows are not boxes that are chosen already")
-        if cls.task != "segment" and model.prototypes is not None:
-            return Recognition.no("it gives mask prototypes as well as boxes")
-        if cls.task == "detect" and model.keypoints is not None:
-            return Recognition.no(f"its metadata says that its boxes have {model.keypoints[0]} keypoints")
         columns, extra = model.head.shape[2], cls.count_extra(model)
         family = f"{cls.family} (its rows are boxes that are chosen already)"
         if isinstance(columns, int) and extra is not None and columns != 6 + extra:
@@ -59,62 +50,31 @@ class EndToEnd(Detector):
             return Recognition.nearly("its file does not say whether its rows are boxes that are chosen already")
         return Recognition.yes(family)
 
-    @classmethod
-    def count_extra(cls, model: ModelDescription) -> int | None:
-        """How many values its rows have behind box, score and class; None where the file does not say."""
-        return 0
-
     @staticmethod
     def _values(extra: int) -> str:
         return f"the 6 of a box, a score and a class{f' and {extra} more' if extra else ''}"
 
-    @property
-    def extra(self) -> int:
-        """The values of a row behind box, score and class: keypoints, mask coefficients."""
-        return 0
+    def extra_values(self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        return outputs[self._output][boxes["row"], 6:].astype(np.float32)
 
-    def columns(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        rows: npt.NDArray[np.float32],
-        boxes: npt.NDArray[Any],
-        geometry: Geometry,
-    ) -> dict[str, Any]:
-        """Further columns of `Detections` from the outputs of an image.
-
-        Args:
-            outputs: by name, of one image.
-            rows: (N, 6 + extra) float32: the rows of the boxes.
-            boxes: (N,) of `infersdk.ops.DETECTION`, in pixels of the image.
-        """
-        return {}
-
-    # ---- preprocessing and postprocessing ----
-
-    def preprocessing(self, input: ImageInput) -> Preprocessor:
-        scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
+    # ---- postprocessing ----
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        return [
-            self._detections({name: array[i] for name, array in outputs.items()}, geometry)
-            for i, geometry in enumerate(geometries)
-        ]
+        return [self._detections(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
 
     def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
-        chosen, stats = self._choose(outputs[self._output])
-        xyxy = geometry.to_source(chosen[:, :4].reshape(-1, 2)).reshape(-1, 4)
-        result = Detections.of(
-            xyxy, chosen[:, 4], np.rint(chosen[:, 5]), names=self.class_names, size=geometry.source, stats=stats
-        )
-        columns = self.columns(outputs, chosen, result.data, geometry)
+        """Of one image."""
+        chosen, rows, stats = self._choose(outputs[self._output])
+        result = self._detections_of(rows[:, :4], rows[:, 4], np.rint(rows[:, 5]), geometry, stats)
+        result.data["row"] = chosen
+        columns = self.columns(outputs, result.data, geometry)
         return result.with_columns(**columns) if columns else result
 
-    def _choose(self, output: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], DetectStats]:
-        """The rows of an image that count, best first."""
+    def _choose(self, output: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32], DetectStats]:
+        """The indices and the rows of the boxes of an image that count, best first."""
         rows = output.astype(np.float32, copy=False)
         chosen, stats = best_boxes(rows[:, 4], np.rint(rows[:, 5]), self.conf, self._wanted(), self.max_det)
-        return rows[chosen], stats
+        return chosen, rows[chosen], stats
 
     # ---- the output ----
 
@@ -124,7 +84,6 @@ class EndToEnd(Detector):
         columns = shapes[self._output][2]
         if isinstance(columns, int) and columns != 6 + self.extra:
             raise UnsupportedModelError(f"its rows have {columns} values, not {self._values(self.extra)}")
-        self._varied()
         return None
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

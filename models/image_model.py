@@ -5,8 +5,13 @@ The server, configurations and compositions use these members alone, so they tak
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
+
+from ..errors import ConfigError
+from ..image import HostImage, ImageSource
+from .results.result import Result as ImageResult
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -15,7 +20,6 @@ if TYPE_CHECKING:
 
     from ..core.device import Device
     from ..core.options import Progress
-    from ..image import HostImage, ImageSource
     from ..infer import Infer
     from ..pipeline import Pipeline
     from .execution import Timings
@@ -23,6 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["CancellableRequest", "ImageModel", "ImageModelDetails"]
 
 Result = TypeVar("Result")
+
+#: What to use for the methods that models of other programs have.
+_HABITS = {
+    **dict.fromkeys(("predict", "detect", "forward"), "call it: model(image)"),
+    "track": "Tracker().update(model(frame)) numbers the objects of a video",
+    **dict.fromkeys(("to", "cuda", "cpu", "half"), "device= and precision= are arguments of a wrapper's constructor"),
+    "export": "the commands `infersdk build` and `infersdk convert` write other formats",
+}
 
 
 class CancellableRequest(Protocol):
@@ -51,42 +63,93 @@ class ImageModelDetails(Protocol):
     def pipelines(self) -> tuple[Pipeline[Any], ...]: ...
 
 
-class ImageModel(Protocol[Result]):
-    """A model that takes images, and gives a result for each of them.
+class ImageModel(Generic[Result]):
+    """Base of models that take images, and give a result for each of them.
+
+    A call with an image returns its result; a call with a list or tuple of images returns a list of results. The end of
+    a `with` block closes the model.
 
     Attributes:
         task: the kind of its results: `"detect"`, `"classify"`, `"ocr"`, ...
         class_names: the class names by class_id; `()` if there are none.
         per_call: the settings that one call or request may change.
         channel_order: of NumPy arrays that are given as images.
-        timings: how long the stages of the last call took.
-        details: for commands, the server and benchmarks.
     """
 
-    @property
-    def task(self) -> str: ...
-    @property
-    def class_names(self) -> Sequence[str]: ...
-    @property
-    def per_call(self) -> frozenset[str]: ...
-    @property
-    def channel_order(self) -> str: ...
-    @property
-    def timings(self) -> Timings: ...
-    @property
-    def details(self) -> ImageModelDetails: ...
+    task: ClassVar[str]
+    per_call: ClassVar[frozenset[str]]
+    class_names: Sequence[str]
+    channel_order: str
 
-    def result_type(self) -> type[Any]:
-        """The type of the result of an image; `object` where it is not known."""
+    if not TYPE_CHECKING:
 
-    def __call__(self, images: Any, *, return_exceptions: bool = False, **parameters: Any) -> Any:
-        """The result of an image, or a list of results for a list of images."""
+        def __getattr__(self, name: str) -> Any:
+            if name in _HABITS:
+                raise AttributeError(f"{type(self).__name__} has no {name!r}; {_HABITS[name]}", name=name)
+            return object.__getattribute__(self, name)  # raises the error again, also that of a property
+
+    @overload  # a HostImage is a tuple, too
+    def __call__(self, images: ImageSource | HostImage, **parameters: Any) -> Result: ...
+    @overload
+    def __call__(
+        self,
+        images: list[Any] | tuple[ImageSource | HostImage, ...],
+        *,
+        return_exceptions: Literal[False] = False,
+        **parameters: Any,
+    ) -> list[Result]: ...
+    @overload
+    def __call__(
+        self, images: list[Any] | tuple[ImageSource | HostImage, ...], *, return_exceptions: bool, **parameters: Any
+    ) -> list[Result | Exception]: ...
+    def __call__(
+        self,
+        images: ImageSource | HostImage | Sequence[ImageSource | HostImage],
+        *,
+        return_exceptions: bool = False,
+        **parameters: Any,
+    ) -> Result | list[Result] | list[Result | Exception]:
+        """Takes an image (path, bytes, PIL image or uint8 array) or a list of them.
+
+        Args:
+            images: an image source, see `read_image()`; a model on a GPU also takes arrays on it.
+            return_exceptions: for a list: return the exception of an image in place of its result. The images then
+                become requests, as with `map()`.
+            parameters: settings for this call, such as `conf=0.5`; `per_call` lists their names.
+
+        Raises:
+            ImageError: an image cannot be read.
+            InferenceError: the runtime failed.
+            ConfigError: a parameter has a wrong value, or cannot be given with a call.
+        """
+        is_list = isinstance(images, (list, tuple)) and not isinstance(images, HostImage)
+        if return_exceptions:
+            if not is_list:
+                raise ConfigError("return_exceptions is for a list of images; catch the exception of one image")
+            results = list(self.stream(images, return_exceptions=True, **parameters))  # type: ignore[arg-type]
+            return list(map(_remembering, images, results))  # type: ignore[arg-type]
+        if is_list:
+            return list(map(_remembering, images, self._run_all(images, parameters)))  # type: ignore[arg-type]
+        return _remembering(images, self._run_one(images, parameters))  # type: ignore[arg-type]
 
     def stream(
         self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
     ) -> Iterator[Result]:
-        """The results of any number of images, in order."""
+        """The results of any number of images, in order.
 
+        Args:
+            return_exceptions: return the exception of an image in place of its result. The images then become requests,
+                as with `map()`.
+        """
+        if return_exceptions:
+            return self.map(images, return_exceptions=True, **parameters)
+        return self._stream(images, parameters)
+
+    @abstractmethod
+    def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Result]:
+        """See `stream()`."""
+
+    @abstractmethod
     def submit(
         self,
         image: ImageSource | HostImage,
@@ -97,6 +160,7 @@ class ImageModel(Protocol[Result]):
     ) -> Future[Result]:
         """A request of one image. See `Pipeline.submit()`."""
 
+    @abstractmethod
     def submit_batch(
         self,
         images: Sequence[Any],
@@ -109,27 +173,57 @@ class ImageModel(Protocol[Result]):
     ) -> Sequence[CancellableRequest]:
         """Several requests without futures. See `Pipeline.submit_batch()`."""
 
+    @abstractmethod
     def map(
-        self,
-        images: Iterable[Any],
-        *,
-        in_flight: int | None = None,
-        return_exceptions: bool = False,
-        **parameters: Any,
+        self, images: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any
     ) -> Iterator[Result]:
         """As `stream()`, through the pipelines. See `Pipeline.map()`."""
 
+    @abstractmethod
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
     ) -> Result:
         """From asyncio: the result of one image. See `Pipeline.infer()`."""
 
+    @abstractmethod
     def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
         """Runs batches of all sizes: the first request takes no longer than later ones."""
 
+    @abstractmethod
+    def result_type(self) -> type[Any]:
+        """The type of the result of an image; `object` where it is not known."""
+
+    @property
+    @abstractmethod
+    def timings(self) -> Timings:
+        """How long the stages of the last call took."""
+
+    @property
+    @abstractmethod
+    def details(self) -> ImageModelDetails:
+        """Its details, for commands, the server and benchmarks."""
+
+    @abstractmethod
     def close(self) -> None:
         """Frees the model. Requests that have not begun to run are cancelled."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *exc: object) -> None: ...
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:
+        """The result of one image."""
+        return self._run_all([source], parameters)[0]
+
+    def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
+        """The results of several images, in order."""
+        return list(self.stream(sources, **parameters))
+
+
+def _remembering(source: ImageSource | HostImage, result: Result) -> Result:
+    """The result, with a reference to its image."""
+    if isinstance(result, ImageResult):
+        result._remember_image(source)
+    return result

@@ -10,7 +10,7 @@ from ..errors import InputError, UnsupportedModelError
 from ..image import Geometry
 from ..ops import resize_map
 from .description import ModelDescription, Recognition
-from .output_checks import check_finite, check_floats, check_logits, check_scores
+from .output_checks import check_finite, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
 from .preset_input import PresetInput, plane_rows, single_map
 from .results import ImageResult, Matte
@@ -56,7 +56,6 @@ class ImageToImage(VisionModel[ImageResult]):
 
     aliases = ("super-resolution",)
     task: ClassVar[str] = "image-to-image"
-    _output: str
 
     @classmethod
     def recognises(cls, model: ModelDescription) -> Recognition:
@@ -77,14 +76,10 @@ class ImageToImage(VisionModel[ImageResult]):
         )
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        scale, bias = (1.0, 0.0) if input.dtype == "uint8" else _RANGES[self.pixels]
-        pixels = {
-            "order": self.order,
-            "scale": scale if input.dtype == "uint8" else scale / 255,
-            "bias": bias,
-            "fill": 0,
-        }
-        made = Preprocessor.stretch(input, channel_order=self.channel_order, **pixels)
+        scale, bias = _RANGES["byte" if input.dtype == "uint8" else self.pixels]
+        made = Preprocessor.stretch(
+            input, channel_order=self.channel_order, order=self.order, scale=scale / 255, bias=bias, fill=0
+        )
         if self.fit == "stretch":
             return made
 
@@ -99,7 +94,7 @@ class ImageToImage(VisionModel[ImageResult]):
         return Preprocessor(input, made.transform, exact, self.channel_order)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[ImageResult]:
-        images = outputs[self._output]
+        images = next(iter(outputs.values()))
         if images.shape[1] == 3:
             images = np.moveaxis(images, 1, 3)
         return [self._image(images[row], geometry) for row, geometry in enumerate(geometries)]
@@ -116,16 +111,11 @@ class ImageToImage(VisionModel[ImageResult]):
             image = np.rint(np.clip(unit, 0, 255)).astype(np.uint8)
         return ImageResult(np.ascontiguousarray(image), (width / source[0], height / source[1]))
 
-    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
-        self._output = next(iter(shapes))
-        return None
-
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        values = outputs[self._output]
+        name, values = next(iter(outputs.items()))
         if values.dtype == np.uint8:
             return
-        check_floats(self._output, values)
-        check_finite(self._output, values)
+        check_finite(name, values)
         pixels = self.output_pixels or self.pixels
         scale, offset = _RANGES[pixels]
         low, high = float(values.min()), float(values.max())
@@ -157,7 +147,6 @@ class BackgroundRemoval(PresetInput[Matte]):
     per_call: ClassVar[frozenset[str]] = frozenset({"stretch"})
     fallback_size: ClassVar[int] = 1024
     presets_by_family: ClassVar[dict[str, str]] = {"birefnet": "imagenet"}
-    _output: str
 
     @classmethod
     def recognises(cls, model: ModelDescription) -> Recognition:
@@ -173,7 +162,7 @@ class BackgroundRemoval(PresetInput[Matte]):
         )
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Matte]:
-        maps = plane_rows(outputs[self._output])
+        maps = plane_rows(next(iter(outputs.values())))
         return [self._matte(maps[row], geometry) for row, geometry in enumerate(geometries)]
 
     def _matte(self, values: npt.NDArray[Any], geometry: Geometry) -> Matte:
@@ -186,14 +175,9 @@ class BackgroundRemoval(PresetInput[Matte]):
             resized = (resized - low) / (high - low) if high > low else resized - low
         return Matte(resized)
 
-    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
-        self._output = next(iter(shapes))
-        return None
-
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        values = outputs[self._output]
-        check_floats(self._output, values)
-        check_finite(self._output, values)
+        name, values = next(iter(outputs.items()))
+        check_finite(name, values)
         if self.scores == "logit":
             check_logits(values)
         else:

@@ -17,13 +17,12 @@ from .results import Detections
 from .yolo import DeviceBoxes, YOLOv8
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from ..image import Geometry
     from ..infer import Infer
-    from .execution import DevicePostprocess, Parameters
 
 __all__ = ["EndToEndOBB", "YOLOv8OBB"]
 
@@ -31,6 +30,28 @@ __all__ = ["EndToEndOBB", "YOLOv8OBB"]
 LARGEST_ANGLE = 3.2
 #: Minimum median of angles that all lie in 0 to 1: that of an untrained network is 0.79, that of scores is lower.
 LEAST_MEDIAN = 0.5
+
+
+class _DeviceOriented(DeviceBoxes["YOLOv8OBB"]):
+    """Decoding and NMS of oriented boxes on the device of a network: the boxes alone are copied to the host."""
+
+    def __init__(self, model: YOLOv8OBB, infer: Infer, capacity: int) -> None:
+        super().__init__(model, infer, capacity)
+        self._oriented = DeviceOrientedBoxes(self._decoder, capacity, iou=model.iou, max_det=model.max_det)
+
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        self._decode(geometries)
+        self._oriented.run(self._output, self._block, len(geometries), stream=self._stream)
+        self._oriented.fetch(self._stream)
+
+    def results(self, rows: Sequence[int], geometries: Sequence[Geometry]) -> Iterator[Detections]:
+        for i in rows:
+            result, stats = self._oriented.unpack(i)
+            yield oriented_detections(self._model, result["xywhr"], result, stats, geometries[i])
+
+    def close(self) -> None:
+        self._oriented.close()
+        super().close()
 
 
 class YOLOv8OBB(YOLOv8):
@@ -47,6 +68,7 @@ class YOLOv8OBB(YOLOv8):
 
     aliases: ClassVar[tuple[str, ...]] = ("yolo11-obb",)
     family = "a detector of oriented boxes"
+    _device_decoder = _DeviceOriented
 
     @classmethod
     def recognises(cls, model: ModelDescription) -> Recognition:
@@ -57,10 +79,6 @@ class YOLOv8OBB(YOLOv8):
 
     @classmethod
     def count_extra(cls, model: ModelDescription) -> int | None:
-        return 1
-
-    @property
-    def extra(self) -> int:
         return 1
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -76,27 +94,22 @@ class YOLOv8OBB(YOLOv8):
         """The decoder keeps all candidates: upright boxes say little about the overlap of turned ones."""
         return 1.0, min(self.max_candidates or candidates, candidates)
 
-    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        output = outputs[self._output]
-        idle, decode = self._take_decoder(output)
-        results = []
-        try:
-            for i, geometry in enumerate(geometries):
-                result, stats = decode(output[i], geometry)
-                boxes = output[i][[0, 1, 2, 3, -1]][:, result["row"]].T.astype(np.float32)
-                finite = np.isfinite(boxes[:, 4])
-                result, boxes = result[finite], boxes[finite]
-                classes = None if self.class_agnostic else result["class_id"]
-                kept = nms_oriented(boxes, result["score"], classes, iou=self.iou)
-                chosen = kept[: self.max_det]
-                stats = stats._replace(kept=len(kept), dropped_detections=len(kept) - len(chosen))
-                results.append(oriented_detections(self, boxes[chosen], result[chosen], stats, geometry))
-        finally:
-            idle.append(decode)
-        return results
-
-    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
-        return _DeviceOriented(self, infer, capacity)
+    def _detections(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        image: int,
+        boxes: npt.NDArray[Any],
+        stats: DetectStats,
+        geometry: Geometry,
+    ) -> Detections:
+        turned = outputs[self._output][image][[0, 1, 2, 3, -1]][:, boxes["row"]].T.astype(np.float32)
+        finite = np.isfinite(turned[:, 4])
+        boxes, turned = boxes[finite], turned[finite]
+        classes = None if self.class_agnostic else boxes["class_id"]
+        kept = nms_oriented(turned, boxes["score"], classes, iou=self.iou)
+        chosen = kept[: self.max_det]
+        stats = stats._replace(kept=len(kept), dropped_detections=len(kept) - len(chosen))
+        return oriented_detections(self, turned[chosen], boxes[chosen], stats, geometry)
 
 
 class EndToEndOBB(EndToEnd):
@@ -122,12 +135,8 @@ class EndToEndOBB(EndToEnd):
     def count_extra(cls, model: ModelDescription) -> int | None:
         return 1
 
-    @property
-    def extra(self) -> int:
-        return 1
-
     def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
-        rows, stats = self._choose(outputs[self._output])
+        _, rows, stats = self._choose(outputs[self._output])
         found = np.zeros(len(rows), DETECTION)
         found["score"], found["class_id"] = rows[:, 4], np.rint(rows[:, 5])
         return oriented_detections(self, rows[:, [0, 1, 2, 3, 6]], found, stats, geometry)
@@ -170,47 +179,6 @@ def oriented_detections(
         stats=stats,
         oriented=turned,
     )
-
-
-class _DeviceOriented(DeviceBoxes[YOLOv8OBB]):
-    """Decoding and NMS of oriented boxes on the device of a network: the boxes alone are copied to the host."""
-
-    def __init__(self, model: YOLOv8OBB, infer: Infer, capacity: int) -> None:
-        super().__init__(model, infer, capacity)
-        #: By the id of the decoder, which lives as long.
-        self._oriented: dict[int, DeviceOrientedBoxes] = {}
-        self._queued_boxes: list[tuple[YOLOv8OBB, DeviceOrientedBoxes, Sequence[int]]] = []
-
-    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
-        output, stream = self._infer.outputs[self._model._output], self._infer.stream
-        assert stream is not None
-        self._forget_variants()
-        self._queued_boxes = []
-        for model, rows in self._model._by_settings(parameters):
-            decoder, block = self._of(model)
-            oriented = self._oriented.get(id(decoder))
-            if oriented is None:
-                oriented = DeviceOrientedBoxes(decoder, self._capacity, iou=model.iou, max_det=model.max_det)
-                self._oriented[id(decoder)] = oriented
-            block.resize((len(geometries), decoder.row.itemsize))
-            decoder.run(output, geometries, block, stream=stream)
-            oriented.run(output, block, len(geometries), stream=stream)
-            oriented.fetch(stream)
-            self._queued_boxes.append((model, oriented, rows))
-
-    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Detections]:
-        results: list[Any] = [None] * len(geometries)
-        for model, oriented, chosen in self._queued_boxes:
-            for i in chosen:
-                result, stats = oriented.unpack(i)
-                results[i] = oriented_detections(model, result["xywhr"], result, stats, geometries[i])
-        return results
-
-    def close(self) -> None:
-        super().close()
-        for oriented in self._oriented.values():
-            oriented.close()
-        self._oriented.clear()
 
 
 def to_source(boxes: npt.NDArray[np.float32], geometry: Geometry) -> npt.NDArray[np.float32]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TOLERANCE",
     "check_around_cells",
-    "check_centred",
+    "check_centred_fractions",
     "check_class_logits",
     "check_corners",
     "check_exclusive",
@@ -30,6 +30,7 @@ __all__ = [
     "check_no_objectness",
     "check_objectness",
     "check_offsets",
+    "check_order",
     "check_pixels",
     "check_scores",
     "check_undecoded",
@@ -61,7 +62,8 @@ def check_floats(name: str, output: Any) -> None:
 
 
 def check_finite(name: str, output: npt.NDArray[Any]) -> None:
-    """For outputs without NaN and infinity."""
+    """For outputs of float32 or float16, without NaN and infinity."""
+    check_floats(name, output)
     if not np.isfinite(output).all():
         raise UnsupportedModelError(f"its output {name!r} has values that are not finite in its first run")
 
@@ -129,14 +131,28 @@ def check_no_objectness(scores: npt.NDArray[Any]) -> None:
         )
 
 
-def check_fractions(boxes: npt.NDArray[Any], low: float, high: float) -> None:
-    """For boxes (..., 4) as fractions of the input, whose values reach from `low` to `high`."""
-    if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
+def check_fractions(
+    boxes: npt.NDArray[Any], quantiles: tuple[float, float] = (0.0, 1.0), tolerance: float = TOLERANCE
+) -> None:
+    """For boxes (..., 4) as fractions of the input.
+
+    Args:
+        quantiles: those of the values that lie in 0 to 1.
+        tolerance: how far they may lie outside.
+    """
+    low, high = np.quantile(boxes, quantiles) if boxes.size else (0.0, 0.0)
+    if not (low >= -tolerance and high <= 1 + tolerance):
         raise UnsupportedModelError(
             f"its boxes reach from {low:.4g} to {high:.4g} in its first run; fractions of the input lie in 0 to 1"
         )
+
+
+def check_centred_fractions(boxes: npt.NDArray[Any], quantiles: tuple[float, float] = (0.0, 1.0)) -> None:
+    """For boxes (..., 4) of centre and size as fractions of the input; see `check_fractions()`."""
+    check_fractions(boxes, quantiles)
     if not boxes[..., 2:].min(initial=0.0) >= -TOLERANCE:
         raise UnsupportedModelError(f"widths and heights of its boxes reach {_range(boxes[..., 2:])} in its first run")
+    check_centred(boxes)
 
 
 def check_logits(values: npt.NDArray[Any]) -> None:
@@ -227,13 +243,15 @@ def check_around_cells(boxes: npt.NDArray[Any], centres: npt.NDArray[Any]) -> No
         )
 
 
-def check_corners(boxes: npt.NDArray[Any]) -> None:
-    """For boxes (N, 4) of left, top, right, bottom in pixels."""
-    if not len(boxes):
-        return
-    left, top, right, bottom = boxes.T
-    if np.mean((right < left) | (bottom < top)) > FEW:
+def check_order(boxes: npt.NDArray[Any]) -> None:
+    """For boxes (..., 4) of left, top, right, bottom."""
+    if boxes.size and np.mean((boxes[..., 2:] < boxes[..., :2]).any(axis=-1)) > FEW:
         raise UnsupportedModelError("left, top, right and bottom of its boxes are not in that order in its first run")
+
+
+def check_corners(boxes: npt.NDArray[Any]) -> None:
+    """For boxes (..., 4) of left, top, right, bottom in pixels."""
+    check_order(boxes)
     if boxes.any() and not boxes.max() > 1 + TOLERANCE:
         raise UnsupportedModelError(
             f"its boxes reach {_range(boxes)} in its first run; they may be fractions, not pixels"

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from .names import python_literal
 
 __all__ = ["pixel_settings"]
 
@@ -123,11 +122,7 @@ def _numbers(key: str, text: str) -> list[float]:
 
 
 def _one_of(key: str, text: str, known: Mapping[str, str]) -> str:
-    try:
-        word = str(python_literal(text)) if text[:1] in "'\"" else text
-    except (SyntaxError, ValueError):
-        word = text
-    if (value := known.get(word.strip().lower())) is None:
+    if (value := known.get(text.strip(" '\"").lower())) is None:
         raise _wrong(key, text, f"one of {', '.join(known)}")
     return value
 

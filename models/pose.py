@@ -10,10 +10,9 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from .description import ModelDescription, Recognition
+from .detector import RowDetector
 from .end_to_end import EndToEnd
 from .output_checks import check_scores, lies_in_unit
-from .results import Detections
-from .vision import VisionModel
 from .yolo import DeviceBoxesWithRows, YOLOv8
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
-    from ..infer import Infer
-    from .execution import DevicePostprocess
 
 __all__ = ["EndToEndPose", "YOLOv8Pose"]
 
@@ -31,7 +28,7 @@ __all__ = ["EndToEndPose", "YOLOv8Pose"]
 KeypointShape = tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=2, le=3)]]
 
 
-class _Pose(VisionModel[Detections]):
+class _Pose(RowDetector):
     """Base class of pose models.
 
     Args:
@@ -81,10 +78,11 @@ class _Pose(VisionModel[Detections]):
                 "its keypoints lie in 0 to 1 in its first run; they may be fractions or scores, not pixels"
             )
 
-    def _keypoints(self, values: npt.NDArray[np.float32], geometry: Geometry) -> dict[str, Any]:
-        """The column `keypoints`; `values` are (boxes, points * values a point), in pixels of the canvas."""
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
+    ) -> dict[str, Any]:
         points, each = self.keypoint_shape
-        rows = values.reshape(-1, points, each).copy()
+        rows = self.extra_values(outputs, boxes).reshape(-1, points, each)
         rows[..., :2] = geometry.to_source(rows[..., :2].reshape(-1, 2)).reshape(-1, points, 2)
         return {"keypoints": rows}
 
@@ -103,18 +101,11 @@ class YOLOv8Pose(_Pose, YOLOv8):
 
     aliases: ClassVar[tuple[str, ...]] = ("yolo11-pose",)
     family = "a pose model"
+    _device_decoder = DeviceBoxesWithRows
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)
         self._verify_points(np.swapaxes(outputs[self._output][:, -self.extra :], 1, 2))
-
-    def columns(
-        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
-    ) -> dict[str, Any]:
-        return self._keypoints(self.extra_values(outputs, boxes), geometry)
-
-    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess:
-        return DeviceBoxesWithRows(self, infer, capacity)
 
 
 class EndToEndPose(_Pose, EndToEnd):
@@ -133,9 +124,3 @@ class EndToEndPose(_Pose, EndToEnd):
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)
         self._verify_points(outputs[self._output][..., 6:])
-
-    def columns(
-        self, outputs: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.float32], boxes: npt.NDArray[Any],
-        geometry: Geometry,
-    ) -> dict[str, Any]:  # fmt: skip
-        return self._keypoints(rows[:, 6:], geometry)

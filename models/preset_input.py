@@ -13,7 +13,7 @@ from .vision import VisionModel
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["PresetInput", "plane_rows", "single_map"]
+__all__ = ["PresetInput", "lies_over", "plane_rows", "single_map"]
 
 Result = TypeVar("Result")
 Shape = tuple[int | str | None, ...]
@@ -80,4 +80,13 @@ def single_map(shape: Shape, size: tuple[int, int] | None) -> bool | None:
         return None if is_open else False
     if not isinstance(height, int) or not isinstance(width, int) or size is None:
         return None
-    return 1 < height <= size[1] and 1 < width <= size[0] and abs(height * size[0] - width * size[1]) < max(size)
+    return lies_over(height, width, size)
+
+
+def lies_over(height: Any, width: Any, size: tuple[int, int]) -> bool:
+    """Whether points of height x width lie over an input of (width, height): in proportion to it and not larger; sides
+    may be rounded to whole points.
+    """
+    if not (1 < height <= size[1] and 1 < width <= size[0]):
+        return False
+    return bool(abs(height * size[0] - width * size[1]) < max(size))

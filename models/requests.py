@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ConfigError
-from .image_calls import ImageCalls
+from .image_model import ImageModel
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Result = TypeVar("Result")
 
 
-class Requests(ImageCalls[Result]):
+class Requests(ImageModel[Result]):
     """Requests to a model through its own pipeline: `submit()`, `map()` and `infer()`."""
 
     network: Infer

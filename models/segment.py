@@ -10,11 +10,11 @@ import numpy as np
 from ..ops import assemble_masks
 from ..ops.device_masks import DeviceMasks
 from .description import ModelDescription, Recognition
+from .detector import RowDetector
 from .end_to_end import EndToEnd
-from .execution import HostOutputs
+from .execution import HostOutputs, OutputRow
 from .output_checks import check_floats
-from .results import Detections, Masks
-from .vision import VisionModel
+from .results import Masks
 from .yolo import YOLO, DeviceBoxes, YOLOv5, YOLOv8
 
 if TYPE_CHECKING:
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ..core.stream import Stream
-    from ..core.tensor import Tensor
     from ..image import Geometry
     from ..infer import Infer
-    from ..ops.device import DeviceDetectionDecoder
-    from .execution import DevicePostprocess
 
 __all__ = ["EndToEndSeg", "YOLOv5Seg", "YOLOv8Seg"]
 
@@ -37,7 +33,7 @@ Shape = tuple[int | str | None, ...]
 FIRST_CAPACITY, MOST_BYTES = 1 << 20, 1 << 28
 
 
-class _Segmentation(VisionModel[Detections]):
+class _Segmentation(RowDetector):
     """Base class of models with mask coefficients and prototypes.
 
     Args:
@@ -81,27 +77,55 @@ class _Segmentation(VisionModel[Detections]):
         super().verify(outputs)
         check_floats(self._prototypes, outputs[self._prototypes])
 
-    def _masks(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        coefficients: npt.NDArray[np.float32],
-        boxes: npt.NDArray[Any],
-        geometry: Geometry,
+    def columns(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
     ) -> dict[str, Any]:
-        prototypes = np.ascontiguousarray(outputs[self._prototypes])
+        prototypes, coefficients = np.ascontiguousarray(outputs[self._prototypes]), self.extra_values(outputs, boxes)
         return {"mask": Masks(assemble_masks(prototypes, coefficients, boxes, geometry, threshold=self.mask_threshold))}
+
+
+class _DeviceBoxesWithMasks(DeviceBoxes["_RawSegmentation"]):
+    """Boxes and masks on the device of a network: the boxes and the bits of the masks alone are copied to the host. The
+    masks have the bits that the host assembles.
+
+    The masks of an image have a limit of bytes. The host assembles those of an image that needs more, and later batches
+    have a higher limit.
+    """
+
+    def __init__(self, model: _RawSegmentation, infer: Infer, capacity: int) -> None:
+        super().__init__(model, infer, capacity)
+        self._largest = 0  # the bytes of the image with the largest masks
+        self._masks = self._new_masks(FIRST_CAPACITY)
+
+    def _new_masks(self, nbytes: int) -> DeviceMasks:
+        """Memory of this many bytes for the masks of an image."""
+        return DeviceMasks(self._decoder, self._capacity, capacity=nbytes, threshold=self._model.mask_threshold)
+
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        super().queue(geometries)
+        most = max(MOST_BYTES // self._capacity, FIRST_CAPACITY) // 4 * 4
+        if self._largest > self._masks.capacity < most:
+            self._masks.close()
+            self._masks = self._new_masks(min(1 << (self._largest - 1).bit_length(), most))
+        prototypes = self._infer.outputs[self._model._prototypes]
+        self._masks.run(self._output, prototypes, geometries, self._block, stream=self._stream)
+        self._masks.fetch(self._stream)
+
+    def _columns(self, image: int, boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+        needed = self._masks.needed(image)
+        if needed <= self._masks.capacity:
+            return {"mask": Masks(self._masks.unpack(image, len(boxes)))}
+        self._largest = max(self._largest, needed)
+        return self._model.columns(OutputRow(HostOutputs(self._infer), image), boxes, geometry)
+
+    def close(self) -> None:
+        self._masks.close()
+        super().close()
 
 
 class _RawSegmentation(_Segmentation, YOLO):
     per_call: ClassVar[frozenset[str]] = YOLO.per_call | {"mask_threshold"}
-
-    def columns(
-        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
-    ) -> dict[str, Any]:
-        return self._masks(outputs, self.extra_values(outputs, boxes), boxes, geometry)
-
-    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess:
-        return DeviceBoxesWithMasks(self, infer, capacity)
+    _device_decoder = _DeviceBoxesWithMasks
 
 
 class YOLOv5Seg(_RawSegmentation, YOLOv5):
@@ -145,81 +169,3 @@ class EndToEndSeg(_Segmentation, EndToEnd):
     aliases: ClassVar[tuple[str, ...]] = ("yolo26-seg",)
 
     per_call: ClassVar[frozenset[str]] = EndToEnd.per_call | {"mask_threshold"}
-
-    def columns(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        rows: npt.NDArray[np.float32],
-        boxes: npt.NDArray[Any],
-        geometry: Geometry,
-    ) -> dict[str, Any]:
-        return self._masks(outputs, rows[:, 6:], boxes, geometry)
-
-
-class DeviceBoxesWithMasks(DeviceBoxes["_RawSegmentation"]):
-    """Boxes and masks on the device of a network: the boxes and the bits of the masks alone are copied to the host. The
-    masks have the bits that the host assembles.
-
-    The masks of an image have a limit of bytes. The host assembles those of an image that needs more, and later batches
-    have a higher limit.
-    """
-
-    def __init__(self, model: _RawSegmentation, infer: Infer, capacity: int) -> None:
-        super().__init__(model, infer, capacity)
-        self._mask_capacity = FIRST_CAPACITY
-        self._largest = 0
-        #: By the id of the decoder, which lives as long.
-        self._masks: dict[int, DeviceMasks] = {}
-
-    def _queue_columns(
-        self,
-        model: _RawSegmentation,
-        decoder: DeviceDetectionDecoder,
-        block: Tensor,
-        geometries: Sequence[Geometry],
-        stream: Stream,
-    ) -> None:
-        if self._largest > self._mask_capacity:
-            self._raise_capacity()
-        masks = self._masks.get(id(decoder))
-        if masks is None:
-            masks = self._masks[id(decoder)] = DeviceMasks(
-                decoder, self._capacity, capacity=self._mask_capacity, threshold=model.mask_threshold
-            )
-        outputs = self._infer.outputs
-        masks.run(outputs[model._output], outputs[model._prototypes], geometries, block, stream=stream)
-        masks.fetch(stream)
-
-    def _raise_capacity(self) -> None:
-        """Frees the memory of masks, which is allocated again for the largest image so far, as far as that may be."""
-        most = max(MOST_BYTES // self._capacity, FIRST_CAPACITY) // 4 * 4
-        wanted = min(1 << (self._largest - 1).bit_length(), most)
-        self._largest = 0
-        if wanted > self._mask_capacity:
-            self._mask_capacity = wanted
-            self._close_masks()
-
-    def _columns(
-        self,
-        model: _RawSegmentation,
-        decoder: DeviceDetectionDecoder,
-        image: int,
-        boxes: npt.NDArray[Any],
-        geometry: Geometry,
-    ) -> dict[str, Any]:
-        masks = self._masks[id(decoder)]
-        needed = masks.needed(image)
-        if needed <= masks.capacity:
-            return {"mask": Masks(masks.unpack(image, len(boxes)))}
-        self._largest = max(self._largest, needed)
-        outputs = HostOutputs(self._infer)
-        return model.columns({name: array[image] for name, array in outputs.items()}, boxes, geometry)
-
-    def _close_masks(self) -> None:
-        for masks in self._masks.values():
-            masks.close()
-        self._masks.clear()
-
-    def close(self) -> None:
-        self._close_masks()
-        super().close()

@@ -10,9 +10,8 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from .description import ModelDescription, Recognition
 from .detector import Detector, best_boxes
-from .output_checks import TOLERANCE, check_corners, check_finite, check_floats, check_scores
+from .output_checks import TOLERANCE, check_corners, check_finite, check_fractions, check_scores
 from .preprocessor import SIZE_INPUT, ImageInput, Preprocessor
-from .results import Detections
 from .ssd import nas_preprocessor
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
     from .execution import Parameters
+    from .results import Detections
 
 __all__ = ["SelectedBoxes"]
 
@@ -133,14 +133,7 @@ class SelectedBoxes(Detector):
         xyxy = boxes[chosen][:, [1, 0, 3, 2]] if self._layout.y_first else boxes[chosen]
         if self._layout.fractions:
             xyxy = xyxy * np.tile(np.array(geometry.canvas, np.float32), 2)
-        return Detections.of(
-            geometry.to_source(xyxy.reshape(-1, 2)).reshape(-1, 4),
-            scores[chosen],
-            numbers[chosen],
-            names=self.class_names,
-            size=geometry.source,
-            stats=stats,
-        )
+        return self._detections_of(xyxy, scores[chosen], numbers[chosen], geometry, stats)
 
     def _postprocess_rows(
         self,
@@ -159,20 +152,16 @@ class SelectedBoxes(Detector):
         found = layout_of(shapes)
         assert found is not None
         self._layout, self._names = found
-        self._varied()
         return None
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         boxes, scores, classes = (outputs[name] for name in self._names[:3])
         for name in self._names[:2]:
-            check_floats(name, outputs[name])
             check_finite(name, outputs[name])
         check_scores(scores)
         found = boxes.reshape(-1, 4)[scores.reshape(-1) > 0]
-        if self._layout.fractions and found.size and not (found.min() >= -1 and found.max() <= 2):
-            raise UnsupportedModelError(
-                f"its boxes reach from {found.min():.4g} to {found.max():.4g} in its first run; fractions lie in 0 to 1"
-            )
+        if self._layout.fractions:
+            check_fractions(found, tolerance=1)
         check_corners(found * max(self.input_size) if self._layout.fractions else found)
         numbers = classes.astype(np.float64)
         if numbers.size and not (np.abs(numbers - np.rint(numbers)).max() <= TOLERANCE and numbers.min() >= -1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -13,9 +13,10 @@ from ..errors import UnsupportedModelError
 from ..ops import NO_CLASS, class_map
 from ..ops.device_class_maps import DeviceClassMaps
 from .description import ModelDescription, Recognition
+from .device_variants import DeviceDecoder, DeviceVariants
 from .output_checks import check_floats, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
-from .preset_input import PresetInput
+from .preset_input import PresetInput, lies_over
 from .results import ClassMap, ClassMaps
 from .vision import VisionModel
 
@@ -24,16 +25,13 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
     from ..infer import Infer
-    from .execution import DevicePostprocess, Parameters
+    from .execution import DevicePostprocess
 
 __all__ = ["SemanticSegmentation", "TwinLiteNet"]
 
 Result = TypeVar("Result")
 Shape = tuple[int | str | None, ...]
 Layout = Literal["chw", "hwc"]
-
-#: Variants of the settings whose memory on a device is kept.
-MOST_VARIANTS = 8
 
 
 class _MapModel(VisionModel[Result]):
@@ -75,7 +73,7 @@ class _MapModel(VisionModel[Result]):
         ]  # fmt: skip
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
-        return _DeviceMaps(self, infer, capacity)
+        return DeviceVariants(_DeviceMaps, self, infer, capacity, self._maps[0])
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in self._maps:
@@ -83,55 +81,28 @@ class _MapModel(VisionModel[Result]):
             self.map_layout(name)
 
 
-class _DeviceMaps:
+class _DeviceMaps(DeviceDecoder["_MapModel[Any]"]):
     """Class maps on the device of a network: the maps alone are copied to the host."""
 
     def __init__(self, model: _MapModel[Any], infer: Infer, capacity: int) -> None:
-        self._model, self._infer, self._capacity = model, infer, capacity
-        #: The wrapper and its maps, one for each output, for each variant of the settings.
-        self._made: dict[int, tuple[_MapModel[Any], list[DeviceClassMaps]]] = {}
-        #: Of the batch on the stream: each variant with its maps, and the images that have them.
-        self._queued: list[tuple[_MapModel[Any], list[DeviceClassMaps], Sequence[int]]] = []
+        super().__init__(model, infer, capacity)
+        device, threshold = self._stream.device, model.map_threshold
+        self._maps = {
+            name: DeviceClassMaps(capacity, device, layout=model.map_layout(name), threshold=threshold)
+            for name in model._maps
+        }
 
-    def _of(self, model: _MapModel[Any]) -> list[DeviceClassMaps]:
-        made = self._made.get(id(model))
-        if made is None:
-            stream = self._infer.stream
-            assert stream is not None
-            maps = [
-                DeviceClassMaps(
-                    self._capacity, stream.device, layout=model.map_layout(name), threshold=model.map_threshold
-                )
-                for name in model._maps
-            ]
-            made = self._made[id(model)] = model, maps
-        return made[1]
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        for name, maps in self._maps.items():
+            maps.run(self._infer.outputs[name], geometries, stream=self._stream)
+            maps.fetch(self._stream)
 
-    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
-        stream = self._infer.stream
-        assert stream is not None
-        if len(self._made) > MOST_VARIANTS:  # those of requests long done; none of them is in a batch on the stream
-            self.close()
-        self._queued = []
-        for model, rows in self._model._by_settings(parameters):
-            made = self._of(model)
-            for name, maps in zip(model._maps, made, strict=True):
-                maps.run(self._infer.outputs[name], geometries, stream=stream)
-                maps.fetch(stream)
-            self._queued.append((model, made, rows))
-
-    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
-        results: list[Any] = [None] * len(geometries)
-        for model, made, chosen in self._queued:
-            for row in chosen:
-                results[row] = model.result([maps.unpack(row) for maps in made])
-        return results
+    def results(self, rows: Sequence[int], geometries: Sequence[Geometry]) -> Iterator[Any]:
+        return (self._model.result([maps.unpack(row) for maps in self._maps.values()]) for row in rows)
 
     def close(self) -> None:
-        for _, made in self._made.values():
-            for maps in made:
-                maps.close()
-        self._made.clear()
+        for maps in self._maps.values():
+            maps.close()
 
 
 class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
@@ -175,14 +146,13 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         layout = None if model.input_size is None else layout_of(spec.shape, model.input_size)
         if layout is None and model.input_size is not None and not _leaves_open(spec.shape):
             return Recognition.no(f"its output {spec} has no scores for each class at points of its input")
-        single = (spec.shape[1] if layout == "chw" else spec.shape[3]) == 1 if layout else 1 in spec.shape[1:]
+        classes, sides = classes_and_size(spec.shape, layout)
+        single = classes == 1 if layout else 1 in spec.shape[1:]
         if single and model.task is None and not model.names and not _says_mask(spec.name):
             return Recognition.nearly(
                 "its output is one map of numbers, and nothing in the file says that it is the probability of a class",
                 "a model that gives one map",
             )
-        sides = (spec.shape[3], spec.shape[2]) if layout == "chw" else (spec.shape[2], spec.shape[1])
-        classes = spec.shape[1] if layout == "chw" else spec.shape[3]
         if classes == 3 and sides == model.input_size and model.task is None and not model.names:
             return Recognition.nearly(
                 "nothing in the file says that its three maps are classes, and not the channels of an image",
@@ -215,7 +185,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         size = vars(self).get("input_size") or ModelDescription.of(self.network).input_size
         if size is None or _leaves_open(shape):
             return None
-        classes = shape[1] if layout_of(shape, size) == "chw" else shape[3]
+        classes, _ = classes_and_size(shape, layout_of(shape, size))
         assert isinstance(classes, int)
         if classes > NO_CLASS:
             raise UnsupportedModelError(
@@ -226,7 +196,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         super().verify(outputs)
         output = outputs[self._maps[0]]
-        classes = output.shape[1] if self.map_layout(self._maps[0]) == "chw" else output.shape[3]
+        classes, _ = classes_and_size(output.shape, self.map_layout(self._maps[0]))
         if classes == 1 and not self.gives_logits:
             check_scores(output, "probabilities", '; for logits, give scores="logit"')
         elif classes == 1:
@@ -319,6 +289,11 @@ def _leaves_open(shape: Shape) -> bool:
     return any(not isinstance(d, int) for d in shape[1:])
 
 
+def classes_and_size(shape: Shape, layout: Layout | None) -> tuple[int | str | None, Shape]:
+    """The number of classes and (width, height) of scores of four dimensions."""
+    return (shape[1], (shape[3], shape[2])) if layout == "chw" else (shape[3], (shape[2], shape[1]))
+
+
 def layout_of(shape: Shape, size: tuple[int, int]) -> Layout | None:
     """Where scores [batch, ...] have their classes: the other two sides are in proportion to the input's and not
     larger. None where neither or either could be right.
@@ -330,16 +305,6 @@ def layout_of(shape: Shape, size: tuple[int, int]) -> Layout | None:
     if len(shape) != 4 or _leaves_open(shape):
         return None
     _, a, b, c = shape
-    layouts: list[Layout] = []
-    if _is_map(b, c, size):
-        layouts.append("chw")
-    if _is_map(a, b, size):
-        layouts.append("hwc")
-    return layouts[0] if len(layouts) == 1 else None
-
-
-def _is_map(height: Any, width: Any, size: tuple[int, int]) -> bool:
-    """Whether points of height x width lie over an input; sides may be rounded to whole points."""
-    if not (1 < width <= size[0] and 1 < height <= size[1]):
-        return False
-    return bool(abs(width * size[1] - height * size[0]) < max(size))
+    layouts: dict[Layout, bool] = {"chw": lies_over(b, c, size), "hwc": lies_over(a, b, size)}
+    found = [layout for layout, fits in layouts.items() if fits]
+    return found[0] if len(found) == 1 else None

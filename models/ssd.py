@@ -17,13 +17,13 @@ from .output_checks import (
     check_corners,
     check_exclusive,
     check_finite,
-    check_floats,
+    check_fractions,
     check_no_numbers,
     check_no_objectness,
+    check_order,
     check_scores,
 )
 from .preprocessor import ImageInput, Preprocessor
-from .results import Detections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .description import ModelDescription
+    from .results import Detections
 
 __all__ = ["SSD", "YOLONAS", "UltraFace"]
 
@@ -61,7 +62,7 @@ class SSD(Detector):
     iou: Fraction = 0.45
 
     fallback_size: ClassVar[int] = 300
-    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "iou", "max_det", "classes"})
+    per_call: ClassVar[frozenset[str]] = Detector.per_call | {"iou"}
     _hooks: ClassVar[frozenset[str]] = frozenset(
         {"background", "family", "recognises_anchors", "to_pixels", "verify_values"}
     )
@@ -117,14 +118,8 @@ class SSD(Detector):
         found, best = self.to_pixels(boxes[rows], geometry), scores[rows, classes]
         kept = nms(found, best, classes, iou=self.iou)
         chosen = kept[: self.max_det]
-        return Detections.of(
-            geometry.to_source(found[chosen].reshape(-1, 2)).reshape(-1, 4),
-            best[chosen],
-            classes[chosen],
-            names=self.class_names,
-            size=geometry.source,
-            stats=DetectStats(len(rows), 0, len(kept), len(kept) - len(chosen)),
-        )
+        stats = DetectStats(len(rows), 0, len(kept), len(kept) - len(chosen))
+        return self._detections_of(found[chosen], best[chosen], classes[chosen], geometry, stats)
 
     def to_pixels(self, boxes: npt.NDArray[np.float32], geometry: Geometry) -> npt.NDArray[np.float32]:
         """Boxes (N, 4) of the output in pixels of the canvas."""
@@ -137,13 +132,10 @@ class SSD(Detector):
         assert names is not None
         self._scores, self._boxes = names
         classes = shapes[self._scores][2]
-        count = classes - self.background if isinstance(classes, int) else None
-        self._wanted(count)  # refuses a wrong one now
-        return count
+        return classes - self.background if isinstance(classes, int) else None
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in (self._scores, self._boxes):
-            check_floats(name, outputs[name])
             check_finite(name, outputs[name])
         check_scores(outputs[self._scores])
         self.verify_values(outputs[self._scores], outputs[self._boxes])
@@ -161,16 +153,8 @@ class SSD(Detector):
                 f"its first class, which should be the background, is that of {share:.0%} of its anchors in its first "
                 "run"
             )
-        low, high = (float(edge) for edge in np.quantile(boxes, (0.01, 0.99)))
-        if low < -1 or high > 2:
-            raise UnsupportedModelError(
-                f"its boxes reach from {low:.4g} to {high:.4g} in its first run; fractions of the input lie in 0 to 1"
-            )
-        flat = boxes.reshape(-1, 4)
-        if np.mean((flat[:, 2:] < flat[:, :2]).any(axis=1)) > 0.1:
-            raise UnsupportedModelError(
-                "left, top, right and bottom of its boxes are not in that order in its first run"
-            )
+        check_fractions(boxes, quantiles=(0.01, 0.99), tolerance=1)
+        check_order(boxes)
 
 
 class UltraFace(SSD):
@@ -184,6 +168,7 @@ class UltraFace(SSD):
     iou: Fraction = 0.3
 
     family: ClassVar[str] = "an UltraFace"
+    _usual_names = ("face",)
     fallback_size: ClassVar[int] = 640
 
     @classmethod
@@ -198,12 +183,6 @@ class UltraFace(SSD):
         if anchors != expected:
             return Recognition.no(f"it has {anchors} anchors, and an UltraFace of {size[0]} x {size[1]} has {expected}")
         return Recognition.yes(f"{cls.family} ({anchors} anchors)")
-
-    def _detections(
-        self, scores: npt.NDArray[np.float32], boxes: npt.NDArray[np.float32], geometry: Geometry
-    ) -> Detections:
-        found = super()._detections(scores, boxes, geometry)
-        return found if found.names else Detections(found.data, ("face",), found.size, found.stats)
 
 
 class YOLONAS(SSD):
@@ -245,7 +224,7 @@ class YOLONAS(SSD):
         check_exclusive(scores, "scores of classes that are independent of each other")
         check_no_numbers(scores)
         check_no_objectness(scores)
-        check_corners(boxes.reshape(-1, 4))
+        check_corners(boxes)
         check_around_cells(boxes, cells_of(self.input_size, GRIDS[0])[0])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,7 +13,8 @@ from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
 from .description import GRIDS, ModelDescription, Recognition, boxes_per_cell, cells_of, count_cells
-from .detector import Detector, Fraction
+from .detector import Fraction, RowDetector
+from .device_variants import DeviceDecoder, DeviceVariants
 from .execution import OutputRow
 from .output_checks import (
     check_exclusive,
@@ -32,31 +33,81 @@ from .results import Detections
 from .yolox_release import wants_normalized_input
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from ..core.model_source import ModelSource
-    from ..core.stream import Stream
     from ..core.tensor import Tensor
     from ..graph.raw_head import RawHead
     from ..ops import RawHeadDecoder
-    from .execution import DevicePostprocess, Parameters
+    from .execution import DevicePostprocess
 
 __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
 
 Shape = tuple[int | str | None, ...]
+Model = TypeVar("Model", bound="YOLO")
 
 #: Minimum of `conf`. Runtimes compute a sigmoid to about 1e-7, and some give 0 for logits below -18: with a lower
 #: threshold, the number of boxes would depend on the runtime.
 LOWEST_CONF = 1e-6
-#: Decoders that a batch on a device keeps: as many as canvases, for two variants of the settings.
-MOST_DECODERS = 16
 #: Wrappers that override one of these read decoded boxes: their networks keep the decoding.
 _READ_DECODED = ("columns", "extra", "extra_values", "postprocess", "verify", "decoder", "suppression")
 
 
-class YOLO(Detector):
+class DeviceBoxes(DeviceDecoder[Model]):
+    """Decoding and NMS on the device of a network: the boxes alone are copied to the host."""
+
+    def __init__(self, model: Model, infer: Infer, capacity: int) -> None:
+        super().__init__(model, infer, capacity)
+        output = self._output
+        host = model.decoder(output.shape, output.dtype)
+        self._decoder = DeviceDetectionDecoder(host, capacity, self._stream.device)
+        self._block = self._decoder.block(capacity)
+
+    @property
+    def _output(self) -> Tensor:
+        return self._infer.outputs[self._model._output]
+
+    def _decode(self, geometries: Sequence[Geometry]) -> None:
+        """Queues the decoding."""
+        self._block.resize((len(geometries), self._decoder.row.itemsize))
+        self._decoder.run(self._output, geometries, self._block, stream=self._stream)
+
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        self._decode(geometries)
+        self._block.fetch(self._stream)
+
+    def results(self, rows: Sequence[int], geometries: Sequence[Geometry]) -> Iterator[Detections]:
+        found = self._block.numpy().view(self._decoder.row)[:, 0]
+        boxes, heads = found["boxes"], [found[name].tolist() for name in (*DetectStats._fields, "count")]
+        for i in rows:
+            *stats, count = (head[i] for head in heads)
+            result = boxes[i, :count].copy()
+            columns = self._columns(i, result, geometries[i])
+            yield Detections(result, self._model.class_names, geometries[i].source, DetectStats(*stats), columns)
+
+    def _columns(self, image: int, boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+        """The columns of the results of an image of the batch."""
+        return {}
+
+    def close(self) -> None:
+        self._decoder.close()
+        self._block.close()
+
+
+class DeviceBoxesWithRows(DeviceBoxes[Model]):
+    """Decoding and NMS on the device; the head is copied to the host, where the columns are taken from it."""
+
+    def queue(self, geometries: Sequence[Geometry]) -> None:
+        super().queue(geometries)
+        self._output.fetch(self._stream)
+
+    def _columns(self, image: int, boxes: npt.NDArray[Any], geometry: Geometry) -> dict[str, Any]:
+        return self._model.columns({self._model._output: self._output.numpy()[image]}, boxes, geometry)
+
+
+class YOLO(RowDetector):
     """A detector with a raw head: images in, `Detections` out.
 
     Args:
@@ -79,18 +130,16 @@ class YOLO(Detector):
     Further arguments: see `Detector` and `VisionModel`.
     """
 
-    conf: Fraction = 0.25
     iou: Fraction = 0.45
     max_candidates: Annotated[int, msgspec.Meta(ge=0)] = 30_000
     multi_label: bool = False
     class_agnostic: bool = False
     decode_head: Literal["auto", "graph", "native"] = "auto"
 
-    fits_canvas: ClassVar[bool] = True
     _hooks: ClassVar[frozenset[str]] = frozenset(
         {
-            "anchors", "columns", "count_extra", "decoder", "extra", "extra_values", "family", "head", "leading",
-            "refuses_head", "split", "strides", "suppression", "verify_boxes", "verify_scores",
+            "anchors", "decoder", "head", "leading", "refuses_head", "split", "strides", "suppression", "verify_boxes",
+            "verify_scores",
         }
     )  # fmt: skip
     per_call: ClassVar[frozenset[str]] = frozenset(
@@ -98,8 +147,8 @@ class YOLO(Detector):
     )
     #: The layout of the head, as `DetectionDecoder` takes it.
     head: ClassVar[str]
-    #: A noun phrase for a file of the family.
-    family: ClassVar[str] = "a detector"
+    #: The decoder on a device.
+    _device_decoder: ClassVar[type[DeviceBoxes[Any]]] = DeviceBoxes
     #: Whether it overrides `columns()`.
     _has_columns: ClassVar[bool] = False
 
@@ -113,16 +162,11 @@ class YOLO(Detector):
     def recognises(cls, model: ModelDescription) -> Recognition:
         if (known := super().recognises(model)).answer == "no":
             return known
-        if model.head is None:
-            return Recognition.no("no output has the three dimensions (batch, boxes, values)")
+        assert model.head is not None
         if model.has_chosen_rows:
             return Recognition.no("its boxes are chosen inside the model, and need no NMS; export it without NMS")
         if (several := sum(len(shape) == 3 for shape in model.shapes)) > 1:
             return Recognition.no(f"it has {several} outputs of three dimensions, and its boxes may be in any of them")
-        if cls.task == "detect" and model.keypoints is not None:
-            return Recognition.no(f"its metadata says that its boxes have {model.keypoints[0]} keypoints")
-        if cls.task != "segment" and model.prototypes is not None:
-            return Recognition.no("it gives mask prototypes as well as boxes")
         if (reason := cls.refuses_head(model.head.shape, model)) is not None:
             return Recognition.no(reason)
         return cls._recognises_values(model, *cls.split(model.head.shape))
@@ -158,11 +202,6 @@ class YOLO(Detector):
         """Why a head of (batch, rows, columns) is not one of the family; None if it may be."""
         return None
 
-    @classmethod
-    def count_extra(cls, model: ModelDescription) -> int | None:
-        """How many values a box has behind those of the classes; None where the file does not say."""
-        return 0
-
     @staticmethod
     def split(shape: Shape) -> tuple[int | str | None, int | str | None]:
         """(boxes, values a box) of a head of (batch, rows, columns)."""
@@ -173,24 +212,7 @@ class YOLO(Detector):
     #: Values of a box in front of those of the classes.
     leading: ClassVar[int] = 5
 
-    @property
-    def extra(self) -> int:
-        """Values of a box behind those of the classes: keypoints, mask coefficients."""
-        return 0
-
-    def columns(
-        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry
-    ) -> dict[str, Any]:
-        """Further columns of `Detections` from the outputs of an image.
-
-        Args:
-            outputs: by name, of one image.
-            boxes: the detections; their field `row` is the box's index in the head.
-        """
-        return {}
-
     def extra_values(self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """(N, extra) float32: the values behind those of the classes of each box. Arguments as those of `columns()`."""
         output = outputs[self._output]
         anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
         values = output[boxes["row"], -self.extra :] if anchor_first else output[-self.extra :, boxes["row"]].T
@@ -229,11 +251,7 @@ class YOLO(Detector):
     def __repr__(self) -> str:
         return super().__repr__() if self._raw_head is None else f"{super().__repr__()[:-1]}, native head>"
 
-    # ---- preprocessing and postprocessing ----
-
-    def preprocessing(self, input: ImageInput) -> Preprocessor:
-        scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
+    # ---- postprocessing ----
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
         output = self._head_of(outputs)
@@ -242,11 +260,22 @@ class YOLO(Detector):
         try:
             for i, geometry in enumerate(geometries):
                 boxes, stats = decode(output[i], geometry)
-                columns = self.columns(OutputRow(outputs, i), boxes, geometry) if self._has_columns else {}
-                results.append(Detections(boxes, self.class_names, geometry.source, stats, columns))
+                results.append(self._detections(outputs, i, boxes, stats, geometry))
         finally:
             idle.append(decode)
         return results
+
+    def _detections(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        image: int,
+        boxes: npt.NDArray[Any],
+        stats: DetectStats,
+        geometry: Geometry,
+    ) -> Detections:
+        """The result of an image of a batch from the boxes of its decoder."""
+        columns = self.columns(OutputRow(outputs, image), boxes, geometry) if self._has_columns else {}
+        return Detections(boxes, self.class_names, geometry.source, stats, columns)
 
     # ---- the head ----
 
@@ -261,8 +290,6 @@ class YOLO(Detector):
             raise UnsupportedModelError(
                 f"its output {self._output!r} has shape {shape}, which leaves {max(classes, 0)} classes"
             )
-        self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder | RawHeadDecoder]] = {}
-        self._wanted(classes)  # refuses a wrong one now
         return classes
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -288,12 +315,13 @@ class YOLO(Detector):
         check_pixels(boxes, self.input_size)
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
-        # Maps are copied to the host: the decoder on the device takes decoded boxes.
-        return DeviceBoxes(self, infer, capacity) if self._raw_head is None else None
+        if self._raw_head is not None:
+            return None  # maps are copied to the host: the decoder on the device takes decoded boxes
+        return DeviceVariants(self._device_decoder, self, infer, capacity, self._output)
 
     def _varied(self) -> None:
         super()._varied()
-        self._idle_decoders = {}
+        self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder | RawHeadDecoder]] = {}
 
     def _head_of(self, outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any] | HeadMaps:
         """The decoded boxes of a batch, or the maps in their place."""
@@ -339,103 +367,6 @@ class YOLO(Detector):
             "class_agnostic": self.class_agnostic,
             "classes": self._wanted(),
         }
-
-
-Model = TypeVar("Model", bound=YOLO)
-
-
-class DeviceBoxes(Generic[Model]):
-    """Decoding and NMS on the device of a network: the boxes alone are copied to the host."""
-
-    def __init__(self, model: Model, infer: Infer, capacity: int) -> None:
-        self._model, self._infer, self._capacity = model, infer, capacity
-        #: A decoder and its block of results for each variant of the settings and each number of boxes.
-        self._made: dict[tuple[int, tuple[int, ...]], tuple[Model, DeviceDetectionDecoder, Tensor]] = {}
-        #: Of the batch on the stream: each variant with its decoder, its results, and the images that have them.
-        self._queued: list[tuple[Model, DeviceDetectionDecoder, Tensor, Sequence[int]]] = []
-
-    def _of(self, model: Model) -> tuple[DeviceDetectionDecoder, Tensor]:
-        output = self._infer.outputs[self._model._output]
-        key = id(model), output.shape[1:]
-        made = self._made.get(key)
-        if made is None:
-            stream = self._infer.stream
-            assert stream is not None
-            decoder = DeviceDetectionDecoder(model.decoder(output.shape, output.dtype), self._capacity, stream.device)
-            made = self._made[key] = model, decoder, decoder.block(self._capacity)
-        return made[1:]
-
-    def _forget_variants(self) -> None:
-        """Frees the decoders of earlier requests. None of them is in a batch on the stream."""
-        if len(self._made) > MOST_DECODERS:
-            self.close()
-
-    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
-        output, stream = self._infer.outputs[self._model._output], self._infer.stream
-        assert stream is not None
-        self._forget_variants()
-        self._queued = []
-        for model, rows in self._model._by_settings(parameters):
-            decoder, block = self._of(model)
-            block.resize((len(geometries), decoder.row.itemsize))
-            decoder.run(output, geometries, block, stream=stream)
-            block.fetch(stream)
-            self._queue_columns(model, decoder, block, geometries, stream)
-            self._queued.append((model, decoder, block, rows))
-
-    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Detections]:
-        results: list[Any] = [None] * len(geometries)
-        for model, decoder, block, chosen in self._queued:
-            rows = block.numpy().view(decoder.row)[:, 0]
-            boxes, heads = rows["boxes"], [rows[name].tolist() for name in (*DetectStats._fields, "count")]
-            for i in chosen:
-                *stats, count = (head[i] for head in heads)
-                result = boxes[i, :count].copy()
-                columns = self._columns(model, decoder, i, result, geometries[i])
-                results[i] = Detections(result, model.class_names, geometries[i].source, DetectStats(*stats), columns)
-        return results
-
-    def _queue_columns(
-        self,
-        model: Model,
-        decoder: DeviceDetectionDecoder,
-        block: Tensor,
-        geometries: Sequence[Geometry],
-        stream: Stream,
-    ) -> None:
-        """Queues the work for the columns of the results, after the decoder's run."""
-
-    def _columns(
-        self, model: Model, decoder: DeviceDetectionDecoder, image: int, boxes: npt.NDArray[Any], geometry: Geometry
-    ) -> dict[str, Any]:
-        """The columns of the results of an image of the batch. The block of the decoder has been waited for."""
-        return {}
-
-    def close(self) -> None:
-        for _, decoder, block in self._made.values():
-            decoder.close()
-            block.close()
-        self._made.clear()
-
-
-class DeviceBoxesWithRows(DeviceBoxes[Model]):
-    """Decoding and NMS on the device; the head is copied to the host, where the columns are taken from it."""
-
-    def _queue_columns(
-        self,
-        model: Model,
-        decoder: DeviceDetectionDecoder,
-        block: Tensor,
-        geometries: Sequence[Geometry],
-        stream: Stream,
-    ) -> None:
-        self._infer.outputs[model._output].fetch(stream)
-
-    def _columns(
-        self, model: Model, decoder: DeviceDetectionDecoder, image: int, boxes: npt.NDArray[Any], geometry: Geometry
-    ) -> dict[str, Any]:
-        head = self._infer.outputs[model._output].numpy()
-        return model.columns({model._output: head[image]}, boxes, geometry)
 
 
 class YOLOv5(YOLO):

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..ops import DetectStats, nms
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, cells_of
+from .detector import Detector, Fraction
 from .output_checks import check_offsets, check_scores
 from .preprocessor import ImageInput, Preprocessor
-from .results import Detections
-from .vision import VisionModel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
+    from .results import Detections
 
 __all__ = ["YuNet"]
 
@@ -30,7 +29,7 @@ OUTPUTS = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}
 POINTS = 5
 
 
-class YuNet(VisionModel[Detections]):
+class YuNet(Detector):
     """Faces, each with five landmarks: the eye that is left in the image, the other eye, the tip of the nose, the left
     and the right corner of the mouth.
 
@@ -40,21 +39,17 @@ class YuNet(VisionModel[Detections]):
     faces upright, as recognition networks take them.
 
     Args:
-        conf: the score that a face must exceed, 0 to 1.
         iou: the overlap above which the worse of two boxes is suppressed, 0 to 1.
-        max_det: maximum number of faces of an image, the best ones; others are counted in `Detections.stats`.
         size: the input size, a number or (width, height), multiples of 32, for models that leave it open.
 
-    `path`, `backend`, `names` and the other arguments: see `VisionModel`.
+    Further arguments: see `Detector` and `VisionModel`.
     """
 
-    conf: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.6
-    iou: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
-    max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
-    size: int | tuple[int, int] | None = None
+    conf: Fraction = 0.6
+    iou: Fraction = 0.3
 
-    task: ClassVar[str] = "detect"
-    per_call: ClassVar[frozenset[str]] = frozenset({"conf", "iou", "max_det"})
+    per_call: ClassVar[frozenset[str]] = Detector.per_call | {"iou"}
+    _usual_names = ("face",)
 
     @classmethod
     def recognises(cls, model: ModelDescription) -> Recognition:
@@ -110,14 +105,9 @@ class YuNet(VisionModel[Detections]):
         kept = nms(xyxy, scores, iou=self.iou)
         chosen = kept[: self.max_det]
         landmarks = (cells[chosen, None] + points[result[chosen]].reshape(-1, POINTS, 2)) * strides[chosen, None]
-        return Detections.of(
-            geometry.to_source(xyxy[chosen].reshape(-1, 2)).reshape(-1, 4),
-            scores[chosen],
-            names=self.class_names or ("face",),
-            size=geometry.source,
-            stats=DetectStats(len(result), 0, len(kept), len(kept) - len(chosen)),
-            keypoints=geometry.to_source(landmarks.reshape(-1, 2)).reshape(-1, POINTS, 2).astype(np.float32),
-        )
+        keypoints = geometry.to_source(landmarks.reshape(-1, 2)).reshape(-1, POINTS, 2).astype(np.float32)
+        stats = DetectStats(len(result), 0, len(kept), len(kept) - len(chosen))
+        return self._detections_of(xyxy[chosen], scores[chosen], None, geometry, stats, keypoints=keypoints)
 
     # ---- the outputs ----
 
@@ -141,9 +131,5 @@ class YuNet(VisionModel[Detections]):
 @lru_cache(maxsize=16)
 def _grid(size: tuple[int, int]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """(column, row) of each cell, (cells, 2), and its stride, (cells, 1)."""
-    cells, strides = [], []
-    for stride in STRIDES:
-        width, height = size[0] // stride, size[1] // stride
-        cells.append(np.stack(np.meshgrid(np.arange(width), np.arange(height)), -1).reshape(-1, 2))
-        strides.append(np.full((width * height, 1), stride))
-    return np.concatenate(cells).astype(np.float32), np.concatenate(strides).astype(np.float32)
+    centres, strides = cells_of(size, STRIDES)
+    return (centres / strides - 0.5).astype(np.float32), strides.astype(np.float32)

@@ -20,7 +20,7 @@ from ...pipeline.abandoned import CancelsPending
 from ...pipeline.futures import RequestFuture, outcome_of
 from ...pipeline.request import check_seconds
 from ..declaration import Declared
-from ..image_calls import ImageCalls
+from ..image_model import ImageModel
 from ..results import Detections
 from .image_request import ImageRequest
 
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from ...infer import Infer
     from ...pipeline import Pipeline
     from ..execution import Timings
-    from ..image_model import ImageModel
 
 __all__ = ["Composed", "map_requests", "require_boxes", "whole_image"]
 
 Result = TypeVar("Result")
 
 
-class Composed(ImageCalls[Result], Declared, ABC):
+class Composed(ImageModel[Result], Declared, ABC):
     """A composition of models, with the interface of a wrapper.
 
     A composition declares its settings as a wrapper does (see `declaration`), names its models in `parts`, and checks
@@ -70,7 +69,8 @@ class Composed(ImageCalls[Result], Declared, ABC):
         self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
         self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
         first = self.models[0]
-        self.task, self.per_call, self.channel_order = first.task, first.per_call, first.channel_order
+        self.__dict__.update(task=first.task, per_call=first.per_call)
+        self.channel_order = first.channel_order
         self.class_names = tuple(first.class_names)
         self._pools = UploadPools()
         self._prepare()

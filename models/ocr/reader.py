@@ -70,7 +70,6 @@ class OCR(Requests[TextLines], Declared):
     Attributes:
         settings: all settings, as a frozen struct of the type `Settings`.
         characters: the character of each class of the recognition.
-        timings: how long the stages of the last call took; zeros before the first.
 
     Raises:
         ConfigError: a setting has a wrong value.
@@ -98,7 +97,6 @@ class OCR(Requests[TextLines], Declared):
     task: ClassVar[str] = "ocr"
     #: The settings that one call or request may change.
     per_call: ClassVar[frozenset[str]] = frozenset({"text_score"})
-    class_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -133,6 +131,7 @@ class OCR(Requests[TextLines], Declared):
             page = PageSettings(*(getattr(self, name) for name in PageSettings._fields))
             self._reader = PageReader(locates, reads, turns, self.characters, page)
             opened.pop_all()
+        self.class_names = ()
         self._pipeline_holder = PipelineHolder({})
         self._start()
 
@@ -147,13 +146,18 @@ class OCR(Requests[TextLines], Declared):
             )
 
     def _start(self) -> None:
-        self.timings = Timings()
+        self._timings = Timings()
         self._reading = Lock()  # the thread that uses the networks holds it
         #: The network that stands for all: they are on one device.
         self.network = self._reader.recognition.infer
         self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
 
     # ---- calls ----
+
+    @property
+    def timings(self) -> Timings:
+        """How long the stages of the last call took; zeros before the first."""
+        return self._timings
 
     def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[TextLines]:
         text_score = self._text_score(parameters)
@@ -165,8 +169,8 @@ class OCR(Requests[TextLines], Declared):
         seconds = perf_counter() - start
         with self._reading:  # one page at a time
             result = read_page(self._reader, image, text_score)
-            self.timings = self._reader.timings
-        self.timings.read = seconds
+            self._timings = self._reader.timings
+        self._timings.read = seconds
         return result
 
     def _text_score(self, parameters: Mapping[str, Any]) -> float:

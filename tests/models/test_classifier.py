@@ -70,7 +70,7 @@ def test_open_size_float16_and_lists(tmp_path: Path) -> None:
     path = mean_model(tmp_path / "o.onnx", size="side", dtype="float16")
     with Classifier(path, preset="unit", crop=12, max_batch=2) as model:
         assert model.input_size == (12, 12)
-        assert model.resized_side == 14
+        assert model.preprocessing(model._input).geometry((40, 40)).resized == (14, 14)
         assert [r[0].label for r in model([red(), red(40, 13), red(12, 12)])] == ["red"] * 3
 
 

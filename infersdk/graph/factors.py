@@ -6,22 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .weights import add_weight, constant_tensor, free_name, taken_names
+from .weights import add_weight, constant_of, free_name, taken_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["constant_of", "fold_factors"]
+__all__ = ["fold_factors"]
 
 #: The smallest magnitude of a factor to divide by.
 _SMALLEST = 1e-3
-
-
-def constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """The array of a weight that is not an input, or of a Constant node; None for other values."""
-    tensor = None if value is None or value.is_graph_input() else constant_tensor(value)
-    return None if tensor is None else tensor.numpy()
 
 
 def fold_factors(graph: ir.Graph) -> int:
@@ -150,8 +144,7 @@ class _Folder:
 
     def _bypass(self, node: ir.Node, data: ir.Value) -> None:
         """Removes a node. Its users read `data` instead."""
-        for use in list(node.outputs[0].uses()):
-            use.node.replace_input_with(use.idx, data)
+        node.outputs[0].replace_all_uses_with(data)
         self._graph.remove(node, safe=True)
 
     def _free_name(self, base: str) -> str:

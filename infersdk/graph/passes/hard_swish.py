@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..builder import GraphBuilder
-from ..factors import constant_of, fold_factors
+from ..factors import fold_factors
 from ..parts import replace_node
 from ..shapes import infer_shapes
-from ..weights import drop_unused_weights
+from ..weights import constant_of
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ class HardSwish(Pass):
             return False
         fold_factors(graph)
         RemoveUnusedNodesPass()(model)
-        drop_unused_weights(graph)
         return True
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import UnsupportedModelError
 from ..shapes import ShapeTrace
-from ..weights import add_weight, drop_unused_weights, free_name, graph_values
+from ..weights import add_weight, free_name, graph_values
 from ._sizes import data_inputs, fixed
 from .base import Pass
 
@@ -46,7 +46,6 @@ class StaticReshapes(Pass):
             node.replace_input_with(1, add_weight(model.graph, name, np.asarray(target, np.int64)))
         if result:
             RemoveUnusedNodesPass()(model)
-            drop_unused_weights(model.graph)
         return bool(result)
 
 

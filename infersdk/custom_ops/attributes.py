@@ -65,12 +65,8 @@ class Attribute:
             return value.decode() if isinstance(value, bytes) else _exactly(value, str)
         if self.type == "bool":
             return bool((0, 1).index(int(_exactly(value, int))))
-        if self.type == "int":
-            return _int64(value)
-        if self.type == "float":
-            return _float32(value)
-        one = _int64 if self.type == "tuple[int, ...]" else _float32
-        return tuple(one(item) for item in _exactly(value, tuple, list))
+        convert = _int64 if "int" in self.type else _float32
+        return tuple(map(convert, _exactly(value, tuple, list))) if "tuple" in self.type else convert(value)
 
 
 def _exactly(value: Any, *types: type) -> Any:

@@ -25,6 +25,7 @@ from ..core.tensor_spec import TensorSpec
 from ..core.text import logger
 from ..errors import ConfigError, PrecisionUnavailableError
 from ..graph.files import model_bytes, read_model, write_large
+from ..graph.info import tensor_spec
 from ..graph.passes import NameNodes, ToFloat16, loading_passes
 from ..graph.precision import main_precision
 from ..infer import Infer, Scheduling, new_tensor
@@ -98,19 +99,26 @@ class CutInfer(Infer):
         if getattr(self.options, "profiling", False):
             NameNodes().apply(graph)  # segments report layers by the names in the whole model
         segment_precision = self._prepare(graph)
-        self.input_specs = tuple(_spec(value) for value in graph.graph.inputs if not value.is_initializer())
+        self.input_specs = tuple(tensor_spec(value) for value in graph.graph.inputs if not value.is_initializer())
         self.metadata = MappingProxyType(dict(graph.metadata_props))
         outputs = list(graph.graph.outputs)
         self.plan = cut(graph, self.custom_ops, self.model.name)
-        self.output_specs = tuple(_spec(value) for value in outputs)
+        self.output_specs = tuple(tensor_spec(value) for value in outputs)
         self._check_options()
-        self._nodes = [self._node(call) for call in self.plan.kernels]
         folder = tempfile.TemporaryDirectory(prefix="infersdk-")
         weakref.finalize(self, folder.cleanup)
         self._segments: list[Infer] = []
+        #: The steps of the plan, each with its runner: a Segment with an Infer, a KernelCall with a Node.
+        self._parts: list[tuple[Any, Infer | Node]] = []
         try:
-            for index, segment in enumerate(self.plan.segments):
-                self._segments.append(self._load_segment(segment, index, Path(folder.name), segment_precision))
+            for step in self.plan.steps:
+                if isinstance(step, KernelCall):
+                    native = native_op(type(step.op), step.signature, self._device)
+                    self._parts.append((step, Node(step.op, native, step.name)))
+                    continue
+                segment = self._load_segment(step, len(self._segments), Path(folder.name), segment_precision)
+                self._segments.append(segment)
+                self._parts.append((step, segment))
         except BaseException:
             self._close()
             raise
@@ -193,9 +201,6 @@ class CutInfer(Infer):
         )
         self._graphs: OrderedDict[tuple[Any, ...], CudaGraph | None] = OrderedDict()
 
-    def _node(self, call: KernelCall) -> Node:
-        return Node(call.op, native_op(type(call.op), call.signature, self._device), call.name)
-
     def _check_precision(self) -> None:
         wanted = self._requested_precision
         if wanted is not None and not keeps_precision(wanted, self.precision, self.layer_precisions):
@@ -213,19 +218,15 @@ class CutInfer(Infer):
         for name, array in self.plan.weights.items():
             self._values[name] = self._owned(Tensor(array.shape, array.dtype, self._device))
             self._values[name].numpy(writable=True)[...] = array
-        segments, calls = iter(self._segments), iter(self.plan.kernels)
-        for step in self.plan.steps:
-            if isinstance(step, KernelCall):
-                call = next(calls)
-                for name, dtype, shape in zip(call.outputs, call.signature.outputs, call.shapes, strict=True):
-                    self._values[name] = self._owned(
-                        new_tensor(TensorSpec(name, np.dtype(dtype), shape), self._device, self.max_batch)
-                    )
+        for step, part in self._parts:
+            if isinstance(part, Node):
+                for name, dtype, shape in zip(step.outputs, step.signature.outputs, step.shapes, strict=True):
+                    spec = TensorSpec(name, np.dtype(dtype), shape)
+                    self._values[name] = self._owned(new_tensor(spec, self._device, self.max_batch))
                 continue
-            segment = next(segments)
             for name in step.inputs:
-                segment.bind(name, self._values[name])
-            self._values.update(segment.outputs)
+                part.bind(name, self._values[name])
+            self._values.update(part.outputs)
         for name in self._outputs:
             if name in self._inputs or name in self.plan.weights:
                 continue  # copied after each run
@@ -240,12 +241,9 @@ class CutInfer(Infer):
     def bind(self, name: str, tensor: Tensor) -> None:
         super().bind(name, tensor)
         self._values[name] = tensor
-        segments = iter(self._segments)
-        for step in self.plan.steps:
-            if isinstance(step, Segment):
-                segment = next(segments)
-                if name in step.inputs or name in step.outputs:
-                    segment.bind(name, tensor)
+        for step, part in self._parts:
+            if isinstance(part, Infer) and name in (*step.inputs, *step.outputs):
+                part.bind(name, tensor)
 
     # ---- running ----
 
@@ -270,15 +268,14 @@ class CutInfer(Infer):
 
     def _placed(self) -> tuple[Any, ...] | None:
         """Sets the shapes and addresses of all values; returns the key of a CUDA graph, or None without capture."""
-        segments, nodes, key = iter(self._segments), iter(self._nodes), []
-        for step in self.plan.steps:
-            if isinstance(step, Segment):
-                part = next(segments).place_run()  # type: ignore[attr-defined]
-                if part is None:
-                    return None
-                key.append(part)
+        key = []
+        for step, part in self._parts:
+            if isinstance(part, Node):
+                key.append(tuple(self._place_kernel(step, part)))
+            elif (placed := part.place_run()) is not None:  # type: ignore[attr-defined]
+                key.append(placed)
             else:
-                key.append(tuple(self._place_kernel(step, next(nodes))))
+                return None
         return None if self._copies() else tuple(key)
 
     def _copies(self) -> list[str]:
@@ -298,21 +295,19 @@ class CutInfer(Infer):
 
     def _queue_all(self, key: tuple[Any, ...]) -> None:
         assert self.stream is not None
-        segments, nodes = iter(self._segments), iter(self._nodes)
-        for step, part in zip(self.plan.steps, key, strict=True):
-            if isinstance(step, Segment):
-                next(segments).queue_run()  # type: ignore[attr-defined]
-            else:
+        for (step, part), placed in zip(self._parts, key, strict=True):
+            if isinstance(part, Node):
                 count = len(step.inputs)
-                next(nodes).run(part[:count], part[count:], self.stream.handle)
+                part.run(placed[:count], placed[count:], self.stream.handle)
+            else:
+                part.queue_run()  # type: ignore[attr-defined]
 
     def _run_steps(self) -> None:
-        segments, nodes = iter(self._segments), iter(self._nodes)
-        for step in self.plan.steps:
-            if isinstance(step, Segment):
-                next(segments).enqueue()
+        for step, part in self._parts:
+            if isinstance(part, Node):
+                self._run_kernel(step, part)
             else:
-                self._run_kernel(step, next(nodes))
+                part.enqueue()
         for name in self._copies():
             source = self._values[name]
             self._outputs[name].resize(source.shape).copy_from(source)
@@ -355,12 +350,12 @@ class CutInfer(Infer):
         if not getattr(self.options, "profiling", False):
             raise ConfigError("the model was loaded without profiling=True; load it with that option")
 
-        def run_kernel(at: int) -> None:
-            self._run_kernel(self.plan.kernels[at], self._nodes[at])
+        def run_kernel(call: KernelCall, node: Node) -> None:
+            self._run_kernel(call, node)
             self._wait()
 
         self.forward()
-        return profile_parts(self, runs, self.plan, self._segments, self._values, run_kernel)
+        return profile_parts(self, runs, self._parts, self._values, run_kernel)
 
     def describe(self) -> str:
         """Lists the segments, with their nodes and values, and the kernels."""
@@ -389,7 +384,8 @@ class CutInfer(Infer):
 
     def _clone(self, twin: CutInfer) -> None:
         twin._own = []
-        twin._segments = [segment.clone() for segment in self._segments]
+        twin._parts = [(step, part.clone() if isinstance(part, Infer) else part) for step, part in self._parts]
+        twin._segments = [part for _, part in twin._parts if isinstance(part, Infer)]
         twin._share_stream()
 
     def _close(self) -> None:
@@ -400,12 +396,6 @@ class CutInfer(Infer):
             tensor.close()
         if getattr(self, "_own_stream", None) is not None:
             self._own_stream.close()  # type: ignore[union-attr]
-
-
-def _spec(value: ir.Value) -> TensorSpec:
-    shape = () if value.shape is None else value.shape
-    dtype = np.dtype(value.dtype.numpy()) if value.dtype is not None else np.dtype(object)
-    return TensorSpec(value.name or "", dtype, tuple(dim if isinstance(dim, int) else dim.value for dim in shape))
 
 
 def _share(progress: Callable[[str, float], None], index: int, count: int) -> Callable[[str, float], None]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, ReportsLayers
 from ..errors import ConfigError
-from .cutting import KernelCall
+from .native import Node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..core.tensor import Tensor
     from ..infer import Infer
-    from .cutting import Plan
+    from .cutting import KernelCall
 
 __all__ = ["profile_parts"]
 
@@ -32,33 +33,30 @@ _TIMING = (
 def profile_parts(
     infer: Infer,
     runs: int,
-    plan: Plan,
-    segments: Sequence[Infer],
+    steps: Sequence[tuple[Any, Infer | Node]],
     values: Mapping[str, Tensor],
-    run_kernel: Callable[[int], Any],
+    run_kernel: Callable[[KernelCall, Node], None],
 ) -> LayerProfile:
     """Times whole runs, and then each part on the present contents of its inputs.
 
     Args:
+        steps: each `Segment` with its Infer and each `KernelCall` with its node, in order.
         values: the tensors between the parts.
-        run_kernel: runs the kernel at a position and waits for it.
+        run_kernel: runs a kernel and waits for it.
 
     Raises:
         ConfigError: the backend of the segments does not report its layers.
     """
     walls = [_timed(infer.forward) for _ in range(runs)]
     parts, timings, memory = [], [], Counter[str]()
-    left, number = iter(segments), 0
-    for step in plan.steps:
-        if isinstance(step, KernelCall):
-            seconds = sum(_timed(lambda at=number: run_kernel(at)) for _ in range(runs)) / runs  # type: ignore[misc]
+    for step, part in steps:
+        if isinstance(part, Node):
+            seconds = sum([_timed(partial(run_kernel, step, part)) for _ in range(runs)]) / runs
             parts.append([_kernel_layer(step, values, infer.device, seconds)])
-            number += 1
             continue
-        segment = next(left)
-        if not isinstance(segment, ReportsLayers):
+        if not isinstance(part, ReportsLayers):
             raise ConfigError(f"backend {infer.backend!r} does not report the layers that it executes")
-        result = segment.profile_layers(runs)
+        result = part.profile_layers(runs)
         parts.append(list(result.layers))
         timings.append(result.timing)
         memory.update(result.memory)

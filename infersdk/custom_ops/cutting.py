@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CustomOpError, UnsupportedModelError
 from ..graph.shapes import infer_shapes
-from ..graph.types import element_types, inner_graphs
+from ..graph.types import element_types, inner_graphs, read_values
 from .onnx_schema import registered
 from .operator_set import ModelNode, OperatorSet, custom_nodes
 
@@ -127,6 +127,7 @@ class _Cutter:
             return None
         inputs = self._reached_from(outputs, level)
         import onnx_ir as ir
+        from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
         graph = ir.convenience.extract(self._graph, inputs, outputs)
         graph.name = f"{self._graph.name}, segment {level}"
@@ -134,7 +135,7 @@ class _Cutter:
         part.metadata_props["infersdk.custom_ops"] = ",".join(
             sorted({f"{node.op.title()}@{node.op.version}" for node in self._custom.values()})
         )
-        _drop_unused_opsets(graph)
+        RemoveUnusedOpsetsPass()(part)  # a runtime may reject models with unknown domains
         for value in (*graph.inputs, *graph.outputs):
             self._check_type(value)
         return Segment(part, _names(inputs), _names(outputs), len(graph))
@@ -174,7 +175,7 @@ class _Cutter:
             if node is None or node in seen:
                 continue
             seen.add(node)
-            for value in _taken(node, self._graph):
+            for value in read_values(node):
                 maker = value.producer()
                 if maker is None:
                     if not value.is_initializer() or value.is_graph_input():
@@ -228,7 +229,7 @@ def _levels(graph: ir.Graph, custom: dict[ir.Node, ModelNode]) -> dict[ir.Node, 
     levels: dict[ir.Node, int] = {}
     for node in graph:
         level = 0
-        for value in _taken(node, graph):
+        for value in read_values(node):
             maker = value.producer()
             if maker is not None:
                 level = max(level, levels[maker] + (maker in custom and node not in custom))
@@ -252,17 +253,6 @@ def _cheap_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
             yield node
 
 
-def _taken(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values of `graph` that a node and its subgraphs use."""
-    for value in node.inputs:
-        if value is not None:
-            yield value
-    for inner in inner_graphs(node):
-        for other in inner.all_nodes():
-            yield from (value for value in other.inputs if value is not None and value.graph is graph)
-        yield from (value for value in inner.outputs if value.graph is graph)
-
-
 def _contains(node: ir.Node, graph: Any) -> bool:
     return any(inner is graph or any(_contains(other, graph) for other in inner) for inner in inner_graphs(node))
 
@@ -278,10 +268,3 @@ def _dims(value: ir.Value) -> tuple[int | str | None, ...]:
             "its values (value_info)"
         )
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-
-
-def _drop_unused_opsets(graph: ir.Graph) -> None:
-    """Removes unused domains, since a runtime may reject models with unknown ones."""
-    used = {node.domain for node in graph.all_nodes()} | {""}
-    for domain in [name for name in graph.opset_imports if name not in used]:
-        del graph.opset_imports[domain]

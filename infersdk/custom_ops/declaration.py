@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import itertools
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, get_origin, get_type_hints
@@ -269,7 +269,7 @@ def _declared_attributes(cls: type[CustomOp]) -> tuple[Attribute, ...]:
     if not names:
         return ()
     try:
-        hints = get_type_hints(cls, localns=_caller_names())
+        hints = get_type_hints(cls, localns={"ClassVar": ClassVar, **vars(builtins)})
     except (NameError, TypeError) as error:
         raise CustomOpError(f"an annotation cannot be read: {error}") from None
     declared = {name: hints[name] for name in names if ClassVar not in (hints[name], get_origin(hints[name]))}
@@ -278,11 +278,6 @@ def _declared_attributes(cls: type[CustomOp]) -> tuple[Attribute, ...]:
     if hidden := [name for name in declared if hasattr(CustomOp, name)]:
         raise CustomOpError(f"attribute {hidden[0]!r} would hide CustomOp.{hidden[0]}; give it another name")
     return tuple(attribute_of(name, hint, getattr(cls, name, MISSING)) for name, hint in declared.items())
-
-
-def _caller_names() -> dict[str, Any]:
-    """Names for annotations: `ClassVar`, even if it was imported elsewhere, and builtins."""
-    return {"ClassVar": ClassVar, **vars(sys.modules["builtins"])}
 
 
 def _check_kernels(cls: type[CustomOp]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import BinaryIO
 
 from ..core.files import file_digest
 from ..core.model_source import ModelLike, ModelSource
@@ -12,8 +11,6 @@ from ..errors import ModelFormatError
 from .files import EXTERNAL_KEY, external_files
 
 __all__ = ["model_digest"]
-
-_CHUNK = 1 << 20
 
 
 def model_digest(model: ModelLike) -> str:
@@ -23,9 +20,8 @@ def model_digest(model: ModelLike) -> str:
         ModelNotFoundError, ModelFormatError: the file does not exist or is not a model, or external data is missing.
     """
     source = ModelSource.of(model)
-    with source.open() as content:
-        digest, has_others = _digest(content, EXTERNAL_KEY)
-    if not has_others:
+    digest = source.digest()
+    if not source.mentions(EXTERNAL_KEY):
         return digest
     whole = hashlib.sha256(digest.encode())
     for weights in external_files(source):
@@ -37,14 +33,3 @@ def model_digest(model: ModelLike) -> str:
                 f"{str(source)!r} keeps weights in {name!r}, which cannot be read: {error.strerror or error}"
             ) from None
     return whole.hexdigest()
-
-
-def _digest(content: BinaryIO, needle: bytes) -> tuple[str, bool]:
-    """SHA-256 of a file, and whether it contains `needle`."""
-    digest, result, tail = hashlib.sha256(), False, b""
-    while chunk := content.read(_CHUNK):
-        digest.update(chunk)
-        if not result:
-            result = needle in tail + chunk
-            tail = chunk[-len(needle) :]
-    return digest.hexdigest(), result

@@ -8,7 +8,7 @@ from ..core.model_source import ModelLike, ModelSource
 from ..core.protobuf import byte_fields
 from ..errors import ModelError
 
-__all__ = ["KNOWN_DOMAINS", "foreign_domains", "model_domains"]
+__all__ = ["KNOWN_DOMAINS", "foreign_domains"]
 
 #: The domains of the ONNX standard and of the runtimes.
 KNOWN_DOMAINS = {
@@ -20,19 +20,14 @@ KNOWN_DOMAINS = {
 _OPSET_IMPORT, _DOMAIN = 8, 1  # field numbers in ModelProto and OperatorSetIdProto
 
 
-def model_domains(model: ModelLike) -> set[str]:
-    """The operator domains that an ONNX file imports; empty for other files."""
+def foreign_domains(model: ModelLike) -> set[str]:
+    """The imported domains that belong neither to the standard nor to a runtime; empty for other files than ONNX."""
     try:
         with ModelSource.of(model).mapped() as data:
             imports = [field for field in byte_fields(data, 0, len(data)) if field[0] == _OPSET_IMPORT]
-            return {_domain(data, start, end) for _, start, end in imports}
+            return {_domain(data, start, end) for _, start, end in imports} - KNOWN_DOMAINS
     except (ModelError, ValueError):
         return set()
-
-
-def foreign_domains(model: ModelLike) -> set[str]:
-    """The imported domains that belong neither to the standard nor to a runtime."""
-    return model_domains(model) - KNOWN_DOMAINS
 
 
 def _domain(data: bytes | mmap.mmap, start: int, end: int) -> str:

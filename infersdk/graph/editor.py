@@ -379,7 +379,6 @@ class Graph:
         from onnx_ir.passes.common import RemoveUnusedNodesPass
 
         RemoveUnusedNodesPass()(self.model)
-        drop_unused_weights(self.model.graph)
 
     def check(self) -> None:
         """Validates the model with ONNX's checker: operators, types, shapes and order.

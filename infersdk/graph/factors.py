@@ -6,22 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .weights import add_weight, constant_tensor, free_name, taken_names
+from .weights import add_weight, constant_of, free_name, taken_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["constant_of", "fold_factors"]
+__all__ = ["fold_factors", "only_user"]
 
 #: The smallest magnitude of a factor to divide by.
 _SMALLEST = 1e-3
-
-
-def constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """The array of a weight that is not an input, or of a Constant node; None for other values."""
-    tensor = None if value is None or value.is_graph_input() else constant_tensor(value)
-    return None if tensor is None else tensor.numpy()
 
 
 def fold_factors(graph: ir.Graph) -> int:
@@ -34,130 +28,130 @@ def fold_factors(graph: ir.Graph) -> int:
 
     Results differ by rounding only.
     """
-    folder = _Folder(graph)
+    names = taken_names(graph)
     count = 0
-    while changed := sum(folder.fold(node) for node in list(graph) if node.op_type in ("Mul", "Add")):
+    while changed := sum(_fold(node, graph, names) for node in list(graph) if node.op_type in ("Mul", "Add")):
         count += changed
     return count
 
 
-class _Folder:
-    def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
-        self._names = taken_names(graph)
+def only_user(graph: ir.Graph, value: ir.Value) -> ir.Node | None:
+    """The only user of a value, if it is a node of this graph; else None."""
+    uses = list(value.uses())
+    alone = len(uses) == 1 and not value.is_graph_output() and uses[0].node.graph is graph
+    return uses[0].node if alone else None
 
-    def fold(self, node: ir.Node) -> bool:
-        """Folds a node if possible; returns whether it did."""
-        if node.graph is not self._graph:
-            return False  # removed with another node
-        if node.domain or node.outputs[0].is_graph_output():
-            return False
-        for constant, data in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
-            array = constant_of(constant)
-            if array is not None and data is not None and array.dtype.kind == "f" and np.isfinite(array).all():
-                return self._behind(node, data, array) or self._in_front(node, data, array)
+
+def _fold(node: ir.Node, graph: ir.Graph, names: set[str]) -> bool:
+    """Folds a node if possible; returns whether it did. `names` are the taken names."""
+    if node.graph is not graph or node.domain or node.outputs[0].is_graph_output():
+        return False  # removed with another node, or needed
+    found = _operands(node)
+    if found is None or not np.isfinite(found[0]).all():
         return False
+    return _behind(node, *found, names) or _in_front(node, *found, names)
 
-    def _behind(self, node: ir.Node, data: ir.Value, array: npt.NDArray[Any]) -> bool:
-        """Folds a node into the convolution before it."""
-        conv = data.producer()
-        if conv is None or data.is_graph_output() or len(list(data.uses())) != 1:
-            return False
+
+def _operands(node: ir.Node) -> tuple[npt.NDArray[Any], ir.Value] | None:
+    """The constant floating-point operand of a binary node and its other operand; None if there is none."""
+    for constant, data in zip(node.inputs, reversed(node.inputs), strict=True):
+        array = constant_of(constant)
+        if array is not None and data is not None and array.dtype.kind == "f":
+            return array, data
+    return None
+
+
+def _behind(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, names: set[str]) -> bool:
+    """Folds a node into the convolution before it."""
+    conv, weights = data.producer(), None
+    if conv is not None and only_user(node.graph, data) is node:  # type: ignore[arg-type]
         weights = _weights_of(conv)
-        if weights is None or (conv.op_type == "ConvTranspose" and _group(conv) != 1):
-            return False
-        axis = 0 if conv.op_type == "Conv" else 1
-        channels = _channels(array, weights.shape[axis], weights.ndim)
-        if channels is None:
-            return False
-        bias = _bias_of(conv, weights.shape[axis])
-        if node.op_type == "Mul":
-            shape = [-1 if at == axis else 1 for at in range(weights.ndim)]
-            self._set(conv, weights * channels.reshape(shape), bias * channels if bias.any() else None)
-        else:
-            self._set(conv, None, bias + channels)
-        self._bypass(node, data)
-        return True
-
-    def _in_front(self, node: ir.Node, data: ir.Value, array: npt.NDArray[Any]) -> bool:
-        """Folds a scalar into the convolutions after it."""
-        if array.size != 1:
-            return False
-        number = float(array.item())
-        uses = list(node.outputs[0].uses())
-        convs = [use.node for use in uses if use.idx == 0 and self._takes_factors(use.node)]
-        if not uses or len(convs) != len(uses) or not _keeps_axes(array, data, convs[0]):
-            return False
-        if node.op_type == "Mul":
-            self._scale(convs, number)
-            self._bypass(node, data)
-            return True
-        if not any(map(_is_padded, convs)):
-            for conv in convs:
-                weights = _weights_of(conv)
-                assert weights is not None
-                sums = weights.sum(axis=tuple(range(1, weights.ndim)))
-                self._set(conv, None, _bias_of(conv, len(weights)) + number * sums)
-            self._bypass(node, data)
-            return True
-        return self._swap(node, data, number, convs)
-
-    def _swap(self, add: ir.Node, data: ir.Value, offset: float, convs: list[ir.Node]) -> bool:
-        """Rewrites x * s + b as x + b / s, and folds s into the convolutions after it."""
-        mul = data.producer()
-        if mul is None or mul.op_type != "Mul" or mul.domain:
-            return False
-        if data.is_graph_output() or len(list(data.uses())) != 1:
-            return False
-        for constant, source in ((mul.inputs[0], mul.inputs[1]), (mul.inputs[1], mul.inputs[0])):
-            factor = constant_of(constant)
-            if factor is not None and factor.size == 1 and source is not None:
-                number = float(factor.item())
-                if not _SMALLEST <= abs(number) < np.inf or not _keeps_axes(factor, source, convs[0]):
-                    return False
-                self._scale(convs, number)
-                shifted = np.array([offset / number], factor.dtype)
-                weight = add_weight(self._graph, self._free_name(f"{add.outputs[0].name}_offset"), shifted)
-                add.replace_input_with(0, source)
-                add.replace_input_with(1, weight)
-                self._graph.remove(mul, safe=True)
-                return True
+    if conv is None or weights is None or (conv.op_type == "ConvTranspose" and _group(conv) != 1):
         return False
+    axis = 0 if conv.op_type == "Conv" else 1
+    channels = _channels(array, weights.shape[axis], weights.ndim)
+    if channels is None:
+        return False
+    bias = _bias_of(conv, weights.shape[axis])
+    if node.op_type == "Mul":
+        shape = [-1 if at == axis else 1 for at in range(weights.ndim)]
+        _set(conv, names, weights * channels.reshape(shape), bias * channels if bias.any() else None)
+    else:
+        _set(conv, names, None, bias + channels)
+    _replace_by_input(node, data)
+    return True
 
-    def _takes_factors(self, node: ir.Node) -> bool:
-        """Whether a node is a convolution of this graph with constant weights."""
-        return node.op_type == "Conv" and node.graph is self._graph and _weights_of(node) is not None
 
-    def _scale(self, convs: list[ir.Node], number: float) -> None:
-        for conv in convs:
-            weights = _weights_of(conv)
-            assert weights is not None
-            self._set(conv, weights * number, None)
+def _in_front(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, names: set[str]) -> bool:
+    """Folds a scalar into the convolutions after it."""
+    uses = list(node.outputs[0].uses())
+    convs = [use.node for use in uses if use.idx == 0 and use.node.op_type == "Conv" and use.node.graph is node.graph]
+    weights = [kernel for conv in convs if (kernel := _weights_of(conv)) is not None]
+    if array.size != 1 or not uses or len(weights) != len(uses) or not _keeps_axes(array, data, weights[0].ndim):
+        return False
+    number = float(array.item())
+    if node.op_type == "Mul":
+        for conv, kernel in zip(convs, weights, strict=True):
+            _set(conv, names, kernel * number, None)
+    elif not any(map(_is_padded, convs)):
+        for conv, kernel in zip(convs, weights, strict=True):
+            sums = kernel.sum(axis=tuple(range(1, kernel.ndim)))
+            _set(conv, names, None, _bias_of(conv, len(kernel)) + number * sums)
+    else:
+        return _swap(node, data, number, convs, weights, names)
+    _replace_by_input(node, data)
+    return True
 
-    def _set(self, conv: ir.Node, weights: npt.NDArray[Any] | None, bias: npt.NDArray[Any] | None) -> None:
-        """Replaces the weights and the bias of a convolution; None keeps the present ones."""
-        before = constant_of(conv.inputs[1])
-        assert before is not None
-        inputs = list(conv.inputs[:3]) + [None] * (3 - len(conv.inputs))
-        name = conv.outputs[0].name
-        for at, new, what in ((1, weights, "weight"), (2, bias, "bias")):
-            if new is not None:
-                inputs[at] = add_weight(self._graph, self._free_name(f"{name}_{what}"), new.astype(before.dtype))
-        if len(conv.inputs) < 3 and inputs[2] is not None:
-            conv.resize_inputs(3)
-        for at in range(len(conv.inputs)):
-            conv.replace_input_with(at, inputs[at])
 
-    def _bypass(self, node: ir.Node, data: ir.Value) -> None:
-        """Removes a node. Its users read `data` instead."""
-        for use in list(node.outputs[0].uses()):
-            use.node.replace_input_with(use.idx, data)
-        self._graph.remove(node, safe=True)
+def _swap(
+    add: ir.Node, data: ir.Value, offset: float, convs: list[ir.Node], weights: list[npt.NDArray[np.float64]],
+    names: set[str],
+) -> bool:  # fmt: skip
+    """Rewrites x * s + b as x + b / s, and folds s into the convolutions after it."""
+    mul, graph = data.producer(), add.graph
+    assert graph is not None
+    if mul is None or mul.op_type != "Mul" or mul.domain or only_user(graph, data) is not add:
+        return False
+    found = _operands(mul)
+    if found is None or found[0].size != 1:
+        return False
+    factor, source = found
+    number = float(factor.item())
+    if not _SMALLEST <= abs(number) < np.inf or not _keeps_axes(factor, source, weights[0].ndim):
+        return False
+    for conv, kernel in zip(convs, weights, strict=True):
+        _set(conv, names, kernel * number, None)
+    name = _taken(f"{add.outputs[0].name}_offset", names)
+    add.replace_input_with(0, source)
+    add.replace_input_with(1, add_weight(graph, name, np.array([offset / number], factor.dtype)))
+    graph.remove(mul, safe=True)
+    return True
 
-    def _free_name(self, base: str) -> str:
-        name = free_name(base, self._names)
-        self._names.add(name)
-        return name
+
+def _set(conv: ir.Node, names: set[str], weights: npt.NDArray[Any] | None, bias: npt.NDArray[Any] | None) -> None:
+    """Replaces the weights and the bias of a convolution; None keeps the present ones."""
+    before = constant_of(conv.inputs[1])
+    assert before is not None
+    assert conv.graph is not None
+    conv.resize_inputs(max(len(conv.inputs), 2 if bias is None else 3))
+    for at, new, what in ((1, weights, "weight"), (2, bias, "bias")):
+        if new is not None:
+            name = _taken(f"{conv.outputs[0].name}_{what}", names)
+            conv.replace_input_with(at, add_weight(conv.graph, name, new.astype(before.dtype)))
+
+
+def _replace_by_input(node: ir.Node, data: ir.Value) -> None:
+    """Removes a node. Its users read `data` instead."""
+    node.outputs[0].replace_all_uses_with(data)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+
+
+def _taken(base: str, names: set[str]) -> str:
+    """A free name, which is added to the taken ones."""
+    name = free_name(base, names)
+    names.add(name)
+    return name
 
 
 def _weights_of(conv: ir.Node) -> npt.NDArray[np.float64] | None:
@@ -187,11 +181,9 @@ def _is_padded(conv: ir.Node) -> bool:
     return any(conv.attributes.get_ints("pads", ()))
 
 
-def _keeps_axes(array: npt.NDArray[Any], data: ir.Value, conv: ir.Node) -> bool:
+def _keeps_axes(array: npt.NDArray[Any], data: ir.Value, rank: int) -> bool:
     """Whether removing a scalar before a convolution leaves the rank of the data as it is."""
-    weights = _weights_of(conv)
-    assert weights is not None
-    return array.ndim < weights.ndim or (data.shape is not None and len(data.shape) == weights.ndim)
+    return array.ndim < rank or (data.shape is not None and len(data.shape) == rank)
 
 
 def _channels(array: npt.NDArray[Any], count: int, ndim: int) -> npt.NDArray[np.float64] | None:

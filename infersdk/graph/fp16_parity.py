@@ -25,7 +25,7 @@ from .files import model_bytes, read_model
 from .passes.name_nodes import NameNodes
 from .passes.to_float16 import FP16_MAX, round_to_float16, stays_fp32
 from .precision import is_quantized, precision_of
-from .types import inner_graphs
+from .types import read_values
 
 if TYPE_CHECKING:
     import os
@@ -224,7 +224,7 @@ class _Graph:
             _Step(
                 node.name or "",
                 node,
-                [v.name or "" for v in _taken(node)],
+                [v.name or "" for v in read_values(node)],
                 node not in stay and node.op_type != "Constant",
             )
             for node in self._model.graph
@@ -312,23 +312,12 @@ class _Graph:
         return self._ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _taken(node: ir.Node) -> list[ir.Value]:
-    """The values that a node and its subgraphs read."""
-    result = {value: None for value in node.inputs if value is not None}
-    for graph in inner_graphs(node):
-        within = {graph, *graph.subgraphs()}
-        for inner in graph.all_nodes():
-            result.update((value, None) for value in inner.inputs if value is not None and value.graph not in within)
-        result.update((value, None) for value in graph.outputs if value.graph not in within)
-    return list(result)
-
-
 def _alone(model: ir.Model, node: ir.Node, arrays: Mapping[str, npt.NDArray[Any]]) -> ir.Model:
     """A model of one node, with typed inputs for `arrays`."""
     import onnx_ir as ir
 
     outputs = [output for output in node.outputs if output.name]
-    graph = ir.GraphView(_taken(node), outputs, nodes=[node], opset_imports=model.opset_imports).clone()
+    graph = ir.GraphView(read_values(node), outputs, nodes=[node], opset_imports=model.opset_imports).clone()
     for value in graph.inputs:
         array = arrays[value.name or ""]
         value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..core.model_source import ModelLike
 
-__all__ = ["ModelInfo", "onnx_info"]
+__all__ = ["ModelInfo", "onnx_info", "tensor_spec"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def onnx_info(model: ModelLike) -> ModelInfo:
         graph = result.graph
         weights = graph.initializers
         return ModelInfo(
-            inputs=tuple(_spec(value) for value in graph.inputs if value.name not in weights),
-            outputs=tuple(_spec(value) for value in graph.outputs),
+            inputs=tuple(tensor_spec(value) for value in graph.inputs if value.name not in weights),
+            outputs=tuple(tensor_spec(value) for value in graph.outputs),
             opset=graph.opset_imports.get("", 0),
             ir_version=result.ir_version,
             producer=f"{result.producer_name or ''} {result.producer_version or ''}".strip(),
@@ -60,7 +60,8 @@ def onnx_info(model: ModelLike) -> ModelInfo:
         )
 
 
-def _spec(value: ir.Value) -> TensorSpec:
+def tensor_spec(value: ir.Value) -> TensorSpec:
+    """The name, element type and shape of a value. The type of values that are not tensors is `object`."""
     import onnx_ir as ir
 
     dtype = np.dtype(object)  # for values that are not tensors

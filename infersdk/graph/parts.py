@@ -72,8 +72,7 @@ def _move(graph: ir.Graph, added: ir.Graph, targets: Mapping[ir.Value, ir.Value]
     added.initializers.clear()
     added.remove(nodes)
     for target, source in targets.items():
-        for use in list(target.uses()):
-            use.node.replace_input_with(use.idx, source)
+        target.replace_all_uses_with(source)
         if source.is_graph_output():
             graph.outputs.remove(source)
     for value in weights:

@@ -147,8 +147,21 @@ class ShapeChange:
         name = f"{(before.name if before is not None else None) or node.name}_resized"
         value = add_weight(self._model.graph, free_name(name, self._model.graph.initializers), array)
         self.new.know(value)
+        self._replace(node, index, value)
+
+    def _replace(self, node: ir.Node, index: int, value: ir.Value) -> None:
         node.replace_input_with(index, value)
         self._note(node)
+
+    def _traced(self, build: GraphBuilder, value: ir.Value) -> ir.Value:
+        """Adds the new nodes of a builder to the trace of the new size; returns `value`."""
+        for node in build.nodes:
+            for constant in node.inputs:
+                if constant is not None and constant.is_initializer() and constant not in self.new.shapes:
+                    self.new.know(constant)
+            if node.outputs[0] not in self.new.shapes:
+                self.new.step(node)
+        return value
 
     def _note(self, node: ir.Node) -> None:
         if node not in self.changed:
@@ -387,13 +400,7 @@ class ShapeChange:
         batch = build("Gather", build("Shape", like), build.ints(0), axis=0)
         target = build("Concat", batch, np.ones(rank - 1, np.int64), axis=0)
         repeated = build("Expand", value, target)
-        for one in build.nodes:
-            for constant in one.inputs:
-                if constant is not None and constant.is_initializer() and constant not in self.new.shapes:
-                    self.new.know(constant)
-            self.new.step(one)
-        node.replace_input_with(index, repeated)
-        self._note(node)
+        self._replace(node, index, self._traced(build, repeated))
 
     def _mend_states(self, node: ir.Node) -> None:
         """Removes initial states of zeros from a recurrent layer, which are its default."""

@@ -84,10 +84,6 @@ class SizeFreeing(ShapeChange):
         else:
             super()._write_target(node, entries)
 
-    def _replace(self, node: ir.Node, index: int, value: ir.Value) -> None:
-        node.replace_input_with(index, value)
-        self._note(node)
-
     # ---- sizes ----
 
     def _entries(self, node: ir.Node, old: Sequence[int], new: Sequence[int]) -> ir.Value:
@@ -188,16 +184,6 @@ class SizeFreeing(ShapeChange):
 
     def _builder(self, before: ir.Node) -> GraphBuilder:
         return GraphBuilder(self._model.graph, f"{before.name or before.op_type}/size/", before)
-
-    def _traced(self, build: GraphBuilder, value: ir.Value) -> ir.Value:
-        """Adds the new nodes to the trace of the new size."""
-        for node in build.nodes:
-            for constant in node.inputs:
-                if constant is not None and constant.is_initializer() and constant not in self.new.shapes:
-                    self.new.know(constant)
-            if node.outputs[0] not in self.new.shapes:
-                self.new.step(node)
-        return value
 
 
 def _corner(axis: int, rows: int, columns: int) -> tuple[slice, ...]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .weights import constant_tensor
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Signature", "element_types", "inner_graphs", "signature"]
+__all__ = ["Signature", "element_types", "inner_graphs", "read_values", "signature"]
 
 #: Output types of runtime operators that differ from the type of the first floating-point input.
 _OTHER_RESULTS = {
@@ -25,69 +25,41 @@ _OTHER_RESULTS = {
 
 
 class Signature(NamedTuple):
-    """The type variable, or the type, of each input and output of an operator.
+    """The parameters (`onnx.defs.OpSchema.FormalParameter`) of an operator. A variadic last one repeats."""
 
-    A variadic last input or output repeats. `allowed` maps each variable to its allowed types, such as
-    `"tensor(float)"`. `free` is set if the members of a variadic parameter may differ in type.
-    """
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
 
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    allowed: Mapping[str, frozenset[str]]
-    variadic_input: bool
-    variadic_output: bool
-    free: bool
+    def input(self, index: int) -> Any:
+        """The parameter of an input; None if there is no such input."""
+        return _at(self.inputs, index)
 
-    def input(self, index: int) -> str:
-        return _at(self.inputs, index, self.variadic_input)
-
-    def output(self, index: int) -> str:
-        return _at(self.outputs, index, self.variadic_output)
-
-    def allows(self, variable: str, kind: str) -> bool:
-        """Whether the variable allows the type. A parameter with a fixed type is its own variable."""
-        return kind in self.allowed.get(variable, (variable,))
-
-    def only_type(self, variable: str) -> str | None:
-        """The only element type of a variable, such as `"INT64"`; None if there are several or it is not a tensor."""
-        kinds = self.allowed.get(variable, frozenset({variable}))
-        (kind,) = kinds if len(kinds) == 1 else ("",)
-        return kind[7:-1].upper() if kind.startswith("tensor(") else None
+    def output(self, index: int) -> Any:
+        return _at(self.outputs, index)
 
 
-def _at(parameters: tuple[str, ...], index: int, variadic: bool) -> str:
+def _at(parameters: tuple[Any, ...], index: int) -> Any:
     if index < len(parameters):
         return parameters[index]
-    return parameters[-1] if variadic and parameters else ""
+    return parameters[-1] if parameters and parameters[-1].option.name == "Variadic" else None
 
 
 def signature(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
     """The signature of the operator of a node; None if it has no schema."""
-    import onnx
-
     # Schemas of other domains may be registered and deregistered at run time, and are not cached.
     find = _signature if node.domain in ("", "ai.onnx.ml") else _signature.__wrapped__
-    try:
-        return find(node.domain, node.op_type, opsets.get(node.domain, 1))
-    except onnx.defs.SchemaError:
-        return None
+    return find(node.domain, node.op_type, opsets.get(node.domain, 1))
 
 
 @functools.cache
-def _signature(domain: str, operator: str, opset: int) -> Signature:
+def _signature(domain: str, operator: str, opset: int) -> Signature | None:
     import onnx
 
-    schema = onnx.defs.get_schema(operator, opset, domain)
-    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    last = [side[-1] for side in (schema.inputs, schema.outputs) if side and side[-1].option == variadic]
-    return Signature(
-        tuple(parameter.type_str for parameter in schema.inputs),
-        tuple(parameter.type_str for parameter in schema.outputs),
-        {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
-        bool(schema.inputs) and schema.inputs[-1].option == variadic,
-        bool(schema.outputs) and schema.outputs[-1].option == variadic,
-        any(not parameter.is_homogeneous for parameter in last),
-    )
+    try:
+        schema = onnx.defs.get_schema(operator, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    return Signature(tuple(schema.inputs), tuple(schema.outputs))
 
 
 def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
@@ -137,6 +109,17 @@ def inner_graphs(node: ir.Node) -> list[ir.Graph]:
     return result
 
 
+def read_values(node: ir.Node) -> list[ir.Value]:
+    """The values that a node and its subgraphs read, without those that are computed in the subgraphs."""
+    result = {value: None for value in node.inputs if value is not None}
+    for graph in inner_graphs(node):
+        within = {graph, *graph.subgraphs()}
+        inner = (value for one in graph.all_nodes() for value in one.inputs)
+        outer = (value for value in (*inner, *graph.outputs) if value is not None and value.graph not in within)
+        result.update(dict.fromkeys(outer))
+    return list(result)
+
+
 def _pass_inputs(node: ir.Node, inner: ir.Graph, types: dict[ir.Value, ir.DataType]) -> None:
     """Sets the types of subgraph inputs: a Loop passes its third and later inputs, a Scan all inputs."""
     outer = list(node.inputs)
@@ -168,11 +151,13 @@ def _result(
     inputs = [types.get(value) if value is not None else None for value in node.inputs]
     known = signature(node, opsets)
     if known is not None:
-        variable = known.output(index)
-        if (only := known.only_type(variable)) is not None:
-            return ir.DataType[only]
+        parameter = known.output(index)
+        kinds = parameter.types if parameter is not None else ()
+        if len(kinds) == 1 and (only := next(iter(kinds))).startswith("tensor("):
+            return ir.DataType[only[7:-1].upper()]
         for position, kind in enumerate(inputs):
-            if kind is not None and known.input(position) == variable:
+            source = known.input(position)
+            if kind is not None and None not in (source, parameter) and source.type_str == parameter.type_str:
                 return kind
         return None
     if (name := _OTHER_RESULTS.get(node.op_type)) is not None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "Weights", "add_weight", "constant_tensor", "drop_unused_weights", "free_name", "graph_values", "taken_names",
-    "weights_size",
+    "Weights", "add_weight", "constant_of", "constant_tensor", "drop_unused_weights", "free_name", "graph_values",
+    "taken_names", "weights_size",
 ]  # fmt: skip
 
 
@@ -33,15 +33,16 @@ def constant_tensor(value: ir.Value) -> Any:
     """The tensor of a weight or of a Constant node; None for other values, sparse tensors and invalid Constants."""
     import onnx_ir as ir
 
-    node = value.producer()
-    if node is None or node.op_type != "Constant":
-        return value.const_value if value.is_initializer() else None
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.TENSOR:
-            return attribute.as_tensor()
-        if attribute.type.name in _CONSTANTS:
-            return ir.tensor(np.asarray(attribute.value, _CONSTANTS[attribute.type.name]))
-    return None
+    try:
+        return ir.convenience.get_const_tensor(value)
+    except ValueError:
+        return None
+
+
+def constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
+    """The array of a weight that is not an input, or of a Constant node; None for other values."""
+    tensor = None if value is None or value.is_graph_input() else constant_tensor(value)
+    return None if tensor is None else tensor.numpy()
 
 
 def drop_unused_weights(graph: ir.Graph) -> None:
@@ -137,14 +138,3 @@ class Weights(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-#: NumPy's types of the attributes of a Constant, by the type of the attribute.
-_CONSTANTS = {
-    "FLOAT": np.float32,
-    "FLOATS": np.float32,
-    "INT": np.int64,
-    "INTS": np.int64,
-    "STRING": np.str_,
-    "STRINGS": np.str_,
-}

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-    import onnx_ir as ir
-
     from ..accuracy.compare import Difference
     from ..core.model_source import ModelSource
 
@@ -171,13 +169,13 @@ class Imported:
     """The result of an importer.
 
     Attributes:
-        model: the ONNX model, or its bytes.
+        model: the bytes of the ONNX model.
         reference: the results of the source, or the reason why there are none.
         notes: notes for the user, such as the exporter that was used.
         alternative: converts by another exporter, for use if the check fails; raises the errors of an importer.
     """
 
-    model: ir.Model | bytes
+    model: bytes
     reference: Reference | str
     notes: list[str] = field(default_factory=list)
     alternative: Callable[[], Imported] | None = None

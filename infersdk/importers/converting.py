@@ -104,8 +104,7 @@ def _converted(
     imported: Imported, request: Request, kind: FileFormat, free_batch: bool, tolerance: float
 ) -> Conversion:
     """Frees the batch of an imported model, if requested and possible, and checks it."""
-    notes, reference, check = list(imported.notes), imported.reference, None
-    content = imported.model if isinstance(imported.model, bytes) else model_bytes(imported.model)
+    content, notes, reference, check = imported.model, list(imported.notes), imported.reference, None
     unchecked = reference if isinstance(reference, str) else ""
     if not request.check:
         unchecked = "not requested"

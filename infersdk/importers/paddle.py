@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..core.protobuf import varint
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
-from ..graph.files import parse_model
+from ..graph.files import model_bytes, parse_model
 from ..graph.passes._sizes import lift_constants
 from ..graph.shapes import infer_shapes
 from .processes import require, worker
@@ -50,14 +50,13 @@ def import_paddle(request: Request) -> Imported:
     with worker("paddle_export", request.python) as work:
         _link_files(source, weights, work.folder)
         imported = work.export(request)
-    assert isinstance(imported.model, bytes)
     imported.model = _tidy(imported.model)
     if weights is None:
         imported.notes.append("no weights: the folder of the model has no .pdiparams file")
     return imported
 
 
-def _tidy(content: bytes) -> ir.Model:
+def _tidy(content: bytes) -> bytes:
     """Removes Identity nodes and names the free axes."""
     import onnx_ir as ir
     from onnx_ir.passes.common import IdentityEliminationPass
@@ -67,12 +66,9 @@ def _tidy(content: bytes) -> ir.Model:
     IdentityEliminationPass()(model)
     for value in model.graph.inputs:
         if value.shape is not None:
-            value.shape = ir.Shape(
-                [
-                    size if isinstance(size, int) else "batch" if axis == 0 else f"{value.name}_{axis}"
-                    for axis, size in enumerate(value.shape)
-                ]
-            )
+            names = ["batch", *(f"{value.name}_{axis}" for axis in range(1, len(value.shape)))]
+            sizes = zip(value.shape, names, strict=False)
+            value.shape = ir.Shape([size if isinstance(size, int) else name for size, name in sizes])
     for value in model.graph.outputs:
         if value.shape is not None:
             value.shape = ir.Shape([size if isinstance(size, int) else None for size in value.shape])
@@ -80,7 +76,7 @@ def _tidy(content: bytes) -> ir.Model:
     for value in model.graph.outputs:  # shape inference generates names
         if value.shape is not None and value.shape != (known := _named(value.shape)):
             value.shape = known
-    return model
+    return model_bytes(model)
 
 
 def _named(shape: ir.Shape) -> ir.Shape:

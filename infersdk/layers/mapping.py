@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ..graph.passes.name_nodes import node_names
+from ..graph.types import read_values
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -97,18 +98,8 @@ class OriginalGraph:
 
 def _nodes(graph: ir.Graph) -> Iterator[OriginalNode]:
     for node, name in zip(graph, node_names(graph), strict=True):
-        inner = (value for attribute in node.attributes.values() for value in _outer_values(attribute))
-        inputs = dict.fromkeys([*(v.name or "" for v in node.inputs if v is not None), *inner])
+        inputs = dict.fromkeys(value.name or "" for value in read_values(node))
         yield OriginalNode(name, node.op_type, tuple(inputs), tuple(v.name or "" for v in node.outputs if v.name))
-
-
-def _outer_values(attribute: ir.Attr) -> list[str]:
-    """The values that the subgraphs of a node read, including outer ones."""
-    import onnx_ir as ir
-
-    if attribute.type != ir.AttributeType.GRAPH:
-        return []
-    return [v.name or "" for node in attribute.as_graph().all_nodes() for v in node.inputs if v is not None]
 
 
 def map_layers(graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> list[list[int]]:

@@ -22,8 +22,7 @@ from infersdk.errors import (
     UnsupportedModelError,
 )
 from infersdk.importers import convert
-from infersdk.importers.keras.cleaning import clean_configuration, write_copy
-from infersdk.importers.keras.files import KerasFile
+from infersdk.importers.keras.files import write_copy
 from infersdk.importers.workers import keras_export
 
 h5py = pytest.importorskip("h5py")
@@ -107,10 +106,9 @@ def test_layers_give_the_results_of_keras_2(framework: str, name: str, tmp_path:
 
     require(framework)
     path, inputs, outputs = model_file(name, tmp_path)
-    file = KerasFile(ModelSource.of(path))
-    write_copy(tmp_path / "model.h5", clean_configuration(file.config), file)
+    version = write_copy(ModelSource.of(path), tmp_path / "model.h5")
     shapes = [{"name": "", "sizes": [1, *array.shape[1:]]} for array in inputs]
-    request = {"model": "model.h5", "version": file.version, "shapes": shapes, "samples": {}}
+    request = {"model": "model.h5", "version": version, "shapes": shapes, "samples": {}}
     target = tmp_path / "model.onnx"
     if name in REFUSED[framework]:
         with pytest.raises(Exception, match=REFUSED[framework][name]):
@@ -229,8 +227,11 @@ def weights() -> dict[str, dict[str, Any]]:
 
 
 def test_a_plain_file_is_accepted(tmp_path: Path) -> None:
-    file = KerasFile(ModelSource.of(write(tmp_path / "m.h5", dense(), "2.4.0", weights())))
-    assert clean_configuration(file.config) == dense()
+    path = write(tmp_path / "m.h5", dense(), "2.4.0", weights())
+    assert write_copy(ModelSource.of(path), tmp_path / "copy.h5") == "2.4.0"
+    with h5py.File(tmp_path / "copy.h5") as file:
+        assert json.loads(file.attrs["model_config"]) == dense()
+        assert set(file) == {"model_weights"}
 
 
 @pytest.mark.parametrize(

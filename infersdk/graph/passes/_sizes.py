@@ -16,9 +16,6 @@ __all__ = ["BATCH", "data_inputs", "fixed", "lift_constants", "shapes_of", "writ
 #: The name of a free batch.
 BATCH = "batch"
 
-#: The example size of free axes in shape traces: a multiple of common strides.
-_FREE_SIZE = 640
-
 
 def lift_constants(model: ir.Model) -> bool:
     """Converts Constant nodes to weights; returns whether there were any."""
@@ -37,15 +34,18 @@ def fixed(dim: object) -> int | None:
     return dim if isinstance(dim, int) and dim >= 0 else None
 
 
-def shapes_of(model: ir.Model) -> dict[str, list[int]]:
-    """A fixed shape for each input, with example sizes for free axes: 1 for the first, else 640."""
+def shapes_of(model: ir.Model, batch: int = 1, size: int = 640) -> dict[str, list[int]]:
+    """A fixed shape for each input, with example sizes for free axes: `batch` for the first, else `size`.
+
+    640 is a multiple of common strides.
+    """
     shapes = {}
     for value in data_inputs(model):
         if value.shape is None:
             raise ConfigError(f"input {value.name!r} has no shape")
-        sizes = [fixed(dim) for dim in value.shape]
         shapes[value.name or ""] = [
-            size if size is not None else 1 if axis == 0 else _FREE_SIZE for axis, size in enumerate(sizes)
+            given if given is not None else batch if axis == 0 else size
+            for axis, given in enumerate(map(fixed, value.shape))
         ]
     return shapes
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..factors import constant_of
-from ..weights import add_weight, drop_unused_weights, free_name, taken_names
+from ..weights import add_weight, constant_of, free_name, taken_names
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ class FoldSpaceToDepth(Pass):
             changed = True
         if changed:
             RemoveUnusedNodesPass()(model)
-            drop_unused_weights(graph)
         return changed
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..builder import GraphBuilder
-from ..factors import constant_of, fold_factors
+from ..factors import fold_factors, only_user
 from ..parts import replace_node
 from ..shapes import infer_shapes
-from ..weights import drop_unused_weights
+from ..weights import constant_of
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -50,13 +50,11 @@ class HardSwish(Pass):
         clips = [node for node in graph if _clips_a_sum(node)]
         if any(value is not None and value.shape is None for node in clips for value in node.inputs[:1]):
             infer_shapes(model)
-        rewriter = _Rewriter(graph)
-        replaced = [rewriter.rewrite(clip) for clip in clips]
+        replaced = [_rewrite(graph, clip) for clip in clips]
         if not any(replaced):
             return False
         fold_factors(graph)
         RemoveUnusedNodesPass()(model)
-        drop_unused_weights(graph)
         return True
 
 
@@ -75,58 +73,38 @@ def _clips_a_sum(node: ir.Node) -> bool:
     return low is not None and high is not None and abs(low) < _TOLERANCE and abs(high - 6) < _TOLERANCE
 
 
-class _Rewriter:
-    """Replaces the operators around Clip nodes of a graph, without subgraphs."""
-
-    def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
-
-    def rewrite(self, clip: ir.Node) -> bool:
-        """Replaces the operators around a Clip if they compute hard sigmoid or hard swish; returns whether they do."""
-        add = clip.inputs[0].producer() if clip.inputs[0] is not None else None
-        source = _other_operand(add, 3.0, None) if add is not None else None
-        if source is None:
-            return False
-        scaled = self._sixth_of(clip.outputs[0], source)
-        if scaled is not None:  # clip(x + 3, 0, 6) / 6
-            self._replace(scaled, source, swish=False)
-            return True
-        product = self._only_user(clip.outputs[0])
+def _rewrite(graph: ir.Graph, clip: ir.Node) -> bool:
+    """Replaces the operators around a Clip if they compute hard sigmoid or hard swish; returns whether they do."""
+    add = clip.inputs[0].producer() if clip.inputs[0] is not None else None
+    source = _other_operand(add, 3.0, None) if add is not None else None
+    if source is None:
+        return False
+    last, swish = _sixth_of(graph, clip.outputs[0], source), False  # clip(x + 3, 0, 6) / 6
+    if last is None:
+        product = only_user(graph, clip.outputs[0])
         if product is None or product.op_type != "Mul" or product.domain or source not in product.inputs:
             return False
-        scaled = self._sixth_of(product.outputs[0], source)
-        if scaled is None:
-            return False
-        self._replace(scaled, source, swish=True)
-        return True
+        last, swish = _sixth_of(graph, product.outputs[0], source), True
+    if last is None:
+        return False
+    build = GraphBuilder(graph, f"{last.name or last.outputs[0].name}_", last)
+    value = build("HardSigmoid", source, alpha=1 / 6, beta=0.5)
+    replace_node(graph, last, build("Mul", source, value) if swish else value)
+    return True
 
-    def _only_user(self, value: ir.Value) -> ir.Node | None:
-        """The only user of a value, if it is a node of this graph; else None."""
-        uses = list(value.uses())
-        if len(uses) != 1 or value.is_graph_output() or uses[0].node.graph is not self._graph:
-            return None
-        return uses[0].node
 
-    def _sixth_of(self, value: ir.Value, source: ir.Value) -> ir.Node | None:
-        """The only user of a value, if it divides it by 6 and its output is not a model output; else None.
+def _sixth_of(graph: ir.Graph, value: ir.Value, source: ir.Value) -> ir.Node | None:
+    """The only user of a value, if it divides it by 6 and its output is not a model output; else None.
 
-        `source` has the shape of the value.
-        """
-        node = self._only_user(value)
-        if node is None or node.domain or node.outputs[0].is_graph_output():
-            return None
-        if node.op_type == "Mul":
-            return node if _other_operand(node, 1 / 6, source) is value else None
-        divides = node.op_type == "Div" and node.inputs[0] is value
-        return node if divides and _is_number(node.inputs[1], 6.0, source) else None
-
-    def _replace(self, node: ir.Node, source: ir.Value, *, swish: bool) -> None:
-        """Writes HardSigmoid(source), or source * HardSigmoid(source), in the place of a node."""
-        build = GraphBuilder(self._graph, f"{node.name or node.outputs[0].name}_", node)
-        value = build("HardSigmoid", source, alpha=1 / 6, beta=0.5)
-        if swish:
-            value = build("Mul", source, value)
-        replace_node(self._graph, node, value)
+    `source` has the shape of the value.
+    """
+    node = only_user(graph, value)
+    if node is None or node.domain or node.outputs[0].is_graph_output():
+        return None
+    if node.op_type == "Mul":
+        return node if _other_operand(node, 1 / 6, source) is value else None
+    divides = node.op_type == "Div" and node.inputs[0] is value
+    return node if divides and _is_number(node.inputs[1], 6.0, source) else None
 
 
 def _other_operand(node: ir.Node, number: float, source: ir.Value | None) -> ir.Value | None:

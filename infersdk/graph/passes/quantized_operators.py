@@ -6,9 +6,9 @@ computes incorrect results with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -40,88 +40,45 @@ class QuantizedOperators(Pass):
         graph = model.graph
         result = [node for node in graph if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
         for node in result:
-            if node.op_type not in _REWRITES or _attribute(node, "channels_last"):
+            if node.op_type not in _FORMS or _attribute(node, "channels_last"):
                 raise UnsupportedModelError(
                     f"node {node.name!r} is a {node.op_type}, which cannot be rewritten to Q/DQ; quantise the model to "
                     "Q/DQ (QuantFormat.QDQ of ONNX Runtime, or `infersdk quantize`)"
                 )
         for index, node in enumerate(result):
-            _Rewriter(graph, node, f"{node.name or node.op_type}_{index}_qdq")()
+            _rewrite(graph, node, f"{node.name or node.op_type}_{index}_qdq")
         if result:
             graph.sort()
             drop_unused_weights(graph)
         return bool(result)
 
 
-class _Rewriter:
-    """Replaces one node."""
+class _Form(NamedTuple):
+    """The inputs of an operator on 8-bit values, by position.
 
-    def __init__(self, graph: ir.Graph, node: ir.Node, name: str) -> None:
-        self.graph, self.node, self.build = graph, node, GraphBuilder(graph, f"{name}/", node)
-        self.inputs = list(node.inputs) + [None] * 9
+    Attributes:
+        operator: the operator in floating point.
+        factors: the quantised inputs. The scale and the zero point follow each of them.
+        result: the scale of the result, which the zero point follows.
+        axis: the axis of a vector of scales of the second factor.
+        bias: the integer bias, whose scale is the product of the scales of two factors.
+    """
 
-    def __call__(self) -> None:
-        operator, factors, (scale, zero) = _REWRITES[self.node.op_type](self)
-        kept = {key: value for key, value in self.node.attributes.items() if key in _KEPT.get(operator, ())}
-        computed = self.build(operator, *factors, name="result", **kept)
-        replace_node(self.graph, self.node, self.build("QuantizeLinear", computed, scale, zero))
-
-    def restored(self, at: int, axis: int | None = None) -> ir.Value:
-        """Dequantises the input at a position with the scale and zero point after it."""
-        value, scale, zero = self.inputs[at : at + 3]
-        vector = scale is not None and scale.const_value is not None and scale.const_value.size > 1
-        result: ir.Value = self.build("DequantizeLinear", value, scale, zero, axis=axis if vector else None)
-        return result
-
-    def bias(self, at: int, *scales: int) -> ir.Value | None:
-        """The integer bias at a position as float32. Its scale is the product of the inputs `scales`."""
-        if self.inputs[at] is None:
-            return None
-        values = [_constant(self.inputs[i], self.node) for i in (at, *scales)]
-        product = values[0].astype(np.float64)
-        for scale in values[1:]:
-            product = product * scale
-        return self.build.constant(product.astype(np.float32), "bias")
+    operator: str
+    factors: Sequence[int]
+    result: int
+    axis: int | None = None
+    bias: int | None = None
 
 
-Rewritten = tuple[str, list[Any], tuple[Any, Any]]
-
-
-def _conv(self: _Rewriter) -> Rewritten:
-    factors = [self.restored(0), self.restored(3, axis=0), self.bias(8, 1, 4)]
-    return "Conv", factors, (self.inputs[6], self.inputs[7])
-
-
-def _matmul(self: _Rewriter) -> Rewritten:
-    return "MatMul", [self.restored(0), self.restored(3, axis=-1)], (self.inputs[6], self.inputs[7])
-
-
-def _gemm(self: _Rewriter) -> Rewritten:
-    # The scale of the bias excludes alpha, since Gemm applies alpha to the product only.
-    axis = 0 if _attribute(self.node, "transB") else 1
-    factors = [self.restored(0), self.restored(3, axis=axis), self.bias(6, 1, 4)]
-    return "Gemm", factors, (self.inputs[7], self.inputs[8])
-
-
-def _two(operator: str) -> Callable[[_Rewriter], Rewritten]:
-    return lambda self: (operator, [self.restored(0), self.restored(3)], (self.inputs[6], self.inputs[7]))
-
-
-def _one(operator: str) -> Callable[[_Rewriter], Rewritten]:
-    return lambda self: (operator, [self.restored(0)], (self.inputs[3], self.inputs[4]))
-
-
-def _concat(self: _Rewriter) -> Rewritten:
-    count = (len(self.node.inputs) - 2) // 3
-    self.inputs = list(self.node.inputs)
-    return "Concat", [self.restored(2 + 3 * i) for i in range(count)], (self.inputs[0], self.inputs[1])
-
-
-_REWRITES: dict[str, Callable[[_Rewriter], Rewritten]] = {
-    "QLinearConv": _conv, "QLinearMatMul": _matmul, "QGemm": _gemm, "QLinearAdd": _two("Add"),
-    "QLinearMul": _two("Mul"), "QLinearSigmoid": _one("Sigmoid"), "QLinearLeakyRelu": _one("LeakyRelu"),
-    "QLinearAveragePool": _one("AveragePool"), "QLinearGlobalAveragePool": _one("GlobalAveragePool"),
-    "QLinearConcat": _concat,
+_FORMS = {
+    "QLinearConv": _Form("Conv", (0, 3), 6, axis=0, bias=8), "QLinearMatMul": _Form("MatMul", (0, 3), 6, axis=-1),
+    "QGemm": _Form("Gemm", (0, 3), 7, axis=1, bias=6),  # alpha does not apply to the bias, nor to its scale
+    "QLinearAdd": _Form("Add", (0, 3), 6), "QLinearMul": _Form("Mul", (0, 3), 6),
+    "QLinearSigmoid": _Form("Sigmoid", (0,), 3), "QLinearLeakyRelu": _Form("LeakyRelu", (0,), 3),
+    "QLinearAveragePool": _Form("AveragePool", (0,), 3),
+    "QLinearGlobalAveragePool": _Form("GlobalAveragePool", (0,), 3),
+    "QLinearConcat": _Form("Concat", (), 0),  # has any number of factors after the result
 }  # fmt: skip
 #: The attributes that both forms have.
 _KEPT = {
@@ -131,6 +88,25 @@ _KEPT = {
     "AveragePool": ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"),
     "Concat": ("axis",),
 }
+
+
+def _rewrite(graph: ir.Graph, node: ir.Node, name: str) -> None:
+    """Replaces a node by DequantizeLinear, the operator in floating point, and QuantizeLinear."""
+    form, build = _FORMS[node.op_type], GraphBuilder(graph, f"{name}/", node)
+    inputs = [*node.inputs, *[None] * 9]
+    axis = 0 if _attribute(node, "transB") else form.axis
+    factors: list[Any] = []
+    for at in form.factors or range(2, len(node.inputs), 3):
+        value, scale, zero = inputs[at : at + 3]
+        vector = bool(factors) and scale is not None and scale.const_value is not None and scale.const_value.size > 1
+        factors.append(build("DequantizeLinear", value, scale, zero, axis=axis if vector else None))
+    if form.bias is not None and inputs[form.bias] is not None:
+        bias, *scales = (_constant(inputs[at], node) for at in (form.bias, *(at + 1 for at in form.factors)))
+        product = bias.astype(np.float64) * scales[0] * scales[1]
+        factors.append(build.constant(product.astype(np.float32), "bias"))
+    kept = {key: value for key, value in node.attributes.items() if key in _KEPT.get(form.operator, ())}
+    computed = build(form.operator, *factors, name="result", **kept)
+    replace_node(graph, node, build("QuantizeLinear", computed, *inputs[form.result : form.result + 2]))
 
 
 def _attribute(node: ir.Node, name: str) -> int:

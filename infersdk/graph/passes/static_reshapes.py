@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...errors import UnsupportedModelError
+from ...errors import ConfigError, UnsupportedModelError
 from ..shapes import ShapeTrace
-from ..weights import add_weight, drop_unused_weights, free_name, graph_values
-from ._sizes import data_inputs, fixed
+from ..weights import add_weight, free_name, graph_values
+from ._sizes import shapes_of
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class StaticReshapes(Pass):
             node.replace_input_with(1, add_weight(model.graph, name, np.asarray(target, np.int64)))
         if result:
             RemoveUnusedNodesPass()(model)
-            drop_unused_weights(model.graph)
         return bool(result)
 
 
@@ -87,17 +86,10 @@ def _as_numbers(sizes: list[Any], shapes: list[Shape]) -> list[int] | None:
 
 def trace_example(model: ir.Model, batch: int, size: int) -> ShapeTrace | None:
     """Traces the shapes for example sizes of the free axes; None if the model does not accept them."""
-    shapes = {
-        value.name or "": [
-            given if given is not None else batch if axis == 0 else size
-            for axis, given in enumerate(map(fixed, value.shape or ()))
-        ]
-        for value in data_inputs(model)
-    }
-    trace = ShapeTrace(model, shapes)
     try:
+        trace = ShapeTrace(model, shapes_of(model, batch, size))
         for node in model.graph:
             trace.step(node)
-    except UnsupportedModelError:
+    except (ConfigError, UnsupportedModelError):
         return None
     return trace

@@ -138,10 +138,15 @@ def _has_float16_form(node: ir.Node, types: Mapping[ir.Value, ir.DataType], opse
     known = signature(node, opsets)
     if known is None:
         return node.op_type in _RUNTIME_OPERATORS
-    variables = {known.input(index) for index, kind in inputs if kind == full and known.input(index) != _FLOAT}
+    parameters = [known.input(index) for index, kind in inputs if kind == full]
+    parameters = [one for one in parameters if one is None or one.type_str != _FLOAT]
     if types.get(node.outputs[0]) == full:
-        variables.add(known.output(0))
-    return bool(variables) and all(known.allows(variable, _HALF) for variable in variables)
+        parameters.append(known.output(0))
+    return bool(parameters) and all(map(_allows_half, parameters))
+
+
+def _allows_half(parameter: Any) -> bool:
+    return parameter is not None and _HALF in parameter.types
 
 
 def _full() -> ir.DataType:
@@ -202,7 +207,7 @@ class _Conversion:
     def _retype_results(self, node: ir.Node) -> None:
         known = signature(node, self._opsets)
         for index, output in enumerate(node.outputs):
-            if known is None or known.allows(known.output(index), _HALF):
+            if known is None or _allows_half(known.output(index)):
                 self._retype(output)
         attributes = node.attributes
         if node.op_type == "Cast" and self._before.get(node.outputs[0]) == self._full:
@@ -220,7 +225,8 @@ class _Conversion:
         if node not in self._narrow:
             return self._full
         known = signature(node, self._opsets)
-        return self._full if known is not None and known.input(index) == _FLOAT else self._half
+        parameter = known.input(index) if known is not None else None
+        return self._full if parameter is not None and parameter.type_str == _FLOAT else self._half
 
     def _as(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
         """The value in a type: itself, or a shared conversion."""

@@ -1,27 +1,18 @@
-"""Copies of Keras files without code.
+"""Configurations of Keras models without code.
 
-Keras can execute code that a configuration names, such as functions of modules or bytecode. The copy contains only
-layers, functions and settings from fixed lists, and the weights that `KerasFile` has read. Other contents are dropped
-or rejected.
+Keras can execute code that a configuration names, such as functions of modules or bytecode. A cleaned configuration
+contains only layers, functions and settings from fixed lists. Other contents are dropped or rejected.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from ...errors import ModelFormatError, UnsupportedModelError
 from ..conversion import missing_operators
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .files import KerasFile
-
-__all__ = ["ACTIVATIONS", "LAYERS", "clean_configuration", "write_copy"]
+__all__ = ["ACTIVATIONS", "LAYERS", "clean_configuration"]
 
 #: Classes of models.
 MODELS = frozenset({"Sequential", "Functional", "Model"})
@@ -132,26 +123,3 @@ def _function(kind: str, config: Any) -> str:
         (node.get("op") if isinstance(node, dict) else None) if kind == "TensorFlowOpLayer" else config.get("function")
     )
     return str(found)
-
-
-def write_copy(path: Path, config: dict[str, Any], file: KerasFile) -> None:
-    """Writes a file in the layout of Keras 2 with a configuration and the weights of `file`."""
-    import h5py
-
-    with h5py.File(path, "w") as made:
-        made.attrs["model_config"] = json.dumps(config)
-        made.attrs["keras_version"] = file.version
-        made.attrs["backend"] = "tensorflow"
-        root = made.create_group("model_weights")
-        root.attrs["layer_names"] = (
-            np.asarray([name.encode() for name in file.weights], dtype="S") if file.weights else []
-        )
-        root.attrs["keras_version"] = file.version
-        root.attrs["backend"] = "tensorflow"
-        for layer, weights in file.weights.items():
-            group = root.create_group(layer)
-            group.attrs["weight_names"] = (
-                np.asarray([name.encode() for name, _ in weights], dtype="S") if weights else []
-            )
-            for name, array in weights:
-                group.create_dataset(name, data=array)

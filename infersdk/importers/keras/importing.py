@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ModelFormatError, UnsupportedModelError
 from ..processes import opened_archive, worker
-from .cleaning import ACTIVATIONS, clean_configuration, write_copy
-from .files import KerasFile
+from .cleaning import ACTIVATIONS
+from .files import write_copy
 
 if TYPE_CHECKING:
     from ..conversion import Imported, Request
@@ -36,11 +36,9 @@ def import_h5(request: Request) -> Imported:
         UnsupportedModelError: the file contains code, or no framework can convert it.
         ModelFormatError: the file is damaged.
     """
-    file = KerasFile(request.source)
-    config = clean_configuration(file.config)
     with worker("keras_export", request.python) as work:
-        write_copy(work.folder / "model.h5", config, file)
-        return work.export(request, model="model.h5", version=file.version)
+        version = write_copy(request.source, work.folder / "model.h5")
+        return work.export(request, model="model.h5", version=version)
 
 
 def import_archive(request: Request) -> Imported:

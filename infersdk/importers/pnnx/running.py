@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import BackendUnavailableError, InferenceError, InputError, ModelFormatError
 from ..conversion import missing_operators
+from ..workers.exchange import leaves
 from .expressions import Call, Input, functions, parse_expression
 from .graph import Operator, PnnxGraph, gives_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
     import torch
 
 
-__all__ = ["SliceEntry", "as_module", "leaves", "run", "slice_entries"]
+__all__ = ["as_module", "run"]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -153,11 +153,6 @@ def as_module(graph: PnnxGraph) -> torch.nn.Module:
             return tuple(leaf for operand in graph.outputs for leaf in leaves(values[operand.name]))
 
     return Graph().eval()
-
-
-def leaves(value: Any) -> list[Any]:
-    """The tensors in nested lists, in order."""
-    return [leaf for inner in value for leaf in leaves(inner)] if isinstance(value, (list, tuple)) else [value]
 
 
 def _results(one: Operator, inputs: list[Any], own: Any) -> list[Any]:
@@ -396,14 +391,14 @@ def _slice(one: Operator, inputs: list[Any]) -> Any:
         return whole
     value, removed = inputs[0], []
     named = {one.input_names.get(index, ""): given for index, given in enumerate(inputs)}
-    for entry in slice_entries(one, value.ndim, named.get):
-        if entry.select is not None:
-            index = int(entry.select)
-            value = value.narrow(entry.axis, index + value.shape[entry.axis] if index < 0 else index, 1)
-            removed.append(entry.axis)
+    for axis, start, end, step, select in _ranges(one, value.ndim, named):
+        if select is not None:
+            index = int(select)
+            value = value.narrow(axis, index + value.shape[axis] if index < 0 else index, 1)
+            removed.append(axis)
         else:
             key = [slice(None)] * value.ndim
-            key[entry.axis] = slice(int(entry.start), int(entry.end), int(entry.step))
+            key[axis] = slice(int(start), int(end), int(step))
             value = value[tuple(key)]
     for axis in sorted(removed, reverse=True):
         value = value.squeeze(axis)
@@ -503,49 +498,29 @@ def _attribute(one: Operator) -> Any:
 _NONE = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class SliceEntry:
-    """A range along an axis, or an index that removes the axis."""
-
-    axis: int
-    start: Any
-    end: Any
-    step: Any
-    select: Any = None
-
-
-def slice_entries(one: Operator, rank: int, given: Callable[[str], Any]) -> list[SliceEntry]:
-    """The ranges of an operator, with non-negative axes. Limits are numbers or values from `given`.
+def _ranges(one: Operator, rank: int, given: Mapping[str, Any]) -> Iterator[tuple[int, Any, Any, Any, Any]]:
+    """Yields the axis, start, end, step and index of each range of a slice. An index, if not None, removes the axis.
 
     Args:
-        given: returns the input with a name, such as `start` or `ends`, or None.
+        given: inputs by name, such as `start` or `ends`, which replace parameters.
 
     Raises:
         ModelFormatError: the lists have different lengths, or an axis does not exist.
     """
-
-    def of(name: str) -> Any:
-        value = given(name)
-        return value if value is not None else one.params.get(name)
-
+    values = one.params | {name: value for name, value in given.items() if value is not None}
     if "dim" in one.params:
-        lists: list[Sequence[Any]] = [[one.params["dim"]], [of("start")], [of("end")], [of("step")], [of("select")]]
+        lists: list[Sequence[Any]] = [[values.get(name)] for name in ("dim", "start", "end", "step", "select")]
     else:
         dims = one.params.get("dims", ())
-        names = ("starts", "ends", "steps", "selects")
-        lists = [dims, *(_sequence(of(name), len(dims)) for name in names)]
+        lists = [dims, *(_sequence(values.get(name), len(dims)) for name in ("starts", "ends", "steps", "selects"))]
     if len({len(column) for column in lists}) != 1:
         raise ModelFormatError(f"operator {one.name!r} (Tensor.slice) has lists of different lengths: {one.params}")
-    entries = []
     for axis, start, end, step, select in zip(*lists, strict=True):
         if not isinstance(axis, int) or not -rank <= axis < rank:
             raise ModelFormatError(f"operator {one.name!r} (Tensor.slice): axis {axis!r} of {rank}")
-        taken = None if isinstance(select, int) and select == _NONE else select
-        first = 0 if start is None or (isinstance(start, int) and start == _NONE) else start
-        entries.append(
-            SliceEntry(axis % rank, first, _NONE if end is None else end, 1 if step is None else step, taken)
-        )
-    return entries
+        first, index = (None if isinstance(limit, int) and limit == _NONE else limit for limit in (start, select))
+        first, last = 0 if first is None else first, _NONE if end is None else end
+        yield axis % rank, first, last, 1 if step is None else step, index
 
 
 def _sequence(value: Any, count: int) -> Sequence[Any]:

@@ -137,46 +137,32 @@ def full_sizes(
 def drawn_arrays(
     names: Sequence[str], shapes: Iterable[Any], dtypes: Iterable[Any], samples: Mapping[str, Any], number: int
 ) -> list[Any]:
-    """The inputs of a round: the given samples, and random arrays for the others."""
-    import numpy as np
+    """The inputs of a round: the given samples, and random arrays for the others.
 
-    return [
-        np.asarray(samples[name], array.dtype) if name in samples else array
-        for name, array in zip(names, random_arrays(shapes, dtypes, number), strict=True)
-    ]
-
-
-def random_arrays(shapes: Iterable[Any], dtypes: Iterable[Any], number: int) -> list[Any]:
-    """Random inputs of a round.
-
-    Floats are normally distributed, and in the last round from [0, 1). Integers are 0 or 1 in the first round, then 0
-    to 9.
+    Random floats are normally distributed, and in the last round from [0, 1). Integers are 0 or 1 in the first round,
+    then 0 to 9.
     """
     import numpy as np
 
     rng = np.random.default_rng(number)
     arrays: list[Any] = []
-    for shape, dtype in zip(shapes, map(np.dtype, dtypes), strict=True):
+    for name, shape, dtype in zip(names, shapes, map(np.dtype, dtypes), strict=True):
         drawn: Any
         if dtype.kind == "f":
             drawn = rng.random(shape) if number == ROUNDS - 1 else rng.standard_normal(shape)
         else:
             drawn = rng.integers(0, 2 if number == 0 or dtype.kind == "b" else 10, shape)
-        arrays.append(np.asarray(drawn, dtype))
+        arrays.append(np.asarray(samples.get(name, drawn), dtype))
     return arrays
 
 
 def save_sample(folder: Path, number: int, inputs: Iterable[Any], outputs: Iterable[Any]) -> None:
     """Writes the arrays of a round."""
-    save_arrays(folder / f"inputs{number}.npz", inputs)
-    save_arrays(folder / f"outputs{number}.npz", outputs)
-
-
-def save_arrays(path: Path, arrays: Iterable[Any]) -> None:
     import numpy as np
 
-    named: dict[str, Any] = {f"a{i}": np.asarray(array) for i, array in enumerate(arrays)}
-    np.savez(path, **named)
+    for side, arrays in (("inputs", inputs), ("outputs", outputs)):
+        named: dict[str, Any] = {f"a{i}": np.asarray(array) for i, array in enumerate(arrays)}
+        np.savez(folder / f"{side}{number}.npz", **named)
 
 
 def load_arrays(path: Path) -> list[Any]:

@@ -26,7 +26,7 @@ from .exchange import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 OPSET = 18
@@ -171,19 +171,28 @@ def arrays(results: Any) -> list[Any]:
 
 def export_script(module: Any, example: list[Any], names: list[str], path: str) -> list[str]:
     """Exports with the TorchScript exporter or, if it fails, TS2EPConverter and dynamo. Returns notes."""
+    return export_either(
+        lambda: export_traced(module, example, names, path), "the TorchScript exporter",
+        lambda: export_converted(module, example, path), "TS2EPConverter with the dynamo exporter",
+        "TS2EPConverter and the dynamo exporter",
+    )  # fmt: skip
+
+
+def export_either(
+    export: Callable[[], None], name: str, export_otherwise: Callable[[], None], other: str, by: str
+) -> list[str]:
+    """Exports or, if this fails, exports otherwise. Returns notes, which name the other exporter by `by`."""
     try:
-        export_traced(module, example, names, path)
+        export()
         return []
     except Exception as error:
         first = first_line(error)
     try:
-        export_converted(module, example, path)
+        export_otherwise()
     except Exception as error:
-        raise RefusedError(
-            f"the TorchScript exporter fails ({first}), and so does TS2EPConverter with the dynamo exporter: "
-            f"{first_line(error)}", "unsupported",
-        ) from None  # fmt: skip
-    return [f"by TS2EPConverter and the dynamo exporter, because the TorchScript exporter fails: {first}"]
+        text = f"{name} fails ({first}), and so does {other}: {first_line(error)}"
+        raise RefusedError(text, "unsupported") from None
+    return [f"by {by}, because {name} fails: {first}"]
 
 
 def export_traced(
@@ -227,39 +236,31 @@ def export_module(
     """
     import torch
 
-    try:
+    def export() -> None:
         torch.onnx.export(
-            module,
-            tuple(example),
-            path,
-            dynamo=True,
-            opset_version=OPSET,
-            external_data=False,
-            verbose=False,
-            input_names=names,
-            output_names=outputs,
+            module, tuple(example), path, dynamo=True, opset_version=OPSET, external_data=False, verbose=False,
+            input_names=names, output_names=outputs,
             dynamic_shapes=free and (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),),
-        )
-        return []
-    except Exception as error:
-        first = first_line(error)
-    if free is not None:
-        raise RefusedError(f"the dynamo exporter fails: {first}", "unsupported")
-    return trace_instead(module, example, names, path, first, outputs)
+        )  # fmt: skip
 
-
-def trace_instead(
-    module: Any, example: list[Any], names: list[str], path: str, first: str, outputs: list[str] | None = None
-) -> list[str]:
-    """Exports with tracing after the dynamo exporter has failed for the reason `first`. Returns notes."""
+    if free is None:
+        return traced_otherwise(export, module, example, names, path, outputs)
     try:
-        export_traced(module, example, names, path, outputs)
+        export()
     except Exception as error:
-        raise RefusedError(
-            f"the dynamo exporter fails ({first}), and so does the TorchScript exporter: {first_line(error)}",
-            "unsupported",
-        ) from None
-    return [f"by tracing and the TorchScript exporter, because the dynamo exporter fails: {first}"]
+        raise RefusedError(f"the dynamo exporter fails: {first_line(error)}", "unsupported") from None
+    return []
+
+
+def traced_otherwise(
+    export: Callable[[], None], module: Any, example: list[Any], names: list[str], path: str,
+    outputs: list[str] | None = None,
+) -> list[str]:  # fmt: skip
+    """Exports with the dynamo exporter or, if it fails, tracing. Returns notes."""
+    return export_either(
+        export, "the dynamo exporter", lambda: export_traced(module, example, names, path, outputs),
+        "the TorchScript exporter", "tracing and the TorchScript exporter",
+    )  # fmt: skip
 
 
 def first_line(error: BaseException) -> str:
@@ -314,11 +315,7 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     elif request["kind"] == "torchscript":
         notes = export_script(module, example, names, target)
     else:
-        notes = []
-        try:
-            export_program(loaded, target)
-        except Exception as error:
-            notes = trace_instead(module, example, names, target, first_line(error))
+        notes = traced_otherwise(lambda: export_program(loaded, target), module, example, names, target)
     return {"notes": notes, "runtime": f"PyTorch {torch.__version__}"}
 
 

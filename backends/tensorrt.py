@@ -70,9 +70,9 @@ def build(
     from ..errors import ConfigError, OutputError
     from ..graph.digest import model_digest
     from ..loading.registry import backend_class
-    from ._cuda import cuda_device
     from ._trt.build import build_engine, named_targets
     from ._trt.engine import write_engine
+    from ._trt.gpu import cuda_device
 
     if backend is None:
         backend = "tensorrt-rtx" if compute_capabilities else "tensorrt"

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import tensorrt
 
     from ...custom_ops.operator_set import OperatorSet
-    from .._cuda import CudaDevice
     from .flavour import Flavour
+    from .gpu import CudaDevice
     from .options import Options
 
 __all__ = ["build_engine", "engine_key", "load_plugins"]
@@ -139,7 +139,7 @@ def build_engine(
         with (
             flavour.complaints() as complaints,
             flavour.memory_report() as memory,
-            device or contextlib.nullcontext(),
+            device.current() if device else contextlib.nullcontext(),
         ):
             try:
                 builder: tensorrt.Builder = trt.Builder(flavour.logger)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import tensorrt
 
     from ...custom_ops.operator_set import OperatorSet
-    from .._cuda import CudaDevice
     from .flavour import Flavour
+    from .gpu import CudaDevice
     from .memory import EngineMemory
     from .options import Options
     from .profiles import Profile

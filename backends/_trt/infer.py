@@ -16,7 +16,7 @@ from ...core.cache import Cache
 from ...core.formats import FORMATS
 from ...core.precision import keeps_precision
 from ...core.releasing import SharedRuntime
-from ...core.stream import CudaGraph, Stream
+from ...core.stream import CudaGraph, Stream, device_count
 from ...core.tensor import Tensor
 from ...core.text import logger
 from ...errors import (
@@ -34,12 +34,12 @@ from ...errors import (
 )
 from ...infer import BackendInfo, Declaration, Infer, Scheduling
 from .._batch_buckets import next_size
-from .._cuda import cuda_device, device_count
 from .build import build_engine, engine_key, last, load_plugins
 from .contexts import ContextSet, OutputAllocator, make_allocator
 from .details import EngineDetails
 from .engine import SUFFIXES, Engine, check_details, check_header, check_operators, read_engine
 from .flavour import FLAVOURS, Flavour, takes_plugins
+from .gpu import cuda_device
 from .memory import EngineMemory
 from .options import Options
 from .profiles import fits
@@ -94,7 +94,7 @@ class _TensorRt(ProfiledRuns, Infer):
 
             register_operators(self.flavour, self.custom_ops, self._device)
         cache = self._open_cache()
-        with self._cuda:
+        with self._cuda.current():
             built = self.model.suffix.lower() in SUFFIXES or self.model.format in _ENGINES
             details = self._load_file(cache) if built else self._load_onnx(cache)
             self._shared = SharedRuntime(self._engine)
@@ -287,7 +287,7 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _bind(self) -> None:
         self._shapes = shapes = {spec.name: self._inputs[spec.name].shape for spec in self.input_specs}
-        with self._engine.guard, self._cuda, self.flavour.complaints() as complaints:
+        with self._engine.guard, self._cuda.current(), self.flavour.complaints() as complaints:
             self._context = self._contexts.get(self._profile_of(shapes), self.stream)
             raw = self._context.raw
             if (refused := self._context.set_shapes(shapes)) is not None:
@@ -342,7 +342,7 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _enqueue(self) -> None:
         self._update_addresses()
-        with self._cuda, self._engine.guard:
+        with self._cuda.current(), self._engine.guard:
             self._contexts.begin(self.stream)
             try:
                 if self._captures:
@@ -481,14 +481,14 @@ class _TensorRt(ProfiledRuns, Infer):
         if self._bound != self._generations():
             self._rebind()
         self._update_addresses()
-        with self._cuda:
+        with self._cuda.current():
             self._set_context()
             capturable = not (self._first or self._grown or self._copied) and self._can_capture()
         return self._graph_key() if capturable else None
 
     def queue_run(self) -> None:
         """Queues a run that was placed; during a capture, within `capture_guard`."""
-        with self._cuda:
+        with self._cuda.current():
             self._queue()
 
     @property
@@ -508,7 +508,7 @@ class _TensorRt(ProfiledRuns, Infer):
         return self._layers
 
     def _clone(self, twin: _TensorRt) -> None:
-        with self._cuda:
+        with self._cuda.current():
             twin._start()
 
     def _release(self) -> None:
@@ -519,18 +519,18 @@ class _TensorRt(ProfiledRuns, Infer):
         """A function that reads the engine again."""
         flavour, name, device, cache = self.flavour, str(self.model), self._cuda, self._kernels
         memory, compiled = self._engine.memory, self._engine.compiled
-        with device:
+        with device.current():
             data = self._engine.serialized()
 
         def read() -> Engine:
-            with device:
+            with device.current():
                 return Engine(flavour, data, name, device, cache, memory, compiled)
 
         return read
 
     def _restore(self) -> None:
         self._engine = self._shared.get()
-        with self._cuda:
+        with self._cuda.current():
             self._start()
 
     def _close(self) -> None:
@@ -538,7 +538,7 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _free(self) -> None:
         """Frees the context and the reference to the engine."""
-        with contextlib.suppress(CudaError), self._cuda:  # free the rest on a failed device, too
+        with contextlib.suppress(CudaError, DeviceUnavailableError), self._cuda.current():  # free the rest, too
             self.stream.synchronize()
         self._grown.clear()
         self._graphs.clear()

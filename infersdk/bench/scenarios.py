@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from .measurement import Measurement
 from .plan import SCENARIOS, BenchSettings, Scenario
 from .server import Server
-from .statistics import Steady
+from .statistics import Measurement, Steady
 
 if TYPE_CHECKING:
     from collections.abc import Callable

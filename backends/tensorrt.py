@@ -91,6 +91,6 @@ def build(
         flavour, model, digest=model_digest(model), precision=precision, max_batch=max_batch,
         options=convert(options, Options, f"options of backend {backend!r}"),
         capabilities=named_targets(compute_capabilities),
-        device=None if flavour.capability_targeting else cuda_device(target_device.index),
+        device=None if flavour.rtx else cuda_device(target_device.index),
     )  # fmt: skip
     return write_engine(target, data, details, backend)

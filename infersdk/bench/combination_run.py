@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,18 +48,8 @@ class CombinationRun:
         self.memory: Memory | None = None
 
     def fail(self, error: StepError) -> None:
-        self.failed, self.reason = True, self._advice(error)
+        self.failed, self.reason = True, str(error)
         self.end()
-
-    def _advice(self, error: StepError) -> str:
-        what, text = self.combination, str(error)
-        if error.kind == "precision" and what.target.precision == "int8":
-            file = Path(what.model)
-            text += (
-                f". An INT8 file is a model of its own: infersdk quantize {file.name} --data FOLDER -o "
-                f"{file.stem}.int8.onnx, and then infersdk bench {file.name} {file.stem}.int8.onnx"
-            )
-        return text
 
     def end(self) -> None:
         if self.process is not None:

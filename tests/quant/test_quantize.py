@@ -479,7 +479,7 @@ def test_the_search_prefers_what_costs_little_time(model: Path, table: quant.Cal
     times = {"Conv_0": 1.0, "Conv_3": 100.0, "Conv_6": 1.0}
     fast = {name: spent / 2 for name, spent in times.items()}
     broken = quant.CalibrationTable(tensors=tensors)
-    report = quant.search(planned, broken, measure, max_drop=0, times=lambda: (times, fast), max_layers=1)
+    report = quant.search(planned, broken, measure, max_drop=0, times=lambda: (times, fast))
     assert report.exclude == ("Conv_6",)
     assert [step.cost for step in report.steps if step.floating == ("Conv_6",)] == [0.5]
 

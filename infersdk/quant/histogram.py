@@ -128,11 +128,6 @@ class Histogram:
         return 2 * self.limit / len(self.counts)
 
     @property
-    def edges(self) -> npt.NDArray[np.float64]:
-        """The edges of the bins, `[bins + 1]`."""
-        return np.linspace(-self.limit, self.limit, len(self.counts) + 1)
-
-    @property
     def centres(self) -> npt.NDArray[np.float64]:
         return (np.arange(len(self.counts), dtype=np.float64) + 0.5) * self.width - self.limit
 

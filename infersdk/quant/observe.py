@@ -58,7 +58,7 @@ class Observations:
         ranges: dict[str, ChannelRanges],
         histograms: dict[str, Histogram],
         functions: Mapping[str, Function | None],
-        blank: frozenset[str] = frozenset(),
+        blank: frozenset[str],
     ) -> None:
         self._digest, self._name = model_digest(model), Path(model).name
         self._functions, self._blank = functions, blank

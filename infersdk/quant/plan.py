@@ -91,10 +91,6 @@ class Plan:
         """Whether a value is always between 0 and 1."""
         return name in self._graph.bounded
 
-    def source(self, name: str) -> str | None:
-        """The value whose range a quantised value has; None for other values."""
-        return self.points.get(name, self.moved.get(name))
-
     def join_of(self, layer: str) -> str | None:
         """The name of the concatenation of codes that a layer reads; None if there is none."""
         maker = data_input(self.nodes_by_name[layer]).producer()

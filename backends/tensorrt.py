@@ -70,9 +70,9 @@ def build(
     from ..errors import ConfigError, OutputError
     from ..graph.digest import model_digest
     from ..loading.registry import backend_class
-    from ._cuda import cuda_device
     from ._trt.build import build_engine, named_targets
     from ._trt.engine import write_engine
+    from ._trt.gpu import cuda_device
 
     if backend is None:
         backend = "tensorrt-rtx" if compute_capabilities else "tensorrt"
@@ -91,6 +91,6 @@ def build(
         flavour, model, digest=model_digest(model), precision=precision, max_batch=max_batch,
         options=convert(options, Options, f"options of backend {backend!r}"),
         capabilities=named_targets(compute_capabilities),
-        device=None if flavour.capability_targeting else cuda_device(target_device.index),
+        device=None if flavour.rtx else cuda_device(target_device.index),
     )  # fmt: skip
     return write_engine(target, data, details, backend)

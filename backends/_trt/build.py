@@ -6,7 +6,7 @@ import contextlib
 import platform
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import tensorrt
 
     from ...custom_ops.operator_set import OperatorSet
-    from .._cuda import CudaDevice
     from .flavour import Flavour
+    from .gpu import CudaDevice
     from .options import Options
 
 __all__ = ["build_engine", "engine_key", "load_plugins"]
@@ -89,7 +89,7 @@ def engine_key(
         "custom_ops": custom_ops.versions() if custom_ops is not None else [],
         "capabilities": sorted(capabilities) or (device.capability if device else None),
         # The full TensorRT chooses kernels by their times on this GPU.
-        "gpu": device.name if device and not flavour.capability_targeting else None,
+        "gpu": device.name if device and not flavour.rtx else None,
     }
     parts["passes"] = pass_keys([*ModelSource.of(onnx).passes, *_passes(flavour, precision, options)])
     return key_of(parts), digest
@@ -124,7 +124,7 @@ def build_engine(
     """
     trt, started, model = flavour.trt, time.monotonic(), ModelSource.of(onnx)
     info = onnx_info(model)
-    targets, native = _targets(flavour, capabilities), None if flavour.capability_targeting else device
+    targets, native = _targets(flavour, capabilities), None if flavour.rtx else device
     source = _source(model, info.precision, precision, flavour, options)
     load_plugins(flavour, options.plugins)
     if custom_ops is not None:
@@ -137,14 +137,13 @@ def build_engine(
 
     def work() -> tuple[bytes, EngineDetails] | None:
         with (
-            flavour.complaints() as complaints,
-            flavour.memory_report() as memory,
-            device or contextlib.nullcontext(),
+            flavour.messages() as messages,
+            device.current() if device else contextlib.nullcontext(),
         ):
             try:
                 builder: tensorrt.Builder = trt.Builder(flavour.logger)
             except TypeError:  # the bindings got no builder
-                raise BackendError(f"{flavour.title} {flavour.version} cannot start: {last(complaints)}") from None
+                raise BackendError(f"{flavour.title} {flavour.version} cannot start: {messages.last_error()}") from None
             # Versions without weak typing may not have the flag: all their networks are strongly typed.
             strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
             network = builder.create_network(0 if strongly is None else 1 << int(strongly))
@@ -152,7 +151,7 @@ def build_engine(
             parsed = parser.parse_from_file(str(model)) if source is None else parser.parse(source, str(model))
             if not parsed:
                 raise _parser_error(flavour, model, parser)
-            if not flavour.int8_convolutions and (quantised := int8_convolutions(trt, network)):
+            if flavour.rtx and (quantised := int8_convolutions(trt, network)):
                 raise UnsupportedModelError(  # the build would fail with an error that names no layer
                     f"{flavour.title} {flavour.version} has no INT8 convolutions, and {model.name} has "
                     f"{len(quantised)}, {quantised[0]!r} the first; load the model that it was quantised from with "
@@ -166,7 +165,7 @@ def build_engine(
                     f"({describe_layers(layers)}), the types that its graph is written in; leave precision out"
                 )
             inputs, outputs = _described(network, info.inputs, info.outputs, flavour)
-            alone = options.exact_batches if flavour.builds_quickly else options.exact_batches or []
+            alone = options.exact_batches if flavour.rtx else options.exact_batches or []
             profiles = make_profiles(inputs, max_batch, options.profiles, alone)
             config = builder.create_builder_config()
             _configure(flavour, config, options, precision)
@@ -176,7 +175,7 @@ def build_engine(
                 for name, shapes in profile.items():
                     ranges.set_shape(name, *map(trt.Dims, shapes))
                 if config.add_optimization_profile(ranges) < 0:
-                    raise ConfigError(f"{flavour.title} refuses the profile {profile}: {last(complaints)}")
+                    raise ConfigError(f"{flavour.title} refuses the profile {profile}: {messages.last_error()}")
             config.progress_monitor = monitor
             with _timings(flavour, config, timings, device):
                 blob = builder.build_serialized_network(network, config)
@@ -184,7 +183,7 @@ def build_engine(
                     if cancelled.is_set():
                         return None
                     raise UnsupportedModelError(
-                        f"{flavour.title} cannot build an engine of {model.name}: {last(complaints)}"
+                        f"{flavour.title} cannot build an engine of {model.name}: {messages.last_error()}"
                     )
             details = EngineDetails(
                 version=flavour.version,
@@ -202,8 +201,8 @@ def build_engine(
                 options=_recorded_options(options, precision, max_batch),
                 custom_ops=custom_ops.versions() if custom_ops is not None else [],
                 build_seconds=round(time.monotonic() - started, 3),
-                weights_nbytes=memory.get("Weights"),
-                workspace_nbytes=memory.get("Activation"),
+                weights_nbytes=messages.memory.get("Weights"),
+                workspace_nbytes=messages.memory.get("Activation"),
                 outputs_nbytes=_outputs_nbytes(network, outputs, profiles),
             )
             return bytes(blob), details
@@ -370,7 +369,7 @@ def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:
     """The runtime's values of compute capabilities."""
     if not capabilities:
         return []
-    if not flavour.capability_targeting:
+    if not flavour.rtx:
         raise ConfigError(
             f"{flavour.title} builds for the GPU that is there; leave compute_capabilities out, or use the backend "
             "'tensorrt-rtx'"
@@ -413,10 +412,10 @@ def load_plugins(flavour: Flavour, paths: Sequence[str]) -> None:
         if (flavour.backend, file) in _LOADED:
             continue
         registry: tensorrt.IPluginRegistry = trt.get_plugin_registry()
-        with flavour.complaints() as complaints:
+        with flavour.messages() as messages:
             handle = registry.load_library(file) if Path(file).is_file() else None
         if handle is None:
-            raise ConfigError(f"plugins: {path!r} cannot be loaded: {last(complaints, 'no such file')}")
+            raise ConfigError(f"plugins: {path!r} cannot be loaded: {messages.last_error('no such file')}")
         _LOADED[flavour.backend, file] = handle
 
 
@@ -435,7 +434,7 @@ def _timings(
     flavour: Flavour, config: tensorrt.IBuilderConfig, cache: Cache | None, device: CudaDevice | None
 ) -> Iterator[None]:
     """Gives a build the kernel times of earlier builds on this GPU, and keeps those of a build that succeeds."""
-    if not flavour.timing_cache or cache is None or device is None:
+    if flavour.rtx or cache is None or device is None:
         yield
         return
     key = key_of(
@@ -452,11 +451,7 @@ def _timings(
         cache.put(key, data, kind="timings", backend=flavour.backend, label=device.name)
 
 
-def last(complaints: Sequence[str], nothing: str = "it does not say why") -> str:
-    return " ".join(complaints[-1].split()) if complaints else nothing
-
-
-def named_targets(value: str | Sequence[str] | Mapping[str, Any]) -> tuple[str, ...]:
+def named_targets(value: str | Sequence[str]) -> tuple[str, ...]:
     """The compute capabilities of `"8.6,8.9"` or of a sequence."""
     parts = value.split(",") if isinstance(value, str) else list(value)
     return tuple(sorted({str(part).strip() for part in parts if str(part).strip()}))

@@ -18,7 +18,7 @@ from ...errors import OutputError
 
 if TYPE_CHECKING:
     from ...core.cache import Cache
-    from .._cuda import CudaDevice
+    from .gpu import CudaDevice
 
 __all__ = ["Compiled", "compiled_for"]
 
@@ -51,7 +51,7 @@ class Compiled:
         """Stores all kernels, if there are more than stored ones."""
         if self._cache is None:
             return
-        with self._guard, self._device, contextlib.suppress(OutputError):  # only later loads take longer
+        with self._guard, self._device.current(), contextlib.suppress(OutputError):  # only later loads take longer
             blob = self.raw.serialize()
             data = bytes(blob) if blob is not None else b""
             if len(data) > self.nbytes:  # the order of the same kernels varies

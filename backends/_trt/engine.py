@@ -14,17 +14,18 @@ import msgspec
 from ...core.cache import Cache, Manifest, key_of, read_manifest, write_blob
 from ...core.model_source import ModelLike, ModelSource
 from ...errors import EngineError, UnsupportedModelError
-from .build import last, shape_tensor, spec_of
+from .build import shape_tensor, spec_of
 from .compiled import Compiled, compiled_for
 from .contexts import ContextSet
-from .details import EngineDetails, TensorDetails
+from .details import EngineDetails
 
 if TYPE_CHECKING:
     import tensorrt
 
+    from ...core.tensor_spec import TensorSpec
     from ...custom_ops.operator_set import OperatorSet
-    from .._cuda import CudaDevice
     from .flavour import Flavour
+    from .gpu import CudaDevice
     from .memory import EngineMemory
     from .options import Options
     from .profiles import Profile
@@ -133,7 +134,7 @@ def check_header(what: str, data: bytes, flavour: Flavour) -> None:
     The header of TensorRT-RTX 1.6: the magic "vtrt", at 16 the size of the file in 8 bytes, at 24 the version in 4. The
     runtime checks the header of the full TensorRT.
     """
-    if flavour.backend != "tensorrt-rtx":
+    if not flavour.rtx:
         return
     if len(data) < 64 or data[:4] != b"vtrt":
         raise EngineError(f"{what!r} is no engine of {flavour.title}: it begins with {data[:4]!r}")
@@ -190,10 +191,10 @@ class Engine:
         #: threads do that for one engine.
         self.guard = threading.Lock()
         self._sets: list[ContextSet] = []  # shared by instances
-        with flavour.complaints() as complaints:
+        with flavour.messages() as messages:
             self._runtime: tensorrt.Runtime = trt.Runtime(flavour.logger)
             doubts = ""
-            if flavour.checks_engines:
+            if flavour.rtx:
                 rtx: Any = self._runtime
                 validity, why = rtx.get_engine_validity(data)
                 if validity == trt.EngineValidity.INVALID:
@@ -208,11 +209,11 @@ class Engine:
         if self._engine is None:
             raise EngineError(
                 doubts
-                or f"{flavour.title} {flavour.version} cannot read {what!r}: {last(complaints)}; build it again "
+                or f"{flavour.title} {flavour.version} cannot read {what!r}: {messages.last_error()}; build it again "
                 "from its ONNX file"
             )
         self.compiled = compiled
-        if flavour.runtime_cache and compiled is None:
+        if flavour.rtx and compiled is None:
             key = key_of(
                 {"compiled": 1, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
                  "capability": device.capability, "engine": hashlib.sha256(data).hexdigest()}
@@ -267,7 +268,7 @@ class Engine:
         trt = self.flavour.trt
         lent = trt.ExecutionContextAllocationStrategy.USER_MANAGED
         context: tensorrt.IExecutionContext | None
-        with self.flavour.complaints() as complaints:
+        with self.flavour.messages() as messages:
             if self.compiled is not None:
                 config: Any = self._engine.create_runtime_config()  # with methods of TensorRT-RTX
                 config.set_execution_context_allocation_strategy(lent)
@@ -282,10 +283,10 @@ class Engine:
             else:
                 context = self._engine.create_execution_context(lent)
         if context is None:
-            raise EngineError(f"{self.name!r}: no execution context can be had: {last(complaints)}")
+            raise EngineError(f"{self.name!r}: no execution context can be had: {messages.last_error()}")
         return context
 
-    def describe(self, details: EngineDetails | None) -> tuple[list[TensorDetails], list[TensorDetails]]:
+    def describe(self, details: EngineDetails | None) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
         """Inputs and outputs in the order of the model, with the names of free dimensions from `details`.
 
         Raises:
@@ -293,18 +294,17 @@ class Engine:
         """
         engine, trt = self._engine, self.flavour.trt
         known = {t.name: t.spec for t in (*details.inputs, *details.outputs)} if details else {}
-        sides: dict[Any, list[TensorDetails]] = {trt.TensorIOMode.INPUT: [], trt.TensorIOMode.OUTPUT: []}
+        sides: dict[Any, list[TensorSpec]] = {trt.TensorIOMode.INPUT: [], trt.TensorIOMode.OUTPUT: []}
         for name in (engine.get_tensor_name(i) for i in range(engine.num_io_tensors)):
             if engine.get_tensor_location(name) != trt.TensorLocation.DEVICE:
                 raise UnsupportedModelError(shape_tensor(name))
             spec = spec_of(
                 self.flavour, name, engine.get_tensor_dtype(name), tuple(engine.get_tensor_shape(name)), known.get(name)
             )
-            sides[engine.get_tensor_mode(name)].append(TensorDetails.of(spec))
+            sides[engine.get_tensor_mode(name)].append(spec)
         order = {name: i for i, name in enumerate(known)}
-        for side in sides.values():
-            side.sort(key=lambda tensor: order.get(tensor.name, len(order)))
-        return sides[trt.TensorIOMode.INPUT], sides[trt.TensorIOMode.OUTPUT]
+        inputs, outputs = (tuple(sorted(s, key=lambda spec: order.get(spec.name, len(order)))) for s in sides.values())
+        return inputs, outputs
 
     def profiles(self, names: list[str]) -> list[Profile]:
         """The shapes of the inputs `names`, by profile."""

@@ -9,15 +9,12 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from ...core.text import logger
 
 __all__ = ["FLAVOURS", "Flavour"]
-
-T = TypeVar("T")
 
 _log = logger("infersdk.tensorrt")
 _log.addHandler(logging.NullHandler())  # without a handler Python prints errors, which are raised, too
@@ -32,25 +29,16 @@ class Flavour:
         title: the name in messages.
         modules: the names of its module.
         oldest: the first major version with the API used here.
-        capability_targeting: builds for named compute capabilities, on any machine. Otherwise it builds for the present
-            GPU only.
-        checks_engines: checks the header of an engine for this machine.
-        runtime_cache: compiles kernels when it runs, and has a cache of them.
-        timing_cache: measures kernels when it builds, and has a cache of the times.
-        builds_quickly: builds in seconds, since it compiles when it runs; more profiles cost little.
-        int8_convolutions: has INT8 convolutions.
+        rtx: builds in seconds for named compute capabilities on any machine, since it compiles kernels when it runs;
+            these are kept in a cache. It checks engines for this machine, and has no INT8 convolutions. Otherwise it
+            builds for the present GPU only, by the times of kernels, which are kept in a cache.
     """
 
     backend: str
     title: str
     modules: tuple[str, ...]
     oldest: int
-    capability_targeting: bool
-    checks_engines: bool
-    runtime_cache: bool
-    timing_cache: bool
-    builds_quickly: bool
-    int8_convolutions: bool
+    rtx: bool
 
     @functools.cached_property
     def trt(self) -> Any:
@@ -66,50 +54,53 @@ class Flavour:
         """The logger of the process: the runtime keeps the first one."""
         return _make_logger(self.trt)
 
-    def complaints(self) -> AbstractContextManager[list[str]]:
-        """The errors that the runtime reports in this scope."""
-        return self._heard("listeners", [])
-
-    def layer_listings(self) -> AbstractContextManager[list[str]]:
-        """The listings of layers that builds print in this scope, in the inspector's format of one line a layer.
-
-        A build prints one if its configuration has `ProfilingVerbosity.DETAILED`.
-        """
-        return self._heard("listings", [])
-
-    def memory_report(self) -> AbstractContextManager[dict[str, int]]:
-        """The device memory of engines built in this scope, in bytes: the maximum under the names "Weights" and
-        "Activation".
-        """
-        return self._heard("reports", {})
-
     @contextlib.contextmanager
-    def _heard(self, kind: str, collected: T) -> Iterator[T]:
-        """Lets the logger fill `collected` in this scope."""
+    def messages(self) -> Iterator[Messages]:
+        """The messages of the runtime in this scope."""
+        collected = Messages()
         with self.logger.guard:
-            getattr(self.logger, kind).append(collected)
+            self.logger.listeners.append(collected)
         try:
             yield collected
         finally:
             with self.logger.guard:
-                setattr(self.logger, kind, [other for other in getattr(self.logger, kind) if other is not collected])
+                self.logger.listeners = [other for other in self.logger.listeners if other is not collected]
+
+
+class Messages:
+    """Messages of a runtime.
+
+    Attributes:
+        errors: the errors.
+        listings: the listings of layers that builds print, in the inspector's format of one line a layer. A build
+            prints one if its configuration has `ProfilingVerbosity.DETAILED`.
+        memory: the device memory of built engines in bytes: the maximum under the names "Weights" and "Activation".
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.listings: list[str] = []
+        self.memory: dict[str, int] = {}
+
+    def add(self, level: int | None, text: str) -> None:
+        """Adds a message; its level is None if it is verbose."""
+        if level == logging.ERROR:
+            self.errors.append(text)
+        elif level is None and text.startswith(_LISTING):
+            self.listings.append(text)
+        elif level == logging.DEBUG and (found := _MEMORY.search(text)) is not None:
+            self.memory[found[1]] = max(self.memory.get(found[1], 0), int(found[2]))
+
+    def last_error(self, nothing: str = "it does not say why") -> str:
+        return " ".join(self.errors[-1].split()) if self.errors else nothing
 
 
 FLAVOURS = {
-    flavour.backend: flavour
-    for flavour in (
-        Flavour(
-            backend="tensorrt", title="TensorRT", modules=("tensorrt",), oldest=10, capability_targeting=False,
-            checks_engines=False, runtime_cache=False, timing_cache=True, builds_quickly=False,
-            int8_convolutions=True,
-        ),
-        Flavour(
-            backend="tensorrt-rtx", title="TensorRT-RTX", modules=("tensorrt_rtx_bindings", "tensorrt_rtx"), oldest=1,
-            capability_targeting=True, checks_engines=True, runtime_cache=True, timing_cache=False, builds_quickly=True,
-            int8_convolutions=False,
-        ),
-    )
-}  # fmt: skip
+    "tensorrt": Flavour("tensorrt", "TensorRT", ("tensorrt",), oldest=10, rtx=False),
+    "tensorrt-rtx": Flavour(
+        "tensorrt-rtx", "TensorRT-RTX", ("tensorrt_rtx_bindings", "tensorrt_rtx"), oldest=1, rtx=True
+    ),
+}
 
 
 #: The start of the listing of layers of a build.
@@ -144,32 +135,20 @@ def _make_logger(trt: Any) -> Any:
     }
 
     class Logger(trt.ILogger):  # type: ignore[misc]
-        """Passes messages to `logging`, and errors to the listeners."""
+        """Passes messages to `logging` and to the listeners."""
 
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.guard = threading.Lock()
-            self.listeners: list[list[str]] = []
-            self.listings: list[list[str]] = []
-            self.reports: list[dict[str, int]] = []
+            self.listeners: list[Messages] = []
 
         def log(self, severity: Any, message: str) -> None:
             level = levels.get(severity)
-            if level is None:
-                if message.startswith(_LISTING):
-                    with self.guard:
-                        for texts in self.listings:
-                            texts.append(message)
-                return
-            if level == logging.ERROR:
-                with self.guard:
-                    for lines in self.listeners:
-                        lines.append(message)
-            if level == logging.DEBUG and (found := _MEMORY.search(message)) is not None:
-                with self.guard:
-                    for report in self.reports:
-                        report[found[1]] = max(report.get(found[1], 0), int(found[2]))
-            _log.log(level, "%s", message)
+            with self.guard:
+                for listener in self.listeners:
+                    listener.add(level, message)
+            if level is not None:
+                _log.log(level, "%s", message)
 
     return Logger()
 
@@ -183,4 +162,4 @@ def takes_plugins(flavour: Flavour) -> bool:
     if not hasattr(flavour.trt, "IPluginV3"):
         return False
     major, minor = (int(part) for part in flavour.version.split(".")[:2])
-    return not flavour.capability_targeting or (major, minor) >= _RTX
+    return not flavour.rtx or (major, minor) >= _RTX

@@ -16,7 +16,7 @@ from ...core.cache import Cache
 from ...core.formats import FORMATS
 from ...core.precision import keeps_precision
 from ...core.releasing import SharedRuntime
-from ...core.stream import CudaGraph, Stream
+from ...core.stream import CudaGraph, Stream, device_count
 from ...core.tensor import Tensor
 from ...core.text import logger
 from ...errors import (
@@ -34,12 +34,12 @@ from ...errors import (
 )
 from ...infer import BackendInfo, Declaration, Infer, Scheduling
 from .._batch_buckets import next_size
-from .._cuda import cuda_device, device_count
-from .build import build_engine, engine_key, last, load_plugins
+from .build import build_engine, engine_key, load_plugins
 from .contexts import ContextSet, OutputAllocator, make_allocator
 from .details import EngineDetails
 from .engine import SUFFIXES, Engine, check_details, check_header, check_operators, read_engine
 from .flavour import FLAVOURS, Flavour, takes_plugins
+from .gpu import cuda_device
 from .memory import EngineMemory
 from .options import Options
 from .profiles import fits
@@ -86,7 +86,7 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _load(self) -> None:
         self._cuda = self._cuda_device()
-        if not self.flavour.runtime_cache and self.options.kernel_specialization:
+        if not self.flavour.rtx and self.options.kernel_specialization:
             raise ConfigError("kernel_specialization is an option of backend 'tensorrt-rtx' alone")
         load_plugins(self.flavour, self.options.plugins)
         if self.custom_ops is not None:
@@ -94,14 +94,12 @@ class _TensorRt(ProfiledRuns, Infer):
 
             register_operators(self.flavour, self.custom_ops, self._device)
         cache = self._open_cache()
-        with self._cuda:
+        with self._cuda.current():
             built = self.model.suffix.lower() in SUFFIXES or self.model.format in _ENGINES
             details = self._load_file(cache) if built else self._load_onnx(cache)
             self._shared = SharedRuntime(self._engine)
             self._kernels = cache
-            inputs, outputs = self._engine.describe(details)
-            self.input_specs = tuple(tensor.spec for tensor in inputs)
-            self.output_specs = tuple(tensor.spec for tensor in outputs)
+            self.input_specs, self.output_specs = self._engine.describe(details)
             self.metadata = MappingProxyType(dict(details.metadata) if details else {})
             self._profiles = self._engine.profiles([spec.name for spec in self.input_specs])
             # The engine inspector does not show the types of fused layers: without a manifest they are unknown.
@@ -193,33 +191,28 @@ class _TensorRt(ProfiledRuns, Infer):
             )  # fmt: skip
             return data, details.plain()
 
-        if cache is None:
-            data, raw = make()
+        def load() -> EngineDetails:
+            if cache is None:
+                data, raw = make()
+            else:
+                about: dict[str, Any] = {"kind": "engine", "backend": self.flavour.backend, "label": self.model.name}
+                data, raw, there = cache.get_or_make(key, make, **about, waiting=self._report_waiting)
+                self._origin = "cached" if there else "built"
             details = msgspec.convert(raw, EngineDetails)
-            self._engine = self._engine_of(data, details, None)
+            check_details(str(self.model), details, self.flavour, self._cuda)
+            check_header(str(self.model), data, self.flavour)
+            self._engine = self._engine_of(data, details, cache)
             return details
-        about: dict[str, Any] = {"kind": "engine", "backend": self.flavour.backend, "label": self.model.name}
-        data, raw, there = cache.get_or_make(key, make, **about, waiting=self._report_waiting)
-        self._origin = "cached" if there else "built"
+
         try:
-            details = self._take(data, raw, cache)
+            return load()
         except (EngineError, msgspec.ValidationError):
-            if not there:
+            if cache is None or self._origin != "cached":
                 raise
             # For example after a change of the driver.
             _log.info("%s: the runtime refuses the engine in the cache; it is built again", self.model.name)
             cache.remove(key)
-            self._origin = "built"
-            data, raw, _ = cache.get_or_make(key, make, **about, waiting=self._report_waiting)
-            details = self._take(data, raw, cache)
-        return details
-
-    def _take(self, data: bytes, raw: dict[str, Any], cache: Cache) -> EngineDetails:
-        details = msgspec.convert(raw, EngineDetails)
-        check_details(str(self.model), details, self.flavour, self._cuda)
-        check_header(str(self.model), data, self.flavour)
-        self._engine = self._engine_of(data, details, cache)
-        return details
+            return load()
 
     def _report_waiting(self) -> None:
         if self.options.progress is not None:
@@ -269,7 +262,7 @@ class _TensorRt(ProfiledRuns, Infer):
         1, 2, 3, 4, 6, 8, 12, 16, 24... and the largest.
         """
         runs = 2 if self._captures else 1  # the second one is captured
-        if self.max_batch is None or not (self.flavour.runtime_cache or self._captures):
+        if self.max_batch is None or not (self.flavour.rtx or self._captures):
             return Scheduling.on_stream(warm_up_runs=runs)
         return Scheduling.on_stream(warm_up_runs=runs, bucket_batch=partial(next_size, largest=self.max_batch))
 
@@ -287,11 +280,13 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _bind(self) -> None:
         self._shapes = shapes = {spec.name: self._inputs[spec.name].shape for spec in self.input_specs}
-        with self._engine.guard, self._cuda, self.flavour.complaints() as complaints:
+        with self._engine.guard, self._cuda.current(), self.flavour.messages() as messages:
             self._context = self._contexts.get(self._profile_of(shapes), self.stream)
             raw = self._context.raw
             if (refused := self._context.set_shapes(shapes)) is not None:
-                raise ShapeError(f"input {refused!r}: the engine does not take {shapes[refused]}: {last(complaints)}")
+                raise ShapeError(
+                    f"input {refused!r}: the engine does not take {shapes[refused]}: {messages.last_error()}"
+                )
             if missing := raw.infer_shapes():
                 raise InferenceError(f"{self.model.name}: the shape of {missing[0]!r} cannot be inferred")
             self._sources = [(name, tensor, self._stage(name, tensor)) for name, tensor in self._inputs.items()]
@@ -342,7 +337,7 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _enqueue(self) -> None:
         self._update_addresses()
-        with self._cuda, self._engine.guard:
+        with self._cuda.current(), self._engine.guard:
             self._contexts.begin(self.stream)
             try:
                 if self._captures:
@@ -481,14 +476,14 @@ class _TensorRt(ProfiledRuns, Infer):
         if self._bound != self._generations():
             self._rebind()
         self._update_addresses()
-        with self._cuda:
+        with self._cuda.current():
             self._set_context()
             capturable = not (self._first or self._grown or self._copied) and self._can_capture()
         return self._graph_key() if capturable else None
 
     def queue_run(self) -> None:
         """Queues a run that was placed; during a capture, within `capture_guard`."""
-        with self._cuda:
+        with self._cuda.current():
             self._queue()
 
     @property
@@ -508,7 +503,7 @@ class _TensorRt(ProfiledRuns, Infer):
         return self._layers
 
     def _clone(self, twin: _TensorRt) -> None:
-        with self._cuda:
+        with self._cuda.current():
             twin._start()
 
     def _release(self) -> None:
@@ -519,18 +514,18 @@ class _TensorRt(ProfiledRuns, Infer):
         """A function that reads the engine again."""
         flavour, name, device, cache = self.flavour, str(self.model), self._cuda, self._kernels
         memory, compiled = self._engine.memory, self._engine.compiled
-        with device:
+        with device.current():
             data = self._engine.serialized()
 
         def read() -> Engine:
-            with device:
+            with device.current():
                 return Engine(flavour, data, name, device, cache, memory, compiled)
 
         return read
 
     def _restore(self) -> None:
         self._engine = self._shared.get()
-        with self._cuda:
+        with self._cuda.current():
             self._start()
 
     def _close(self) -> None:
@@ -538,7 +533,7 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _free(self) -> None:
         """Frees the context and the reference to the engine."""
-        with contextlib.suppress(CudaError), self._cuda:  # free the rest on a failed device, too
+        with contextlib.suppress(CudaError, DeviceUnavailableError), self._cuda.current():  # free the rest, too
             self.stream.synchronize()
         self._grown.clear()
         self._graphs.clear()

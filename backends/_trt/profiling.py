@@ -104,16 +104,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _tensors(text: str) -> tuple[LayerTensor, ...]:
     """The tensors of `[ { Name: x, ... }, { ... }]`."""
-    result, depth, start = [], 0, 0
-    for index, letter in enumerate(text):
-        if letter == "{":
-            start = index + 1 if depth == 0 else start
-            depth += 1
-        elif letter == "}":
-            depth -= 1
-            if depth == 0:
-                result.append(_tensor(_pairs(text[start:index].strip())))
-    return tuple(result)
+    return tuple(_tensor(_pairs(entry.strip())) for entry in re.findall(r"\{([^{}]*)\}", text))
 
 
 def _tensor(entry: Mapping[str, str]) -> LayerTensor:
@@ -176,14 +167,14 @@ class ProfiledRuns:
         # One profile of one shape: otherwise there are several listings with open sizes.
         profiles = _of_one_batch(onnx_info(model).inputs, max_batch or 1) | options.profiles
         options = msgspec.structs.replace(options, profiling=True, exact_batches=[], profiles=profiles)
-        with cls.flavour.layer_listings() as listings:
+        with cls.flavour.messages() as messages:
             build_engine(
                 cls.flavour, model, digest="", precision=precision, max_batch=max_batch, options=options,
                 capabilities=(compute_capability,),
             )  # fmt: skip
-        if not listings:
+        if not messages.listings:
             raise UnsupportedModelError(f"{cls.flavour.title} {cls.flavour.version} did not list the layers it built")
-        layers = listed_layers(listings[0])
+        layers = listed_layers(messages.listings[0])
         weights = sum(layer.weight_bytes or 0 for layer in layers)
         return LayerProfile(
             tuple(layers), memory={"weights": weights},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -75,26 +76,19 @@ def run_cancellable(work: Callable[[], T], cancelled: threading.Event) -> T:
 
     An interrupt is raised again after the work has stopped. A second interrupt does not wait.
     """
-    result: list[T] = []
-    errors: list[BaseException] = []
-    done = threading.Event()  # before Python 3.13, an interrupted Thread.join() marks the thread as ended
+    future: Future[T] = Future()  # before Python 3.13, an interrupted Thread.join() marks the thread as ended
 
     def run() -> None:
         try:
-            result.append(work())
+            future.set_result(work())
         except BaseException as error:
-            errors.append(error)
-        finally:
-            done.set()
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, name="infersdk-build", daemon=True)
-    thread.start()
+    threading.Thread(target=run, name="infersdk-build", daemon=True).start()
     try:
-        done.wait()
+        wait([future])
     except BaseException:
         cancelled.set()
-        done.wait()
+        wait([future])
         raise
-    if errors:
-        raise errors[0]
-    return result[0]
+    return future.result()

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-__all__ = ["STAGES", "StartError", "StartedProcess", "cold_start"]
+__all__ = ["STAGES", "StartError", "cold_start"]
 
 STAGES = ("interpreter", "import", "load", "first result")
 
@@ -49,21 +48,16 @@ class StartError(Exception):
     """The process gave no result; the message is the reason."""
 
 
-@dataclass(frozen=True)
-class StartedProcess:
-    """One cold start: total seconds, and seconds by stage."""
-
-    seconds: float
-    stages: dict[str, float] = field(default_factory=dict)
-
-
-def cold_start(order: dict[str, Any], timeout: float) -> StartedProcess:
+def cold_start(order: dict[str, Any], timeout: float) -> dict[str, float]:
     """Starts a process and waits for its first result.
 
     Args:
         order: `model`, `type` (of the wrapper, or `"arrays"`), `wrapper` (its settings), `arguments` and `options` of
             loading, and `image`, or for arrays `batch` and `shapes`.
         timeout: in seconds.
+
+    Returns:
+        Seconds by stage.
 
     Raises:
         StartError: it failed, or took longer.
@@ -82,5 +76,4 @@ def cold_start(order: dict[str, Any], timeout: float) -> StartedProcess:
         said = done.stderr.strip().splitlines()
         raise StartError(said[-1][:300] if said else f"the process ended with code {done.returncode}")
     times = [start, *json.loads(lines[-1])]
-    stages = {name: b - a for name, a, b in zip(STAGES, times, times[1:], strict=False)}
-    return StartedProcess(times[-1] - start, stages)
+    return {name: b - a for name, a, b in zip(STAGES, times, times[1:], strict=False)}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .cold_start import STAGES
 from .energy import NOT_MEASURABLE
 from .machine import Contention, total_contention
 from .report import Accuracy, ColdStart, Energy, Loading, Memory, RefusedRate, Row, ScenarioResult
@@ -15,7 +15,6 @@ from .statistics import median_of_rounds, percentile_of_rounds
 from .worker import ENERGY_SCENARIOS
 
 if TYPE_CHECKING:
-    from .cold_start import StartedProcess
     from .plan import BenchSettings, Combination
     from .worker_process import StepError, WorkerProcess
 
@@ -28,7 +27,7 @@ class CombinationRun:
     Attributes:
         loaded, prepared: the responses to `load` and `prepare`.
         measurements: by scenario, the response of each round.
-        starts: cold starts; `uncached` is the one without the cache of the backend.
+        starts: seconds by stage of cold starts; `uncached` is the one without the cache of the backend.
         complete: whether all rounds were run.
     """
 
@@ -42,25 +41,15 @@ class CombinationRun:
         self.prepared: dict[str, Any] = {}
         self.loading: Loading | None = None
         self.measurements: dict[str, list[dict[str, Any]]] = {}
-        self.starts: list[StartedProcess] = []
-        self.uncached: StartedProcess | None = None
+        self.starts: list[dict[str, float]] = []
+        self.uncached: dict[str, float] | None = None
         self.notes: list[str] = []
         self.accuracy: Accuracy | None = None
         self.memory: Memory | None = None
 
     def fail(self, error: StepError) -> None:
-        self.failed, self.reason = True, self._advice(error)
+        self.failed, self.reason = True, str(error)
         self.end()
-
-    def _advice(self, error: StepError) -> str:
-        what, text = self.combination, str(error)
-        if error.kind == "precision" and what.target.precision == "int8":
-            file = Path(what.model)
-            text += (
-                f". An INT8 file is a model of its own: infersdk quantize {file.name} --data FOLDER -o "
-                f"{file.stem}.int8.onnx, and then infersdk bench {file.name} {file.stem}.int8.onnx"
-            )
-        return text
 
     def end(self) -> None:
         if self.process is not None:
@@ -121,11 +110,10 @@ class CombinationRun:
     def _cold_start(self) -> ColdStart | None:
         if not self.starts:
             return None
-        names = list(self.starts[0].stages)
         return ColdStart(
-            seconds=median_of_rounds([start.seconds for start in self.starts]),
-            stages={name: median_of_rounds([start.stages[name] for start in self.starts]).value for name in names},
-            uncached_seconds=self.uncached.seconds if self.uncached is not None else None,
+            seconds=median_of_rounds([sum(start.values()) for start in self.starts]),
+            stages={name: median_of_rounds([start[name] for start in self.starts]).value for name in STAGES},
+            uncached_seconds=sum(self.uncached.values()) if self.uncached is not None else None,
         )
 
     def _stages(self, row: Row) -> dict[str, float]:

@@ -6,11 +6,12 @@ excludes the processor. The figures are meaningful only on an otherwise idle mac
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .nvidia import cuda_index, nvml_handle
 
@@ -24,22 +25,12 @@ NOT_MEASURABLE = "not measurable here"
 _POWERCAP = Path("/sys/class/powercap")
 
 
-class EnergyMeter(ABC):
-    """Joules between two readings.
+@dataclass(frozen=True)
+class EnergyMeter:
+    """A counter: its name, and a function that returns the joules since any start."""
 
-    Attributes:
-        source: the counter.
-    """
-
-    source = ""
-
-    @abstractmethod
-    def read(self) -> Any:
-        """The counters now."""
-
-    @abstractmethod
-    def joules(self, before: Any, after: Any) -> float:
-        """The energy between two readings."""
+    source: str
+    joules: Callable[[], float]
 
 
 class Watch:
@@ -54,7 +45,7 @@ class Watch:
 
     def __init__(self, meter: EnergyMeter) -> None:
         self._meter = meter
-        self._steps: list[tuple[float, Any]] = []
+        self._steps: list[tuple[float, float]] = []
         self._error: Exception | None = None
         self._done = Event()
         self._thread = Thread(target=self._look, daemon=True)
@@ -73,7 +64,7 @@ class Watch:
         if self._error is not None or len(self._steps) < 2:
             return None
         (start, first), (end, last) = self._steps[0], self._steps[-1]
-        return self._meter.joules(first, last) / (end - start)
+        return (last - first) / (end - start)
 
     @property
     def source(self) -> str:
@@ -84,9 +75,9 @@ class Watch:
 
     def _look(self) -> None:
         try:
-            shown = self._meter.read()
+            shown = self._meter.joules()
             while not self._done.wait(self.INTERVAL):
-                now = self._meter.read()
+                now = self._meter.joules()
                 if now != shown:
                     shown = now
                     self._steps.append((perf_counter(), now))
@@ -94,44 +85,36 @@ class Watch:
             self._error = error
 
 
-class _Nvml(EnergyMeter):
-    def __init__(self, index: int) -> None:
-        self._nvml, self._handle = nvml_handle(index)
-        self.source = "NVML: the whole GPU"
-        self.read()
+def _nvml(index: int) -> EnergyMeter:
+    nvml, handle = nvml_handle(index)
 
-    def read(self) -> float:
-        return float(
-            self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
-        )  # millijoules since the driver was loaded
+    def joules() -> float:
+        return 1e-3 * float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))  # since the driver was loaded
 
-    def joules(self, before: float, after: float) -> float:
-        return (after - before) * 1e-3
+    joules()  # raises if the GPU has no counter
+    return EnergyMeter("NVML: the whole GPU", joules)
 
 
-class _Rapl(EnergyMeter):
+def _rapl(folder: Path) -> EnergyMeter:
     """The counters of the processor packages, which wrap at a limit that the system reports."""
+    # intel-rapl:0 is a package and includes its parts, such as intel-rapl:0:0.
+    zones = [
+        (zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()))
+        for zone in sorted(folder.glob("*-rapl:*"))
+        if zone.name.count(":") == 1 and (zone / "name").read_text().startswith("package")
+    ]
+    if not zones:
+        raise OSError(f"no processor package in {folder}")
+    last, total = [int(counter.read_text()) for counter, _ in zones], 0
 
-    def __init__(self, folder: Path = _POWERCAP) -> None:
-        # intel-rapl:0 is a package and includes its parts, such as intel-rapl:0:0.
-        self._zones = [
-            (zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()))
-            for zone in sorted(folder.glob("*-rapl:*"))
-            if zone.name.count(":") == 1 and (zone / "name").read_text().startswith("package")
-        ]
-        if not self._zones:
-            raise OSError(f"no processor package in {folder}")
-        self.source = "RAPL: the whole processor package"
-        self.read()
-
-    def read(self) -> list[int]:
-        return [int(counter.read_text()) for counter, _ in self._zones]
-
-    def joules(self, before: list[int], after: list[int]) -> float:
-        total = 0
-        for (_, limit), first, last in zip(self._zones, before, after, strict=True):
-            total += last - first if last >= first else last - first + limit
+    def joules() -> float:
+        nonlocal last, total
+        now = [int(counter.read_text()) for counter, _ in zones]
+        total += sum((end - start) % limit for start, end, (_, limit) in zip(last, now, zones, strict=True))
+        last = now
         return total * 1e-6
+
+    return EnergyMeter("RAPL: the whole processor package", joules)
 
 
 def open_meter(device: str) -> tuple[EnergyMeter | None, str]:
@@ -139,7 +122,7 @@ def open_meter(device: str) -> tuple[EnergyMeter | None, str]:
     index = cuda_index(device)
     if index is not None:
         try:
-            return _Nvml(index), ""
+            return _nvml(index), ""
         except ImportError:
             return None, f'{NOT_MEASURABLE}: NVML needs nvidia-ml-py: pip install "infersdk[bench]"'
         except Exception as error:  # exceptions of the driver, whose classes exist only with its package
@@ -147,7 +130,7 @@ def open_meter(device: str) -> tuple[EnergyMeter | None, str]:
     if device.partition(":")[0] != "cpu":
         return None, f"{NOT_MEASURABLE}: no counter is known for the energy of {device}"
     try:
-        return _Rapl(), ""
+        return _rapl(_POWERCAP), ""
     except PermissionError:
         return None, f"{NOT_MEASURABLE}: only root may read the counters in {_POWERCAP}"
     except (OSError, ValueError):

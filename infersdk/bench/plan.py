@@ -10,7 +10,7 @@ import msgspec
 from ..core.precision import check_precision
 from ..core.stream import device_count
 from ..core.target import Target
-from ..errors import BackendError, ConfigError
+from ..errors import ConfigError
 from ..loading.registry import backend_class, backends
 
 if TYPE_CHECKING:
@@ -147,9 +147,7 @@ def usable_backends() -> list[str]:
         try:
             kind = backend_class(name)
             result += targets_of(name, kind.declaration.probe().devices, kind.declaration.default_device, gpu=gpu)
-        except BackendError:
-            continue
-        except Exception:  # a runtime may raise any exception
+        except Exception:  # a BackendError, or any exception of a runtime
             continue
     return result or ["onnxruntime"]
 

@@ -6,8 +6,6 @@ import csv
 import datetime
 import io
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -201,6 +199,8 @@ class Row(msgspec.Struct, kw_only=True):
 class Report(msgspec.Struct, kw_only=True):
     """All of a measurement."""
 
+    kind: str = "infersdk-bench"
+    schema: int = SCHEMA
     rows: list[Row]
     settings: BenchSettings
     machine: dict[str, Any]
@@ -208,16 +208,14 @@ class Report(msgspec.Struct, kw_only=True):
     created: datetime.datetime
     seconds: float
     interrupted: bool = False
-    kind: str = "infersdk-bench"
-    schema: int = SCHEMA
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: infinities and NaN become null."""
-        result = _finite(msgspec.to_builtins(self))
-        return {"kind": result.pop("kind"), "schema": result.pop("schema"), **result}
+        result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return result
 
     def json(self) -> str:
-        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
 
     def csv(self) -> str:
         """A line for each combination; figures without their intervals."""
@@ -274,14 +272,6 @@ class Report(msgspec.Struct, kw_only=True):
                 why = f"{server.late} of {server.requests} requests took longer than {server.bound_ms:g} ms: not kept"
             result.append(f"{row.name} as a server at {server.rate:.3g} requests a second: {why}")
         return result
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _flat(row: Row) -> dict[str, Any]:

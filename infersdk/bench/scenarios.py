@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from .measurement import Measurement
 from .plan import SCENARIOS, BenchSettings, Scenario
 from .server import Server
-from .statistics import Steady
+from .statistics import Measurement, Steady
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,27 +142,10 @@ class Scenarios:
             for name, tensor in infer.inputs.items():
                 np.copyto(clone.inputs[name].resize(tensor.shape).numpy(writable=True), tensor.numpy())
             clone.forward()
-        result: list[list[float]] = [[] for _ in self._clones]
-        failed: list[BaseException] = []
-        gate = threading.Barrier(len(self._clones) + 1)
-
-        def work(index: int, clone: Infer) -> None:
-            gate.wait()
-            try:
-                result[index] = _repeat(clone.forward, seconds)[0]
-            except BaseException as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=work, args=entry) for entry in enumerate(self._clones)]
-        for thread in threads:
-            thread.start()
-        gate.wait()
         start = perf_counter()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(self._clones)) as threads:
+            result = list(threads.map(lambda clone: _repeat(clone.forward, seconds)[0], self._clones))
         elapsed = perf_counter() - start
-        if failed:
-            raise failed[0]
         latencies = [latency for each in result for latency in each]
         # The rates of the threads are added, because they end at different times.
         rate = sum(len(each) * batch / sum(each) for each in result)

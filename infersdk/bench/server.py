@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .measurement import Measurement
+from .statistics import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,6 +10,7 @@ of a median contained the true value in 95 to 97 % of the cases, the plain one i
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,35 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Estimate", "Steady", "median_of_rounds", "outliers", "percentile_of_rounds", "ratio", "thinned"]
+__all__ = [
+    "Estimate", "Measurement", "Steady", "median_of_rounds", "outliers", "percentile_of_rounds", "ratio", "thinned",
+]  # fmt: skip
 
 #: Number of resamples, and the confidence of an interval.
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 #: Maximum samples of a round; more are replaced by this number of quantiles.
 KEPT = 2000
+
+
+@dataclass
+class Measurement:
+    """The measurement of one scenario in one round.
+
+    Attributes:
+        images: images (rows) that were run in `seconds`.
+        latencies: seconds of each request: a run or call of a whole batch, or in a pipeline one image.
+        stages: seconds by stage, for each of the requests.
+        rate: of the scenario `"server"`: the requests a second that arrived on average.
+        late: of the scenario `"server"`: requests that took longer than the bound.
+    """
+
+    images: int
+    seconds: float
+    latencies: list[float]
+    stages: dict[str, list[float]] = field(default_factory=dict)
+    rate: float | None = None
+    late: int | None = None
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):

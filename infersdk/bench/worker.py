@@ -11,12 +11,13 @@ import json
 import os
 import sys
 import traceback
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import BackendError, ConfigError, InferSDKError, PrecisionUnavailableError
+from ..errors import ConfigError, InferSDKError, PrecisionUnavailableError
 from .nvidia import DeviceMemory, cuda_index, free_share, pci_address, start_cuda
 from .plan import BenchSettings, Combination, Scenario
 
@@ -49,7 +50,7 @@ class Worker:
         from ..loading.registry import backend_class, load
         from .machine import resident_bytes
 
-        self._combination = what = convert(combination, Combination, "combination")
+        self.combination = what = convert(combination, Combination, "combination")
         self._settings = convert(settings, BenchSettings, "bench settings")
         start = perf_counter()
         kind = backend_class(what.target.backend)
@@ -87,7 +88,7 @@ class Worker:
         }  # fmt: skip
 
     def _options(self, kind: Any, cache: str | None) -> tuple[dict[str, Any], list[str], bool]:
-        what, options, notes = self._combination, dict(self._combination.options), []
+        what, options, notes = self.combination, dict(self.combination.options), []
         if what.threads:
             if kind.declaration.options.has("threads"):
                 options["threads"] = what.threads
@@ -104,7 +105,7 @@ class Worker:
         from ..loading.samples import random_inputs
         from .workload import check_batch
 
-        settings, infer, batch = self._settings, self._infer, self._combination.batch
+        settings, infer, batch = self._settings, self._infer, self.combination.batch
         shapes = {name: (batch, *sizes[1:]) for name, sizes in settings.shapes.items()} or None
         try:
             check_batch(infer, batch)
@@ -123,7 +124,7 @@ class Worker:
 
         settings = self._settings
         with self._step():
-            self._work = work = Workload(self._infer, self._combination, settings, self._load_form)
+            self._work = work = Workload(self._infer, self.combination, settings, self._load_form)
             self._kind = work.kind
             self._scenarios = scenarios = Scenarios(work, settings)
             names, warm = scenarios.names(), {}
@@ -249,12 +250,18 @@ class Worker:
         return {}
 
 
-def reason(error: BaseException) -> str:
+def _reason(worker: Worker, error: Exception) -> str:
     """The reason of a failed row."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, InferSDKError):
-        return text
-    return f"{type(error).__name__}: {text}"
+    if not isinstance(error, InferSDKError):
+        return f"{type(error).__name__}: {text}"
+    if isinstance(error, PrecisionUnavailableError) and worker.combination.target.precision == "int8":
+        file = Path(worker.combination.model)
+        text += (
+            f". An INT8 file is a model of its own: infersdk quantize {file.name} --data FOLDER -o "
+            f"{file.stem}.int8.onnx, and then infersdk bench {file.name} {file.stem}.int8.onnx"
+        )
+    return text
 
 
 def _answer(worker: Worker, line: str) -> dict[str, Any]:
@@ -262,17 +269,10 @@ def _answer(worker: Worker, line: str) -> dict[str, Any]:
     call: Callable[..., dict[str, Any]] = getattr(worker, order.pop("do"))
     try:
         return {"ok": True, **call(**order)}
-    except MemoryError as error:
-        return {"ok": False, "kind": "memory", "reason": reason(error)}
     except Exception as error:  # a runtime may raise any exception
         if not isinstance(error, InferSDKError):
             traceback.print_exc()
-        kind = (
-            "precision" if isinstance(error, PrecisionUnavailableError)
-            else "backend" if isinstance(error, BackendError)
-            else "error"
-        )  # fmt: skip
-        return {"ok": False, "kind": kind, "reason": reason(error)}
+        return {"ok": False, "reason": _reason(worker, error)}
 
 
 def main() -> None:

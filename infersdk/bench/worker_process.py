@@ -25,10 +25,6 @@ _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from infersdk
 class StepError(Exception):
     """A step of a combination failed; the message is the reason."""
 
-    def __init__(self, reason: str, kind: str = "error") -> None:
-        super().__init__(reason)
-        self.kind = kind
-
 
 class TimeUpError(Exception):
     """The time for all steps of all processes is up."""
@@ -68,7 +64,7 @@ class WorkerProcess:
             raise self._death() from None
         answer: dict[str, Any] = json.loads(self._line(do))
         if not answer.pop("ok"):
-            raise StepError(answer["reason"], answer["kind"])
+            raise StepError(answer["reason"])
         return answer
 
     def _line(self, do: str) -> bytes:

@@ -169,7 +169,7 @@ def _keep(work: Workflow, file: Path) -> None:
         return
     table = work.table
     if table is None and work.seen is not None:
-        table = work.candidates[0].table(work.seen)  # the other images were still to be observed
+        table = work.candidates[0].table(work.seen)  # interrupted while the ranges were chosen
     if table is None:
         out.print("nothing is written: the calibration was not complete")
         return

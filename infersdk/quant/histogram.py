@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,37 +57,6 @@ class ChannelRanges:
                 raise InputError(f"an activation of shape {shape} does not have {channels} channels on axis {axis}")
             outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         check(lib.ifs_ranges_update(_floats(values), outer, channels, inner, self._pointer))
-
-    @classmethod
-    def of_sums(cls, sums: npt.NDArray[np.float64], histogram: Histogram, zeros: int, largest: float) -> ChannelRanges:
-        """Ranges from the sums of channels and the histogram of all values.
-
-        The minimum of each channel is the smallest filled bin, and the maximum `largest`.
-        """
-        made = cls(len(sums))
-        filled = np.flatnonzero(histogram.counts)
-        made._ranges["count"] = int(histogram.counts.sum()) // len(sums)
-        made._ranges["sum"], made._ranges["max"] = sums, largest
-        made._ranges["min"] = histogram.centres[filled[0]] if filled.size else 0
-        made._ranges["zeros"][0] = zeros
-        return made
-
-    def copy(self) -> ChannelRanges:
-        made = ChannelRanges(len(self._ranges), self._axis)
-        made._ranges[:] = self._ranges
-        return made
-
-    def merge(self, other: ChannelRanges) -> None:
-        """Adds the values of another instance."""
-        ours, theirs = self._ranges, other._ranges
-        if not len(ours) == len(theirs):
-            raise InputError(f"cannot merge ranges of {len(ours)} channels with ranges of {len(theirs)} channels")
-        for name, select in (("min", np.minimum), ("max", np.maximum)):
-            ours_empty, theirs_empty = ours["count"] == ours["nonfinite"], theirs["count"] == theirs["nonfinite"]
-            both = select(ours[name], theirs[name])
-            ours[name] = np.where(ours_empty, theirs[name], np.where(theirs_empty, ours[name], both))
-        for name in ("count", "nonfinite", "zeros", "sum"):
-            ours[name] += theirs[name]
 
     @property
     def channel_min(self) -> npt.NDArray[np.float32]:
@@ -160,11 +128,6 @@ class Histogram:
         return 2 * self.limit / len(self.counts)
 
     @property
-    def edges(self) -> npt.NDArray[np.float64]:
-        """The edges of the bins, `[bins + 1]`."""
-        return np.linspace(-self.limit, self.limit, len(self.counts) + 1)
-
-    @property
     def centres(self) -> npt.NDArray[np.float64]:
         return (np.arange(len(self.counts), dtype=np.float64) + 0.5) * self.width - self.limit
 
@@ -188,43 +151,6 @@ class Histogram:
     @property
     def _pointer(self) -> Any:
         return ffi.from_buffer(_COUNTS, self.counts)
-
-    def merge(self, other: Histogram) -> None:
-        """Adds the values of another histogram with the same number of bins."""
-        if len(self.counts) != len(other.counts):
-            raise InputError(f"cannot merge histograms of {len(self.counts)} and {len(other.counts)} bins")
-        if other._exponent is not None:
-            self._reach_exponent(other._exponent)
-        theirs = other
-        if self._exponent is not None and other._exponent != self._exponent:
-            theirs = other.copy()
-            theirs._reach_exponent(self._exponent)
-        self.counts += theirs.counts
-        self._nonfinite[0] += other._nonfinite[0]
-
-    def copy(self) -> Histogram:
-        made = Histogram(len(self.counts))
-        made.counts[:] = self.counts
-        made._exponent, made._nonfinite[0] = self._exponent, self._nonfinite[0]
-        return made
-
-    def mapped(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], zeros: int) -> tuple[Histogram, int]:
-        """The histogram of function(x), with the precision of the bins of x, and its number of exact zeros.
-
-        Args:
-            zeros: the number of x that are exactly 0; function(0) must be 0.
-        """
-        made = Histogram(len(self.counts))
-        counts, values = self.counts.copy(), function(self.centres)
-        zero = len(counts) // 2
-        zeros = min(zeros, int(counts[zero]))
-        counts[zero] -= zeros
-        filled = counts > 0
-        made._reach(float(np.abs(values[filled]).max()) if filled.any() else 0.0)
-        bins = np.floor(values / made.width).astype(np.int64) + zero
-        np.add.at(made.counts, np.clip(bins, 0, len(counts) - 1)[filled], counts[filled])
-        made.counts[zero] += zeros
-        return made, zeros
 
     def _reach(self, absmax: float) -> None:
         if absmax > 0:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import CalibrationError
+from ..graph.builder import GraphBuilder
 from ..graph.files import model_bytes
 from ..graph.weights import add_weight
 from .joins import joined_factors, scale_input_channels
@@ -106,16 +107,10 @@ def _compared(
         result = node.outputs[0]
         inner = planned.scheme.between and name != last
         replaced[result] = quantised(copy.outputs[0], result.name or "") if inner else copy.outputs[0]
-    difference = ir.node("Sub", [replaced[result], result], name=f"{layer}/difference")
-    found = []
-    for index, value in enumerate((difference.outputs[0], result)):
-        total = ir.node("ReduceSumSquare", [value], {"keepdims": 0}, name=f"{layer}/power_{index}")
-        total.outputs[0].name = f"{layer}/power_{index}"
-        total.outputs[0].type, total.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(())
-        graph.append(total)
-        found.append(total.outputs[0])
-    difference.outputs[0].name = f"{layer}/difference"
-    graph.append(difference)
+    build = GraphBuilder(graph, f"{layer}/")
+    found = [build("ReduceSumSquare", value, keepdims=0) for value in (build("Sub", replaced[result], result), result)]
+    for total in found:
+        total.type, total.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(())
     return found
 
 

@@ -58,29 +58,24 @@ def move_quantizers(
         if source is None or result.is_graph_output() or not all(use.name in quantised for use in result.consumers()):
             continue
         group = _group(node, floats)
-        if group is None or any(at.get(value.name or "", source) != source for value in group.fronts):
+        if group is None:
             continue
-        names = {inner.name or "" for inner in group.nodes}
-        made = {value.name or "" for inner in group.nodes for value in inner.outputs}
+        nodes, fronts = group
+        if any(at.get(value.name or "", source) != source for value in fronts):
+            continue
+        names = {inner.name or "" for inner in nodes}
+        made = {value.name or "" for inner in nodes for value in inner.outputs}
         moving |= names
         quantised |= names
         moved |= dict.fromkeys((at.keys() & made), source)
-        at |= {value.name or "": source for value in group.fronts}
+        at |= {value.name or "": source for value in fronts}
         at = {name: kept for name, kept in at.items() if name not in made}
     order = [value.name or "" for value in (*graph.inputs, *(value for node in graph for value in node.outputs))]
     return Moves({name: at[name] for name in order if name in at}, moved, frozenset(moving))
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Nodes that are handled together, and the values that they read."""
-
-    nodes: set[ir.Node]
-    fronts: set[ir.Value]
-
-
-def _group(first: ir.Node, floats: Collection[ir.Value]) -> _Group | None:
-    """The nodes that have to be handled together with a node; None if this is not possible.
+def _group(first: ir.Node, floats: Collection[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]] | None:
+    """The nodes that have to be handled together with a node, and the values that they read; None if impossible.
 
     For example, poolings of a value and the concatenation of the value with their results (SPP).
     """
@@ -95,7 +90,7 @@ def _group(first: ir.Node, floats: Collection[ir.Value]) -> _Group | None:
         nodes |= more
         fronts |= {value for node in more for value in _activations(node, floats)}
     free = not others and fronts and not any(value.is_graph_output() for value in fronts)
-    return _Group(nodes, fronts) if free else None
+    return (nodes, fronts) if free else None
 
 
 def _moves(node: ir.Node) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import tempfile
 from collections import deque
@@ -59,28 +58,11 @@ class Observations:
         ranges: dict[str, ChannelRanges],
         histograms: dict[str, Histogram],
         functions: Mapping[str, Function | None],
-        blank: frozenset[str] = frozenset(),
+        blank: frozenset[str],
     ) -> None:
         self._digest, self._name = model_digest(model), Path(model).name
         self._functions, self._blank = functions, blank
         self.samples, self.ranges, self.histograms = samples, ranges, histograms
-
-    def merged(self, other: Observations) -> Observations:
-        """Merges observations of the same model over other data."""
-        if self._digest != other._digest or self.ranges.keys() != other.ranges.keys():
-            raise CalibrationError(
-                f"observations of {other._name} ({other._digest[:12]}, {len(other.ranges)} activations) cannot be "
-                f"added to those of {self._name} ({self._digest[:12]}, {len(self.ranges)} activations)"
-            )
-        made = copy.copy(self)
-        made.ranges = {name: ranges.copy() for name, ranges in self.ranges.items()}
-        made.histograms = {name: histogram.copy() for name, histogram in self.histograms.items()}
-        for name, ranges in made.ranges.items():
-            ranges.merge(other.ranges[name])
-            made.histograms[name].merge(other.histograms[name])
-        made._blank = self._blank & other._blank
-        made.samples = self.samples + other.samples
-        return made
 
     def table(
         self, method: Method | str = "mse", percentile: float = PERCENTILE, *, bias_correction: bool = True
@@ -122,8 +104,7 @@ class Observations:
 class Observer:
     """Runs a model with exposed activations and collects their statistics. Use it in a `with` statement.
 
-    The memory use does not depend on the amount of data. Activations x * sigmoid(x) are not exposed: their histogram is
-    derived from that of x, and the mean of each channel is computed in the graph.
+    The memory use does not depend on the amount of data.
 
     Args:
         path: the model file.
@@ -136,15 +117,12 @@ class Observer:
         values = {value.name or "": value for value in (*graph.inputs, *_results(graph))}
         self._functions = {name: function_behind(values[name]) for name in planned.activations}
         self._axes = _channel_axes(planned)
-        self._derived = _derived(values, planned.activations)
         self._inputs = [value.name or "" for value in graph.inputs if value.name not in graph.initializers]
-        self._seen = [name for name in planned.activations if name not in self._derived]
-        self._computed = [name for name in self._seen if name not in self._inputs]
+        self._computed = [name for name in planned.activations if name not in self._inputs]
         self._session = self._start()
         self._pool = ThreadPoolExecutor(available_processors())
 
     def _start(self) -> Any:
-        import onnx_ir as ir
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -156,11 +134,6 @@ class Observer:
         values = {value.name: value for value in _results(exposed.graph)}
         there = {value.name for value in exposed.graph.outputs}
         exposed.graph.outputs.extend(values[name] for name in self._computed if name not in there)
-        for name in self._derived:
-            mean = ir.node("GlobalAveragePool", [values[name]], name=_mean_of(name))
-            mean.outputs[0].name, mean.outputs[0].type = _mean_of(name), values[name].type
-            exposed.graph.append(mean)
-            exposed.graph.outputs.append(mean.outputs[0])
         with tempfile.TemporaryDirectory() as folder:
             path = write_large(exposed, Path(folder, "observed.onnx"))
             return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -178,76 +151,57 @@ class Observer:
             InferenceError: ONNX Runtime fails.
         """
         ranges: dict[str, ChannelRanges] = {}
-        histograms = {name: Histogram() for name in self._seen}
-        sums: dict[str, npt.NDArray[np.float64]] = {}
+        histograms: dict[str, Histogram] = {}
 
         def look(item: tuple[str, npt.NDArray[Any]]) -> None:
             name, values = item
             axis = self._axes.get(name)
             if name not in ranges:
                 ranges[name] = ChannelRanges(1 if axis is None or values.ndim < 2 else values.shape[axis], axis or 0)
+                histograms[name] = Histogram()
             ranges[name].update(values)
             histograms[name].update(values, ranges[name].absmax)
 
-        samples = 0
-        self._blank = set(self._inputs)
-        for count, values, means in self._runs(data):
+        samples, blank = 0, frozenset(self._inputs)
+        for feeds, running in self._runs(data):
+            computed = running.result()
+            # Integer inputs, such as token types, may be all 0.
+            blank &= {name for name in blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
+            values = dict(zip(self._computed, computed, strict=True))
+            values |= {name: feeds[name] for name in self._plan.activations if name in feeds}
             list(self._pool.map(look, values.items()))
-            for name, mean in means.items():  # [batch, channels, 1, 1]
-                each = values[self._derived[name][0]].size / mean.size
-                sums[name] = sums.get(name, 0) + each * mean.sum(axis=0, dtype=np.float64).reshape(-1)
-            values.clear()  # frees the memory for the next run
-            means.clear()
-            _check_finite({name: ranges[name] for name in self._seen}, samples, samples + count)
+            values.clear()  # frees the memory for the next run; the future keeps the list
+            computed.clear()
+            first = next(iter(feeds.values()))
+            count = len(first) if np.ndim(first) else 1
+            _check_finite({name: ranges[name] for name in self._plan.activations}, samples, samples + count)
             samples += count
             if progress:
                 progress(samples)
-        for name, (source, function) in self._derived.items():
-            if source in ranges:
-                histograms[name], zeros = histograms[source].mapped(function, ranges[source].zeros)
-                ends = function(np.asarray([ranges[source].min, ranges[source].max]))
-                ranges[name] = ChannelRanges.of_sums(sums[name], histograms[name], zeros, float(ends.max()))
-        blank = frozenset(self._blank) if samples else frozenset()
-        return Observations(self._path, samples, ranges, histograms, self._functions, blank)
+        return Observations(self._path, samples, ranges, histograms, self._functions, blank if samples else frozenset())
 
-    def _runs(self, data: Inputs) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]]:
-        """Yields the number of samples of each batch, its activations, and the channel means of derived activations."""
+    def _runs(self, data: Inputs) -> Iterator[tuple[dict[str, npt.NDArray[Any]], Future[list[Any]]]]:
+        """Yields the inputs of each batch and its run."""
         waiting: deque[tuple[dict[str, npt.NDArray[Any]], Future[list[Any]]]] = deque()
         with ThreadPoolExecutor(_IN_FLIGHT) as runner:
             for feeds in batches_of(data, self._inputs):
                 waiting.append((feeds, runner.submit(self._run, feeds)))
                 if len(waiting) == _IN_FLIGHT:
-                    yield self._taken(*waiting.popleft())
-            while waiting:
-                yield self._taken(*waiting.popleft())
+                    yield waiting.popleft()
+            yield from waiting
 
     def _run(self, feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
-        """Runs the model; returns the arrays of `_computed` and the means of `_derived`."""
-        names = [*self._computed, *(_mean_of(name) for name in self._derived)]
-        if not names:
+        """Runs the model; returns the arrays of `_computed`."""
+        if not self._computed:
             return []  # an empty list would request all outputs
         try:
-            result: list[Any] = self._session.run(names, feeds)
+            result: list[Any] = self._session.run(self._computed, feeds)
         except Exception as error:  # the runtime has no root of its own exceptions
             shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
             if "INVALID_ARGUMENT" in str(error):
                 raise CalibrationError(f"the data ({shapes}) does not match the model: {error}") from None
             raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
         return result
-
-    def _taken(
-        self, feeds: dict[str, npt.NDArray[Any]], running: Future[list[Any]]
-    ) -> tuple[int, dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
-        """Waits for a run and returns an item of `_runs`."""
-        result = running.result()
-        # Integer inputs, such as token types, may be all 0.
-        self._blank = {name for name in self._blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
-        means = dict(zip(self._derived, result[len(self._computed) :], strict=True))
-        values = dict(zip(self._computed, result, strict=False))
-        result.clear()  # the future keeps the list
-        values |= {name: feeds[name] for name in self._seen if name in feeds}
-        first = next(iter(feeds.values()))
-        return (len(first) if np.ndim(first) else 1), values, means
 
     def close(self) -> None:
         self._session = None
@@ -322,27 +276,6 @@ def _channel_axes(planned: Plan) -> dict[str, int]:
     """The channel axes of the inputs of the layers."""
     nodes = [planned.nodes_by_name[name] for name in planned.layers]
     return {data_input(node).name or "": channel_axis(node) for node in nodes}
-
-
-def _mean_of(name: str) -> str:
-    return f"{name}_infersdk_mean"
-
-
-def _derived(values: Mapping[str, ir.Value], activations: Sequence[str]) -> dict[str, tuple[str, Function]]:
-    """Activations that are x * sigmoid(x) of another activation: that activation and the function, by name."""
-    result = {}
-    for name in activations:
-        maker = values[name].producer()
-        shape = values[name].shape
-        if maker is None or maker.op_type != "Mul" or shape is None or len(shape) != 4:
-            continue
-        for source in maker.inputs:
-            if source is None or source.name not in activations:
-                continue
-            function = function_behind(source)
-            if function is not None:
-                result[name] = (source.name or "", function)
-    return result
 
 
 Arrays: TypeAlias = "npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]"

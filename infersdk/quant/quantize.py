@@ -19,7 +19,6 @@ from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights
 from .joins import aligned_ranges, joined_factors, scale_input_channels
 from .plan import Plan, channel_axis, data_input, plan, weight_array
-from .products import write_product
 from .ranges import scale_and_zero_point
 from .table import CalibrationTable, TensorRange
 
@@ -114,10 +113,7 @@ def quantized_model(
         known = table.tensors.get(data_input(planned.nodes_by_name[name]).name or "")
         if corrects and known is not None and known.mean:
             corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean) / factors.get(name, 1))
-        if name in planned.products:
-            write_product(graph, nodes[name], codes.codes, codes.scales)
-        else:
-            _store_weights(graph, nodes[name], codes)
+        _store_weights(graph, nodes[name], codes)
     graph.sort()
     drop_unused_weights(graph)
     record = QuantizationRecord(
@@ -189,33 +185,32 @@ def _quantize_value(
 
 def _codes(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
     """Quantises a value; returns the output of the new QuantizeLinear."""
-    import onnx_ir as ir
-
     scale, zero = scale_and_zero_point(*_covered(found, scheme), signed=scheme.signed)
-    parameters = [
-        add_weight(graph, f"{name}_scale", np.asarray(scale)),
-        add_weight(graph, f"{name}_zero_point", np.asarray(zero, scheme.dtype)),
-    ]
-    node = ir.node("QuantizeLinear", [value, *parameters], name=f"{name}_QuantizeLinear")
-    codes = node.outputs[0]
-    codes.name, codes.shape = f"{name}_quantized", value.shape
-    codes.type = ir.TensorType(ir.DataType.INT8 if scheme.signed else ir.DataType.UINT8)
-    graph.append(node)
-    return codes
+    scale_value = add_weight(graph, f"{name}_scale", np.asarray(scale))
+    zero_value = add_weight(graph, f"{name}_zero_point", np.asarray(zero, scheme.dtype))
+    return _append(graph, "QuantizeLinear", [value, scale_value, zero_value], name, scheme.dtype)
 
 
 def _restored(graph: ir.Graph, codes: ir.Value, name: str, like: ir.Value | None = None) -> ir.Value:
     """Dequantises codes with the scale of the QuantizeLinear that computes them, or computes `like`."""
-    import onnx_ir as ir
-
     maker = (like or codes).producer()
     assert maker is not None
-    node = ir.node("DequantizeLinear", [codes, *maker.inputs[1:3]], name=f"{name}_DequantizeLinear")
-    restored = node.outputs[0]
-    restored.name, restored.shape = f"{name}_dequantized", codes.shape
-    restored.type = ir.TensorType(ir.DataType.FLOAT)
+    return _append(graph, "DequantizeLinear", [codes, *maker.inputs[1:3]], name, np.float32)
+
+
+def _append(
+    graph: ir.Graph, operator: str, inputs: Sequence[ir.Value | None], name: str, dtype: Any, **attributes: Any
+) -> ir.Value:
+    """Appends a QuantizeLinear or DequantizeLinear of the first input; returns its output."""
+    import onnx_ir as ir
+
+    node = ir.node(operator, inputs, attributes, name=f"{name}_{operator}")
+    result = node.outputs[0]
+    result.name = f"{name}_{'quantized' if operator == 'QuantizeLinear' else 'dequantized'}"
+    result.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
+    result.shape = inputs[0].shape if inputs[0] is not None else None
     graph.append(node)
-    return restored
+    return result
 
 
 def _restore_joined(graph: ir.Graph, node: ir.Node, factors: npt.NDArray[np.float64]) -> list[str]:
@@ -301,20 +296,13 @@ def output_axis(node: ir.Node) -> int:
 
 
 def _store_weights(graph: ir.Graph, node: ir.Node, codes: WeightCodes) -> None:
-    import onnx_ir as ir
-
-    name = node.name or ""
+    name = f"{node.name}_weight"
     source = [
-        add_weight(graph, f"{name}_weight", codes.codes),
-        add_weight(graph, f"{name}_weight_scale", codes.scales),
-        add_weight(graph, f"{name}_weight_zero_point", np.zeros(len(codes.scales), np.int8)),
+        add_weight(graph, name, codes.codes),
+        add_weight(graph, f"{name}_scale", codes.scales),
+        add_weight(graph, f"{name}_zero_point", np.zeros(len(codes.scales), np.int8)),
     ]
-    restore = ir.node("DequantizeLinear", source, {"axis": codes.axis}, name=f"{name}_weight_DequantizeLinear")
-    restore.outputs[0].name = f"{name}_weight_dequantized"
-    restore.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-    restore.outputs[0].shape = ir.Shape(codes.codes.shape)
-    graph.insert_before(node, restore)
-    node.replace_input_with(1, restore.outputs[0])
+    node.replace_input_with(1, _append(graph, "DequantizeLinear", source, name, np.float32, axis=codes.axis))
 
 
 def correct_bias(graph: ir.Graph, node: ir.Node, codes: WeightCodes, means: npt.NDArray[np.float64]) -> bool:

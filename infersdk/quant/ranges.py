@@ -55,7 +55,7 @@ def scale_and_zero_point(low: float, high: float, *, signed: bool) -> tuple[np.f
 def tensor_range(
     method: Method,
     ranges: ChannelRanges,
-    histogram: Histogram | None,
+    histogram: Histogram,
     *,
     percentile: float = PERCENTILE,
     function: Function | None = None,
@@ -71,7 +71,6 @@ def tensor_range(
     low, high = ranges.min, ranges.max
     threshold = ranges.absmax
     if method != "minmax":
-        assert histogram is not None
         if method == "percentile":
             ends = histogram.percentile(percentile)
             threshold = histogram.magnitude_percentile(percentile)

@@ -18,11 +18,9 @@ from .quantize import input_ranges
 from .workflow import OpenWrapper, Stage, Workflow, silent_stage
 
 if TYPE_CHECKING:
-    from ..accuracy.agreement import Agreement
     from ..graph.quantization import QuantizationRecord
-    from .workflow import Speed
 
-__all__ = ["LayerRow", "TargetResult", "layer_rows", "quantization_report"]
+__all__ = ["LayerRow", "layer_rows", "quantization_report"]
 
 _INT8, _FLOATING = 0, 1
 #: The number of images for layer errors.
@@ -48,22 +46,6 @@ class LayerRow:
     high: float | None
     fp32_ms: float | None
     int8_ms: float | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class TargetResult:
-    """The measurements of a file for another target on its backend.
-
-    Attributes:
-        target: the name of the target.
-        agreement, speed: the results; None if the file cannot be created or run on this machine.
-        reason: the reason, or "".
-    """
-
-    target: str
-    agreement: Agreement | None
-    speed: Speed | None
     reason: str
 
 
@@ -98,7 +80,7 @@ def quantization_report(
         {"record": structs.asdict(record), "layers": [asdict(row) for row in rows]},
         name=work.made.path.name, target=record.target, summary=_summary(record), tiles=_tiles(work),
         plots=[plot for plot in plots if plot is not None], heads=_HEADS, rows=_table(rows),
-        targets=[_target_row(one) for one in others],
+        targets=others,
     )  # fmt: skip
 
 
@@ -124,9 +106,14 @@ def layer_rows(work: Workflow) -> list[LayerRow]:
     return rows
 
 
-def _other_target(work: Workflow, target: str, open_wrapper: OpenWrapper) -> TargetResult:
-    """Quantises for another target with the selected method and compares the result with FP32 on its backend."""
+def _other_target(work: Workflow, target: str, open_wrapper: OpenWrapper) -> dict[str, str]:
+    """Quantises for another target with the selected method and compares the result with FP32 on its backend.
+
+    Returns:
+        A row of the table of targets. Its note is the reason if the file cannot be created or run on this machine.
+    """
     candidate = work.choice.candidate if work.choice else work.candidates[0]
+    row = {"target": target, "agreement": "–", "shift": "–", "speed": "–", "note": ""}
     try:
         other = Workflow(
             work.model, work.images, open_wrapper, target=target, method=candidate.method,
@@ -136,8 +123,15 @@ def _other_target(work: Workflow, target: str, open_wrapper: OpenWrapper) -> Tar
         with tempfile.TemporaryDirectory() as folder:
             other.run(Path(folder, "int8.onnx"))
     except (BackendError, ModelError) as error:
-        return TargetResult(target, None, None, str(error))
-    return TargetResult(target, other.agreement, other.speed, "")
+        return {**row, "note": str(error)}
+    if other.agreement is None:
+        return row
+    row["agreement"] = f"{other.agreement.percent:.1f} %"
+    if other.agreement.shifts:
+        row["shift"] = f"{other.agreement.score_shift:+.4f}"
+    if other.speed is not None:
+        row["speed"] = f"{other.speed.ratio:.2f}"
+    return row
 
 
 def _summary(record: QuantizationRecord) -> str:
@@ -261,14 +255,3 @@ def _table(rows: Sequence[LayerRow]) -> list[dict[str, Any]]:
 
 def _series(row: LayerRow) -> int:
     return _FLOATING if row.reason else _INT8
-
-
-def _target_row(found: TargetResult) -> dict[str, str]:
-    if found.agreement is None:
-        return {"target": found.target, "agreement": "–", "shift": "–", "speed": "–", "note": found.reason}
-    speed = f"{found.speed.ratio:.2f}" if found.speed else "–"
-    shift = f"{found.agreement.score_shift:+.4f}" if found.agreement.shifts else "–"
-    return {
-        "target": found.target, "agreement": f"{found.agreement.percent:.1f} %",
-        "shift": shift, "speed": speed, "note": found.reason,
-    }  # fmt: skip

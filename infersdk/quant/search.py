@@ -107,7 +107,6 @@ def search(
     whole: Agreement | None = None,
     max_score_shift: float | None = None,
     times: Callable[[], Times | None] | None = None,
-    max_layers: int | None = None,
     progress: Progress | None = None,
 ) -> SearchReport:
     """Finds layers to keep in floating point so that the agreement with FP32 is within `max_drop` of 100 %.
@@ -115,7 +114,7 @@ def search(
     Few layers cause most of the error, and the errors of single layers do not show which. The search therefore measures
     the results of the model with groups of neighbouring layers in floating point. It divides the group with the largest
     gain per time in halves until one layer remains, or until the halves help only together. This is repeated until the
-    limits are met.
+    limits are met, or half of all layers are in floating point.
 
     Args:
         planned, table: as in `quantize`.
@@ -125,7 +124,6 @@ def search(
         max_score_shift: the maximum mean change of scores; None means no limit.
         times: returns the times of `layer_times` for FP32 and INT8, or None if unknown. It is called if the first file
             does not meet the limits.
-        max_layers: the maximum number of layers in floating point; half of all layers by default.
         progress: called after each file.
 
     Raises:
@@ -134,8 +132,7 @@ def search(
     check_limits(max_drop, max_score_shift)
     costs: dict[str, float] = {}
     known = True
-    limit = len(planned.layers) // 2 if max_layers is None else max_layers
-    limit = min(limit, len(planned.layers) - 1)
+    limit = len(planned.layers) // 2
     tried: dict[frozenset[str], Step] = {}
     if whole is not None:
         tried[frozenset()] = Step((), whole, 0.0)

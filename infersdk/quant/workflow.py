@@ -152,8 +152,9 @@ class Workflow:
                     f"results of {type(self._reference[0]).__name__} have no scores; remove "
                     f"max_score_shift={self._max_score_shift:g}"
                 )
-            first = self._calibrate(wrapper, show) if self.table is None else None
-            self._write_measured(wrapper, output, show, first, comparable=identity is not None)
+            if self.table is None:
+                self._calibrate(wrapper, show)
+            self._write_measured(wrapper, output, show, comparable=identity is not None)
         assert self.made is not None
         return self.made
 
@@ -172,51 +173,33 @@ class Workflow:
 
     # ---- the steps ----
 
-    def _calibrate(self, wrapper: VisionModel[Any], stage: Stage) -> Observations:
-        """Observes all images and creates the table of the first candidate; returns the observations for `choose`."""
-        first = self._kept if self._kept is not None else self.compared
+    def _calibrate(self, wrapper: VisionModel[Any], stage: Stage) -> None:
+        """Observes all images and creates the table of the first candidate."""
         count = len(self.images)
         with Observer(self.model, self.planned) as observer, stage(f"calibrating on {count} images", count) as advance:
-            seen = observer.observe(ImageInputs(wrapper, first), progress=advance)
-            self.seen = seen
-            if self._kept is not None:
-                rest = observer.observe(
-                    ImageInputs(wrapper, self.compared), progress=lambda done: advance(len(first) + done)
-                )
-                self.seen = seen.merged(rest)
+            self.seen = observer.observe(ImageInputs(wrapper, self.images), progress=advance)
         self.table = self.candidates[0].table(self.seen)
-        return seen
 
     def _write_measured(
-        self,
-        wrapper: VisionModel[Any],
-        output: str | os.PathLike[str],
-        stage: Stage,
-        first: Observations | None,
-        *,
-        comparable: bool,
+        self, wrapper: VisionModel[Any], output: str | os.PathLike[str], stage: Stage, *, comparable: bool
     ) -> None:
-        """Writes the file and measures it; repeats this after a change of the method or of the layers.
-
-        Args:
-            first: the observations for `choose`; None if there is nothing to choose.
-        """
+        """Writes the file and measures it; repeats this after a change of the method or of the layers."""
         while True:
             made = self.write(output)
             with _without_target_warnings(), self.open_wrapper(made.path) as quantized:
                 if comparable and self.search is None:
                     with stage("comparing results"):
                         self.agreement = agreement(self._reference, _results(quantized, self.compared))
-                if not self._changed(wrapper, first, stage):
+                if not self._changed(wrapper, stage):
                     self._compare_speed(wrapper, quantized, stage)
                     return
 
-    def _changed(self, wrapper: VisionModel[Any], first: Observations | None, stage: Stage) -> bool:
+    def _changed(self, wrapper: VisionModel[Any], stage: Stage) -> bool:
         """Selects another method or searches layers if the agreement is too low; returns whether the file changes."""
         if self.agreement is None:
             return False
-        if first is not None and self.choice is None and len(self.candidates) > 1:
-            self._choose(first, self.agreement, stage)
+        if self.seen is not None and self.choice is None and len(self.candidates) > 1:
+            self._choose(wrapper, self.seen, self.agreement, stage)
             if self.choice is not None and self.choice.candidate is not self.candidates[0]:
                 return True
         if self.search is None:
@@ -224,16 +207,19 @@ class Workflow:
             return self.search is not None and bool(self.search.exclude)
         return False
 
-    def _choose(self, first: Observations, whole: Agreement, stage: Stage) -> None:
+    def _choose(self, wrapper: VisionModel[Any], seen: Observations, whole: Agreement, stage: Stage) -> None:
         """Compares the candidates if the agreement of the first one is below `ENOUGH`."""
-        assert self.seen is not None
         default = self.candidates[0]
         if whole.percent >= ENOUGH:
             self.choice = Choice(default, {default.name: whole})
             return
         with stage("comparing methods", len(self.candidates)) as advance:
-            self.choice = choose(self.planned, first, self.measure, candidates=self.candidates, progress=advance)
-        self.table = self.choice.candidate.table(self.seen)
+            apart = seen
+            if self._kept is not None:
+                with Observer(self.model, self.planned) as observer:
+                    apart = observer.observe(ImageInputs(wrapper, self._kept))
+            self.choice = choose(self.planned, apart, self.measure, candidates=self.candidates, progress=advance)
+        self.table = self.choice.candidate.table(seen)
 
     def _search(self, wrapper: VisionModel[Any], whole: Agreement, stage: Stage) -> None:
         assert self.table is not None

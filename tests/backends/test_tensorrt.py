@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ import pytest
 from waiting import together
 
 import infersdk
-from infersdk.backends import _cuda
 from infersdk.backends._trt import build as building
 from infersdk.backends._trt.engine import check_details, manifest_path, read_engine
 from infersdk.backends._trt.flavour import FLAVOURS
@@ -28,6 +26,7 @@ from infersdk.backends._trt.infer import Options
 from infersdk.backends._trt.options import Range
 from infersdk.backends._trt.profiles import fits, make_profile, make_profiles
 from infersdk.backends.tensorrt import build
+from infersdk.core.stream import device_count
 from infersdk.core.tensor_spec import TensorSpec
 from infersdk.errors import (
     BackendUnavailableError,
@@ -556,12 +555,12 @@ def test_the_key_names_the_gpu_where_kernels_are_chosen_by_timing(net: Path, mon
 
 
 @rtx
-@pytest.mark.skipif(_cuda.device_count() > 0, reason="for machines without a GPU")
+@pytest.mark.skipif(device_count() > 0, reason="for machines without a GPU")
 def test_without_a_gpu(net: Path) -> None:
     info = infersdk.loading.registry.backend_class("tensorrt-rtx").declaration.probe()
     assert info.version == RTX.version
     assert info.devices == ()
-    with pytest.raises(DeviceUnavailableError, match=r"'cuda:0': no NVIDIA driver can be used"):
+    with pytest.raises(DeviceUnavailableError, match="no device cuda:0: "):
         infersdk.load(net, "tensorrt-rtx")
 
 
@@ -570,32 +569,6 @@ def test_without_a_gpu(net: Path) -> None:
 def test_runs_on_cuda_alone(net: Path, device: str) -> None:
     with pytest.raises(DeviceUnavailableError, match=rf"'{device}' is not supported; TensorRT-RTX runs on: "):
         infersdk.load(net, "tensorrt-rtx", device=device)
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("int cuInit(unsigned flags) { return 999; }", "does not start: a stand-in says no"),
-        ("int cuInit(unsigned flags) { return 0; }", "does not start|no CUDA device"),
-    ],
-)
-def test_a_driver_that_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str) -> None:
-    """A library that has the driver's functions, and fails in each."""
-    compiler = shutil.which("cc") or pytest.skip("no C compiler")
-    names = [name for name in _cuda._SIGNATURES if name not in ("cuInit", "cuGetErrorString")]
-    source = code + 'int cuGetErrorString(int e, const char **s) { *s = "a stand-in says no"; return 0; }'
-    source += "".join(f"int {name}() {{ return 100; }}" for name in names)
-    (tmp_path / "cuda.c").write_text(source)
-    library = tmp_path / "libcuda-stand-in.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "cuda.c")], check=True)
-    monkeypatch.setattr(_cuda, "LIBRARY", str(library))
-    _cuda._driver.cache_clear()
-    try:
-        assert _cuda.device_count() == 0
-        with pytest.raises(DeviceUnavailableError, match=words):
-            _cuda.CudaDevice(0)
-    finally:
-        _cuda._driver.cache_clear()
 
 
 def _package(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,14 @@ import pytest
 from waiting import together
 
 import infersdk
-from infersdk.backends import _cuda
 from infersdk.backends._trt import compiled
 from infersdk.backends._trt import infer as trt_infer
 from infersdk.backends._trt.engine import manifest_path
+from infersdk.backends._trt.gpu import cuda_device
 from infersdk.backends.tensorrt import build
 from infersdk.core.cache import Cache
 from infersdk.core.memory import memory_stats
-from infersdk.core.stream import CudaGraph
+from infersdk.core.stream import CudaGraph, device_count
 from infersdk.errors import ConfigError, CudaError, EngineError, InferenceError, PrecisionUnavailableError, ShapeError
 
 onnx = pytest.importorskip("onnx")
@@ -33,7 +33,7 @@ testing = pytest.importorskip("infersdk.testing")
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(_cuda.device_count() == 0, reason="needs an NVIDIA GPU"),
+    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
     pytest.mark.usefixtures("own_cache"),
 ]
 
@@ -172,7 +172,7 @@ def test_an_engine_file_without_its_manifest_runs(net: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("manifest", [True, False])
 def test_an_engine_for_another_gpu(net: Path, tmp_path: Path, manifest: bool) -> None:
-    mine = _cuda.cuda_device(0).capability
+    mine = cuda_device(0).capability
     other = next(c for c in ("7.5", "12.0") if c.partition(".")[0] != mine.partition(".")[0])
     engine = tmp_path / "net.engine"
     build(net, engine, compute_capabilities=(other,))

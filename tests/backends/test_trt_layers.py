@@ -12,13 +12,13 @@ from layers.models import small_network
 
 import infersdk
 import infersdk.layers
-from infersdk.backends import _cuda
 from infersdk.backends._trt.profiling import listed_layers
+from infersdk.core.stream import device_count
 from infersdk.errors import ConfigError
 from infersdk.layers import ProfileSettings
 from infersdk.loading.registry import backend_class
 
-gpu = pytest.mark.skipif(_cuda.device_count() == 0, reason="needs an NVIDIA GPU")
+gpu = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 
 
 @pytest.fixture

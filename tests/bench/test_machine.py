@@ -16,7 +16,7 @@ import pytest
 
 import infersdk
 from infersdk.bench import energy, machine, nvidia
-from infersdk.bench.energy import NOT_MEASURABLE, EnergyMeter, Watch, _Rapl, open_meter
+from infersdk.bench.energy import NOT_MEASURABLE, EnergyMeter, Watch, _rapl, open_meter
 from infersdk.bench.machine import Contention, Load, describe_machine, peak_resident_bytes, resident_bytes
 from infersdk.core.processors import available_processors
 
@@ -92,57 +92,48 @@ def powercap(folder: Path) -> Path:
 
 
 def test_rapl_adds_up_packages_and_knows_that_counters_run_over(tmp_path: Path) -> None:
-    meter = _Rapl(powercap(tmp_path))
-    before = meter.read()
-    assert before == [1_000_000, 1_000_000]
+    meter = _rapl(powercap(tmp_path))
+    assert meter.joules() == 0
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("4000000")
     (tmp_path / "intel-rapl:0:0" / "energy_uj").write_text("9000000")  # is in its package already
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("500000")  # went over 5,000,000
-    assert meter.joules(before, meter.read()) == pytest.approx(3 + 4.5)
+    assert meter.joules() == pytest.approx(3 + 4.5)
+    assert meter.joules() == pytest.approx(3 + 4.5)
 
 
-class Steps(EnergyMeter):
-    """A counter of so many watts that moves at times that are not even, as drivers' do."""
+def steps(watts: float, moves: Sequence[float], lost: float = float("inf")) -> EnergyMeter:
+    """A counter of so many watts that moves at times that are not even, as drivers' do, and fails from `lost` on."""
+    start = perf_counter()
 
-    def __init__(self, watts: float, moves: Sequence[float]) -> None:
-        self._watts, self._moves, self._start = watts, moves, perf_counter()
+    def joules() -> float:
+        now = perf_counter() - start
+        if now > lost:
+            raise RuntimeError("GPU is lost")
+        return watts * max((moment for moment in moves if moment <= now), default=0.0)
 
-    def read(self) -> float:
-        now = perf_counter() - self._start
-        return self._watts * max((moment for moment in self._moves if moment <= now), default=0.0)
-
-    def joules(self, before: float, after: float) -> float:
-        return after - before
+    return EnergyMeter("a counter", joules)
 
 
 def test_power_is_that_between_two_steps_of_the_counter() -> None:
     # At its ends the counter would show 36 J for 0.55 s: 65 W, not 100.
-    with Watch(Steps(100, [0.1, 0.13, 0.36])) as watch:
+    with Watch(steps(100, [0.1, 0.13, 0.36])) as watch:
         sleep(0.55)
     assert watch.watts == pytest.approx(100, rel=0.3)  # a look may come late on a busy machine
-    with Watch(Steps(100, [0.05])) as watch:
+    with Watch(steps(100, [0.05])) as watch:
         sleep(0.15)
     assert watch.watts is None
     assert watch.source.endswith("did not move twice in a round")
 
 
 def test_a_counter_that_fails_is_named() -> None:
-    class Lost(Steps):
-        source = "a counter"
-
-        def read(self) -> float:
-            if perf_counter() - self._start > 0.05:
-                raise RuntimeError("GPU is lost")
-            return super().read()
-
-    with Watch(Lost(100, [0.01, 0.02, 0.03])) as watch:
+    with Watch(steps(100, [0.01, 0.02, 0.03], lost=0.05)) as watch:
         sleep(0.15)
     assert watch.watts is None
     assert watch.source == f"{NOT_MEASURABLE}: a counter says GPU is lost"
 
 
 def test_what_cannot_be_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energy._Rapl.__init__, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(energy, "_POWERCAP", tmp_path)
     meter, why = open_meter("cpu")
     assert meter is None
     assert why.startswith(f"{NOT_MEASURABLE}: no RAPL counters")

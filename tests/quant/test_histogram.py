@@ -173,21 +173,6 @@ def test_ranges_leave_out_what_is_not_finite(simd: int, rng: np.random.Generator
     assert (str(zero.min), str(zero.max)) == ("0.0", "0.0")
 
 
-def test_ranges_are_merged(rng: np.random.Generator) -> None:
-    values = rng.normal(size=(4, 3, 50)).astype(np.float32)
-    whole, first, second, empty = (ChannelRanges(3) for _ in range(4))
-    whole.update(values)
-    first.update(values[:2])
-    second.update(values[2:])
-    first.merge(second)
-    first.merge(empty)
-    for name in ("channel_min", "channel_max", "channel_mean"):
-        np.testing.assert_allclose(getattr(first, name), getattr(whole, name), rtol=1e-12)
-    assert first.count == whole.count
-    with pytest.raises(errors.InputError, match="3 channels with ranges of 1"):
-        first.merge(ChannelRanges())
-
-
 @pytest.mark.parametrize("size", [0, 1, 3, 15, 16, 33, 5001])
 @pytest.mark.parametrize("bins", [4, 64, 8192])
 def test_histograms(simd: int, size: int, bins: int, rng: np.random.Generator) -> None:
@@ -214,28 +199,6 @@ def test_a_histogram_that_grows_is_that_of_the_larger_limit(simd: int, rng: np.r
     whole.update(np.concatenate(parts))
     assert grown.limit == whole.limit
     np.testing.assert_array_equal(grown.counts, whole.counts)
-    first, second = Histogram(256), Histogram(256)
-    first.update(parts[3])
-    second.update(np.concatenate(parts[:3]))
-    for one, other in ((first.copy(), second), (second.copy(), first)):
-        one.merge(other)
-        np.testing.assert_array_equal(one.counts, whole.counts)
-    with pytest.raises(errors.InputError, match="merge histograms of 256 and 8"):
-        first.merge(Histogram(8))
-
-
-def test_a_histogram_behind_a_function(rng: np.random.Generator) -> None:
-    values = rng.normal(size=200_000).astype(np.float32)
-    source = Histogram()
-    source.update(values)
-    found, _ = source.mapped(lambda x: x / (1 + np.exp(-x)), 0)
-    expected = values / (1 + np.exp(-values.astype(np.float64)))
-    assert found.counts.sum() == len(values)
-    mean = float(np.dot(found.counts, found.centres)) / len(values)
-    assert mean == pytest.approx(expected.mean(), abs=2 * source.width)
-    low, high = found.percentile(99.9)
-    assert low == pytest.approx(expected.min(), abs=4 * source.width)
-    assert high == pytest.approx(np.quantile(expected, 0.999), abs=0.1)
 
 
 def test_extreme_values(simd: int) -> None:

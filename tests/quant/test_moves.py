@@ -63,8 +63,9 @@ def test_poolings_and_their_concatenation_move_together(tmp_path: Path, data: li
     model = network(tmp_path / "spp.onnx", POOLS)
     planned = quant.plan(model, "openvino")
     assert dict(planned.points) == {"x": "x", "r1": "joined"}
-    assert {planned.source(name) for name in ("r1", "joined")} == {"joined"}
-    assert planned.source("y") is None
+    sources = {**planned.moved, **planned.points}
+    assert {sources[name] for name in ("r1", "joined")} == {"joined"}
+    assert "y" not in sources
     table = quant.calibrate(model, data)
     made = quant.quantize(planned, tmp_path / "moved.onnx", table)
     assert operators(made.path)["QuantizeLinear"] == 2

@@ -97,11 +97,10 @@ def test_each_target_has_its_points(model: Path) -> None:
     openvino, tensorrt, ort = (quant.plan(model, target) for target in ("openvino", "tensorrt", "onnxruntime"))
     assert set(openvino.points) == set(tensorrt.points) == {"x", "a1", "sum"}
     assert openvino.layers == tensorrt.layers == ("Conv_0", "Conv_3", "Conv_6")
-    # ONNX Runtime: the layer whose result stays in floating point is a matrix product. The ReLU is part of the codes of
-    # the layer before it. All sum up few products; where no layer would be left, that does not count.
-    assert ort.layers == ("Conv_0", "Conv_3", "Conv_6")
-    assert ort.products == ("Conv_6",)
-    assert ort.left == {}
+    # ONNX Runtime: the layer whose result stays in floating point does, too. The ReLU is part of the codes of the layer
+    # before it. All sum up few products; where no layer would be left, that does not count.
+    assert ort.layers == ("Conv_0", "Conv_3")
+    assert ort.left["Conv_6"].startswith("its result stays in floating point")
     assert set(ort.points) >= {"a1", "r2"}
     assert "c2" not in ort.points
     with pytest.raises(errors.UnsupportedModelError, match="tensorrt-rtx computes Conv in floating point"):
@@ -284,8 +283,7 @@ def test_ranges_are_those_of_the_activations(model: Path, data: list[np.ndarray[
     a1 = np.concatenate([run(whole.SerializeToString(), x)[-1] for x in data])
     found = quant.calibrate(model, data, method="minmax").tensors["a1"]
     assert found.max == pytest.approx(float(a1.max()), rel=1e-5)
-    # It follows from the histogram of c1, to within half a bin.
-    assert found.min == pytest.approx(float(a1.min()), abs=observed(model, data).histograms["c1"].width / 2)
+    assert found.min == pytest.approx(float(a1.min()), rel=1e-5)
     np.testing.assert_allclose(found.mean, a1.mean((0, 2, 3)), rtol=1e-4, atol=1e-6)
 
 
@@ -294,13 +292,6 @@ def test_data_in_all_forms(model: Path, data: list[np.ndarray[Any, Any]]) -> Non
     assert quant.calibrate(model, [{"x": x, "other": x} for x in data]).tensors == expected
     assert quant.calibrate(model, lambda: iter(data)).tensors == expected
     assert quant.calibrate(model, iter(data)).tensors == expected  # one pass is enough
-    first, second = observed(model, data[:2]), observed(model, data[2:])
-    seen = first.merged(second)
-    merged = seen.table()
-    assert merged.samples == 16
-    for name, found in merged.tensors.items():
-        assert found.threshold == pytest.approx(expected[name].threshold)
-        np.testing.assert_allclose(found.mean, expected[name].mean, rtol=1e-4)
     assert next(iter(batches_of(data[:1], ["x"])))["x"] is data[0]
 
 
@@ -328,8 +319,6 @@ def test_wrong_settings(model: Path, data: list[np.ndarray[Any, Any]]) -> None:
         quant.calibrate(model, data, method="guess")  # type: ignore[arg-type]
     with pytest.raises(errors.ConfigError, match="percentile"):
         quant.calibrate(model, data, method="percentile", percentile=0)
-    with pytest.raises(errors.CalibrationError, match="cannot be added"):
-        observed(model, data).merged(observed(model, data, target="openvino"))
 
 
 def test_models_that_cannot_be_quantised(
@@ -490,7 +479,7 @@ def test_the_search_prefers_what_costs_little_time(model: Path, table: quant.Cal
     times = {"Conv_0": 1.0, "Conv_3": 100.0, "Conv_6": 1.0}
     fast = {name: spent / 2 for name, spent in times.items()}
     broken = quant.CalibrationTable(tensors=tensors)
-    report = quant.search(planned, broken, measure, max_drop=0, times=lambda: (times, fast), max_layers=1)
+    report = quant.search(planned, broken, measure, max_drop=0, times=lambda: (times, fast))
     assert report.exclude == ("Conv_6",)
     assert [step.cost for step in report.steps if step.floating == ("Conv_6",)] == [0.5]
 

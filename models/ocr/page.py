@@ -14,8 +14,15 @@ from ...image import Geometry, HostImage, PixelTransform, image_view
 from ...ops import preprocess, topk
 from ..execution import Timings
 from .lines import TextLine
-from .quads import LINE_HEIGHT, along_the_text, line_width, sides, upright_geometry
-from .regions import reading_order, text_regions
+from .regions import (
+    LINE_HEIGHT,
+    along_the_text,
+    line_width,
+    reading_order,
+    sides,
+    text_regions,
+    upright_geometry,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import numpy.typing as npt

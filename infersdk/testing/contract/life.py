@@ -164,4 +164,4 @@ def device_memory_used(device: str | None) -> int:
     if device is None:
         return 0
     info = device_info(device)
-    return info["total_bytes"] - info["free_bytes"]
+    return int(info["total_bytes"] - info["free_bytes"])

@@ -14,7 +14,6 @@ from .rows import class_label
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .detections import Detections
     from .masks import Mask
 
 __all__ = ["category_of", "coco_rows", "import_supervision", "supervision_detections"]
@@ -46,10 +45,8 @@ def import_supervision() -> Any:
     return supervision
 
 
-def coco_rows(
-    found: Detections, image_id: int, category_ids: Sequence[int] | Mapping[int, int]
-) -> list[dict[str, Any]]:
-    """See `Detections.to_coco()`."""
+def coco_rows(found: Any, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:
+    """The rows of `Detections`; see `Detections.to_coco()`."""
     rows = []
     for (x1, y1, x2, y2), score, class_id in zip(
         found.xyxy.tolist(), found.scores.tolist(), found.class_ids.tolist(), strict=True
@@ -77,8 +74,8 @@ def _add_keypoints(row: dict[str, Any], points: npt.NDArray[np.float32]) -> None
     row["keypoints"] = values.reshape(-1).tolist()
 
 
-def supervision_detections(found: Detections) -> Any:
-    """See `Detections.to_supervision()`."""
+def supervision_detections(found: Any) -> Any:
+    """See `Detections.to_supervision()`; `found` are `Detections`."""
     columns = dict(found.columns)
     mask, tracks = columns.pop("mask", None), columns.pop("track_id", None)
     data = {name: np.array(column) for name, column in columns.items()}

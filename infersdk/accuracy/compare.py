@@ -14,8 +14,8 @@ of a model and returns what runs it: an `Infer`, or any callable from a dict of 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -303,7 +303,7 @@ def compare(
     meters: dict[str, dict[str, _Meter]] = {name: {} for name in others}
     suspects: dict[str, Arrays] = {}  # the first input that made a side differ
     count = 0
-    with _Runners(loaders, file) as runners:
+    with _loaded(loaders, file) as runners:
         specs = _input_specs(file, runners[reference])
         samples = inputs(specs) if callable(inputs) else inputs if inputs is not None else [random_inputs(specs)]
         for count, sample in enumerate(samples, 1):  # noqa: B007 - counts
@@ -352,7 +352,7 @@ def _compare_layers(
         values = graph.values[start : start + _VALUES_A_RUN]
         with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
             exposed = graph.expose(values, Path(folder, file.name))
-            with _Runners(loaders, exposed) as runners:
+            with _loaded(loaders, exposed) as runners:
                 expected, result = _run(runners, sample, [value.name for value in values])
         for value in values:
             meter = _Meter(value.name, tolerance)
@@ -366,23 +366,16 @@ def _compare_layers(
 # ---- the sides ----
 
 
-class _Runners(dict[str, Runner]):
-    """The model loaded on each side; closed on leaving."""
-
-    def __init__(self, loaders: Mapping[str, Loader], file: Path) -> None:
-        super().__init__()
-        with ExitStack() as stack:
-            for name, loader in loaders.items():
-                self[name] = runner = loader(file)
-                if callable(close := getattr(runner, "close", None)):
-                    stack.callback(close)
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> _Runners:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
+@contextmanager
+def _loaded(loaders: Mapping[str, Loader], file: Path) -> Iterator[dict[str, Runner]]:
+    """The model on each side; closed on leaving."""
+    runners: dict[str, Runner] = {}
+    with ExitStack() as stack:
+        for name, loader in loaders.items():
+            runners[name] = runner = loader(file)
+            if callable(close := getattr(runner, "close", None)):
+                stack.callback(close)
+        yield runners
 
 
 def _loaders(sides: Sequence[str] | Mapping[str, str | Loader]) -> dict[str, Loader]:

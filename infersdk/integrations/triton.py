@@ -29,17 +29,15 @@ from ..serve.result_tensors import ResultTensors
 from ..serve.rows import DEFAULT_BATCH
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from ..serve.messages import TensorInfo
 
 __all__ = ["WrapperModel", "export"]
 
-#: Triton's name of each backend, and the name of the file that it loads.
+#: By backend, whose name Triton shares: the name of the file that it loads, and the suffixes of files for it.
 _BACKENDS = {
-    "onnxruntime": ("onnxruntime", "model.onnx"),
-    "openvino": ("openvino", "model.onnx"),
-    "tensorrt": ("tensorrt", "model.plan"),
+    "onnxruntime": ("model.onnx", (".onnx",)),
+    "openvino": ("model.onnx", (".onnx", ".xml")),
+    "tensorrt": ("model.plan", (".engine", ".plan")),
 }
 _MODEL_PY = '''"""A model of `infersdk`, with its preprocessing and postprocessing: {name}."""
 
@@ -85,15 +83,14 @@ def _export_network(name: str, table: dict[str, Any], target: Path, version: str
         raise ConfigError(
             f"models.{name}: Triton has no backend for {backend!r}; those of {', '.join(_BACKENDS)} are exported"
         )
-    theirs, file = _BACKENDS[backend]
+    file, suffixes = _BACKENDS[backend]
     if not isinstance(table.get("path"), str):
         raise ConfigError(f"models.{name}: path names the model file, and is {table.get('path')!r}")
     path = Path(table["path"])
-    suffixes = {"tensorrt": (".engine", ".plan"), "openvino": (".onnx", ".xml")}.get(backend, (".onnx",))
     if path.suffix not in suffixes:
         hint = "; build one: infersdk build MODEL -o MODEL.engine" if backend == "tensorrt" else ""
         raise ConfigError(
-            f"models.{name}: Triton's {theirs} backend loads {' or '.join(suffixes)}, not {path.name}{hint}"
+            f"models.{name}: Triton's {backend} backend loads {' or '.join(suffixes)}, not {path.name}{hint}"
         )
     with registry.load(path, backend, max_batch=table.get("max_batch"), **table.get("options", {})) as network:
         inputs = [tensor_info(spec) for spec in network.input_specs]
@@ -109,7 +106,7 @@ def _export_network(name: str, table: dict[str, Any], target: Path, version: str
     else:
         shutil.copyfile(path, files / file)
         _copy_weights(path, files)
-    fields = {"backend": theirs, "default_model_filename": file}
+    fields = {"backend": backend, "default_model_filename": file}
     _write_config(target, name, inputs, outputs, batch, fields)
 
 
@@ -223,12 +220,10 @@ class WrapperModel:
             tensors = self._tensors.tensors(results, request.requested_output_names())
         except Exception as error:
             return triton.InferenceResponse([], triton.TritonError(str(error)))
-        return triton.InferenceResponse([triton.Tensor(name, _plain(array)) for name, array in tensors.items()])
+        return triton.InferenceResponse(
+            [triton.Tensor(name, np.ascontiguousarray(array)) for name, array in tensors.items()]
+        )
 
     def finalize(self) -> None:
         """Frees the model."""
         self._model.close()
-
-
-def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.ascontiguousarray(array)

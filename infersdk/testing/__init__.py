@@ -6,8 +6,9 @@ first access.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy
 
 if TYPE_CHECKING:
     from .contract import InferContract, device_memory_used, resident_bytes
@@ -15,15 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["InferContract", "contract_model", "device_memory_used", "resident_bytes"]
 
-_HOMES = {
-    "InferContract": "contract",
-    "contract_model": "models",
-    "device_memory_used": "contract",
-    "resident_bytes": "contract",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("InferContract", "device_memory_used", "resident_bytes"), "contract"),
+        "contract_model": "models",
+    },
+)

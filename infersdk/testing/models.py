@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 import numpy as np
 
 __all__ = ["contract_model"]
+
+#: By name: the shapes of the weights w0, w1, ..., and the graph in ONNX's text format, where N is the batch.
+_GRAPHS: dict[str, tuple[list[tuple[int, ...]], str]] = {
+    "net": (
+        [(8, 3, 3, 3), (8,), (16, 8, 3, 3), (16,), (7, 16), (7,)],
+        """(float[N, 3, 12, 10] x) => (float[N, 7] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w0, w1)
+            b = Relu (a)
+            c = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (b)
+            d = Conv <strides = [2, 2]> (c, w2, w3)
+            e = Relu (d)
+            f = GlobalAveragePool (e)
+            g = Flatten (f)
+            h = Gemm <transB = 1> (g, w4, w5)
+            y = Softmax <axis = 1> (h)
+        }""",
+    ),
+    "two": (
+        [],
+        """(float[N, 3, 4, 6] image, float[N, 3, 1, 1] scale) => (float[N, 3, 4, 6] scaled, float[N, 3, 1, 1] mean) {
+            scaled = Mul (image, scale)
+            mean = GlobalAveragePool (scaled)
+        }""",
+    ),
+    "wide": ([(512, 512)], "(float[N, 512] x) => (float[N, 512] y) { y = Gemm <transB = 1> (x, w0) }"),
+    "any_size": (
+        [(4, 3, 3, 3)],
+        """(float[N, 3, height, width] x) => (float[N, 4, ?, ?] y) {
+            a = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w0)
+            y = Relu (a)
+        }""",
+    ),
+    "nonzero": ([], "(float[N, 4] x) => (int64[2, found] y) { y = NonZero (x) }"),
+    "reshape": ([], "(float[6] x, int64[2] shape) => (float[rows, columns] y) { y = Reshape (x, shape) }"),
+    "type_bool": ([], "(bool[N, 7] x) => (bool[N, 7] y) { y = Not (x) }"),
+}
+#: The names in that format of types with another name in NumPy.
+_TYPES = {"float32": "float", "float64": "double"}
 
 
 def contract_model(name: str, batch: str | int = "batch") -> bytes:
@@ -17,64 +55,20 @@ def contract_model(name: str, batch: str | int = "batch") -> bytes:
     `type_<dtype>`: y = x + x, or not x for bool.
     """
     import onnx
-    from onnx import helper, numpy_helper
 
-    rng = np.random.default_rng(42)
-    weights: list[Any] = []
-
-    def weight(*shape: int) -> str:
-        scale = 1 / np.sqrt(np.prod(shape[1:]))
-        weights.append(
-            numpy_helper.from_array((rng.standard_normal(shape) * scale).astype(np.float32), f"w{len(weights)}")
-        )
-        return str(weights[-1].name)
-
-    def value(name: str, *shape: str | int | None, dtype: str = "float32") -> Any:
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
-
-    def node(kind: str, inputs: str, output: str, **attributes: Any) -> Any:
-        return helper.make_node(kind, inputs.split(), [output], **attributes)
-
-    if name == "net":
-        nodes = [
-            node("Conv", f"x {weight(8, 3, 3, 3)} {weight(8)}", "a", pads=[1, 1, 1, 1]),
-            node("Relu", "a", "b"),
-            node("MaxPool", "b", "c", kernel_shape=[2, 2], strides=[2, 2]),
-            node("Conv", f"c {weight(16, 8, 3, 3)} {weight(16)}", "d", strides=[2, 2], pads=[1, 1, 1, 1]),
-            node("Relu", "d", "e"),
-            node("GlobalAveragePool", "e", "f"),
-            node("Flatten", "f", "g"),
-            node("Gemm", f"g {weight(7, 16)} {weight(7)}", "h", transB=1),
-            node("Softmax", "h", "y", axis=1),
-        ]
-        inputs, outputs = [value("x", batch, 3, 12, 10)], [value("y", batch, 7)]
-    elif name == "two":
-        nodes = [node("Mul", "image scale", "scaled"), node("GlobalAveragePool", "scaled", "mean")]
-        inputs = [value("image", batch, 3, 4, 6), value("scale", batch, 3, 1, 1)]
-        outputs = [value("scaled", batch, 3, 4, 6), value("mean", batch, 3, 1, 1)]
-    elif name == "wide":
-        nodes = [node("Gemm", f"x {weight(512, 512)}", "y", transB=1)]
-        inputs, outputs = [value("x", batch, 512)], [value("y", batch, 512)]
-    elif name == "any_size":
-        nodes = [
-            node("Conv", f"x {weight(4, 3, 3, 3)}", "a", strides=[2, 2], pads=[1, 1, 1, 1]),
-            node("Relu", "a", "y"),
-        ]
-        inputs, outputs = [value("x", batch, 3, "height", "width")], [value("y", batch, 4, None, None)]
-    elif name == "nonzero":
-        nodes = [node("NonZero", "x", "y")]
-        inputs, outputs = [value("x", batch, 4)], [value("y", 2, "found", dtype="int64")]
-    elif name == "reshape":
-        nodes = [node("Reshape", "x shape", "y")]
-        inputs = [value("x", 6), value("shape", 2, dtype="int64")]
-        outputs = [value("y", "rows", "columns")]
+    if name in _GRAPHS:
+        shapes, graph = _GRAPHS[name]
     elif name.startswith("type_"):
         dtype = name.removeprefix("type_")
-        nodes = [node("Not", "x", "y") if dtype == "bool" else node("Add", "x x", "y")]
-        inputs, outputs = [value("x", batch, 7, dtype=dtype)], [value("y", batch, 7, dtype=dtype)]
+        kind = _TYPES.get(dtype, dtype)
+        shapes, graph = [], f"({kind}[N, 7] x) => ({kind}[N, 7] y) {{ y = Add (x, x) }}"
     else:
         raise ValueError(f"no contract model {name!r}")
-    graph = helper.make_graph(nodes, name, inputs, outputs, weights)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    header = f'<ir_version: 8, opset_import: ["": 17]> {name}'
+    made = onnx.parser.parse_model(header + re.sub(r"\bN\b", str(batch), graph))
+    rng = np.random.default_rng(42)
+    for number, shape in enumerate(shapes):
+        values = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        made.graph.initializer.append(onnx.numpy_helper.from_array(values.astype(np.float32), f"w{number}"))
     onnx.checker.check_model(made)
     return bytes(made.SerializeToString())

@@ -98,7 +98,11 @@ class Composed(ImageModel[Result], Declared, ABC):
         """
         future = RequestFuture()
         future.request = request = ImageRequest(future.end, check_seconds("deadline", deadline))
-        self._begin_or_refuse(image, request, parameters or None, check_seconds("timeout", timeout), None)
+        try:
+            self._begin(image, request, parameters or None, check_seconds("timeout", timeout), None)
+        except BaseException:
+            request.refuse()
+            raise
         return future
 
     def submit_batch(
@@ -129,14 +133,6 @@ class Composed(ImageModel[Result], Declared, ABC):
                 request.refuse()
             raise
         return requests
-
-    def _begin_or_refuse(self, image: Any, request: ImageRequest, *arguments: Any) -> None:
-        """As `_begin()`. After an exception, its requests are cancelled."""
-        try:
-            self._begin(image, request, *arguments)
-        except BaseException:
-            request.refuse()
-            raise
 
     @abstractmethod
     def _begin(

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.stream import default_stream
 from ...core.tensor import Tensor
-from ...errors import ConfigError, ImageError, InferSDKError, InputError
+from ...errors import ConfigError, InferSDKError, InputError
 from ...image import DeviceImage, Geometry, HostImage, PixelTransform, image_view
 from ...ops import preprocess
 from ...ops.alignment import alignments
@@ -65,18 +65,16 @@ def _reason_instead(cut: Callable[..., T]) -> Callable[..., T | Exception]:
     return tried
 
 
-def _within(image: Image, box: Sequence[float], index: int, margin: float) -> Image | Exception:
+@_reason_instead
+def _within(image: Image, box: Sequence[float], index: int, margin: float) -> Image:
     x1, y1, x2, y2 = box
     if not (x2 > x1 and y2 > y1):
-        return InputError(f"box {index} is {x2 - x1:g} x {y2 - y1:g} pixels, so there is nothing to cut out")
+        raise InputError(f"box {index} is {x2 - x1:g} x {y2 - y1:g} pixels, so there is nothing to cut out")
     wide, high = margin * (x2 - x1), margin * (y2 - y1)
     width, height = image.size
     left, top = max(math.floor(x1 - wide), 0), max(math.floor(y1 - high), 0)
     right, bottom = min(math.ceil(x2 + wide), width), min(math.ceil(y2 + high), height)
-    try:
-        return image.crop((left, top, right, bottom))
-    except ImageError as error:
-        return error
+    return image.crop((left, top, right, bottom))
 
 
 @_reason_instead

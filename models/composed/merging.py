@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,30 +20,26 @@ __all__ = ["Merge", "merge_views"]
 _KINDS, _MATCHES = ("nms", "union", "weighted"), ("iou", "smaller")
 
 
-class _Merge(NamedTuple):
-    kind: str
-    match: Literal["iou", "smaller"]
-    threshold: float
-    class_agnostic: bool
-
-
-class Merge(_Merge):
+@dataclass(frozen=True)
+class Merge:
     """How boxes are merged; see `Tiled`.
 
     Raises:
         ConfigError: a setting has a wrong value.
     """
 
-    __slots__ = ()
+    kind: str
+    match: Literal["iou", "smaller"]
+    threshold: float
+    class_agnostic: bool
 
-    def __new__(cls, kind: str, match: Literal["iou", "smaller"], threshold: float, class_agnostic: bool) -> Merge:
-        if kind not in _KINDS:
-            raise ConfigError(f"merge is {kind!r}; use one of {', '.join(_KINDS)}")
-        if match not in _MATCHES:
-            raise ConfigError(f"match is {match!r}; use one of {', '.join(_MATCHES)}")
-        if not 0 <= threshold <= 1:
-            raise ConfigError(f"threshold is a match of two boxes, from 0 to 1, not {threshold}")
-        return super().__new__(cls, kind, match, threshold, class_agnostic)
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ConfigError(f"merge is {self.kind!r}; use one of {', '.join(_KINDS)}")
+        if self.match not in _MATCHES:
+            raise ConfigError(f"match is {self.match!r}; use one of {', '.join(_MATCHES)}")
+        if not 0 <= self.threshold <= 1:
+            raise ConfigError(f"threshold is a match of two boxes, from 0 to 1, not {self.threshold}")
 
 
 def merge_views(
@@ -70,25 +67,23 @@ def merge_views(
     shifts = np.repeat(np.asarray(offsets, np.float32).reshape(-1, 2), counts, axis=0)
     data["xyxy"] += np.tile(shifts, 2)
     classes = None if merge.class_agnostic else data["class_id"]
-    fused = None
     if merge.kind == "weighted":
-        keep, keepers, fused = _fusion(data["xyxy"], data["score"], classes, merge)
+        keep, keepers, edges = _fusion(data["xyxy"], data["score"], classes, merge)
     else:
         keep, keepers = nms_groups(data["xyxy"], data["score"], classes, threshold=merge.threshold, match=merge.match)
+        edges = data["xyxy"][keep]
     merged = data[keep]
     group = np.empty(len(data), np.int64)  # the position among the kept boxes of each box's keeper
     group[keep] = np.arange(len(keep))
     group = group[keepers]
-    if merge.kind == "union":
-        merged["xyxy"] = _around(data["xyxy"], group, len(keep))
-    elif fused is not None:
-        merged["xyxy"] = fused
+    merged["xyxy"] = _around(data["xyxy"], group, len(keep)) if merge.kind == "union" else edges
     columns: dict[str, Any] = {}
     for name in parts[0].columns:
         if all(name in part.columns for part in parts):
             values = [part.columns[name] for part in parts]
             if name == "mask":
-                masks = _joined_masks(values, offsets, size)
+                placed = [masks.placed(offset, size) for masks, offset in zip(values, offsets, strict=True)]
+                masks = Masks.concatenate(placed, size)
                 columns[name] = _unions(masks, group, keep) if merge.kind == "union" else masks[keep]
             else:
                 columns[name] = _moved(name, values, shifts)[keep]
@@ -196,27 +191,20 @@ def _moved(name: str, values: Sequence[Any], shifts: npt.NDArray[np.float32]) ->
     return column
 
 
-def _joined_masks(values: Sequence[Masks], offsets: Sequence[tuple[int, int]], size: tuple[int, int]) -> Masks:
-    return Masks.concatenate([masks.placed(offset, size) for masks, offset in zip(values, offsets, strict=True)], size)
-
-
 def _unions(masks: Masks, group: npt.NDArray[np.int64], keep: npt.NDArray[np.int64]) -> Masks:
     """One mask for each group: the pixels of all of its masks."""
-    sizes = np.bincount(group, minlength=len(keep))
-    members: dict[int, list[int]] = {position: [] for position in np.flatnonzero(sizes > 1).tolist()}
-    for row in np.flatnonzero(sizes[group] > 1).tolist():
-        members[int(group[row])].append(row)
     parts = []
     for position, own in enumerate(keep.tolist()):
-        if position not in members:
+        members = masks[np.flatnonzero(group == position)]
+        if len(members) == 1:
             parts.append(masks[own : own + 1])
             continue
-        boxes = [masks[index].box for index in members[position]]
-        left, top = min(box[0] for box in boxes), min(box[1] for box in boxes)
-        right = max(box[0] + box[2] for box in boxes)
-        bottom = max(box[1] + box[3] for box in boxes)
+        edges = np.array([mask.box for mask in members])  # left, top, width, height
+        left, top = edges[:, :2].min(axis=0).tolist()
+        right, bottom = (edges[:, :2] + edges[:, 2:]).max(axis=0).tolist()
         pixels = np.zeros((bottom - top, right - left), np.bool_)
-        for index, (x, y, width, height) in zip(members[position], boxes, strict=True):
-            pixels[y - top : y - top + height, x - left : x - left + width] |= masks[index].crop()
+        for mask in members:
+            x, y, width, height = mask.box
+            pixels[y - top : y - top + height, x - left : x - left + width] |= mask.crop()
         parts.append(Masks.of(pixels[None]).placed((left, top), masks.size))
     return Masks.concatenate(parts, masks.size)

@@ -131,7 +131,7 @@ class ModelGroup:
     def __call__(self, image: ImageSource | HostImage, **parameters: Mapping[str, Any]) -> GroupResult:
         """The results for one image. Arguments and errors: see `submit()`."""
         self._check(parameters)
-        return self._submit(image, parameters).result()
+        return self._future(image, parameters, None).result()
 
     def submit(
         self,
@@ -153,12 +153,7 @@ class ModelGroup:
             ConfigError: parameters name a model that the group does not have.
         """
         self._check(parameters)
-        return self._submit(image, parameters, timeout=timeout, deadline=deadline)
-
-    def _submit(
-        self, image: ImageSource | HostImage, parameters: Mapping[str, Mapping[str, Any]], **limits: float | None
-    ) -> Future[GroupResult]:
-        return self._future(image, parameters, None, **limits)
+        return self._future(image, parameters, None, timeout=timeout, deadline=deadline)
 
     def _future(
         self,

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from ...errors import ConfigError
 from ..declaration import UNCHECKED, argument
 from ..preprocessor import as_size
 from ..results import Detections
-from .base import require_boxes, whole_image
-from .composition import Composition, Plan
+from .base import Composed, require_boxes, whole_image
 from .merging import Merge, merge_views
 
 if TYPE_CHECKING:
     from ...image import HostImage, ImageSource
     from ..vision import VisionModel
+    from .image_request import ImageRequest
 
 __all__ = ["Tile", "Tiled", "tile_grid"]
+
+#: Merges the results of the views of an image, in order.
+_MergesViews: TypeAlias = "Callable[[Sequence[Detections]], Detections]"
 
 
 class Tile(NamedTuple):
@@ -62,7 +66,7 @@ def _starts(side: int, tile: int, overlap: float) -> list[int]:
     return starts
 
 
-class Tiled(Composition[Detections, Detections]):
+class Tiled(Composed[Detections]):
     """A model of boxes on large images: it runs on overlapping tiles, whose results are merged.
 
     ::
@@ -92,6 +96,7 @@ class Tiled(Composition[Detections, Detections]):
         UnsupportedModelError: the results of the model are not `Detections`.
     """
 
+    parts = ("model",)
     model: VisionModel[Detections] = argument(kw_only=False)
     tile: Annotated[int | Sequence[int] | None, UNCHECKED] = None
     overlap: float = 0.2
@@ -111,19 +116,95 @@ class Tiled(Composition[Detections, Detections]):
         """The tiles of an image of (width, height)."""
         return tile_grid(size, self._tile, self.overlap)
 
-    def plan(self, image: ImageSource | HostImage) -> Plan[Detections, Detections]:
+    def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Detections]:
+        """The views of successive images fill the batches together."""
+        return self._in_order(images, lambda views: self.model.stream(views, **parameters))
+
+    def map(
+        self,
+        images: Iterable[ImageSource | HostImage],
+        *,
+        in_flight: int | None = None,
+        return_exceptions: bool = False,
+        **parameters: Any,
+    ) -> Iterator[Detections]:
+        """As `stream()`, through the model's pipeline. See `Pipeline.map()`.
+
+        Args:
+            in_flight: requests to the model that are read ahead.
+            return_exceptions: return the exception of an image in place of its result, instead of raising it.
+        """
+        settings = {"in_flight": in_flight, "return_exceptions": return_exceptions, **parameters}
+        return self._in_order(images, lambda views: self.model.map(views, **settings), return_exceptions)
+
+    def _begin(
+        self,
+        image: ImageSource | HostImage,
+        request: ImageRequest,
+        parameters: Mapping[str, Any] | None,
+        timeout: float | None,
+        wait: bool | None,
+    ) -> None:
+        """The views go into the model's pipeline together. The first one that fails fails the image, and those that
+        have not left are cancelled.
+        """
+        views, merge = self._views(image)
+        request.submit(
+            self.model, views, lambda found: request.end(merge(found)), parameters, timeout=timeout, wait=wait,
+            fail_early=True,
+        )  # fmt: skip
+
+    def _views(self, image: ImageSource | HostImage) -> tuple[list[Any], _MergesViews]:
+        """The images for the model, at least one, and the function that merges their results.
+
+        Raises:
+            ImageError: the image cannot be read.
+        """
         whole = whole_image(image, self.model.channel_order, self.model.details.image_device, self._pools)
         tiles = self.tiles(whole.size)
         views: list[Any] = [whole.crop(tile) for tile in tiles]
+        corners = [(tile.left, tile.top) for tile in tiles]
         if len(views) == 1:
-            return Plan([whole], lambda parts: self._join(whole, [Tile(0, 0, *whole.size)], parts))
-        if self.whole_image:
+            views = [whole]
+        elif self.whole_image:
             views.append(whole)
-            tiles = [*tiles, Tile(0, 0, *whole.size)]
-        return Plan(views, lambda parts: self._join(whole, tiles, parts))
+            corners.append((0, 0))
+        return views, lambda found: merge_views(found, corners, whole.size, self._merge, whole.decoder)
 
-    def _join(self, whole: Any, tiles: Sequence[Tile], parts: Sequence[Detections]) -> Detections:
-        return merge_views(parts, [(tile.left, tile.top) for tile in tiles], whole.size, self._merge, whole.decoder)
+    def _in_order(
+        self,
+        images: Iterable[ImageSource | HostImage],
+        run: Callable[[Iterator[Any]], Iterator[Any]],
+        return_exceptions: bool = False,
+    ) -> Iterator[Any]:
+        """The results of images. `run` takes the views of all images, and returns their results in order."""
+        pending: deque[tuple[int, _MergesViews | Exception]] = deque()  # of each image: the number of its views
+        found: list[Any] = []
+
+        def sources() -> Iterator[Any]:
+            for image in images:
+                try:
+                    views, merge = self._views(image)
+                except Exception as error:
+                    if not return_exceptions:
+                        raise
+                    pending.append((0, error))
+                    continue
+                pending.append((len(views), merge))
+                yield from views
+
+        def merged() -> Iterator[Any]:
+            """The results of the first images, as far as those of their views are there."""
+            while pending and len(found) >= pending[0][0]:
+                count, merge = pending.popleft()
+                own, found[:count] = found[:count], []
+                failed = next((one for one in (merge, *own) if isinstance(one, BaseException)), None)
+                yield merge(own) if failed is None else failed  # type: ignore[operator]
+
+        for result in run(sources()):
+            found.append(result)
+            yield from merged()
+        yield from merged()  # images at the end that cannot be read
 
     def __repr__(self) -> str:
         return f"<Tiled {self._tile[0]} x {self._tile[1]}, overlap {self.overlap}: {self.model!r}>"

@@ -11,7 +11,7 @@ from ...errors import InputError
 from ...image import HostImage, read_image
 from ...pipeline import OneBucket
 from .lines import TextLines
-from .quads import LINE_HEIGHT
+from .regions import LINE_HEIGHT
 
 if TYPE_CHECKING:
     from ...infer import Infer

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,15 @@ from ...image import Geometry, HostImage, PixelTransform, image_view
 from ...ops import preprocess, topk
 from ..execution import Timings
 from .lines import TextLine
-from .quads import LINE_HEIGHT, along_the_text, line_width, sides, upright_geometry
-from .regions import reading_order, text_regions
+from .regions import (
+    LINE_HEIGHT,
+    along_the_text,
+    line_width,
+    reading_order,
+    sides,
+    text_regions,
+    upright_geometry,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
 
     from .network import Network
 
-__all__ = ["PageReader", "PageSettings"]
+__all__ = ["PageReader"]
 
 #: What all three networks take: (x / 255 - 0.5) / 0.5 of BGR.
 _PIXELS = PixelTransform("bgr", "chw", "float32", fill=0, scale=1 / 127.5, bias=-1.0)
@@ -37,23 +44,13 @@ WIDEST, FEWEST_ROWS = 8.0, 30
 TURNED = 0.9
 
 
-class PageSettings(NamedTuple):
-    """How pages are read; see `OCR`."""
-
-    threshold: float
-    box_threshold: float
-    unclip: float
-    side: int
-    max_side: int
-    batch: int
-
-
 class PageReader:
     """Reads images, one at a time.
 
     Args:
         detection, recognition, orientation: the networks; the reader does not close them.
         characters: what each class of the recognition stands for.
+        settings: those of `OCR`.
 
     Attributes:
         timings: how long the stages of the last image took.
@@ -65,7 +62,7 @@ class PageReader:
         recognition: Network,
         orientation: Network | None,
         characters: Sequence[str],
-        settings: PageSettings,
+        settings: Any,
     ) -> None:
         self.detection, self.recognition, self.orientation = detection, recognition, orientation
         self._characters, self._settings = characters, settings

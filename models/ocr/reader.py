@@ -26,7 +26,7 @@ from ..requests import PipelineHolder, Requests
 from .buffer import PageBuffer, read_page
 from .lines import TextLine, TextLines
 from .network import Network, characters_of
-from .page import PageReader, PageSettings
+from .page import PageReader
 from .regions import import_cv2
 
 if TYPE_CHECKING:
@@ -128,8 +128,7 @@ class OCR(Requests[TextLines], Declared):
             reads = Network(network(recognition), "recognition", 3)
             turns = Network(network(orientation), "orientation", 2) if orientation is not None else None
             self.characters = characters_of(reads.infer)
-            page = PageSettings(*(getattr(self, name) for name in PageSettings._fields))
-            self._reader = PageReader(locates, reads, turns, self.characters, page)
+            self._reader = PageReader(locates, reads, turns, self.characters, self.settings)
             opened.pop_all()
         self.class_names = ()
         self._pipeline_holder = PipelineHolder({})

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import BackendUnavailableError, InputError, ShapeError
+from ...errors import InputError, ShapeError
 from ...ops import NO_CLASS
 from ..colours import colour
 from ..names import find_classes
 from .agreement import Agreement
+from .exports import category_of, import_supervision
 from .masks import Masks
-from .result import Result, ResultTensor
+from .result import Result, ResultTensor, check_pixels
 from .rows import class_label
 
 if TYPE_CHECKING:
@@ -100,10 +101,7 @@ class ClassMap(MapResult):
     first_colour: int = 0
 
     def __post_init__(self) -> None:
-        if self.class_ids.ndim != 2 or self.class_ids.dtype != np.uint8:
-            raise ShapeError(
-                f"class_ids are {self.class_ids.dtype} of shape {self.class_ids.shape}; use uint8 (height, width)"
-            )
+        check_pixels("class_ids", self.class_ids, np.uint8)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -173,30 +171,21 @@ class ClassMap(MapResult):
         Raises:
             InputError: a class has no category.
         """
-        rows = []
-        for class_id, mask in zip(*self.to_masks(), strict=True):
-            try:
-                category = int(category_ids[class_id])
-            except (LookupError, TypeError):
-                raise InputError(
-                    f"category_ids has no category for class {class_id} ({class_label(self.names, class_id)}); give "
-                    "one for each class of the model"
-                ) from None
-            rows.append({"image_id": image_id, "category_id": category, "segmentation": mask.to_coco()})
-        return rows
+        return [
+            {
+                "image_id": image_id,
+                "category_id": category_of(category_ids, class_id, self.names),
+                "segmentation": mask.to_coco(),
+            }
+            for class_id, mask in zip(*self.to_masks(), strict=True)
+        ]
 
     def to_supervision(self) -> Any:
         """A `supervision.Detections` of a mask for each class, the background aside."""
-        try:
-            import supervision
-        except ImportError:
-            raise BackendUnavailableError(
-                'to_supervision() needs the supervision package: pip install "infersdk[supervision]"'
-            ) from None
         result, masks = self.to_masks()
         planes = masks.numpy()
         edges = [_edges(plane) for plane in planes]
-        return supervision.Detections(
+        return import_supervision().Detections(
             xyxy=np.array(edges, np.float32).reshape(-1, 4),
             mask=planes,
             class_id=np.array(result, int),

@@ -102,8 +102,7 @@ class Embedding(Result):
         return Agreement.of(max(self.cosine(other), 0.0), 1.0)
 
     def __repr__(self) -> str:
-        first = ", ".join(f"{value:.3f}" for value in self.vector[:3])
-        return f"<{type(self).__name__}: {len(self)} dimensions, {first}, ...>"
+        return f"<{type(self).__name__}: {self.summary()}>"
 
 
 class Match(NamedTuple):
@@ -133,8 +132,8 @@ class Gallery:
     def __init__(self, entries: Iterable[tuple[str, Embedding]] | dict[str, Embedding] = ()) -> None:
         self._lock = Lock()
         self._labels: list[str] = []
-        self._vectors: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)
-        self._added: list[npt.NDArray[np.float32]] = []
+        self._vectors: list[npt.NDArray[np.float32]] = []
+        self._matrix: npt.NDArray[np.float32] | None = None  # all vectors; None after an entry was added
         for label, embedding in entries.items() if isinstance(entries, dict) else entries:
             self.add(label, embedding)
 
@@ -153,15 +152,19 @@ class Gallery:
         Raises:
             ShapeError: the embedding has another number of dimensions than those that are there.
         """
-        vector = (embedding if isinstance(embedding, Embedding) else Embedding.of(embedding)).vector
         with self._lock:
-            there = self._added[0] if self._added else self._vectors[0] if len(self._vectors) else vector
-            if there.shape != vector.shape:
-                raise ShapeError(
-                    f"the gallery has embeddings of {len(there)} dimensions, and this one has {len(vector)}"
-                )
+            self._vectors.append(self._vector(embedding))
             self._labels.append(label)
-            self._added.append(vector)
+            self._matrix = None
+
+    def _vector(self, embedding: Embedding | npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """The vector of an embedding; raises ShapeError where it has other dimensions than the entries."""
+        vector = (embedding if isinstance(embedding, Embedding) else Embedding.of(embedding)).vector
+        if self._vectors and self._vectors[0].shape != vector.shape:
+            raise ShapeError(
+                f"the gallery has embeddings of {len(self._vectors[0])} dimensions, and this one has {len(vector)}"
+            )
+        return vector
 
     def nearest(self, embedding: Embedding | npt.ArrayLike, *, at_least: float = -1.0) -> Match | None:
         """The entry that is most alike; None where the gallery is empty or none reaches `at_least`."""
@@ -180,20 +183,14 @@ class Gallery:
         """
         if k < 1:
             raise InputError(f"k is {k}; it must be 1 or more")
-        vector = (embedding if isinstance(embedding, Embedding) else Embedding.of(embedding)).vector
         with self._lock:
-            if self._added:
-                parts = [self._vectors] if len(self._vectors) else []
-                self._vectors = np.concatenate([*parts, np.stack(self._added)])
-                self._added = []
-            vectors, labels = self._vectors, self._labels
-        if not len(vectors):
-            return []
-        if vectors.shape[1] != len(vector):
-            raise ShapeError(
-                f"the gallery has embeddings of {vectors.shape[1]} dimensions, and this one has {len(vector)}"
-            )
-        cosines = np.clip(vectors @ vector, -1, 1)
+            vector, labels = self._vector(embedding), self._labels
+            if not labels:
+                return []
+            if self._matrix is None:
+                self._matrix = np.stack(self._vectors)
+            matrix = self._matrix
+        cosines = np.clip(matrix @ vector, -1, 1)
         best = np.argsort(-cosines, kind="stable")[:k]
         return [Match(labels[i], float(cosines[i]), int(i)) for i in best.tolist() if cosines[i] >= at_least]
 

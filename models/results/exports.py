@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,41 +16,43 @@ if TYPE_CHECKING:
 
     from .masks import Mask
 
-__all__ = ["coco_rows", "supervision_detections"]
+__all__ = ["category_of", "coco_rows", "import_supervision", "supervision_detections"]
 
 
-class _Boxes(Protocol):
-    """The part of `Detections` that is exported."""
+def category_of(category_ids: Sequence[int] | Mapping[int, int], class_id: int, names: Sequence[str]) -> int:
+    """The category of a class in COCO's annotations.
 
-    @property
-    def xyxy(self) -> npt.NDArray[np.float32]: ...
-    @property
-    def scores(self) -> npt.NDArray[np.float32]: ...
-    @property
-    def class_ids(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def labels(self) -> list[str]: ...
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def columns(self) -> Mapping[str, Any]: ...
+    Raises:
+        InputError: the class has none.
+    """
+    try:
+        return int(category_ids[class_id])
+    except (LookupError, TypeError):
+        raise InputError(
+            f"category_ids has no category for class {class_id} ({class_label(names, class_id)}); give one for each "
+            "class of the model, or filter the rows before"
+        ) from None
 
 
-def coco_rows(found: _Boxes, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:
-    """See `Detections.to_coco()`."""
+def import_supervision() -> Any:
+    """The package `supervision`; raises BackendUnavailableError where it is not installed."""
+    try:
+        import supervision
+    except ImportError:
+        raise BackendUnavailableError(
+            'to_supervision() needs the supervision package: pip install "infersdk[supervision]"'
+        ) from None
+    return supervision
+
+
+def coco_rows(found: Any, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:
+    """The rows of `Detections`; see `Detections.to_coco()`."""
     rows = []
     for (x1, y1, x2, y2), score, class_id in zip(
         found.xyxy.tolist(), found.scores.tolist(), found.class_ids.tolist(), strict=True
     ):
-        try:
-            category = category_ids[class_id]
-        except (LookupError, TypeError):
-            raise InputError(
-                f"category_ids has no category for class {class_id} ({class_label(found.names, class_id)}); give one "
-                "for each class of the model, or filter the boxes before"
-            ) from None
-        box = [x1, y1, x2 - x1, y2 - y1]
-        rows.append({"image_id": image_id, "category_id": int(category), "bbox": box, "score": score})
+        category, box = category_of(category_ids, class_id, found.names), [x1, y1, x2 - x1, y2 - y1]
+        rows.append({"image_id": image_id, "category_id": category, "bbox": box, "score": score})
     for name, add in (("oriented", _add_corners), ("mask", _add_mask), ("keypoints", _add_keypoints)):
         if name in found.columns:
             for row, value in zip(rows, found.columns[name], strict=True):
@@ -72,20 +74,14 @@ def _add_keypoints(row: dict[str, Any], points: npt.NDArray[np.float32]) -> None
     row["keypoints"] = values.reshape(-1).tolist()
 
 
-def supervision_detections(found: _Boxes) -> Any:
-    """See `Detections.to_supervision()`."""
-    try:
-        import supervision
-    except ImportError:
-        raise BackendUnavailableError(
-            'to_supervision() needs the supervision package: pip install "infersdk[supervision]"'
-        ) from None
+def supervision_detections(found: Any) -> Any:
+    """See `Detections.to_supervision()`; `found` are `Detections`."""
     columns = dict(found.columns)
     mask, tracks = columns.pop("mask", None), columns.pop("track_id", None)
     data = {name: np.array(column) for name, column in columns.items()}
     if "oriented" in data:
         data["xyxyxyxy"] = corners(data.pop("oriented"))
-    return supervision.Detections(
+    return import_supervision().Detections(
         xyxy=found.xyxy.copy(),
         mask=None if mask is None else np.array(mask),
         confidence=found.scores.copy(),

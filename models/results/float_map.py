@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import InputError, ShapeError
+from ...errors import InputError
 from ..colours import heat
-from .result import Result
+from .result import Result, check_pixels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,10 +30,7 @@ class FloatMap(Result):
     values: npt.NDArray[np.float32]
 
     def __post_init__(self) -> None:
-        if self.values.ndim != 2 or self.values.dtype != np.float32:
-            raise ShapeError(
-                f"values are {self.values.dtype} of shape {self.values.shape}; use float32 (height, width)"
-            )
+        check_pixels("values", self.values, np.float32)
 
     @property
     def size(self) -> tuple[int, int]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import InputError, ShapeError
+from ...errors import InputError
 from .agreement import Agreement
 from .float_map import FloatMap
-from .result import Result, ResultTensor
+from .result import Result, ResultTensor, check_pixels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,10 +36,7 @@ class ImageResult(Result):
     scale: tuple[float, float] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
-        if self.pixels.ndim != 3 or self.pixels.shape[2] != 3 or self.pixels.dtype != np.uint8:
-            raise ShapeError(
-                f"pixels are {self.pixels.dtype} of shape {self.pixels.shape}; use uint8 (height, width, 3)"
-            )
+        check_pixels("pixels", self.pixels, np.uint8, 3)
 
     @property
     def size(self) -> tuple[int, int]:

@@ -30,7 +30,7 @@ import numpy as np
 
 from ...core.files import atomic_path, atomic_write
 from ...core.text import json_text
-from ...errors import ConfigError, InputError, UnsupportedModelError
+from ...errors import ConfigError, InputError, ShapeError, UnsupportedModelError
 from ...image import HostImage, ImageSource, read_image
 from .habits import Hints
 from .image_reference import ImageReference
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from .agreement import Agreement
 
-__all__ = ["Result", "ResultTensor", "ResultTensorSpec", "bytes_array"]
+__all__ = ["Result", "ResultTensor", "ResultTensorSpec", "bytes_array", "check_pixels"]
 
 
 class ResultTensor(NamedTuple):
@@ -261,6 +261,13 @@ def bytes_array(values: Collection[bytes | str]) -> npt.NDArray[Any]:
     array = np.empty(len(values), np.object_)
     array[:] = [value.encode() if isinstance(value, str) else value for value in values]
     return array
+
+
+def check_pixels(name: str, pixels: npt.NDArray[Any], dtype: npt.DTypeLike, *channels: int) -> None:
+    """Raises ShapeError for an array of pixels of another dtype, or another shape than (height, width, *channels)."""
+    if pixels.ndim != 2 + len(channels) or pixels.shape[2:] != channels or pixels.dtype != dtype:
+        words = ", ".join(["height", "width", *map(str, channels)])
+        raise ShapeError(f"{name} are {pixels.dtype} of shape {pixels.shape}; use {np.dtype(dtype)} ({words})")
 
 
 def _array(values: Any) -> npt.NDArray[Any]:

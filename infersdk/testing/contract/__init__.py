@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from .declarations import DeclarationContract
 from .errors import ErrorContract
-from .life import LifeContract
-from .memory import device_memory_used, resident_bytes
+from .life import LifeContract, device_memory_used, resident_bytes
 from .results import ResultContract
 from .tensors import TensorContract
 

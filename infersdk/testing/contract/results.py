@@ -63,23 +63,7 @@ class ResultContract(ContractBase):
                 for name, value in want.items():
                     self.close_to(got[name], value)
 
-    @pytest.mark.parametrize(
-        "dtype",
-        [
-            "float32",
-            "float16",
-            "float64",
-            "bool",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "uint16",
-            "uint32",
-            "uint64",
-        ],
-    )
+    @pytest.mark.parametrize("dtype", ContractBase.dtypes)
     def test_element_types(self, dtype: str, model: Callable[[str], Path]) -> None:
         if dtype not in self.dtypes:
             pytest.skip(f"{self.backend} does not take {dtype}")

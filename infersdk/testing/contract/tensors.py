@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from infersdk import Infer, Tensor
-from infersdk.errors import (
-    DTypeError,
-    InputError,
-    InputNameError,
-    ShapeError,
-)
+from infersdk.errors import DTypeError, InputError, InputNameError, ShapeError
 
 from .base import ContractBase
 

@@ -18,7 +18,7 @@ from PIL import Image
 from infersdk import load
 from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, InputError, UnsupportedModelError
 from infersdk.models import OCR
-from infersdk.models.ocr.quads import along_the_text, sides
+from infersdk.models.ocr.regions import along_the_text, sides
 
 pytest.importorskip("cv2")
 

@@ -75,6 +75,7 @@ KEEP_GIL = (
     "ifs_memory_nbytes",
     "ifs_memory_head",
     "ifs_memory_fetch",
+    "ifs_device_select",
     "ifs_is_page_locked",
     "ifs_upload_nbytes",
     "ifs_cuda_preprocess",

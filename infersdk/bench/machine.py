@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import resource
 from pathlib import Path
 from time import perf_counter, time
 from typing import Any
@@ -103,6 +102,8 @@ def resident_bytes() -> int:
 
 def peak_resident_bytes() -> int:
     """The peak resident memory of this process."""
+    import resource  # here: systems without it can import the module
+
     return _kilobytes("/proc/self/status", "VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -190,6 +191,8 @@ def _counters() -> dict[str, float]:
     result: dict[str, float] = {"at": perf_counter(), "time": time()}
     fields = _read("/proc/stat").partition("\n")[0].split()
     if len(fields) > 8 and fields[0] == "cpu":
+        import resource
+
         tick = 1 / os.sysconf("SC_CLK_TCK")
         user, nice, system, idle, iowait, irq, softirq, steal = (float(n) * tick for n in fields[1:9])
         result["busy"] = user + nice + system + irq + softirq

@@ -49,11 +49,11 @@ def current_device(device: str | Device) -> Iterator[None]:
         DeviceUnavailableError: The device does not exist.
     """
     previous = out("int32_t")
-    check(lib.ifs_device_select(_ordinal(device), previous))
+    check(lib.held_ifs_device_select(_ordinal(device), previous))
     try:
         yield
     finally:
-        check(lib.ifs_device_select(previous[0], out("int32_t")))
+        check(lib.held_ifs_device_select(previous[0], out("int32_t")))
 
 
 class DeviceInfo(dict[str, Any]):

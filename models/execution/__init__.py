@@ -6,9 +6,8 @@ functions that follow the network (`ModelStages`); it knows nothing of model fam
 
 from __future__ import annotations
 
+from .buffer import HostOutputs
 from .execution import Execution
-from .host import HostOutputs
-from .placement import PreprocessPlacement
 from .stages import DevicePostprocess, ModelStages, OutputRow, Parameters, Timings
 
 __all__ = [
@@ -18,6 +17,5 @@ __all__ = [
     "ModelStages",
     "OutputRow",
     "Parameters",
-    "PreprocessPlacement",
     "Timings",
 ]

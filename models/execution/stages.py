@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...image import DeviceImage, Geometry, HostImage
     from ...image.nvimgcodec import EncodedImage
     from ...infer import Infer
+    from ..canvases import Canvases
     from ..preprocessor import Preprocessor
 
 __all__ = [
@@ -72,20 +73,6 @@ class DevicePostprocess(Protocol):
         """Frees its memory."""
 
 
-class CanvasSet(Protocol):
-    """The canvases of a model."""
-
-    whole: Preprocessor
-    sizes: tuple[tuple[int, int], ...]  # the whole one is the last
-    several: bool  # whether there is more than one
-
-    def on(self, canvas: tuple[int, int]) -> Preprocessor:
-        """The preprocessor for this canvas."""
-
-    def of(self, size: tuple[int, int]) -> Preprocessor:
-        """The preprocessor for an image of (width, height)."""
-
-
 @dataclass
 class ModelStages(Generic[Result]):
     """The part of a model that its batch buffers use.
@@ -98,18 +85,22 @@ class ModelStages(Generic[Result]):
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
             None the outputs are fetched, and `postprocess` runs on the host.
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
+        preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` or `"auto"`.
         verified: whether `verify` has passed. It is shared by all buffers of a model.
         decoded: how many images each decoder has decoded.
+        locations: with `preprocess="auto"`, the faster location of each kind of batch; see `PreprocessPlacement`.
     """
 
-    canvases: CanvasSet
+    canvases: Canvases
     verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
     postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry]], list[Result]]
     postprocess_rows: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     decode: str = "cpu"
+    preprocess: str = "auto"
     verified: bool = field(default=False)
     decoded: Counter[str] = field(default_factory=Counter)
+    locations: dict[tuple[int, bool], str] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     @property

@@ -12,7 +12,7 @@ from ..core.files import IMAGE_SUFFIXES
 from ..core.tensor import Tensor
 from ..errors import ConfigError, InputError, UnsupportedModelError
 from ..image import PixelTransform, image_view, read_image
-from ..ops.preprocess import letterbox
+from ..ops.preprocessing import letterbox
 
 if TYPE_CHECKING:
     import os

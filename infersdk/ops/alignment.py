@@ -8,8 +8,8 @@ import numpy as np
 
 from ..errors import InputError, ShapeError
 from ..image.geometry import Geometry
+from ..image.images import ImageView, PixelFormat, image_view
 from ..image.transforms import PixelTransform
-from ..image.view import ImageView, PixelFormat, image_view
 from .preprocessing import preprocess
 
 if TYPE_CHECKING:

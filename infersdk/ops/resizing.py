@@ -9,7 +9,7 @@ import numpy as np
 from ..core._lib import check, ffi, lib
 from ..core.dtypes import dtype_code
 from ..errors import DTypeError, InputError, ShapeError
-from ..image.view import ImageView, PixelFormat, image_view
+from ..image.images import ImageView, PixelFormat, image_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -10,12 +9,11 @@ import numpy as np
 from ...errors import ConfigError
 from ...ops import preprocess_into
 from ...pipeline.side_by_side import SideBySide
-from ..preprocessor import geometry_of_pixels, view_of
+from ..preprocessor import geometry_of_pixels
+from .stages import HostOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
 
     from ...image import Geometry, HostImage
     from ...infer import Infer
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from .cuda import CudaInstances
     from .stages import ModelStages, Parameters
 
-__all__ = ["HostBuffer", "HostOutputs", "ModelBuffer"]
+__all__ = ["HostBuffer", "ModelBuffer"]
 
 Result = TypeVar("Result")
 
@@ -67,26 +65,6 @@ class Rows(Protocol):
         """Runs `count` rows of an image until a further run takes no longer than usual."""
 
     def close(self) -> None: ...
-
-
-class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
-    """A network's outputs as arrays on the host, each fetched when it is looked at. They are those of its last run.
-
-    Attributes:
-        tensors: the outputs by name.
-    """
-
-    def __init__(self, infer: Infer) -> None:
-        self.tensors = infer.outputs
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self.tensors[name].numpy()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
 
 
 class HostBuffer(Generic[Result]):
@@ -134,7 +112,7 @@ class HostBuffer(Generic[Result]):
         geometry = preprocessor.geometry_of(image.size)
         sampled = geometry if image.reduced_from is None else geometry_of_pixels(image, geometry)
         address = self._address + row * self._stride
-        preprocess_into(view_of(image), sampled, preprocessor.transform, address, self._stride)
+        preprocess_into(image.view(), sampled, preprocessor.transform, address, self._stride)
         self._geometries[row], self._parameters[row], self._decoders[row] = geometry, parameters, image.decoder
 
     def decode(self, count: int) -> None:

@@ -23,9 +23,9 @@ from ...errors import ClosedError, InferSDKError
 from ...image import DeviceImage, HostImage
 from ...image.uploads import bring_in
 from ...ops.batch import ImageBatch, shared_workers
-from ..preprocessor import geometry_of_pixels, view_of
-from .buffer import HostOutputs
+from ..preprocessor import geometry_of_pixels
 from .placement import LocationCost, PreprocessPlacement, WholeBatch
+from .stages import HostOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ class CudaInstance:
 
     def _fill(self, images: Sequence[HostImage], geometries: Sequence[Geometry]) -> None:
         sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
-        self._batch.fill([view_of(image) for image in images], sampled)
+        self._batch.fill([image.view() for image in images], sampled)
 
     def _borrow(self, images: list[DeviceImage], workers: Workers) -> None:
         """Borrows images on the device; those that models share are copied there together first."""

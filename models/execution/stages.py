@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DevicePostprocess",
+    "HostOutputs",
     "ModelStages",
     "OutputRow",
     "Parameters",
@@ -141,6 +142,26 @@ class ModelStages(Generic[Result]):
         if not self.verified:
             self.verify(outputs)
             self.verified = True
+
+
+class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
+    """A network's outputs as arrays on the host, each fetched when it is looked at. They are those of its last run.
+
+    Attributes:
+        tensors: the outputs by name.
+    """
+
+    def __init__(self, infer: Infer) -> None:
+        self.tensors = infer.outputs
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.tensors[name].numpy()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
 
 
 class OutputRow(Mapping[str, "npt.NDArray[Any]"]):

@@ -17,8 +17,8 @@ import openvino as ov
 
 from ..core.device import Device
 from ..core.formats import FORMATS
-from ..core.precision import PRECISIONS, describe_layers, keeps_precision
 from ..core.processors import available_processors
+from ..core.target import PRECISIONS, describe_layers, keeps_precision
 from ..core.text import logger
 from ..errors import (
     ConfigError,

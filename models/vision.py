@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-    from ..core.options import Progress
+    from ..core.backend import Progress
     from ..graph.info import ModelInfo
     from ..image import Geometry, HostImage, ImageSource
     from ..pipeline import BatchBuffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.options import BackendOptions, Count
+from ...core.backend import BackendOptions, Count
 from ...core.processors import runtime_threads
 from ...errors import ConfigError, nearest
 from .runtime import known_properties

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import re
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import openvino as ov
@@ -14,17 +17,52 @@ from openvino.frontend import FrontEndManager
 from ...core.device import Device
 from ...errors import ModelFormatError, text_of
 from ...graph.files import load_proto, require_onnx
-from .signal_stack import kept_signal_stack
 
 if TYPE_CHECKING:
     from ...core.model_source import ModelSource
 
 __all__ = [
-    "FAILURES", "PRECISION_NAMES",
-    "capabilities", "compiles", "core", "devices", "executed_precisions", "execution_devices",
-    "known_properties", "metadata_of", "new_core", "offered", "our_name", "port_name", "readers", "reason",
+    "FAILURES",
+    "PRECISION_NAMES",
+    "capabilities",
+    "compiles",
+    "core",
+    "devices",
+    "executed_precisions",
+    "execution_devices",
+    "kept_signal_stack",
+    "known_properties",
+    "metadata_of",
+    "new_core",
+    "offered",
+    "our_name",
+    "port_name",
+    "readers",
+    "reason",
     "written_precision",
-]  # fmt: skip
+]
+
+
+class _Stack(ctypes.Structure):
+    """`stack_t` of Linux."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@contextlib.contextmanager
+def kept_signal_stack() -> Iterator[None]:
+    """Restores the stack of this thread, if the system still accepts its size."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    system, before = ctypes.CDLL(None), _Stack()
+    known = system.sigaltstack(None, ctypes.byref(before)) == 0
+    try:
+        yield
+    finally:
+        if known:
+            system.sigaltstack(ctypes.byref(before), None)
+
 
 #: The precision of a node by its name in a runtime model; plugins differ in case and in style.
 PRECISION_NAMES = {

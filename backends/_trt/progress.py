@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from ...core.options import Progress
+    from ...core.backend import Progress
 
 __all__ = ["make_monitor", "run_cancellable"]
 

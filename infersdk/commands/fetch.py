@@ -31,8 +31,8 @@ def register(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Downloads the files."""
     from ..config import addresses_of, lock_path, read
-    from ..core.addresses import is_address
     from ..core.files import atomic_write
+    from ..core.model_source import is_address
 
     if is_address(arguments.source):
         _fetch(arguments.source)
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fetch(text: str) -> dict[str, Any]:
-    from ..core.addresses import Address
+    from ..core.model_source import Address
     from ..loading.remote import commit_of, download, lock_entry
 
     address = Address.parse(text)

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ..bench.tuned_file import tuned_toml
     from ..core.files import atomic_write
     from ..core.model_source import ModelSource
-    from ..core.precision import check_precision
+    from ..core.target import check_precision
 
     for model in arguments.models:
         ModelSource.of(model)

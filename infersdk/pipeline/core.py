@@ -22,7 +22,7 @@ from .threads import Lifecycle, log_error
 from .warm_up import WarmUp
 
 if TYPE_CHECKING:
-    from ..core.options import Progress
+    from ..core.backend import Progress
     from .batch_buffer import BatchBuffer
     from .request import Request
 

@@ -10,7 +10,7 @@ from ..errors import ClosedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..core.options import Progress
+    from ..core.backend import Progress
     from .request import BatchState
     from .scheduler import Admission, Scheduler
     from .threads import Lifecycle

@@ -31,7 +31,7 @@ from .shadow import Shadow, ShadowShare
 if TYPE_CHECKING:
     import os
 
-    from ..core.options import Progress
+    from ..core.backend import Progress
     from .endpoint import Endpoint
     from .settings import ServerSettings
 

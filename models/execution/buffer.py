@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...ops import preprocess_into
-from ...pipeline.side_by_side import SideBySide
+from ...pipeline.batch_buffer import SideBySide
 from ..preprocessor import geometry_of_pixels
 from .stages import HostOutputs
 

@@ -29,7 +29,7 @@ from .stages import Timings
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-    from ...core.options import Progress
+    from ...core.backend import Progress
     from ...infer import Infer
     from ..preprocessor import ImageInput
     from .cuda import CudaInstances

@@ -30,7 +30,7 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ..graph.passes import NameNodes, cached_model, loading_passes
+from ..graph.passes import cached_model, loading_passes
 from ..infer import BackendInfo, Declaration, Infer, Scheduling
 from ._onnxruntime.providers import Provider, available_devices, find_provider
 from ._onnxruntime.session import (
@@ -204,6 +204,8 @@ class OnnxRuntimeInfer(Infer):
             raise ConfigError(f"fp16_keep is for precision='fp16', not for {wanted!r}")
         passes = [*loading_passes(self.backend, self._device.kind, wanted, keep_nodes=self.options.fp16_keep, x86=_X86)]
         if self.options.profiling:
+            from ..graph.passes import NameNodes
+
             passes.append(NameNodes())  # the profiler reports nodes by their names
         try:
             return cached_model(self.model, passes) or self.model.content or str(self.model)

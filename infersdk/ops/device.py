@@ -23,10 +23,10 @@ import numpy as np
 
 from ..core._lib import check, ffi, lib
 from ..core.device import Device
-from ..core.dtypes import dtype_code
 from ..core.memory import Handle
 from ..core.stream import default_stream
 from ..core.tensor import Tensor
+from ..core.tensor_spec import dtype_code
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import DETECTION, DetectionDecoder, DetectStats, decoded
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..core._lib import check, ffi, lib
 from ..core.device import Device
-from ..core.dtypes import dtype_code
 from ..core.stream import default_stream
 from ..core.tensor import Tensor
+from ..core.tensor_spec import dtype_code
 from ..errors import DTypeError, InputError, OutOfMemoryError, ShapeError
 from .classification import class_map_params
 from .masks import MASK, PackedMasks

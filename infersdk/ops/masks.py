@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core._lib import check, ffi, lib
-from ..core.dtypes import dtype_code
+from ..core.tensor_spec import dtype_code
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import DETECTION
 

@@ -281,3 +281,18 @@ class TensorBatchBuffer(OneBucket):
         self._rows = []
         self._runs.close()
         self._infer.close()
+
+
+def sizes_to_run(sizes: Sequence[int], capacity: int) -> list[int]:
+    """Which of the batch sizes of a model to run, the largest first, since it allocates the memory for all of them.
+
+    A backend that pads batches prepares itself for each size. For others a new size costs little: sizes that double
+    are enough.
+
+    Args:
+        sizes: those that the model runs.
+        capacity: the largest batch.
+    """
+    if len(sizes) == capacity:
+        sizes = [size for size in sizes if size == capacity or not size & (size - 1)]
+    return sorted(sizes, reverse=True)

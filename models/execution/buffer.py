@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from .stages import HostOutputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...image import Geometry, HostImage
+    from ...image import Geometry
     from ...infer import Infer
     from ..preprocessor import ImageInput, Preprocessor
     from .cuda import CudaInstances
+    from .cuda_buffer import CudaBuffer
     from .stages import ModelStages, Parameters
 
 __all__ = ["HostBuffer", "ModelBuffer"]
@@ -26,49 +27,10 @@ __all__ = ["HostBuffer", "ModelBuffer"]
 Result = TypeVar("Result")
 
 
-class Rows(Protocol):
-    """Rows on the host or on a device, for one thread at a time; several threads write rows.
-
-    Attributes:
-        decodes: whether files are decoded on the device.
-    """
-
-    decodes: bool
-
-    def read(self, source: Any) -> Any:
-        """The image that `source` is or names, where these rows can take it."""
-
-    def prepares_quickly(self, item: Any) -> bool:
-        """Whether reading and writing the item takes less time than waking up a thread."""
-
-    def begin(self, canvas: Preprocessor, count: int) -> None:
-        """The next rows are `count` images on this canvas, or fewer. Called while no row is in use."""
-
-    def write(self, row: int, image: Any, parameters: Parameters) -> None:
-        """Writes an image that was read into a row."""
-
-    def decode(self, count: int) -> None:
-        """Decodes the files among the first `count` rows on the device. `run()` does it otherwise."""
-
-    def move(self, source: int, target: int) -> None: ...
-
-    def run(self, count: int) -> None:
-        """Runs the first `count` rows, or queues them on the device."""
-
-    def wait(self) -> None:
-        """Waits for the rows that were queued."""
-
-    def results(self, count: int) -> list[Any]:
-        """Waits, and returns the results of these rows."""
-
-    def warm_up(self, count: int, source: Any) -> None:
-        """Runs `count` rows of an image until a further run takes no longer than usual."""
-
-    def close(self) -> None: ...
-
-
 class HostBuffer(Generic[Result]):
-    """See `ModelBuffer`. Images are preprocessed straight into the rows of the network's bound input.
+    """The rows of a batch on the host. Images are preprocessed straight into the rows of the network's bound input.
+
+    One thread at a time uses it; several threads write rows. `CudaBuffer` has the same methods.
 
     Args:
         infer: the network; it stays the caller's.
@@ -79,7 +41,7 @@ class HostBuffer(Generic[Result]):
         ConfigError: the files are to be decoded on a CUDA device.
     """
 
-    decodes = False
+    decodes = False  # files on the device
 
     def __init__(self, infer: Infer, stages: ModelStages[Result], capacity: int) -> None:
         if stages.decode == "gpu":
@@ -98,16 +60,19 @@ class HostBuffer(Generic[Result]):
         self.read = stages.preprocessor.read
 
     def prepares_quickly(self, item: Any) -> bool:
+        """Whether reading and writing the item takes less time than waking up a thread."""
         return False
 
     def begin(self, canvas: Preprocessor, count: int) -> None:
+        """The next rows are `count` images on this canvas, or fewer. Called while no row is in use."""
         self._canvas = canvas
         # What fits the count keeps its address, so it holds for smaller batches too.
         tensor = canvas.input.tensor(self.infer, count, self.capacity)
         self._address, self._stride = tensor.host_ptr(read=False, write=True), canvas.input.image_nbytes
         self._begun = count
 
-    def write(self, row: int, image: HostImage, parameters: Parameters) -> None:
+    def write(self, row: int, image: Any, parameters: Parameters) -> None:
+        """Writes an image that was read into a row."""
         preprocessor = self._canvas
         geometry = preprocessor.geometry_of(image.size)
         sampled = geometry if image.reduced_from is None else geometry_of_pixels(image, geometry)
@@ -136,6 +101,7 @@ class HostBuffer(Generic[Result]):
         """`run()` has waited."""
 
     def results(self, count: int) -> list[Result]:
+        """The results of these rows."""
         stages = self._stages
         geometries: Sequence[Any] = self._geometries[:count]
         parameters, decoders = self._parameters[:count], self._decoders[:count]
@@ -148,6 +114,7 @@ class HostBuffer(Generic[Result]):
         return stages.with_decoders(results, decoders) if any(decoders) else results
 
     def warm_up(self, count: int, source: Any) -> None:
+        """Runs `count` rows of an image until a further run takes no longer than usual."""
         image = self.read(source)
         for _ in range(self.infer.scheduling.warm_up_runs):
             for row in range(count):
@@ -207,7 +174,7 @@ class ModelBuffer(Generic[Result]):
         self.serving = infer
         self.capacity = self._input.batch_limit(infer, self._asked)
         if infer.stream is None:
-            self.rows: Rows = HostBuffer(infer, self._stages, self.capacity)
+            self.rows: HostBuffer[Result] | CudaBuffer[Result] = HostBuffer(infer, self._stages, self.capacity)
         else:
             from .cuda_buffer import CudaBuffer
 

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class CudaBuffer(Generic[Result]):
-    """See `ModelBuffer`. Rows hold images until the batch runs.
+    """The rows of a batch on a CUDA device; see `HostBuffer`. They hold images until the batch runs.
 
     Args:
         infer: the network that serves.

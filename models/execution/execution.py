@@ -21,7 +21,7 @@ import numpy as np
 from ...core.device import Device
 from ...core.processors import available_processors
 from ...errors import ClosedError
-from ...pipeline.warm_up import sizes_to_run
+from ...pipeline.batch_buffer import sizes_to_run
 from ..decoding import is_read_by_any_thread, shared_pool
 from .buffer import ModelBuffer
 from .stages import Timings

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import onnxruntime as ort
 
-from ..core.memory_limit import tensor_nbytes
-from ..core.precision import describe_layers, keeps_precision
+from ..core.backend import SharedRuntime
 from ..core.processors import available_processors
-from ..core.releasing import SharedRuntime
 from ..core.stream import Stream
+from ..core.target import describe_layers, keeps_precision
 from ..core.text import logger
 from ..errors import (
     ConfigError,
@@ -31,23 +30,23 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ..graph.passes import NameNodes, cached_model, loading_passes
+from ..graph.passes import cached_model, loading_passes
 from ..infer import BackendInfo, Declaration, Infer, Scheduling
-from ._batch_buckets import BatchBuckets, next_size
-from ._onnxruntime.cuda_graphs import CudaGraphs
-from ._onnxruntime.memory import Arena
-from ._onnxruntime.one_core import UnchangedFile, may_run_on_one_core
-from ._onnxruntime.options import Options, session_options
 from ._onnxruntime.providers import Provider, available_devices, find_provider
 from ._onnxruntime.session import (
+    Options,
+    UnchangedFile,
+    feed,
     load_libraries,
+    may_run_on_one_core,
     message_of,
     metadata_of,
+    session_options,
+    spec_of,
     start_session,
     written_to_disk,
     written_to_memory,
 )
-from ._onnxruntime.values import feed, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,8 +54,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from ..core.executed_layers import LayerProfile
-    from ..core.memory_limit import MemoryBudget
     from ..core.tensor import Tensor
+    from ._onnxruntime.cuda import Arena, CudaGraphs
     from ._onnxruntime.session import GraphWriter
 
 _log = logger("infersdk.load")
@@ -85,6 +84,8 @@ class OnnxRuntimeInfer(Infer):
         provider = find_provider(self._device, self.options.provider_library)
         settings = dict(provider.settings)
         if self._device.kind == "cuda":
+            from ._onnxruntime.cuda import CudaGraphs, scheduling_on_stream
+
             load_libraries()
             # One stream for the session and its clones: their runs are sequential.
             self.stream = Stream(self._device)
@@ -98,7 +99,7 @@ class OnnxRuntimeInfer(Infer):
             if self.options.cuda_graph:
                 settings["enable_cuda_graph"] = "1"
                 self._graphs = CudaGraphs()
-            self.scheduling = self._scheduling_on_stream()
+            self.scheduling = scheduling_on_stream(self.max_batch, self._graphs)
         elif self.options.cuda_graph:
             raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
@@ -111,7 +112,9 @@ class OnnxRuntimeInfer(Infer):
         self._unchanged = UnchangedFile(self.model)
         source = self._source()
         if self.memory_budget is not None:
-            self._arena = self._arena_for(source, given, self.memory_budget)
+            from ._onnxruntime.cuda import arena_for
+
+            self._arena = arena_for(self, source, given, self.memory_budget)
             settings |= self._arena.settings
         settings |= given
         self._start_session(source, provider._replace(settings=settings))
@@ -130,16 +133,6 @@ class OnnxRuntimeInfer(Infer):
         if self.stream is None:
             self.scheduling = Scheduling(one_core_clones=self._one_core_clones(), stream_guard=self._provider.guard)
         self._binding = self._session.io_binding()
-
-    def _scheduling_on_stream(self) -> Scheduling:
-        """The runtime plans convolutions at each change of the batch, in 0.1 s and more; not for captured runs."""
-        size_of = functools.partial(next_size, largest=self.max_batch)
-        if self._graphs is None:
-            bucket = BatchBuckets(self.max_batch).size_for
-            return Scheduling.on_stream(shares_stream=True, bucket_batch=bucket, prepared_size=size_of)
-        return Scheduling.on_stream(
-            concurrency=1, shares_stream=True, stream_guard=self._graphs.guard, bucket_batch=size_of
-        )
 
     def _one_core_clones(self) -> int:
         cores = available_processors() if self._device.kind == "cpu" else 1
@@ -193,20 +186,6 @@ class OnnxRuntimeInfer(Infer):
         """The function that writes the optimised graph: to memory for a model in memory."""
         return written_to_memory if in_memory or self.model.origin is None else written_to_disk
 
-    def _arena_for(self, source: Path | str | bytes, settings: dict[str, str], budget: MemoryBudget) -> Arena:
-        """The arena, checked against the limit before anything is allocated."""
-        if not self.model.is_onnx:
-            return Arena(budget, 0, len(self.model.read()), settings)
-        from ..graph.files import parse_model, read_model
-        from ..graph.info import onnx_info
-        from ..graph.weights import weights_size
-
-        info = onnx_info(self.model)
-        tensors = sum(tensor_nbytes(spec, self.max_batch) for spec in (*info.inputs, *info.outputs))
-        graph = parse_model(source) if isinstance(source, bytes) else read_model(source)
-        weights = weights_size(graph)
-        return Arena(budget, self.scheduling.concurrency * tensors, weights, settings)
-
     def _session_options(self) -> Any:
         folder = self._profile_folder
         options = session_options(self.options, Path(folder.name) if folder is not None else None)
@@ -225,6 +204,8 @@ class OnnxRuntimeInfer(Infer):
             raise ConfigError(f"fp16_keep is for precision='fp16', not for {wanted!r}")
         passes = [*loading_passes(self.backend, self._device.kind, wanted, keep_nodes=self.options.fp16_keep, x86=_X86)]
         if self.options.profiling:
+            from ..graph.passes import NameNodes
+
             passes.append(NameNodes())  # the profiler reports nodes by their names
         try:
             return cached_model(self.model, passes) or self.model.content or str(self.model)

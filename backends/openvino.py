@@ -17,8 +17,8 @@ import openvino as ov
 
 from ..core.device import Device
 from ..core.formats import FORMATS
-from ..core.precision import PRECISIONS, describe_layers, keeps_precision
 from ..core.processors import available_processors
+from ..core.target import PRECISIONS, describe_layers, keeps_precision
 from ..core.text import logger
 from ..errors import (
     ConfigError,
@@ -31,10 +31,10 @@ from ..errors import (
 )
 from ..graph.passes import cached_model, loading_passes
 from ..infer import BackendInfo, Declaration, Infer, Scheduling
-from ._openvino.options import Options, properties_of
 from ._openvino.profiling import profile_model
 from ._openvino.runtime import (
     FAILURES,
+    Options,
     capabilities,
     compiles,
     core,
@@ -43,6 +43,7 @@ from ._openvino.runtime import (
     execution_devices,
     metadata_of,
     offered,
+    properties_of,
     readers,
     reason,
     written_precision,

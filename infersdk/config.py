@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from .core.addresses import is_address, with_digest
 from .core.files import read_regular
+from .core.model_source import is_address, with_digest
 from .errors import ConfigError, nearest
 
 if TYPE_CHECKING:

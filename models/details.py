@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..core.device import Device
-from ..pipeline.side_by_side import runs_side_by_side
+from ..pipeline.batch_buffer import runs_side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ..core.backend import Progress
     from ..core.device import Device
-    from ..core.options import Progress
     from ..infer import Infer
     from ..pipeline import Pipeline
     from .execution import Timings

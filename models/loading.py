@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
-from ..core.addresses import is_address, with_digest
-from ..core.model_source import ModelSource
+from ..core.model_source import ModelSource, is_address, with_digest
 from ..core.text import logger
 from ..errors import ConfigError, InferenceError, UnsupportedModelError, nearest
 from ..graph.info import onnx_info
@@ -27,8 +26,8 @@ from .vision import VisionModel, loading_names
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..core.backend import Progress
     from ..core.model_source import ModelLike
-    from ..core.options import Progress
 
 __all__ = [
     "fitting_types",

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from ..ops import DETECTION, DetectStats, nms_oriented
-from ..ops.device_oriented import DeviceOrientedBoxes
+from ..ops.device import DeviceOrientedBoxes
 from .description import ModelDescription, Recognition
 from .end_to_end import EndToEnd
 from .oriented import corners

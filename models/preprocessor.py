@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import ConfigError, ImageError, InputError, UnsupportedModelError
-from ..image import DeviceImage, Geometry, HostImage, ImageSource, PixelTransform, image_view, read_image
+from ..image import DeviceImage, Geometry, HostImage, ImageSource, PixelTransform, read_image
 from ..ops import preprocess_into, resample
 from ..ops.batch import ImageBatch, shared_workers
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from ..core.tensor import Tensor
     from ..core.tensor_spec import TensorSpec
-    from ..image import ImageView
     from ..infer import Infer
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "geometry_of_pixels",
     "image_axes",
     "image_sides",
-    "view_of",
 ]
 
 Size = tuple[int, int]
@@ -255,7 +253,7 @@ class Preprocessor:
         assert geometry.offset is not None
         left, top = -geometry.offset[0], -geometry.offset[1]
         crop = left, top, left + geometry.canvas[0], top + geometry.canvas[1]
-        pixels = resample(view_of(image), geometry.resized, filter=self.interpolation, crop=crop)
+        pixels = resample(image.view(), geometry.resized, filter=self.interpolation, crop=crop)
         return HostImage(pixels, image.format.removesuffix("a"), image.decoder)
 
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
@@ -292,10 +290,10 @@ class Preprocessor:
         """
         if len(images) == 1:
             image, geometry = images[0], self._cached(images[0].size)
-            preprocess_into(view_of(image), geometry_of_pixels(image, geometry), self.transform, address, nbytes)
+            preprocess_into(image.view(), geometry_of_pixels(image, geometry), self.transform, address, nbytes)
             return [geometry]
         geometries = [self._cached(image.size) for image in images]
-        views = [view_of(image) for image in images]
+        views = [image.view() for image in images]
         sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
         batch.fill(views, sampled)
         batch.preprocess(self.transform, address, nbytes, workers=shared_workers(shares_cpu=shares_cpu))
@@ -343,10 +341,6 @@ def _single(name: str, value: Any) -> Any:
             'channels are the same, such as "unit" (0 to 1), or one number for each setting'
         )
     return numbers.pop()
-
-
-def view_of(image: HostImage) -> ImageView:
-    return image_view(image.pixels, image.format)  # type: ignore[arg-type]
 
 
 def geometry_of_pixels(image: HostImage, geometry: Geometry) -> Geometry:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..core.text import logger
 from ..errors import InferenceError
-from ..pipeline.abandoned import prepare_elsewhere, run_elsewhere
+from ..pipeline.threads import prepare_elsewhere, run_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

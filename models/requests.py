@@ -13,7 +13,7 @@ from .image_model import ImageModel
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ..core.options import Progress
+    from ..core.backend import Progress
     from ..image import HostImage, ImageSource
     from ..infer import Infer
     from ..pipeline import BatchBuffer, Pipeline

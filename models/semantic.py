@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import UnsupportedModelError
 from ..ops import NO_CLASS, class_map
-from ..ops.device_class_maps import DeviceClassMaps
+from ..ops.device_masks import DeviceClassMaps
 from .description import ModelDescription, Recognition
 from .device_variants import DeviceDecoder, DeviceVariants
 from .output_checks import check_floats, check_logits, check_scores

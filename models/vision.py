@@ -22,7 +22,7 @@ from .canvases import Canvases, CanvasPlan, profiles_of_open_size
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition
 from .details import VisionDetails
-from .execution import DevicePostprocess, Execution, ModelStages, Parameters, PreprocessPlacement, Timings
+from .execution import DevicePostprocess, Execution, ModelStages, Parameters, Timings
 from .names import class_names
 from .preprocessor import ImageInput, Preprocessor, as_size
 from .releasing import IdleRelease
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-    from ..core.options import Progress
+    from ..core.backend import Progress
     from ..graph.info import ModelInfo
     from ..image import Geometry, HostImage, ImageSource
     from ..pipeline import BatchBuffer
@@ -362,9 +362,9 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             raise self._unsupported(str(error), model) from None
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
-            canvases, self._verify, self.postprocess, self._postprocess_rows, self.device_postprocess, self.decode
-        )
-        self._placement = PreprocessPlacement(self.settings.preprocess)
+            canvases, self._verify, self.postprocess, self._postprocess_rows, self.device_postprocess, self.decode,
+            self.settings.preprocess,
+        )  # fmt: skip
         self._variants = _Variants()
         self._pipeline_holder = PipelineHolder({})
         self._start()
@@ -403,9 +403,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _start(self) -> None:
         self._limit = self._input.batch_limit(self.network)
-        self._execution: Execution[Result] = Execution(
-            self.network, self._input, self._stages, self._placement, self._check_parameters
-        )
+        self._execution: Execution[Result] = Execution(self.network, self._input, self._stages, self._check_parameters)
         self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
 
     def _check_parameters(self, parameters: Parameters) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from infersdk.core.options import BackendOptions
+from infersdk.core.backend import BackendOptions
 from infersdk.core.tensor_spec import TensorSpec
 from infersdk.infer import BackendInfo, Declaration, Infer
 

@@ -27,7 +27,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes", reason="a dependency of onnx")
 from onnx.backend.base import Backend, BackendRep  # noqa: E402
 from onnx.backend.test import BackendTest  # noqa: E402
 
-from infersdk.core.dtypes import DTYPES  # noqa: E402
+from infersdk.core.tensor_spec import DTYPES  # noqa: E402
 from infersdk.testing.onnx_backend import backend_for  # noqa: E402
 
 if TYPE_CHECKING:

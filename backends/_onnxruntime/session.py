@@ -1,4 +1,4 @@
-"""Starting a session, and reading back its optimised graph."""
+"""Sessions: their options, starting one, reading back its optimised graph, and the types of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from ...core.backend import BackendOptions, Count
 from ...core.files import scratch_folder
-from ...errors import DeviceUnavailableError, ModelFormatError, UnsupportedModelError, text_of
+from ...core.processors import runtime_threads
+from ...core.tensor_spec import TensorSpec
+from ...errors import DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
 from ...graph.files import load_proto, private_copy, require_onnx
 from .providers import Provider, provider_device
 
@@ -23,9 +27,195 @@ if TYPE_CHECKING:
     from ...core.model_source import ModelSource
 
 __all__ = [
-    "GraphWriter", "load_libraries", "message_of", "metadata_of", "start_session", "written_to_disk",
+    "GraphWriter",
+    "Options",
+    "UnchangedFile",
+    "feed",
+    "load_libraries",
+    "may_run_on_one_core",
+    "message_of",
+    "metadata_of",
+    "session_options",
+    "spec_of",
+    "start_session",
+    "written_to_disk",
     "written_to_memory",
-]  # fmt: skip
+]
+
+_DTYPES = {
+    "float": "float32", "float16": "float16", "double": "float64", "bool": "bool",
+    "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
+    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
+}  # fmt: skip
+#: Element types that NumPy does not have: the type of the same size, and the number in ONNX.
+_BITS = {
+    "bfloat16": ("uint16", 16), "float8e4m3fn": ("uint8", 17), "float8e4m3fnuz": ("uint8", 18),
+    "float8e5m2": ("uint8", 19), "float8e5m2fnuz": ("uint8", 20), "float8e8m0": ("uint8", 24),
+}  # fmt: skip
+
+
+def spec_of(node: Any, side: str, model: str) -> TensorSpec:
+    """The spec of an input or output of a session.
+
+    Raises:
+        UnsupportedModelError: the runtime does not take or return the type in Python.
+    """
+    element = _element(node.type)
+    if element in _DTYPES:
+        return TensorSpec(node.name, np.dtype(_DTYPES[element]), tuple(node.shape))
+    # The runtime misreads inputs with two elements per byte, and does not return bfloat16 and sparse tensors.
+    inward = side == "input"
+    refused = element not in ("", "string", *_BITS) or (element == "bfloat16" and not inward)
+    if refused or node.type.startswith("sparse"):
+        verb, where = ("take", "after") if inward else ("return", "before")
+        raise UnsupportedModelError(
+            f"{side} {node.name!r} of {model} is a {node.type}, which ONNX Runtime does not {verb} in Python; convert "
+            f"it in the model, by a Cast {where} it"
+        )
+    return TensorSpec(node.name, np.dtype(object), tuple(node.shape), node.type)
+
+
+def feed(spec: TensorSpec, value: Any) -> Any:
+    """The value for a session: strings as objects, types that NumPy does not have as OrtValues.
+
+    Raises:
+        DTypeError: the value is not of the input's type.
+    """
+    element = _element(spec.kind)
+    if element == "string":
+        texts = np.asarray(value)
+        if not all(isinstance(text, str) for text in texts.flat):  # the runtime would read past the end of bytes
+            raise DTypeError(f"input {spec.name!r} takes strings, not {texts.dtype}; decode bytes, and leave no None")
+        return texts.astype(object)
+    if element in _BITS:
+        array, (bits, number) = np.asarray(value, order="C"), _BITS[element]
+        name = array.dtype.name.replace("_", "")
+        if array.dtype != bits and name.removesuffix("fnu") != element:  # ml_dtypes calls float8e8m0 float8_e8m0fnu
+            raise DTypeError(
+                f"input {spec.name!r} takes {element}, not {array.dtype}; "
+                f"give an array of ml_dtypes, or the bits as {bits}"
+            )
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def _element(kind: str) -> str:
+    """The type of the elements of a `tensor(...)`; empty for any other type."""
+    match = re.fullmatch(r"tensor\((\w+)\)", kind)
+    return match[1] if match else ""
+
+
+def may_run_on_one_core(options: Options) -> bool:
+    """Whether the runtime chooses the threads."""
+    return (
+        not options.threads
+        and not options.inter_op_threads
+        and options.execution_mode == "sequential"
+        and not options.profiling
+        and not any(key.startswith("session.intra_op") for key in options.session_config)
+    )
+
+
+class UnchangedFile:
+    """The state of a model's file on loading, since a second session must have the same model."""
+
+    def __init__(self, model: ModelSource) -> None:
+        path = model.path
+        self._name = str(model)
+        self._files = [] if path is None else [
+            path, path.with_name(f"{path.name}.data"), path.with_suffix(".data"), path.with_name(f"{path.name}_data"),
+        ]  # fmt: skip
+        self._states = [_state_of(file) for file in self._files]
+
+    def check(self) -> None:
+        """Raises UnsupportedModelError if the file has changed."""
+        if [_state_of(file) for file in self._files] != self._states:
+            raise UnsupportedModelError(f"{self._name!r} has changed since it was loaded; load it again")
+
+
+def _state_of(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+_STOP_SPINNING = "session.force_spinning_stop"
+_OPTIMIZATION = {
+    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+class Options(BackendOptions, frozen=True, kw_only=True):
+    """The options of `load(..., backend="onnxruntime", **options)`.
+
+    Attributes:
+        threads: threads within an operator; 0 is one for each processor that the process may use. With 0, pipelines and
+            calls with a list of images also use a second session of one thread, with its own weights, in parallel.
+        inter_op_threads: threads across operators, with `execution_mode="parallel"`; 0 is the runtime's choice.
+        execution_mode: whether independent operators run in parallel.
+        graph_optimization: the level of graph optimisation on loading.
+        allow_spinning: threads that wait within a run spin for a while: lower latency, and a busy processor. They stop
+            at the end of the run, unless `session_config` sets `session.force_spinning_stop` to "0".
+        provider_options: options of the execution provider, passed on unchanged.
+        session_config: the session's configuration entries, passed on unchanged.
+        fp16_keep: with precision="fp16" of an FP32 model: names of nodes that stay FP32
+            (`infersdk.graph.fp16_parity.find_fp16_loss` finds them).
+        cuda_graph: on an NVIDIA GPU, runs are captured and replayed as CUDA graphs, one for each set of shapes and
+            addresses. Clones then run one at a time. No effect with outputs whose shapes depend on the data.
+        memory_limit: on an NVIDIA GPU, the maximum device memory of the model and its clones together, as `"2GB"`. A
+            quarter, and at least the tensors of `concurrency` instances, is for tensors and wrappers. The runtime's
+            arena, for weights and workspace, has the rest, or `gpu_mem_limit` in `provider_options`.
+        allow_cpu_nodes: whether nodes may run on the processor if the provider of another device does not take them.
+            False raises an error with their names, True logs them. None is True on "cuda", without the log, else False.
+        provider_library: the library of an execution provider that is in no Python package.
+        profiling: the session measures each node, for `infersdk.layers`; runs take slightly longer.
+    """
+
+    threads: Count = 0
+    inter_op_threads: Count = 0
+    execution_mode: Literal["sequential", "parallel"] = "sequential"
+    graph_optimization: Literal["disabled", "basic", "extended", "all"] = "all"
+    allow_spinning: bool = True
+    provider_options: dict[str, str | int | bool] = {}
+    session_config: dict[str, str] = {}
+    fp16_keep: list[str] = []
+    cuda_graph: bool = False
+    memory_limit: str | int | None = None
+    allow_cpu_nodes: bool | None = None
+    provider_library: str | None = None
+    profiling: bool = False
+
+
+def session_options(options: Options, profile_folder: Path | None = None) -> Any:
+    """A new `onnxruntime.SessionOptions`.
+
+    Args:
+        profile_folder: the folder of the profiler's file; None does not profile.
+    """
+    result = ort.SessionOptions()
+    result.log_severity_level = 4  # fatal: errors come as exceptions, and a library does not print
+    result.intra_op_num_threads = runtime_threads(options.threads)
+    result.inter_op_num_threads = options.inter_op_threads
+    result.graph_optimization_level = _OPTIMIZATION[options.graph_optimization]
+    if options.execution_mode == "parallel":
+        result.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    if not options.allow_spinning:
+        result.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    elif _STOP_SPINNING not in options.session_config:
+        # Otherwise each thread keeps a core busy for 20 ms after a run.
+        result.add_session_config_entry(_STOP_SPINNING, "1")
+    if profile_folder is not None:
+        result.enable_profiling = True
+        result.profile_file_prefix = str(profile_folder / "run")
+    for key, value in options.session_config.items():
+        result.add_session_config_entry(key, value)
+    return result
+
 
 #: Starts a session of a model (its path or bytes) with options and a provider; returns it and the graph that it writes.
 GraphWriter = Callable[[Path | str | bytes, Any, Provider], tuple[Any, bytes]]

@@ -25,6 +25,7 @@ from ...custom_ops.shapes import Unknowns, evaluate
 from ...errors import CustomKernelError, CustomOpError, InferSDKError, ShapeError
 from ...graph.files import read_model
 from .runtime import new_core
+from .signature import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     from ...core.model_source import ModelSource
@@ -34,11 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["core_with", "raise_kernel_failure"]
 
 #: OpenVINO's names of element types.
-_TYPES = {
-    "float32": "f32", "float16": "f16", "float64": "f64", "bool": "boolean", "int8": "i8", "int16": "i16",
-    "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
-}  # fmt: skip
-_DTYPES = {theirs: ours for ours, theirs in _TYPES.items()}
+_TYPES = {ours: theirs for theirs, ours in ELEMENT_TYPES.items()}
 #: The attribute that OpenVINO keeps of a node.
 _STATE = "infersdk"
 
@@ -200,7 +197,7 @@ def _make_node(op: CustomOp, signature: Signature, name: str) -> Node:
 
 def _dtype(kind: Any) -> str:
     name = str(kind.get_type_name())
-    return _DTYPES.get(name, name)
+    return ELEMENT_TYPES.get(name, name)
 
 
 def _as(array: Any, dtype: Any) -> Any:

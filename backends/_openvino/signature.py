@@ -13,10 +13,10 @@ from ...core.tensor_spec import TensorSpec
 from ...errors import UnsupportedModelError
 from .runtime import port_name
 
-__all__ = ["Signature"]
+__all__ = ["ELEMENT_TYPES", "Signature"]
 
 #: Element types of NumPy by OpenVINO's names.
-_DTYPES = {
+ELEMENT_TYPES = {
     "f32": "float32", "f16": "float16", "f64": "float64", "boolean": "bool",
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
@@ -94,9 +94,10 @@ class Signature:
         # bfloat16 inputs are given as bits; outputs would be marked as float16. OpenVINO 2026.4 damages strings in
         # outputs when their number changes, and frees them twice.
         is_called = kind == "bf16" and side == "input"
-        if kind not in _DTYPES and not is_called:
+        if kind not in ELEMENT_TYPES and not is_called:
             raise UnsupportedModelError(
-                f"{side} {name!r} of {self._model_name} has elements of type {kind}; tensors hold {', '.join(_DTYPES)}"
+                f"{side} {name!r} of {self._model_name} has elements of type {kind}; tensors hold "
+                f"{', '.join(ELEMENT_TYPES)}"
             )
         if port.partial_shape.rank.is_dynamic:
             raise UnsupportedModelError(
@@ -107,7 +108,7 @@ class Signature:
         shape = tuple(dim.get_length() if dim.is_static else None for dim in port.partial_shape)
         if is_called:
             return TensorSpec(name, np.dtype(object), shape, kind)
-        return TensorSpec(name, np.dtype(_DTYPES[kind]), shape)
+        return TensorSpec(name, np.dtype(ELEMENT_TYPES[kind]), shape)
 
 
 def _dimension(dim: Any, symbols: list[tuple[Any, str, int]]) -> _Dimension:

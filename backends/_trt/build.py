@@ -15,9 +15,9 @@ from ...core.cache import Cache, key_of
 from ...core.device import Device
 from ...core.files import file_digest
 from ...core.model_source import ModelLike, ModelSource
-from ...core.precision import describe_layers, keeps_precision
-from ...core.sizes import parse_size
+from ...core.target import describe_layers, keeps_precision
 from ...core.tensor_spec import TensorSpec
+from ...core.text import parse_size
 from ...errors import (
     BackendError,
     ConfigError,

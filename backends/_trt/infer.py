@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from ...core.backend import SharedRuntime
 from ...core.cache import Cache
 from ...core.formats import FORMATS
-from ...core.precision import keeps_precision
-from ...core.releasing import SharedRuntime
 from ...core.stream import CudaGraph, Stream, device_count
+from ...core.target import keeps_precision
 from ...core.tensor import Tensor
 from ...core.text import logger
 from ...errors import (

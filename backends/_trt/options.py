@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ...core.options import BackendOptions, Progress
+from ...core.backend import BackendOptions, Progress
 
 __all__ = ["Options", "Range"]
 

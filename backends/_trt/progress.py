@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from ...core.options import Progress
+    from ...core.backend import Progress
 
 __all__ = ["make_monitor", "run_cancellable"]
 

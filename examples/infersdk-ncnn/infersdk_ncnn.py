@@ -15,7 +15,7 @@ import msgspec
 import ncnn
 import numpy as np
 
-from infersdk.core.options import BackendOptions, Count
+from infersdk.core.backend import BackendOptions, Count
 from infersdk.core.processors import available_processors
 from infersdk.core.tensor_spec import TensorSpec
 from infersdk.errors import (

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.files import image_files
 from ..errors import ConfigError
-from ..image.pillow import open_image
+from ..image.decoding import open_image
 
 if TYPE_CHECKING:
     import os

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-    from ..core.options import BackendOptions
+    from ..core.backend import BackendOptions
     from ..infer import Infer
 
 __all__ = ["candidates"]

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from ..core.precision import check_precision
 from ..core.stream import device_count
-from ..core.target import Target
+from ..core.target import Target, check_precision
 from ..errors import ConfigError
 from ..loading.registry import backend_class, backends
 

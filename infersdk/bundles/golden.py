@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..core.precision import arithmetic_of
+from ..core.target import arithmetic_of
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError
 
 if TYPE_CHECKING:

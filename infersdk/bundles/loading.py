@@ -13,8 +13,8 @@ import msgspec
 
 from ..core.cache import Cache, key_of
 from ..core.device import Device
-from ..core.precision import arithmetic_of
 from ..core.stream import device_info, nvidia_driver
+from ..core.target import arithmetic_of
 from ..core.text import logger
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError, ModelError, OutputError
 from ..loading.registry import load as load_network

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config import addresses_of, lock_path, read
-from ..core.addresses import Address, is_address
 from ..core.files import atomic_write
+from ..core.model_source import Address, is_address
 from ..loading.remote import commit_of, download, lock_entry
 from .common import print_text
 from .progress import show_progress

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..bench.machine import describe_machine
-from ..core.precision import arithmetic_of
-from ..core.target import Target
+from ..core.target import Target, arithmetic_of
 from ..data import CLASSIFIER, DETECTOR, IMAGE
 from ..errors import BackendUnavailableError, DeviceUnavailableError, PrecisionUnavailableError, ShapeError
 from ..loading.registry import backend_class, load

@@ -14,7 +14,7 @@ from ..bench.tune import Tuned, tune
 from ..bench.tuned_file import tuned_toml
 from ..core.files import atomic_write
 from ..core.model_source import ModelSource
-from ..core.precision import check_precision
+from ..core.target import check_precision
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings, numbers
 from .bench_tables import show

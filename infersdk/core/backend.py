@@ -1,17 +1,62 @@
-"""Parts of an `Infer`: the declarations of its backend about the runtime, and the schedule of the runs of a model."""
+"""Parts of an `Infer`: declarations and options of its backend, the schedule of its runs, and the shared runtime."""
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from .device import Device
-from .options import BackendOptions
 
-__all__ = ["BackendInfo", "Declaration", "Scheduling"]
+__all__ = [
+    "BackendInfo",
+    "BackendOptions",
+    "Count",
+    "Declaration",
+    "Progress",
+    "Scheduling",
+    "SharedOption",
+    "SharedRuntime",
+]
+
+
+T = TypeVar("T")
+
+#: A number of threads and the like; 0 leaves it to the runtime.
+Count = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+#: Takes the current step, in the runtime's words, and the completed fraction of the whole (0 to 1).
+Progress = Callable[[str, float], None]
+
+#: Options that the command line, the benchmarks and `while_building` set by name, where a backend has them. A backend
+#: that supports one of them declares a field of that name and type in its `Options`:
+#:
+#: threads (Count): processor threads for one run.
+#: streams (Count): runs that the runtime makes side by side, each on a clone.
+#: performance_hint ("latency" or "throughput"): the goal of the runtime's own settings.
+#: cuda_graph (bool): runs are captured and replayed as CUDA graphs. The results stay the same.
+#: half_io (bool): with precision="fp16", inputs and outputs are float16 as well.
+#: progress (Progress | None): called while the model loads. An exception that it raises stops the load.
+#: cache_dir (str | None): the folder where loading keeps engines and compiled models for the next load; None is the
+#:     backend's default.
+#: memory_limit (str | int | None): the maximum memory of a CUDA device that the model and its clones hold together, in
+#:     bytes or as "2GB". `infersdk.core.memory_limit` lists the memory that counts. Loading, cloning or running raises
+#:     MemoryLimitError before an allocation that would exceed it.
+SharedOption = Literal[
+    "threads", "streams", "performance_hint", "cuda_graph", "half_io", "progress", "cache_dir", "memory_limit"
+]  # fmt: skip
+
+
+class BackendOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of a backend's `Options`. Each field has a default; types are checked when a model is loaded."""
+
+    @classmethod
+    def has(cls, name: SharedOption) -> bool:
+        """Whether the backend has this one of the shared options."""
+        return name in cls.__struct_fields__
 
 
 class BackendInfo(msgspec.Struct, frozen=True):
@@ -76,3 +121,40 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
         """The batches in which 1 to `largest` rows run, ascending."""
         size_of = self.prepared_size or self.bucket_batch
         return sorted({min(size_of(n), largest) for n in range(1, largest + 1)})
+
+
+class SharedRuntime(Generic[T]):
+    """The part that an Infer and its clones share (a session, an engine), as long as one of them has it.
+
+    `infer.release()` frees it, and a later use makes it again. A backend that can be released keeps in host memory the
+    data for a load in milliseconds: the graph as the runtime executes it, a compiled model, an engine.
+
+    Args:
+        value: the current part; None before the first `get()`.
+    """
+
+    def __init__(self, value: T | None = None) -> None:
+        self._alive: Callable[[], T | None] = (lambda: None) if value is None else weakref.ref(value)
+        self._lock = threading.Lock()
+        self._make: Callable[[], T] | None = None
+
+    def keep(self, prepare: Callable[[], Callable[[], T]]) -> None:
+        """Before the last one lets go of it: keeps the data to make it again. `prepare` is called once."""
+        with self._lock:
+            if self._make is None:
+                self._make = prepare()
+
+    def get(self, make: Callable[[], T] | None = None) -> T:
+        """The value that a clone still has, or a new one.
+
+        Args:
+            make: makes it where nothing was kept.
+        """
+        with self._lock:
+            value = self._alive()
+            if value is None:
+                make = self._make or make
+                assert make is not None
+                value = make()
+                self._alive = weakref.ref(value)
+            return value

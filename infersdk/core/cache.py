@@ -28,10 +28,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..errors import OutputError
-from .files import atomic_write, file_digest
-from .platform import WRITE_FLAGS, cache_base, lock, other_writers, remove_lock
-from .sizes import parse_size
-from .text import logger, printable
+from .files import WRITE_FLAGS, atomic_write, cache_base, file_digest, lock, other_writers, remove_lock
+from .text import logger, parse_size, printable
 
 __all__ = ["Cache", "Manifest", "default_folder", "key_of", "read_manifest", "write_blob"]
 

@@ -16,8 +16,8 @@ from ..errors import InputError, ShapeError
 from . import dlpack
 from ._lib import address, check, ffi, lib, out
 from .device import CPU
-from .dtypes import dtype_code
 from .memory import device_of
+from .tensor_spec import dtype_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,14 +7,15 @@ with one that no backend reads. A name's suffix decides only where the content c
 from __future__ import annotations
 
 import io
+import mmap
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import BinaryIO
 
 import msgspec
 
-__all__ = ["FORMATS", "FileFormat", "format_of"]
+__all__ = ["FORMATS", "FileFormat", "byte_fields", "format_of", "varint"]
 
 
 class FileFormat(msgspec.Struct, frozen=True):
@@ -242,7 +243,50 @@ def _is_safetensors(head: bytes, size: int) -> bool:
     return len(head) > 9 and head[8:10] == b'{"' and int.from_bytes(head[:8], "little") <= size - 8
 
 
-# ---- protobuf ----
+# ---- protobuf: a field is a varint of its number and type, then a varint, 8 bytes, a length and bytes, or 4 bytes ----
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def byte_fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of bytes (texts, bytes and messages) of a message in `data[start:end]`: number, start, end.
+
+    Raises:
+        ValueError: it is no message.
+    """
+    while start < end:
+        tag, start = varint(data, start, end)
+        kind = tag & 7
+        if kind == _VARINT:
+            _, start = varint(data, start, end)
+        elif kind == _BYTES:
+            length, start = varint(data, start, end)
+            if start + length > end:
+                raise ValueError("a field is longer than its message")
+            yield tag >> 3, start, start + length
+            start += length
+        elif kind in (_FIXED64, _FIXED32):
+            start += 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"there is no wire type {kind}")
+
+
+def varint(data: bytes | mmap.mmap, at: int, end: int) -> tuple[int, int]:
+    """A number, and where it ends.
+
+    Raises:
+        ValueError: it is cut off, or longer than 10 bytes.
+    """
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= end:
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise ValueError("a number is cut off")
 
 
 def _of_protobuf(read: Read, size: int, suffix: str) -> str | None:
@@ -266,13 +310,15 @@ def _of_protobuf(read: Read, size: int, suffix: str) -> str | None:
 
 def _is_paddle(read: Read, kinds: dict[int, int]) -> bool:
     """Blocks, then a version: a block begins with its number, 0, and that of its parent."""
-    _, used = _varint(read(1, 10))
+    if kinds.get(1) != _BYTES or not set(kinds) <= {1, 4, 5}:
+        return False
+    head = read(1, 10)
+    _, used = varint(head, 0, len(head))
     block = read(1 + used, 3)
-    return kinds.get(1) == _BYTES and set(kinds) <= {1, 4, 5} and block[:1] + block[2:] == b"\x08\x10"
+    return block[:1] + block[2:] == b"\x08\x10"
 
 
-_VARINT, _BYTES = 0, 2
-_WIDTHS = {1: 8, 5: 4}  # bytes of the types of fixed size
+_WIDTHS = {_FIXED64: 8, _FIXED32: 4}  # bytes of the types of fixed size
 #: The fields of an ONNX ModelProto, with their types.
 _ONNX = {1: _VARINT, 2: _BYTES, 3: _BYTES, 4: _BYTES, 5: _VARINT, 6: _BYTES, 7: _BYTES, 8: _BYTES, 14: _BYTES,
          20: _BYTES, 25: _BYTES, 26: _BYTES}  # fmt: skip
@@ -286,30 +332,20 @@ def _fields(read: Read, size: int) -> list[tuple[int, int]]:
     offset = 0
     while offset < size and len(result) < _MOST_FIELDS:
         head = read(offset, 20)
-        tag, length = _varint(head)
-        number, kind = tag >> 3, tag & 7
-        if not length or not 0 < number < 1 << 20 or kind not in (_VARINT, _BYTES, *_WIDTHS):
+        try:
+            tag, step = varint(head, 0, len(head))
+            number, kind = tag >> 3, tag & 7
+            if kind == _VARINT:
+                _, step = varint(head, step, len(head))
+            elif kind == _BYTES:
+                count, step = varint(head, step, len(head))
+                step += count
+            else:
+                step += _WIDTHS[kind]
+        except (ValueError, KeyError):  # cut off, or of no such type
             return []
-        if kind == _VARINT:
-            _, used = _varint(head[length:])
-            step = length + used if used else 0
-        elif kind == _BYTES:
-            count, used = _varint(head[length:])
-            step = length + used + count if used else 0
-        else:
-            step = length + _WIDTHS[kind]
-        if not step:
+        if not 0 < number < 1 << 20:
             return []
         result.append((number, kind))
         offset += step
     return result
-
-
-def _varint(data: bytes) -> tuple[int, int]:
-    """The number at the front, and its bytes; 0 bytes where it is not complete."""
-    value = 0
-    for i, byte in enumerate(data[:10]):
-        value |= (byte & 0x7F) << 7 * i
-        if byte < 0x80:
-            return value, i + 1
-    return 0, 0

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, MemoryLimitError
 from ._lib import check, ffi, lib, out
 from .memory import Handle
-from .sizes import parse_size, size_text
+from .text import parse_size, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .backend import BackendOptions
     from .device import Device
-    from .options import BackendOptions
     from .tensor_spec import TensorSpec
 
 __all__ = ["Budgeted", "MemoryBudget", "Reservation", "charging", "check_option", "tensor_nbytes"]

@@ -20,9 +20,9 @@ from ..errors import InputError, OutputError, ReadOnlyError, ShapeError, TensorF
 from . import dlpack
 from ._lib import address, check, ffi, lib, out
 from .device import Device
-from .dtypes import DTYPES, dtype_code
 from .exchange import as_dims, borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
 from .memory import Handle, Head, access_code
+from .tensor_spec import DTYPES, dtype_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

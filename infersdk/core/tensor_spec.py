@@ -1,4 +1,4 @@
-"""TensorSpec: the declaration of a model for one of its inputs or outputs."""
+"""Element types of tensors, and TensorSpec: the declaration of a model for one of its inputs or outputs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 
 from ..errors import DTypeError, InputError, InputNameError, ShapeError
+from ._lib import lib
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["TensorSpec", "as_array", "by_name", "known_shapes"]
+__all__ = ["DTYPES", "TensorSpec", "as_array", "by_name", "dtype_code", "known_shapes"]
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -141,3 +142,25 @@ def known_shapes(
         dims = [d if isinstance(d, int) else sizes.get(d) if d is not None else None for d in spec.shape]
         result[spec.name] = None if None in dims else tuple(d for d in dims if d is not None)
     return result
+
+
+_NAMES = (
+    "float32", "float16", "int32", "uint8", "int8", "int64",
+    "bool", "float64", "int16", "uint16", "uint32", "uint64",
+)  # fmt: skip
+_CODES: dict[np.dtype[Any], int] = {np.dtype(name): getattr(lib, f"IFS_{name.upper()}") for name in _NAMES}
+
+DTYPES: dict[int, np.dtype[Any]] = {code: dtype for dtype, code in _CODES.items()}
+"""The NumPy type of each native number."""
+
+
+def dtype_code(dtype: npt.DTypeLike) -> int:
+    """The native number of a NumPy element type.
+
+    Raises:
+        DTypeError: A tensor cannot hold this type.
+    """
+    try:
+        return _CODES[np.dtype(dtype)]
+    except (KeyError, TypeError):
+        raise DTypeError(f"a tensor cannot hold {dtype!r}; use one of {', '.join(_NAMES)}") from None

@@ -1,4 +1,4 @@
-"""Text that reaches a terminal or a log: control characters are escaped, and lists of numbers in JSON stay on one line.
+"""Text for people: control characters are escaped, lists of numbers in JSON stay on one line, sizes have units.
 
 Names of classes, nodes and files, metadata, and messages of libraries are text of a model, a file or a client. Written
 raw, an escape sequence in it changes the terminal, and a line break forges a line of a log.
@@ -10,7 +10,9 @@ import logging
 import re
 from typing import Any
 
-__all__ = ["json_text", "logger", "printable"]
+from ..errors import ConfigError
+
+__all__ = ["json_text", "logger", "parse_size", "printable", "size_text"]
 
 #: Control characters, line separators, characters that change the direction of text, and lone surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -76,3 +78,29 @@ def json_text(data: Any, *, indent: int | None = None, **options: Any) -> str:
         return json.dumps(value, **options)
 
     return lines(data, "")
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_size(text: str | int, what: str) -> int:
+    """Bytes, from a number or a text such as `"10GB"` (powers of 1000) or `"512MiB"` (powers of 1024).
+
+    Raises:
+        ConfigError: the text is not a size; `what` names it in the message.
+    """
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(text).lower())
+    if match is None:
+        raise ConfigError(f'{what} is a number of bytes, or a text such as "10GB" or "512MiB", not {text!r}')
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+def size_text(nbytes: int) -> str:
+    """A size for messages, `"181.9 MB"`, in powers of 1000 as `parse_size()` reads it."""
+    for unit in ("GB", "MB", "kB"):
+        scale = _UNITS[unit[0].lower()]
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes} bytes"

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from ..core.model_source import ModelLike, ModelSource
-from ..core.precision import describe_layers, keeps_precision
 from ..core.stream import CudaGraph, Stream
+from ..core.target import describe_layers, keeps_precision
 from ..core.tensor import Tensor
 from ..core.tensor_spec import TensorSpec
 from ..core.text import logger

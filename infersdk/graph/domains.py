@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mmap
 
+from ..core.formats import byte_fields
 from ..core.model_source import ModelLike, ModelSource
-from ..core.protobuf import byte_fields
 from ..errors import ModelError
 
 __all__ = ["KNOWN_DOMAINS", "foreign_domains"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..core.dtypes import dtype_code
+from ..core.tensor_spec import dtype_code
 from ..errors import DTypeError
 from .files import model_bytes, read_model, write_large
 from .passes.name_nodes import node_names

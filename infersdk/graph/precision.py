@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..core.precision import PRECISIONS
+from ..core.target import PRECISIONS
 from .types import element_types
 
 if TYPE_CHECKING:

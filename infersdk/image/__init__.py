@@ -1,9 +1,9 @@
 """Images: where they come from, how their pixels lie, and where they go on a network's canvas."""
 
 from .geometry import Geometry
-from .sources import DeviceImage, HostImage, ImageSource, SharedImage, image_size, read_image
+from .images import DeviceImage, HostImage, ImageView, PixelFormat, device_image_view, image_view
+from .sources import ImageSource, SharedImage, image_size, read_image
 from .transforms import PixelTransform
-from .view import ImageView, PixelFormat, device_image_view, image_view
 
 __all__ = [
     "DeviceImage",

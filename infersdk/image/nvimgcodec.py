@@ -19,8 +19,9 @@ import numpy as np
 from ..core.stream import Stream
 from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError
-from .jpeg import header_of
-from .sources import DeviceImage, is_http, read_image
+from .decoding import header_of
+from .images import DeviceImage
+from .sources import is_http, read_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core._lib import ffi, lib
 from ..errors import DTypeError, InputError
-from .view import choice
+from .images import choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from ..core.stream import Event, Stream, default_stream
 from ..core.tensor import Tensor
 from ..errors import ImageError
 from .geometry import Geometry
-from .view import image_view
+from .images import image_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt

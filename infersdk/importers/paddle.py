@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..core.protobuf import varint
+from ..core.formats import varint
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ..graph.files import model_bytes, parse_model
 from ..graph.passes._sizes import lift_constants

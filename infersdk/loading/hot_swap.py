@@ -31,9 +31,9 @@ from ..errors import DeviceUnavailableError, InferenceError, InputError, Unsuppo
 from ..infer import Infer
 
 if TYPE_CHECKING:
+    from ..core.backend import BackendOptions
     from ..core.device import Device
     from ..core.model_source import ModelLike
-    from ..core.options import BackendOptions
     from ..core.tensor import Tensor
 
 __all__ = ["HotSwap", "check_device"]

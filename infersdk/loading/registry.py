@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from ..core.device import Device
 from ..core.model_source import ModelLike, ModelSource
-from ..core.precision import check_precision
+from ..core.target import check_precision
 from ..core.text import printable
 from ..errors import BackendNotFoundError, BackendUnavailableError, ConfigError, nearest
 from ..graph.domains import foreign_domains

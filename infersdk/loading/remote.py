@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..core.addresses import Address
 from ..core.cache import Cache, default_folder
 from ..core.files import file_digest
+from ..core.model_source import Address
 from ..core.text import logger
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError, ModelNotFoundError, OutputError
 

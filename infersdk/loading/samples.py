@@ -11,8 +11,8 @@ import numpy as np
 from ..core.files import IMAGE_SUFFIXES
 from ..core.tensor import Tensor
 from ..errors import ConfigError, InputError, UnsupportedModelError
-from ..image import PixelTransform, image_view, read_image
-from ..ops.preprocess import letterbox
+from ..image import PixelTransform, read_image
+from ..ops.preprocessing import letterbox
 
 if TYPE_CHECKING:
     import os
@@ -151,10 +151,7 @@ def _read_images(
         if not spec.has_free_batch:
             group = [*group, *[group[-1]] * (count - len(group))]  # a batch of fixed size is filled up
         images = [read_image(file) for file in group]
-        pixels = [
-            letterbox(image_view(p.pixels, p.format), (width, height), transform)[0]  # type: ignore[arg-type]
-            for p in images
-        ]
+        pixels = [letterbox(image.view(), (width, height), transform)[0] for image in images]
         yield {spec.name: np.stack(pixels)}
 
 

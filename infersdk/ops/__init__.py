@@ -1,16 +1,20 @@
 """The operations of the native core: on NumPy arrays here, on CUDA devices in `ops.device`."""
 
-from .alignment import FIVE_POINTS, aligned_crops, similarity
-from .class_maps import NO_CLASS, class_map
-from .classification import topk
-from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups
-from .float_maps import resize_map
-from .masks import MASK, PackedMasks, assemble_masks
-from .oriented import nms_oriented
-from .preprocess import letterbox, preprocess, preprocess_into
-from .raw_head import GridLevel, RawHeadDecoder
-from .resample import resample
-from .tracking import NO_TRACK, ByteTracker, assign
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy
+
+if TYPE_CHECKING:
+    from .alignment import FIVE_POINTS, aligned_crops, similarity
+    from .classification import NO_CLASS, class_map, topk
+    from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups, nms_oriented
+    from .masks import MASK, PackedMasks, assemble_masks
+    from .preprocessing import letterbox, preprocess, preprocess_into
+    from .raw_head import GridLevel, RawHeadDecoder
+    from .resizing import resample, resize_map
+    from .tracking import NO_TRACK, ByteTracker, assign
 
 __all__ = [
     "DETECTION",
@@ -39,3 +43,17 @@ __all__ = [
     "similarity",
     "topk",
 ]
+
+#: The module of each name.
+_MODULES = {
+    "alignment": "FIVE_POINTS aligned_crops similarity",
+    "classification": "NO_CLASS class_map topk",
+    "detection": "DETECTION DetectionDecoder DetectStats nms nms_groups nms_oriented",
+    "masks": "MASK PackedMasks assemble_masks",
+    "preprocessing": "letterbox preprocess preprocess_into",
+    "raw_head": "GridLevel RawHeadDecoder",
+    "resizing": "resample resize_map",
+    "tracking": "NO_TRACK ByteTracker assign",
+}
+
+__getattr__, __dir__ = lazy(__name__, {name: module for module, names in _MODULES.items() for name in names.split()})

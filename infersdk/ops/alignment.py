@@ -8,9 +8,9 @@ import numpy as np
 
 from ..errors import InputError, ShapeError
 from ..image.geometry import Geometry
+from ..image.images import ImageView, PixelFormat, image_view
 from ..image.transforms import PixelTransform
-from ..image.view import ImageView, PixelFormat, image_view
-from .preprocess import preprocess
+from .preprocessing import preprocess
 
 if TYPE_CHECKING:
     import numpy.typing as npt

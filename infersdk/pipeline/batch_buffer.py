@@ -1,4 +1,4 @@
-"""Batch buffers: rows to fill, and a model that runs them."""
+"""Batch buffers: rows to fill, and a model that runs them, on the cores of a processor side by side."""
 
 from __future__ import annotations
 
@@ -8,14 +8,67 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import InputError, ShapeError, UnsupportedModelError
-from .side_by_side import SideBySide
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..core.tensor import Tensor
     from ..infer import Infer
 
-__all__ = ["BatchBuffer", "OneBucket", "TensorBatchBuffer"]
+__all__ = ["BatchBuffer", "OneBucket", "SideBySide", "TensorBatchBuffer", "runs_side_by_side"]
+
+
+def runs_side_by_side(infer: Infer) -> int:
+    """The number of parallel runs that suits a model: on a processor one more than cores, since its threads also
+    distribute results.
+    """
+    return infer.scheduling.one_core_clones + 1 if infer.scheduling.one_core_clones else infer.scheduling.concurrency
+
+
+class SideBySide:
+    """Runs an `Infer` on all cores while no other run of its model is in progress, and on one core otherwise.
+
+    Threads of a runtime wait for each other after each layer, so parallel runs of one thread each have a higher
+    throughput. A model without clones for one core always runs on the `Infer`.
+
+    Args:
+        infer: its inputs are filled; it stays the caller's. Other `SideBySide` have clones of it.
+    """
+
+    def __init__(self, infer: Infer) -> None:
+        self._infer, self._under_way = infer, infer._side_by_side
+        self._on_one_core: Infer | None = None  # a clone that is made when it is first needed
+
+    def forward(self) -> Mapping[str, Tensor]:
+        """Runs; returns the outputs, which the next run overwrites."""
+        under_way = self._under_way
+        infer = self._clone() if under_way and self._infer.scheduling.one_core_clones else self._infer
+        under_way.append(None)
+        try:
+            return infer.forward()
+        finally:
+            under_way.pop()
+
+    def _clone(self) -> Infer:
+        """The clone on one core, with the inputs of the model."""
+        if self._on_one_core is None:
+            self._on_one_core = self._infer.clone(one_core=True)
+        for name, tensor in self._infer.inputs.items():
+            if self._on_one_core.inputs[name] is not tensor:
+                self._on_one_core.bind(name, tensor)
+        return self._on_one_core
+
+    def warm_up(self) -> None:
+        """Runs the present inputs on one core."""
+        if self._infer.scheduling.one_core_clones:
+            self._clone().forward()
+
+    def close(self) -> None:
+        """Frees the clone. A later run makes another one."""
+        clone, self._on_one_core = self._on_one_core, None
+        if clone is not None:
+            clone.close()
+
 
 #: Maximum number of bytes that are copied in less time than waking up another thread.
 QUICK_NBYTES = 64 * 1024
@@ -228,3 +281,18 @@ class TensorBatchBuffer(OneBucket):
         self._rows = []
         self._runs.close()
         self._infer.close()
+
+
+def sizes_to_run(sizes: Sequence[int], capacity: int) -> list[int]:
+    """Which of the batch sizes of a model to run, the largest first, since it allocates the memory for all of them.
+
+    A backend that pads batches prepares itself for each size. For others a new size costs little: sizes that double
+    are enough.
+
+    Args:
+        sizes: those that the model runs.
+        capacity: the largest batch.
+    """
+    if len(sizes) == capacity:
+        sizes = [size for size in sizes if size == capacity or not size & (size - 1)]
+    return sorted(sizes, reverse=True)

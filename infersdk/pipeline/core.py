@@ -13,18 +13,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, ForkError, Overloaded, PipelineError
-from .batch_runners import BatchRunners
-from .prepare_workers import Deadlines, PrepareWorkers, fail_expired
+from .batch_buffer import sizes_to_run
 from .request import end_request
 from .scheduler import Admission, InstanceGroup, Scheduler
-from .stats import PipelineStats, Statistics
+from .stats import PipelineStats, Statistics, bucket_name
 from .threads import Lifecycle, log_error
-from .warm_up import WarmUp
+from .workers import BatchRunners, Deadlines, PrepareWorkers, fail_expired
 
 if TYPE_CHECKING:
-    from ..core.options import Progress
+    from ..core.backend import Progress
     from .batch_buffer import BatchBuffer
-    from .request import Request
+    from .request import BatchState, Request
 
 __all__ = ["PipelineCore"]
 
@@ -327,11 +326,46 @@ class PipelineCore:
     # ---- the rest ----
 
     def warm_up(self, progress: Progress | None, example: Any) -> None:
-        """See `Pipeline.warm_up()`."""
+        """Takes the batch buffers out of service one after another, and runs all batch sizes of each bucket. See
+        `Pipeline.warm_up()`.
+        """
         self._check_process()
         with self._lock:
             self._check_open()
-        WarmUp(self._scheduler, self._admission, self._lifecycle, self._drained).run(progress, example)
+        batches = [batch for group in self.groups for batch in group.batches]
+        for done, batch in enumerate(batches):
+            self._take_out(batch)
+            try:
+                buckets, sizes = batch.buffer.buckets(), sizes_to_run(batch.buffer.batch_sizes(), batch.capacity)
+                runs = [(bucket, size) for bucket in reversed(buckets) for size in sizes]
+                for i, (bucket, size) in enumerate(runs):
+                    self._check_not_closing()
+                    if progress is not None:
+                        what = f"Warming up: instance {done + 1} of {len(batches)}, batch {size}"
+                        if len(buckets) > 1:
+                            what += f" of {bucket_name(bucket)}"
+                        progress(what, (done + i / len(runs)) / len(batches))
+                    batch.buffer.set_bucket(bucket)
+                    batch.buffer.warm_up(size, example)
+            finally:
+                with self._drained:
+                    self._admission.release(batch)
+        if progress is not None:
+            progress("Warmed up", 1.0)
+
+    def _take_out(self, batch: BatchState) -> None:
+        """Waits until this batch has no requests, and takes it out of service."""
+        free = self.groups[batch.group].free
+        with self._drained:
+            while batch not in free:
+                self._check_not_closing()
+                self._drained.wait()
+            self._check_not_closing()
+            free.remove(batch)
+
+    def _check_not_closing(self) -> None:
+        if self._lifecycle.closing:
+            raise ClosedError("the pipeline was closed while it warmed up; make a new one")
 
     def stats(self) -> PipelineStats:
         with self._lock:

@@ -20,17 +20,16 @@ from ..core.processors import available_processors
 from ..core.text import logger
 from ..errors import ConfigError, Overloaded
 from ..infer import Infer
-from .abandoned import CancelsPending
-from .batch_buffer import BatchBuffer, TensorBatchBuffer
+from .batch_buffer import BatchBuffer, TensorBatchBuffer, runs_side_by_side
 from .core import PipelineCore
 from .futures import AsyncResults, RequestFuture, outcome_of, wake_waiters
 from .request import MOST_SECONDS, Request, check_seconds
-from .side_by_side import runs_side_by_side
+from .threads import CancelsPending
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ..core.options import Progress
+    from ..core.backend import Progress
     from .stats import PipelineStats
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]

@@ -30,7 +30,7 @@ from .networks import NetworkEndpoint
 from .shadow import Shadow, ShadowShare
 
 if TYPE_CHECKING:
-    from ..core.options import Progress
+    from ..core.backend import Progress
     from .endpoint import Endpoint
     from .settings import ServerSettings
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..pipeline import TensorBatchBuffer
-from ..pipeline.side_by_side import runs_side_by_side
+from ..pipeline.batch_buffer import runs_side_by_side
 from .errors import RequestError
 from .messages import PlacedOutput
 

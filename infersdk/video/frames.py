@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..image.sources import Planes
+    from ..image.images import Planes
 
 __all__ = ["AnyFrame", "DeviceFrame", "Frame"]
 

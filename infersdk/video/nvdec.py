@@ -14,7 +14,7 @@ from typing import Any
 from ..core.device import Device
 from ..core.stream import Event, current_device, default_stream, device_count
 from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, VideoError
-from ..image.sources import Planes
+from ..image.images import Planes
 from ._av import import_av, reason
 from .frames import DeviceFrame
 from .source_reader import MAX_PIXELS, TIMEOUT, Clock, Decoded, SourceReader, packets_of

@@ -16,17 +16,17 @@ from ...config import convert
 from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.uploads import UploadPools
-from ...pipeline.abandoned import CancelsPending
 from ...pipeline.futures import RequestFuture, outcome_of
 from ...pipeline.request import check_seconds
+from ...pipeline.threads import CancelsPending
 from ..declaration import Declared
 from ..image_model import ImageModel
 from ..results import Detections
 from .image_request import ImageRequest
 
 if TYPE_CHECKING:
+    from ...core.backend import Progress
     from ...core.device import Device
-    from ...core.options import Progress
     from ...infer import Infer
     from ...pipeline import Pipeline
     from ..execution import Timings

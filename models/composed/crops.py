@@ -12,7 +12,7 @@ import numpy as np
 from ...core.stream import default_stream
 from ...core.tensor import Tensor
 from ...errors import ConfigError, InferSDKError, InputError
-from ...image import DeviceImage, Geometry, HostImage, PixelTransform, image_view
+from ...image import DeviceImage, Geometry, HostImage, PixelTransform
 from ...ops import preprocess
 from ...ops.alignment import alignments
 from ...ops.device import preprocess_batch
@@ -104,7 +104,7 @@ def _turned(image: Image, geometries: Sequence[Geometry | Exception]) -> list[Im
     """The parts of an image that geometries say, cut where the image is; an exception stays in its row."""
     if isinstance(image, DeviceImage):
         return _turned_on_device(image, geometries)
-    view = image_view(image.pixels, image.format)  # type: ignore[arg-type]
+    view = image.view()
     return [
         one if isinstance(one, Exception) else HostImage(preprocess(view, one, _BGR), "bgr", image.decoder)
         for one in geometries

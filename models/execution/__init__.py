@@ -7,9 +7,7 @@ functions that follow the network (`ModelStages`); it knows nothing of model fam
 from __future__ import annotations
 
 from .execution import Execution
-from .host import HostOutputs
-from .placement import PreprocessPlacement
-from .stages import DevicePostprocess, ModelStages, OutputRow, Parameters, Timings
+from .stages import DevicePostprocess, HostOutputs, ModelStages, OutputRow, Parameters, Timings
 
 __all__ = [
     "DevicePostprocess",
@@ -18,6 +16,5 @@ __all__ = [
     "ModelStages",
     "OutputRow",
     "Parameters",
-    "PreprocessPlacement",
     "Timings",
 ]

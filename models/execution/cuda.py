@@ -14,36 +14,28 @@ import contextlib
 import threading
 from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast
 
 from ...core.memory import is_page_locked
 from ...core.memory_limit import charging
 from ...core.tensor import Tensor
 from ...errors import ClosedError, InferSDKError
-from ...image import DeviceImage, HostImage, SharedImage
+from ...image import DeviceImage, HostImage
 from ...image.uploads import bring_in
 from ...ops.batch import ImageBatch, shared_workers
-from ..preprocessor import geometry_of_pixels, view_of
-from .device_decoding import DeviceDecoding
-from .host import HostOutputs
-from .placement import LocationCost, WholeBatch
-from .stages import DevicePostprocess, ModelStages, Parameters, Row
+from ..preprocessor import geometry_of_pixels
+from .placement import LocationCost, PreprocessPlacement, WholeBatch
+from .stages import HostOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...image import Geometry
-    from ...image.nvimgcodec import DecodedBatch, EncodedImage
     from ...infer import Infer
     from ...ops.batch import Workers
-    from ..preprocessor import Preprocessor
-    from .placement import PreprocessPlacement
+    from .stages import DevicePostprocess, ModelStages, Parameters, Row
 
-__all__ = ["CudaBuffer", "CudaInstance", "CudaInstances"]
-
-Result = TypeVar("Result")
+__all__ = ["CudaInstance", "CudaInstances", "CudaRun"]
 
 #: Instances of a wrapper: one batch is copied in, one runs, one is copied out.
 INSTANCES = 3
@@ -74,13 +66,12 @@ class CudaInstance:
         infer: the context; it stays the caller's.
         stages: of the model.
         capacity: maximum number of images in a batch.
-        placement: where images are preprocessed.
     """
 
-    def __init__(self, infer: Infer, stages: ModelStages[Any], capacity: int, placement: PreprocessPlacement) -> None:
+    def __init__(self, infer: Infer, stages: ModelStages[Any], capacity: int) -> None:
         assert infer.stream is not None
         self.infer, self.capacity, self.stream = infer, capacity, infer.stream
-        self._stages, self._placement = stages, placement
+        self._stages, self._placement = stages, PreprocessPlacement(stages.preprocess, stages.locations)
         self._batch = ImageBatch(capacity)
         self._images = Tensor((0,), "uint8", self.stream.device)  # unprocessed images, for the upload
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
@@ -127,7 +118,7 @@ class CudaInstance:
 
     def _fill(self, images: Sequence[HostImage], geometries: Sequence[Geometry]) -> None:
         sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
-        self._batch.fill([view_of(image) for image in images], sampled)
+        self._batch.fill([image.view() for image in images], sampled)
 
     def _borrow(self, images: list[DeviceImage], workers: Workers) -> None:
         """Borrows images on the device; those that models share are copied there together first."""
@@ -293,14 +284,13 @@ class CudaInstances:
     Args:
         network: of the wrapper; it is not closed here.
         stages: of the model.
-        placement: where images are preprocessed.
 
     Attributes:
         serving: the network of the instance that was made last; None before the first network was added.
     """
 
-    def __init__(self, network: Infer, stages: ModelStages[Any], placement: PreprocessPlacement) -> None:
-        self._network, self._stages, self._placement = network, stages, placement
+    def __init__(self, network: Infer, stages: ModelStages[Any]) -> None:
+        self._network, self._stages = network, stages
         self._changed = threading.Condition()
         self._slots: list[_Slot] = []
         self._idle: list[_Slot] = []
@@ -358,7 +348,7 @@ class CudaInstances:
         if instance is None or instance.infer is not infer or instance.capacity < self._capacity:
             slot.release()
             with charging(infer.memory_budget):
-                slot.instance = instance = CudaInstance(infer, self._stages, self._capacity, self._placement)
+                slot.instance = instance = CudaInstance(infer, self._stages, self._capacity)
             self.serving = infer
         return instance
 
@@ -444,108 +434,3 @@ class CudaInstances:
                     self._changed.wait()
             if oldest is not None:
                 oldest.end()
-
-
-class CudaBuffer(Generic[Result]):
-    """See `ModelBuffer`. Rows hold images until the batch runs.
-
-    Args:
-        infer: the network that serves.
-        instances: run the batches.
-        stages: of the model.
-        capacity: maximum number of images in a batch.
-        shares_cpu: see `shared_workers()`.
-    """
-
-    def __init__(
-        self, infer: Infer, instances: CudaInstances, stages: ModelStages[Result], capacity: int, shares_cpu: bool
-    ) -> None:
-        assert infer.stream is not None
-        self.capacity, self._device = capacity, infer.stream.device
-        self._instances, self._stages, self._shares_cpu = instances, stages, shares_cpu
-        instances.reserve(capacity)
-        self._canvas = stages.preprocessor
-        self._decoding = DeviceDecoding.of(stages.decode, infer)
-        self.decodes = self._decoding is not None
-        self._rows: list[Row | None] = [None] * capacity
-        self._ready: list[Row] | None = None  # the rows with their files decoded
-        self._decoded: DecodedBatch | None = None  # the memory of these
-        self._runs: list[tuple[Sequence[int], CudaRun]] = []
-
-    def read(self, source: Any) -> HostImage | DeviceImage | EncodedImage:
-        preprocessor = self._stages.preprocessor
-        if isinstance(source, SharedImage) and preprocessor.interpolation == "bilinear":
-            return source.on_device(self._device, preprocessor.channel_order)
-        encoded = None if self._decoding is None else self._decoding.read(source)
-        return preprocessor.read_any(source) if encoded is None else encoded
-
-    def prepares_quickly(self, item: Any) -> bool:
-        # An image that is decoded is only kept here until the batch runs.
-        if isinstance(item, SharedImage):
-            return item.is_decoded
-        return isinstance(item, (np.ndarray, HostImage)) or DeviceImage.is_one(item)
-
-    def begin(self, canvas: Preprocessor, count: int) -> None:
-        self._canvas = canvas
-
-    def write(self, row: int, image: HostImage | DeviceImage | EncodedImage, parameters: Parameters) -> None:
-        self._rows[row] = Row(image, self._canvas.geometry_of(image.size), parameters)
-
-    def decode(self, count: int) -> None:
-        """Decodes the files among the first `count` rows on the device."""
-        if self._decoding is None or self._ready is not None:
-            return
-        rows = cast("list[Row]", self._rows[:count])
-        images, self._decoded = self._decoding.decode([row.image for row in rows])
-        # The rows keep their files: after a failure each half is decoded again.
-        self._ready = [
-            row if image is row.image else Row(image, self._canvas.geometry_of(image.size), row.parameters)
-            for row, image in zip(rows, images, strict=True)
-        ]
-
-    def move(self, source: int, target: int) -> None:
-        self._rows[target] = self._rows[source]
-
-    def run(self, count: int) -> None:
-        """Queues the first `count` rows. Images on the device and images on the host do not mix: two batches then."""
-        self._runs = []
-        self.decode(count)
-        rows, self._ready = self._ready or cast("list[Row]", self._rows[:count]), None
-        for kind in (HostImage, DeviceImage):
-            if own := [number for number, row in enumerate(rows) if isinstance(row.image, kind)]:
-                run = self._instances.queue([rows[number] for number in own], self._shares_cpu)
-                self._runs.append((own, run))
-
-    def wait(self) -> None:
-        """Waits for the batch. Raises what made it fail."""
-        for _, run in self._runs:
-            run.results()
-
-    def results(self, count: int) -> list[Result]:
-        results: list[Any] = [None] * count
-        for rows, run in self._runs:
-            for row, result in zip(rows, run.results(), strict=True):
-                results[row] = result
-        self._free(count)
-        return results
-
-    def _free(self, count: int) -> None:
-        """The first rows are not needed any more."""
-        self._runs, self._ready = [], None
-        self._rows[:count] = [None] * count
-        decoded, self._decoded = self._decoded, None
-        if self._decoding is not None:
-            self._decoding.recycle(decoded)
-
-    def warm_up(self, count: int, source: Any) -> None:
-        for row in range(count):
-            self.write(row, self.read(source), None)
-        self.decode(count)
-        self._instances.warm_up(self._ready or cast("list[Row]", self._rows[:count]), self._shares_cpu)
-        self._free(count)
-
-    def close(self) -> None:
-        """Ends the batch that is queued, if there is one."""
-        for _, run in self._runs:
-            run.end()
-        self._free(self.capacity)

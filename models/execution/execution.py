@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -22,17 +21,18 @@ import numpy as np
 from ...core.device import Device
 from ...core.processors import available_processors
 from ...errors import ClosedError
-from ...pipeline.warm_up import sizes_to_run
+from ...pipeline.batch_buffer import sizes_to_run
 from ..decoding import is_read_by_any_thread, shared_pool
 from .buffer import ModelBuffer
-from .cuda import INSTANCES, CudaInstances
 from .stages import Timings
 
 if TYPE_CHECKING:
-    from ...core.options import Progress
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+
+    from ...core.backend import Progress
     from ...infer import Infer
     from ..preprocessor import ImageInput
-    from .placement import PreprocessPlacement
+    from .cuda import CudaInstances
     from .stages import ModelStages, Parameters
 
 __all__ = ["Execution", "grouped"]
@@ -51,7 +51,6 @@ class Execution(Generic[Result]):
         network: of the wrapper; it is not closed here.
         input: of the network.
         stages: of the model.
-        placement: where images are preprocessed for a CUDA device.
         check_parameters: raises ConfigError for parameters that a request cannot have.
     """
 
@@ -60,12 +59,11 @@ class Execution(Generic[Result]):
         network: Infer,
         input: ImageInput,
         stages: ModelStages[Result],
-        placement: PreprocessPlacement,
         check_parameters: Callable[[Parameters], None],
     ) -> None:
         self._network, self._input, self._stages = network, input, stages
         self._check_parameters = check_parameters
-        self._instances = CudaInstances(network, stages, placement)
+        self._instances: CudaInstances | None = None  # where the network is or was on a CUDA device
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0  # threads that wait for a buffer, or for all of them
@@ -80,9 +78,20 @@ class Execution(Generic[Result]):
     # ---- buffers ----
 
     def _buffer(self, network: Infer | None, owned: bool, **settings: Any) -> ModelBuffer[Result]:
-        return ModelBuffer(
-            network, owned, self._input, self._stages, self._instances, self._check_parameters, **settings
-        )
+        return ModelBuffer(network, owned, self._input, self._stages, self._on_cuda, self._check_parameters, **settings)
+
+    def _on_cuda(self) -> CudaInstances:
+        """The instances of the wrapper on a CUDA device, made on first use."""
+        from .cuda import CudaInstances
+
+        with self._lock:
+            if self._instances is None:
+                self._instances = CudaInstances(self._network, self._stages)
+            return self._instances
+
+    @property
+    def _is_on_cuda(self) -> bool:
+        return self._instances is not None and self._instances.serving is not None
 
     def new_buffer(self, **settings: Any) -> ModelBuffer[Result]:
         """A further buffer: on a clone of the network, or on the instances of the device.
@@ -90,7 +99,7 @@ class Execution(Generic[Result]):
         Args:
             settings: `capacity` and `of_pipeline` of `ModelBuffer`.
         """
-        if self._instances.serving is not None:
+        if self._is_on_cuda:
             return self._buffer(None, False, **settings)
         with self._lock:
             self._take_up()
@@ -209,7 +218,7 @@ class Execution(Generic[Result]):
     @property
     def _mode(self) -> Callable[[Iterator[Any], Parameters], Iterator[Result]]:
         """How streams run on the network that serves now."""
-        if self._instances.serving is not None:
+        if self._is_on_cuda:
             return self._on_device
         return self._on_cores if self._first.serving.scheduling.one_core_clones else self._on_host
 
@@ -246,6 +255,8 @@ class Execution(Generic[Result]):
 
     def _on_device(self, images: Iterator[Any], parameters: Parameters) -> Iterator[Result]:
         """The rows of a batch are prepared while earlier batches are on the device."""
+        from .cuda import INSTANCES
+
         ordered, free = _InOrder[Result](), [self.new_buffer()]
         capacity = free[0].capacity
         preparing = deque[tuple[ModelBuffer[Result], list[Any], list[Future[None]]]]()
@@ -343,7 +354,8 @@ class Execution(Generic[Result]):
             idle, self._idle = self._idle, [self._first]
         _close(idle, self._first)
         self._first.rows.close()
-        self._instances.release()
+        if self._instances is not None:
+            self._instances.release()
         self._released = True
 
     def close(self) -> None:
@@ -355,7 +367,8 @@ class Execution(Generic[Result]):
             idle, self._idle = self._idle, []
         for buffer in idle:
             buffer.close()
-        self._instances.close()
+        if self._instances is not None:
+            self._instances.close()
 
 
 def _close(buffers: Iterable[ModelBuffer[Any]], but: ModelBuffer[Any]) -> None:

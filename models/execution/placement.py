@@ -67,17 +67,19 @@ class WholeBatch:
 class PreprocessPlacement:
     """`"device"`, `"host"` (the images shrink on the processor's threads first), or `"auto"`, which measures both.
 
-    A model and its clones share the measurements, by the size of a batch and whether it is page-locked. Any number of
-    threads may use it.
+    Any number of threads may use it.
+
+    Args:
+        setting: one of these.
+        measured: the faster location, by the size class of a batch and whether it is page-locked. A model and its
+            clones share it.
     """
 
     #: Images of a batch with which both locations are measured.
     sample = 8
 
-    def __init__(self, setting: str) -> None:
-        self.setting = setting
-        #: The faster location, by the size class of a batch and whether it is page-locked.
-        self.measured: dict[tuple[int, bool], str] = {}
+    def __init__(self, setting: str, measured: dict[tuple[int, bool], str]) -> None:
+        self.setting, self.measured = setting, measured
 
     def choose(self, size: int, page_locked: bool) -> str | None:
         """The location for a batch; None where it has to be measured.

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from ...image import DeviceImage, Geometry, HostImage
     from ...image.nvimgcodec import EncodedImage
     from ...infer import Infer
+    from ..canvases import Canvases
     from ..preprocessor import Preprocessor
 
 __all__ = [
     "DevicePostprocess",
+    "HostOutputs",
     "ModelStages",
     "OutputRow",
     "Parameters",
@@ -72,20 +74,6 @@ class DevicePostprocess(Protocol):
         """Frees its memory."""
 
 
-class CanvasSet(Protocol):
-    """The canvases of a model."""
-
-    whole: Preprocessor
-    sizes: tuple[tuple[int, int], ...]  # the whole one is the last
-    several: bool  # whether there is more than one
-
-    def on(self, canvas: tuple[int, int]) -> Preprocessor:
-        """The preprocessor for this canvas."""
-
-    def of(self, size: tuple[int, int]) -> Preprocessor:
-        """The preprocessor for an image of (width, height)."""
-
-
 @dataclass
 class ModelStages(Generic[Result]):
     """The part of a model that its batch buffers use.
@@ -98,18 +86,22 @@ class ModelStages(Generic[Result]):
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
             None the outputs are fetched, and `postprocess` runs on the host.
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
+        preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` or `"auto"`.
         verified: whether `verify` has passed. It is shared by all buffers of a model.
         decoded: how many images each decoder has decoded.
+        locations: with `preprocess="auto"`, the faster location of each kind of batch; see `PreprocessPlacement`.
     """
 
-    canvases: CanvasSet
+    canvases: Canvases
     verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
     postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry]], list[Result]]
     postprocess_rows: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     decode: str = "cpu"
+    preprocess: str = "auto"
     verified: bool = field(default=False)
     decoded: Counter[str] = field(default_factory=Counter)
+    locations: dict[tuple[int, bool], str] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -150,6 +142,26 @@ class ModelStages(Generic[Result]):
         if not self.verified:
             self.verify(outputs)
             self.verified = True
+
+
+class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
+    """A network's outputs as arrays on the host, each fetched when it is looked at. They are those of its last run.
+
+    Attributes:
+        tensors: the outputs by name.
+    """
+
+    def __init__(self, infer: Infer) -> None:
+        self.tensors = infer.outputs
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.tensors[name].numpy()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
 
 
 class OutputRow(Mapping[str, "npt.NDArray[Any]"]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...image import Geometry, HostImage, PixelTransform, image_view
+from ...image import Geometry, HostImage, PixelTransform
 from ...ops import preprocess, topk
 from ..execution import Timings
 from .lines import TextLine
@@ -110,7 +110,7 @@ class PageReader:
         with self._timed("preprocess"):
             padded, above = _with_margin(image)
             geometry = Geometry.stretch(padded.size, self._canvas(padded.size))
-            view = image_view(padded.pixels, padded.format)  # type: ignore[arg-type]
+            view = padded.view()
             preprocess(view, geometry, _PIXELS, out=self.detection.input((1, 3, *reversed(geometry.canvas)))[0])
         with self._timed("infer"):
             probability = self.detection.run()[0, 0]
@@ -169,7 +169,7 @@ class PageReader:
     ) -> npt.NDArray[Any]:
         """A network's output for lines, upright and 48 pixels high, with zeros on their right."""
         with self._timed("preprocess"):
-            view = image_view(image.pixels, image.format)  # type: ignore[arg-type]
+            view = image.view()
             array = network.input((len(group), 3, LINE_HEIGHT, width))
             for row, index in enumerate(group):
                 own = min(line_width(quads[index]), width)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import ShapeError
 from ...ops import MASK, PackedMasks
-from ...ops.polygons import mask_polygons
+from ...ops.masks import mask_polygons
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -170,7 +170,7 @@ class Mask:
         return {"size": list(self.size[::-1]), "counts": compress_runs(self.runs())}
 
     def polygons(self, *, tolerance: float = 0.0) -> list[npt.NDArray[np.float32]]:
-        """The outlines in pixels of the image, each (k, 2) of x and y. See `infersdk.ops.polygons.mask_polygons`."""
+        """The outlines in pixels of the image, each (k, 2) of x and y. See `infersdk.ops.masks.mask_polygons`."""
         return mask_polygons(self.crop(), offset=self.box[:2], tolerance=tolerance)
 
     def __repr__(self) -> str:

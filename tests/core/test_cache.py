@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from infersdk.core.cache import Cache, default_folder, key_of
-from infersdk.core.sizes import parse_size
+from infersdk.core.text import parse_size
 from infersdk.errors import ConfigError, OutputError
 
 ABOUT = {"kind": "engine", "backend": "test", "label": "net.onnx"}

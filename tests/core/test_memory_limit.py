@@ -14,8 +14,8 @@ from waiting import together
 
 import infersdk
 from infersdk import Device, Tensor, device_count
+from infersdk.core.backend import BackendOptions
 from infersdk.core.memory_limit import MemoryBudget, charging
-from infersdk.core.options import BackendOptions
 from infersdk.errors import ConfigError, DeviceUnavailableError, MemoryLimitError
 from infersdk.models import YOLOv5
 
@@ -187,7 +187,7 @@ def test_the_builder_says_what_an_engine_takes(assets: Path, tmp_path: Path) -> 
 
 def test_how_an_arena_shares_a_limit() -> None:
     pytest.importorskip("onnxruntime")
-    from infersdk.backends._onnxruntime.memory import Arena
+    from infersdk.backends._onnxruntime.cuda import Arena
 
     budget = MemoryBudget("net.onnx", 1000, "cuda:0")
     arena = Arena(budget, 100, 500, {})

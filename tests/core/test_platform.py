@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infersdk.core import platform
+from infersdk.core import files
 
 #: A process whose `os` has nothing of POSIX, and which cannot remove a locked file.
 WINDOWS = """
@@ -63,4 +63,4 @@ def test_the_folder_of_caches(system: str, folder: str, tmp_path: Path, monkeypa
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
-    assert platform.cache_base() == tmp_path / folder
+    assert files.cache_base() == tmp_path / folder

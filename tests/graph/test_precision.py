@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk.core.precision import describe_layers, keeps_precision
+from infersdk.core.target import describe_layers, keeps_precision
 from infersdk.graph.files import read_model
 from infersdk.graph.precision import is_quantized, layer_precisions, main_precision, precision_of
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from infersdk.errors import ImageError
-from infersdk.image import HostImage, jpeg, read_image
+from infersdk.image import HostImage, decoding, read_image
 
 pytest.importorskip("simplejpeg")
 
@@ -37,7 +37,7 @@ def by_pillow(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def read(source: Any, **options: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(jpeg, "_simplejpeg", lambda: None)
+            patch.setattr(decoding, "_simplejpeg", lambda: None)
             return read_image(source, **options)
 
     return read

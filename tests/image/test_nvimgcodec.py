@@ -13,7 +13,7 @@ from PIL import Image
 from infersdk import Device, device_count
 from infersdk.errors import ImageError
 from infersdk.image import read_image
-from infersdk.image.jpeg import header_of
+from infersdk.image.decoding import header_of
 from infersdk.image.nvimgcodec import NAME, EncodedImage, JpegDecoder, encoded_image, is_installed
 
 

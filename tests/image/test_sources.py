@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 from web import content, served
 
 from infersdk.errors import ImageError
-from infersdk.image.pillow import FORMATS
-from infersdk.image.sources import HostImage, read_image
+from infersdk.image import HostImage, read_image
+from infersdk.image.decoding import FORMATS
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "CMYK", "1", "LA"])

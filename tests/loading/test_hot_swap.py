@@ -20,7 +20,7 @@ import pytest
 
 import infersdk
 from infersdk import Tensor
-from infersdk.core.precision import PRECISIONS
+from infersdk.core.target import PRECISIONS
 from infersdk.errors import (
     BackendNotFoundError,
     ClosedError,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,6 +10,10 @@ import pytest
 import infersdk
 from infersdk import Tensor, device_count
 from infersdk.loading.hot_swap import HotSwap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.gpu,
@@ -64,8 +67,8 @@ def test_host_tensors_of_the_users_stay_bound(tmp_path: Path) -> None:
 def test_a_wrapper_takes_the_path_on_the_device_after_it() -> None:
     from infersdk.data import DETECTOR, IMAGE
     from infersdk.models import YOLOv5
-    from infersdk.models.execution.cuda import CudaBuffer
-    from infersdk.models.execution.host import HostBuffer
+    from infersdk.models.execution.buffer import HostBuffer
+    from infersdk.models.execution.cuda_buffer import CudaBuffer
 
     with YOLOv5(DETECTOR) as plain:
         want = plain(IMAGE)

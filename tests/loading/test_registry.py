@@ -28,7 +28,7 @@ MINE = """
 import msgspec
 import numpy as np
 from infersdk.infer import BackendInfo, Declaration, Infer
-from infersdk.core.options import BackendOptions
+from infersdk.core.backend import BackendOptions
 from infersdk.core.tensor_spec import TensorSpec
 
 class Options(BackendOptions, frozen=True):

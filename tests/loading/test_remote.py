@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from infersdk.config import read
-from infersdk.core.addresses import Address, is_address, with_digest
+from infersdk.core.model_source import Address, is_address, with_digest
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ConfigError
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,10 @@ from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ClosedError
 from infersdk.image import read_image
-from infersdk.models.execution.host import HostBuffer
+from infersdk.models.execution.buffer import HostBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 LONG = 30.0
 BACKENDS = ["onnxruntime", "openvino"]

@@ -13,7 +13,7 @@ from infersdk.core._lib import lib
 from infersdk.core.stream import Stream, device_count
 from infersdk.image import Geometry
 from infersdk.ops import NO_CLASS, class_map
-from infersdk.ops.device_class_maps import DeviceClassMaps
+from infersdk.ops.device_masks import DeviceClassMaps
 
 F = np.float32
 

@@ -15,7 +15,7 @@ from infersdk.image import Geometry, ImageView, PixelTransform, device_image_vie
 from infersdk.ops.classification import topk
 from infersdk.ops.detection import DetectionDecoder, DetectStats
 from infersdk.ops.device import DeviceDetectionDecoder, preprocess_batch, topk_rows
-from infersdk.ops.preprocess import preprocess
+from infersdk.ops.preprocessing import preprocess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,7 @@ from infersdk.core._lib import lib
 from infersdk.core.stream import Stream, device_count
 from infersdk.image import Geometry
 from infersdk.ops import DetectionDecoder, nms_oriented
-from infersdk.ops.device import DeviceDetectionDecoder
-from infersdk.ops.device_oriented import DeviceOrientedBoxes
+from infersdk.ops.device import DeviceDetectionDecoder, DeviceOrientedBoxes
 
 F = np.float32
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from infersdk.errors import InputError, ShapeError
-from infersdk.ops.polygons import mask_polygons
+from infersdk.ops.masks import mask_polygons
 
 
 def filled(outlines: list[np.ndarray[Any, Any]], shape: tuple[int, int]) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ from simd_variants import VARIANTS, variant
 from infersdk import errors
 from infersdk.core._lib import ffi, lib
 from infersdk.image import Geometry, ImageView, PixelTransform, image_view
-from infersdk.ops.preprocess import letterbox, preprocess, preprocess_into
+from infersdk.ops.preprocessing import letterbox, preprocess, preprocess_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

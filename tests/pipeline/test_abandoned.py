@@ -12,8 +12,8 @@ from squares import LONG, Squares, consistent, until
 
 from infersdk import Pipeline
 from infersdk.models.releasing import IdleRelease
-from infersdk.pipeline import abandoned
-from infersdk.pipeline.abandoned import run_elsewhere
+from infersdk.pipeline import threads
+from infersdk.pipeline.threads import run_elsewhere
 
 if TYPE_CHECKING:
     import pytest
@@ -96,7 +96,7 @@ def test_what_a_task_raises_is_logged_and_ends_no_thread(caplog: pytest.LogCaptu
     def fails() -> None:
         raise SystemExit("mine")
 
-    abandoned.prepare_elsewhere()
+    threads.prepare_elsewhere()
     run_elsewhere(fails)
     done = threading.Event()
     run_elsewhere(done.set)
@@ -105,8 +105,8 @@ def test_what_a_task_raises_is_logged_and_ends_no_thread(caplog: pytest.LogCaptu
 
 
 def test_a_task_that_waits_for_the_calling_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abandoned, "PATIENCE", 0.05)
-    abandoned.prepare_elsewhere()
+    monkeypatch.setattr(threads, "PATIENCE", 0.05)
+    threads.prepare_elsewhere()
     lock, done = threading.Lock(), threading.Event()
 
     def task() -> None:

@@ -15,7 +15,7 @@ from squares import LONG, Squares, SquaresBuffer, begun, consistent, until
 
 from infersdk import Pipeline
 from infersdk.errors import ClosedError, PipelineError
-from infersdk.pipeline import batch_runners
+from infersdk.pipeline import workers
 from infersdk.pipeline.scheduler import Scheduler
 from infersdk.pipeline.stats import Statistics
 
@@ -292,7 +292,7 @@ def broken(*_: Any, **__: Any) -> Any:
         (Scheduler, "free"),
         (Statistics, "batch_left"),
         (Statistics, "batch_done"),
-        (batch_runners, "fail_expired"),
+        (workers, "fail_expired"),
     ],
 )
 def test_a_runner_that_ends(model: Squares, monkeypatch: pytest.MonkeyPatch, kind: Any, method: str) -> None:

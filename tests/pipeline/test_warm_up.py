@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,9 @@ from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ClosedError
 from infersdk.infer import Scheduling
 from infersdk.models import YOLOv5
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, kind: Any) -> list[tuple[int, int]]:
@@ -167,7 +169,7 @@ def test_a_pipeline_that_is_closed() -> None:
 def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The instances have run all sizes, and their results are the same before and after."""
     pytest.importorskip(backend)
-    from infersdk.models.execution.host import HostBuffer
+    from infersdk.models.execution.buffer import HostBuffer
 
     with YOLOv5(DETECTOR, backend=backend, max_batch=4, conf=0.5) as detector:
         expected = detector(IMAGE)
@@ -184,7 +186,7 @@ def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_while_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     from infersdk.models import load
-    from infersdk.models.execution.host import HostBuffer
+    from infersdk.models.execution.buffer import HostBuffer
 
     runs, reported = recorded(monkeypatch, HostBuffer), list[float]()
     with load(DETECTOR, warm_up=lambda what, fraction: reported.append(fraction), max_batch=2) as model:

@@ -12,8 +12,8 @@ import pytest
 import infersdk
 from infersdk import Infer
 from infersdk.config import convert
-from infersdk.core.options import BackendOptions, SharedOption
-from infersdk.core.precision import PRECISIONS
+from infersdk.core.backend import BackendOptions, SharedOption
+from infersdk.core.target import PRECISIONS
 from infersdk.errors import ConfigError, MemoryLimitError, PrecisionUnavailableError
 from infersdk.loading.registry import backend_class
 

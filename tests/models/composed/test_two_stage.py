@@ -7,9 +7,8 @@ import gc
 import json
 import threading
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -29,7 +28,10 @@ from infersdk.errors import (
 from infersdk.image import HostImage, read_image, sources
 from infersdk.models import Classifications, Detections, ModelGroup, Tiled, TwoStage
 from infersdk.models.composed import cutter
-from infersdk.models.execution.host import HostBuffer
+from infersdk.models.execution.buffer import HostBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,6 +14,10 @@ from infersdk import Pipeline, device_count, errors, pinned_empty
 from infersdk.errors import ImageError
 from infersdk.models import Classifier, YOLOv5, YOLOv8
 from infersdk.ops import DetectionDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.gpu,
@@ -293,12 +295,12 @@ def test_warming_up_captures_the_graph_of_each_size_on_each_instance(assets: Pat
         captured = [list(slot.instance.infer._graphs.values()) for slot in slots]
         assert [len(graphs) for graphs in captured] == [len(model.network.scheduling.batch_sizes(8))] * 3
         assert all(graph is not None for graphs in captured for graph in graphs)
-        measured = dict(model._placement.measured)
+        measured = dict(model._stages.locations)
         assert measured
         for size in range(1, 9):
             for future in model.submit_many([example] * size):
                 future.result(60)
-        assert model._placement.measured == measured
+        assert model._stages.locations == measured
         assert all(
             set(slot.instance.infer._graphs.values()) == set(graphs)
             for slot, graphs in zip(slots, captured, strict=True)

@@ -39,7 +39,7 @@ class Network:
 class Instance:
     """Doubles the numbers of one batch at a time; a batch that holds 13 fails."""
 
-    def __init__(self, infer: Any, stages: Any, capacity: int, placement: Any) -> None:
+    def __init__(self, infer: Any, stages: Any, capacity: int) -> None:
         self.infer, self.capacity = infer, capacity
         self.stream = type("Stream", (), {"device": type("Device", (), {"index": 0})})
         self.rows: list[Any] | None = None
@@ -65,7 +65,7 @@ def instances(monkeypatch: pytest.MonkeyPatch) -> CudaInstances:
     monkeypatch.setattr(cuda, "shared_workers", lambda device, shares_cpu: None)
     monkeypatch.setattr(Network, "made", [])
     network: Any = Network()
-    made = CudaInstances(network, None, None)  # type: ignore[arg-type]
+    made = CudaInstances(network, None)  # type: ignore[arg-type]
     made.add(network, False, network)
     made.reserve(4)
     return made

@@ -29,7 +29,7 @@ def measured(on_device: tuple[float, float], on_host: tuple[float, float], **run
     ],
 )
 def test_auto(batch: WholeBatch, expected: str) -> None:
-    chosen = PreprocessPlacement("auto")
+    chosen = PreprocessPlacement("auto", {})
     assert chosen.choose(SIZE, True) is None
     chosen.decide(batch)
     assert chosen.choose(SIZE, True) == expected
@@ -40,4 +40,4 @@ def test_auto(batch: WholeBatch, expected: str) -> None:
 
 @pytest.mark.parametrize("setting", ["device", "host"])
 def test_a_setting_is_not_measured(setting: str) -> None:
-    assert PreprocessPlacement(setting).choose(SIZE, False) == setting
+    assert PreprocessPlacement(setting, {}).choose(SIZE, False) == setting

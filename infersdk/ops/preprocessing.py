@@ -17,8 +17,8 @@ import numpy as np
 from ..core._lib import check, ffi, lib
 from ..errors import DTypeError, InputError, ReadOnlyError, ShapeError
 from ..image.geometry import Geometry
+from ..image.images import ImageView, PixelFormat, address_of, image_view
 from ..image.transforms import PixelTransform
-from ..image.view import ImageView, PixelFormat, address_of, image_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,20 +1,31 @@
-"""The runtime's arena on a GPU under a `memory_limit`."""
+"""Sessions on CUDA devices: their arena under a `memory_limit`, and their CUDA graphs."""
 
 from __future__ import annotations
 
+import functools
 import re
+import threading
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.sizes import size_text
+import onnxruntime as ort
+
+from ...core.memory_limit import tensor_nbytes
+from ...core.text import size_text
 from ...errors import ConfigError, MemoryLimitError
+from ...graph.files import parse_model, read_model
+from ...graph.info import onnx_info
+from ...graph.weights import weights_size
+from ...infer import Infer, Scheduling
+from .._batch_buckets import BatchBuckets, next_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ...core.memory_limit import MemoryBudget
 
-__all__ = ["Arena"]
+__all__ = ["Arena", "CudaGraphs", "arena_for", "scheduling_on_stream"]
 
 #: One part in this many of a limit is for tensors and for the memory of wrappers.
 _REST = 4
@@ -74,3 +85,52 @@ class Arena:
             f"{self._budget.name} needs more than {size_text(self.limit)} for weights and workspace, its runtime's "
             f"arena within memory_limit {size_text(self._budget.limit)}; {_REMEDY}, or raise memory_limit"
         )
+
+
+#: Maximum number of CUDA graphs of a session and its clones. Later shapes and addresses run without one.
+GRAPHS = 64
+
+
+class CudaGraphs:
+    """The graphs that a session has captured. Each run passes the number of its graph to the runtime.
+
+    Without a number all runs replay the first graph, with its addresses.
+    """
+
+    def __init__(self) -> None:
+        #: Held while a thread runs the session or queues other work: a capture records all work on the stream.
+        self.guard = threading.RLock()
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def options_for(self, memory: tuple[Any, ...]) -> Any:
+        """The options of runs that read and write this memory; an empty tuple is a run without a graph.
+
+        Their number is limited, since the runtime frees graphs only with the session.
+        """
+        result = self._made.get(memory)
+        if result is None:
+            captured = bool(memory) and len(self._made) < GRAPHS
+            result = ort.RunOptions()
+            result.add_run_config_entry("gpu_graph_id", str(len(self._made) + 1) if captured else "-1")
+            if captured:
+                self._made[memory] = result
+        return result
+
+
+def scheduling_on_stream(max_batch: int | None, graphs: CudaGraphs | None) -> Scheduling:
+    """The runtime plans convolutions at each change of the batch, in 0.1 s and more; not for captured runs."""
+    size_of = functools.partial(next_size, largest=max_batch)
+    if graphs is None:
+        bucket = BatchBuckets(max_batch).size_for
+        return Scheduling.on_stream(shares_stream=True, bucket_batch=bucket, prepared_size=size_of)
+    return Scheduling.on_stream(concurrency=1, shares_stream=True, stream_guard=graphs.guard, bucket_batch=size_of)
+
+
+def arena_for(infer: Infer, source: Path | str | bytes, settings: Mapping[str, str], budget: MemoryBudget) -> Arena:
+    """The arena of a model, checked against the limit before anything is allocated."""
+    if not infer.model.is_onnx:
+        return Arena(budget, 0, len(infer.model.read()), settings)
+    info = onnx_info(infer.model)
+    tensors = sum(tensor_nbytes(spec, infer.max_batch) for spec in (*info.inputs, *info.outputs))
+    graph = parse_model(source) if isinstance(source, bytes) else read_model(source)
+    return Arena(budget, infer.scheduling.concurrency * tensors, weights_size(graph), settings)

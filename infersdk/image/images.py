@@ -1,0 +1,449 @@
+"""Images on the host and on devices, and the views by which the native core reads their pixels in place.
+
+An image is a uint8 ndarray of (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or NV12 as (H * 3 / 2, W). Sizes are always
+(width, height). Coordinates are pixels from the top left edge, so the centre of the first pixel is (0.5, 0.5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import numpy as np
+
+from ..core._lib import ffi, lib
+from ..core.device import Device
+from ..errors import DTypeError, ImageError, InputError, ShapeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..core.stream import Event
+
+__all__ = [
+    "DeviceImage",
+    "HostImage",
+    "ImageView",
+    "PixelFormat",
+    "Planes",
+    "address_of",
+    "choice",
+    "device_image_view",
+    "format_of",
+    "image_view",
+]
+
+
+PixelFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12"]
+
+_BYTES = ffi.typeof("uint8_t[]")
+_UINT8 = np.dtype(np.uint8)
+_FORMATS: dict[str, int] = {
+    "bgr": lib.IFS_PIXEL_BGR,
+    "rgb": lib.IFS_PIXEL_RGB,
+    "bgra": lib.IFS_PIXEL_BGRA,
+    "rgba": lib.IFS_PIXEL_RGBA,
+    "gray": lib.IFS_PIXEL_GRAY,
+    "nv12": lib.IFS_PIXEL_NV12,
+}
+_CHANNELS = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4, "gray": 1, "nv12": 1}
+_DEFAULT_FORMAT: dict[int, PixelFormat] = {1: "gray", 3: "bgr", 4: "bgra"}
+_INT32_MAX = 2**31 - 1
+
+
+class ImageView:
+    """An image as the core reads it, from `image_view`. It shares the memory of the array and keeps it alive."""
+
+    __slots__ = ("_c", "_keep", "format")
+
+    def __init__(self, c: Any, keep: tuple[Any, ...], format: PixelFormat) -> None:
+        self._c = c
+        self._keep = keep
+        self.format = format
+
+    @property
+    def width(self) -> int:
+        return int(self._c.width)
+
+    @property
+    def height(self) -> int:
+        return int(self._c.height)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height), as `Geometry` takes it."""
+        return self._c.width, self._c.height
+
+    def __repr__(self) -> str:
+        return f"<ImageView {self.width} x {self.height} {self.format}>"
+
+
+def _dense_rows(array: NDArray[np.uint8], pixel: int) -> tuple[NDArray[np.uint8], int]:
+    """An array whose pixels are adjacent and whose rows ascend in memory, and the bytes from row to row.
+
+    It is `array` itself if that has this form, else a copy. The strides of axes of length 1 have no meaning in NumPy.
+    """
+    strides, row = array.strides, pixel * array.shape[1]
+    if strides[1] == pixel and strides[0] >= row and (array.ndim == 2 or strides[2] == 1):
+        return array, strides[0]
+    return np.ascontiguousarray(array), row
+
+
+def _is_padded(array: NDArray[np.uint8]) -> bool:
+    """Whether these are the first three of four channels in one block of memory that holds the last fourth one too."""
+    base, (height, width), strides = array.base, array.shape[:2], array.strides
+    if (
+        strides[1:] != (4, 1)
+        or strides[0] < 4 * width
+        or not isinstance(base, np.ndarray)
+        or not base.flags.c_contiguous
+    ):
+        return False
+    beyond = address_of(array) + (height - 1) * int(strides[0]) + 4 * width
+    return bool(beyond <= address_of(base) + base.nbytes)
+
+
+def address_of(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _pointer(array: NDArray[np.uint8]) -> Any:
+    if array.flags.c_contiguous:
+        return ffi.from_buffer(_BYTES, array)  # a fifth of the time of the interface below
+    return ffi.cast("uint8_t *", address_of(array))
+
+
+def image_view(
+    array: NDArray[np.uint8], format: PixelFormat | None = None, uv: NDArray[np.uint8] | None = None
+) -> ImageView:
+    """A view of an array as an image.
+
+    Args:
+        array: uint8. Rows may be any distance apart, as in a region of a larger image. Three channels of four, as
+            `bgra[..., :3]`, are read in place. An array that the core cannot read in place (mirrored rows, every second
+            pixel, channels reversed by `[..., ::-1]`) is copied here, once.
+        format: By default gray, bgr or bgra, by the number of channels.
+        uv: For "nv12" only: (H / 2, W) or (H / 2, W / 2, 2), with `array` the Y plane (H, W). Without `uv`, `array` is
+            one array of (H * 3 / 2, W).
+
+    Raises:
+        DTypeError: The array is not uint8.
+        ShapeError: The shape is not that of an image of this format.
+        InputError: It is not an array, the format is unknown, or `uv` is given for another format.
+    """
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"an image is a uint8 ndarray, not {type(array).__name__}; convert it by np.asarray")
+    if array.dtype != _UINT8:
+        raise DTypeError(f"an image is uint8, not {array.dtype}; scale it to 0..255 and use .astype(np.uint8)")
+    shape = array.shape
+    channels = shape[2] if array.ndim == 3 else 1
+    if format is None:
+        format = _DEFAULT_FORMAT.get(channels)  # noqa: A001
+    if format is None or array.ndim not in (2, 3) or 0 in shape:
+        raise ShapeError(f"an image of shape {shape}; use (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), none of them 0")
+    code = _FORMATS[format] if format in _FORMATS else choice("format", format, _FORMATS)
+    if channels != _CHANNELS[format]:
+        raise ShapeError(f"an image of shape {shape} is not {format!r}, which has {_CHANNELS[format]} channels")
+    if max(shape) > _INT32_MAX:
+        raise ShapeError(f"an image of shape {shape}; a side can be at most 2**20 pixels")
+    c = ffi.new("ifs_image *")
+    if array.flags.c_contiguous:
+        c.data, stride = ffi.from_buffer(_BYTES, array), channels * shape[1]
+    else:
+        if channels == 3 and _is_padded(array):
+            stride, code = array.strides[0], _FORMATS[f"{format}a"]
+        else:
+            array, stride = _dense_rows(array, channels)
+        c.data = _pointer(array)
+    c.stride = stride
+    c.height, c.width = shape[0], shape[1]
+    c.format = code
+    if format != "nv12":
+        if uv is not None:
+            raise InputError(f"uv is for format='nv12'; this image is {format!r}")
+        return ImageView(c, (array,), format)
+    if uv is None:
+        if shape[0] % 3 or shape[1] % 2:
+            raise ShapeError(f"NV12 of shape {shape}; one array has (H * 3 / 2, W), with H and W even")
+        c.height = shape[0] // 3 * 2
+        c.uv = c.data + c.height * stride
+        c.uv_stride = stride
+        return ImageView(c, (array,), format)
+    if uv.dtype != np.uint8:
+        raise DTypeError(f"uv is uint8, not {uv.dtype}")
+    if uv.shape not in ((shape[0] // 2, shape[1]), (shape[0] // 2, shape[1] // 2, 2)) or shape[0] % 2 or shape[1] % 2:
+        raise ShapeError(
+            f"Y of shape {shape} and uv of {uv.shape}; uv has (H / 2, W) or (H / 2, W / 2, 2), with H and W even"
+        )
+    uv, c.uv_stride = _dense_rows(uv, 1 if uv.ndim == 2 else 2)
+    c.uv = _pointer(uv)
+    return ImageView(c, (array, uv), format)
+
+
+def device_image_view(
+    address: int,
+    size: tuple[int, int],
+    format: PixelFormat = "bgr",
+    *,
+    stride: int | None = None,
+    uv: int | None = None,
+    uv_stride: int | None = None,
+    lender: object = None,
+) -> ImageView:
+    """An image on a device, for `preprocess_batch`. Functions of the host must not get it.
+
+    Args:
+        address: The address of its first pixel.
+        size: (width, height).
+        format: As for `image_view`.
+        stride: Bytes from a row to the next; None is dense rows.
+        uv, uv_stride: For "nv12" only: the plane of U and V. Without `uv`, it follows the rows of Y.
+        lender: Kept alive with the image.
+    """
+    width, height = size
+    c = ffi.new("ifs_image *")
+    c.format = choice("format", format, _FORMATS)
+    c.width, c.height = width, height
+    c.stride = width * _CHANNELS[format] if stride is None else stride
+    c.data = ffi.cast("uint8_t *", address)
+    if format == "nv12":
+        c.uv = ffi.cast("uint8_t *", address + height * c.stride if uv is None else uv)
+        c.uv_stride = c.stride if uv_stride is None else uv_stride
+    elif uv is not None:
+        raise InputError(f"uv is for format='nv12'; this image is {format!r}")
+    return ImageView(c, (lender,), format)
+
+
+def choice(what: str, value: str, table: dict[str, int]) -> int:
+    """The number of `value` in `table`.
+
+    Raises:
+        InputError: `value` is not in `table`; `what` names the parameter.
+    """
+    try:
+        return table[value]
+    except (KeyError, TypeError):
+        raise InputError(f"{what} is {value!r}; use one of {', '.join(map(repr, table))}") from None
+
+
+class HostImage(NamedTuple):
+    """Pixels with their order.
+
+    Attributes:
+        pixels: uint8, (height, width) or (height, width, channels); NV12 as (height * 3 / 2, width).
+        format: `"bgr"`, `"rgb"`, `"bgra"`, `"rgba"`, `"gray"` or `"nv12"`.
+        decoder: what decoded the file: `"simplejpeg"`, `"pillow"`, ...; None for pixels that came as an array.
+        reduced_from: (width, height) of the file, where `read_image(at_least=...)` decoded it at a reduced size.
+    """
+
+    pixels: NDArray[np.uint8]
+    format: str
+    decoder: str | None = None
+    reduced_from: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) in pixels, of the whole image: where it was decoded at a reduced size, that of the file."""
+        if self.reduced_from is not None:
+            return self.reduced_from
+        height, width = self.pixels.shape[:2]
+        return width, height * 2 // 3 if self.format == "nv12" else height
+
+    @property
+    def pixel_size(self) -> tuple[int, int]:
+        """(width, height) of `pixels`."""
+        height, width = self.pixels.shape[:2]
+        return width, height * 2 // 3 if self.format == "nv12" else height
+
+    def view(self) -> ImageView:
+        """The view for the kernels."""
+        return image_view(self.pixels, cast("PixelFormat", self.format))
+
+    def crop(self, edges: tuple[int, int, int, int]) -> HostImage:
+        """A part of the image, by its left, top, right and bottom edge in pixels. It shares the pixels.
+
+        Raises:
+            ImageError: it is an NV12 frame, or the part lies outside the image or is empty.
+        """
+        left, top, right, bottom = _check_crop(edges, self.pixel_size, self.format)
+        return HostImage(self.pixels[top:bottom, left:right], self.format, self.decoder)
+
+
+@dataclass(frozen=True)
+class Planes:
+    """The planes of an NV12 frame on a CUDA device. Nothing writes to them after `ready`, as long as this object lives.
+
+    Attributes:
+        address: of the first byte of Y.
+        size: (width, height) in pixels.
+        stride: bytes from a row to the next, in both planes.
+        chroma: bytes from the first row of Y to that of U and V.
+        device: the CUDA device.
+        ready: the event after which the pixels are there.
+        lender: keeps the memory.
+    """
+
+    address: int
+    size: tuple[int, int]
+    stride: int
+    chroma: int
+    device: Device
+    ready: Event
+    lender: object
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of a dense array of this frame: (height * 3 / 2, width)."""
+        return self.size[1] * 3 // 2, self.size[0]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device.index  # kDLCUDA
+
+    def to_host(self) -> NDArray[np.uint8]:
+        """A copy as a dense array of `shape`."""
+        from ..core.tensor import Tensor
+
+        self.ready.synchronize()
+        width, height = self.size
+        rows = height // 2
+        memory = Tensor._over(self.address, (self.chroma + rows * self.stride,), "uint8", self.device, lender=self)
+        array = memory.numpy()
+        luma = array[: height * self.stride].reshape(height, self.stride)
+        chroma = array[self.chroma :].reshape(rows, self.stride)
+        return np.concatenate([luma[:, :width], chroma[:, :width]])
+
+
+class DeviceImage:
+    """An image on a CUDA device: an array of torch, CuPy or another library; uint8, (H, W), (H, W, 3 or 4) or NV12.
+
+    Args:
+        source: the array, an `Upload`, or `Planes`.
+        channel_order, decoder: see `HostImage`.
+        lender: is kept as long as the image, its parts and its twins.
+
+    Attributes:
+        size: (width, height) in pixels.
+        format, decoder: as of `HostImage`.
+        upload: the `Upload` of an image of the host, which several models share; None for an array of another library.
+    """
+
+    def __init__(
+        self, source: Any, channel_order: str = "bgr", decoder: str | None = None, lender: object = None
+    ) -> None:
+        self._source, self._lender = source, lender
+        self.upload: Any = None
+        self.decoder = decoder
+        self._tensor: Any = None
+        shape = tuple(int(side) for side in source.shape)
+        self.format = format_of(shape, channel_order)
+        self.size = (shape[1], shape[0] * 2 // 3 if self.format == "nv12" else shape[0])
+        self._pixel = shape[2] if len(shape) == 3 else 1
+        self._planes = source if isinstance(source, Planes) else None
+        self._stride = shape[1] * self._pixel if self._planes is None else self._planes.stride
+        self._corner = (0, 0)
+
+    @property
+    def device(self) -> Device:
+        """The CUDA device that it lies on."""
+        return Device("cuda", int(self._source.__dlpack_device__()[1]))
+
+    def on(self, stream: Any) -> DeviceImage:
+        """Borrows the memory for work on `stream`, which waits for what still writes to it. Returns itself.
+
+        The caller keeps the image until that work is done.
+        """
+        x, y = self._corner
+        corner = y * self._stride + x * self._pixel
+        if self.upload is not None:
+            self._at = self.upload.on(stream) + corner
+            return self
+        if self._planes is not None:
+            if self._planes.device != stream.device:
+                raise ImageError(f"the image is on {self._planes.device}, the model on {stream.device}; copy it there")
+            stream.wait(self._planes.ready)
+            self._tensor, self._at = self._planes, self._planes.address
+            return self
+        from ..core.tensor import Tensor
+
+        tensor = Tensor.from_dlpack(self._source, stream=stream)
+        if tensor.dtype != np.uint8:
+            raise ImageError(f"an image has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it")
+        if tensor.device != stream.device:
+            raise ImageError(f"the image is on {tensor.device}, the model on {stream.device}; copy it there")
+        self._tensor, self._at = tensor, tensor.device_ptr(stream=stream) + corner
+        return self
+
+    def to_host(self) -> HostImage:
+        """A copy of the image on the host."""
+        from ..core.tensor import Tensor
+
+        if self._planes is not None:
+            return HostImage(self._planes.to_host(), self.format, self.decoder)
+        pixels = Tensor.from_dlpack(self._source).numpy().copy()
+        image = HostImage(
+            pixels.reshape(pixels.shape[:2]) if self.format == "nv12" else pixels, self.format, self.decoder
+        )
+        (left, top), (width, height) = self._corner, self.size
+        whole = (left, top) == (0, 0) and self.size == image.pixel_size
+        return image if whole else image.crop((left, top, left + width, top + height))
+
+    def view(self) -> ImageView:
+        """The view for the kernels."""
+        uv = None if self._planes is None else self._at + self._planes.chroma
+        return device_image_view(self._at, self.size, self.format, stride=self._stride, uv=uv, lender=self._tensor)  # type: ignore[arg-type]
+
+    def crop(self, edges: tuple[int, int, int, int]) -> DeviceImage:
+        """A part of the image; see `HostImage.crop()`. It shares the memory."""
+        left, top, right, bottom = _check_crop(edges, self.size, self.format)
+        part = self.twin()
+        part._corner = (self._corner[0] + left, self._corner[1] + top)
+        part.size = (right - left, bottom - top)
+        return part
+
+    def twin(self) -> DeviceImage:
+        """The same image, to be borrowed by another one."""
+        twin = DeviceImage.__new__(DeviceImage)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    @staticmethod
+    def is_one(source: object) -> bool:
+        """Whether `source` is on a CUDA device: a DeviceImage, or an array with DLPack on one."""
+        if isinstance(source, DeviceImage):
+            return True
+        ask = getattr(source, "__dlpack_device__", None)
+        if ask is None or isinstance(source, np.ndarray):
+            return False
+        try:
+            return int(ask()[0]) == 2  # kDLCUDA
+        except Exception:  # of a device that DLPack does not know, such as torch's "meta"
+            return False
+
+
+def _check_crop(
+    edges: tuple[int, int, int, int], size: tuple[int, int], pixel_format: str
+) -> tuple[int, int, int, int]:
+    """The edges of a part of an image. Raises ImageError for one that cannot be cut out."""
+    left, top, right, bottom = edges
+    if pixel_format == "nv12":
+        raise ImageError("a part of an NV12 frame cannot be cut out; convert the frame to BGR first")
+    if not (0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]):
+        raise ImageError(f"the part with edges {tuple(edges)} is empty, or outside the image of {size[0]} x {size[1]}")
+    return left, top, right, bottom
+
+
+def format_of(shape: tuple[int, ...], channel_order: str) -> str:
+    """The format of pixels in an array of this shape. Raises ImageError for a shape that no image has."""
+    channels = 1 if len(shape) == 2 else shape[2] if len(shape) == 3 else 0
+    if channels not in (1, 3, 4) or 0 in shape:
+        message = f"an image has shape (height, width) or (height, width, 1, 3 or 4), not {tuple(shape)}"
+        if len(shape) == 3 and shape[0] in (1, 3, 4):
+            message += "; its channels are first: move them to the end by .permute(1, 2, 0) or .transpose(1, 2, 0)"
+        raise ImageError(message)
+    if channel_order == "nv12":
+        if channels != 1 or shape[0] % 3 or shape[1] % 2:
+            raise ImageError(f"an NV12 frame has shape (height * 3 / 2, width), both even, not {shape}")
+        return "nv12"
+    if channel_order not in ("bgr", "rgb"):
+        raise ImageError(f"unknown channel_order {channel_order!r}; use 'bgr', 'rgb' or 'nv12'")
+    return "gray" if channels == 1 else channel_order if channels == 3 else f"{channel_order}a"

@@ -1,0 +1,98 @@
+"""Resizing with a filter: images as Pillow does, byte for byte, and maps of numbers (depth, anomaly scores, mattes)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..core._lib import check, ffi, lib
+from ..core.tensor_spec import dtype_code
+from ..errors import DTypeError, InputError, ShapeError
+from ..image.images import ImageView, PixelFormat, image_view
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from numpy.typing import NDArray
+
+    from ..image import Geometry
+
+__all__ = ["resample", "resize_map"]
+
+_FILTERS = {"bilinear": lib.IFS_FILTER_BILINEAR, "bicubic": lib.IFS_FILTER_BICUBIC}
+
+
+def resample(
+    image: ImageView | NDArray[np.uint8],
+    size: tuple[int, int],
+    *,
+    filter: str = "bicubic",
+    crop: tuple[int, int, int, int] | None = None,
+    format: PixelFormat | None = None,
+) -> NDArray[np.uint8]:
+    """Resizes an image with a filter that takes all its pixels into account: the bytes of Pillow's `Image.resize`.
+
+    Args:
+        image: without a view, a uint8 array as `image_view` takes it. NV12 is not taken.
+        size: (width, height) of the resized image.
+        filter: `"bilinear"` or `"bicubic"`. (`preprocess()` resizes as OpenCV's INTER_LINEAR does.)
+        crop: left, top, right and bottom of the part of the resized image that is returned; None is all of it. Only
+            that part is computed.
+        format: of an array, as for `image_view`.
+
+    Returns:
+        (height, width, 3) uint8 in the image's own order of channels, without an alpha channel; (height, width) of a
+        gray image.
+
+    Raises:
+        InputError: the filter is unknown, a side is out of range, or the part lies outside the resized image.
+        NativeError: the format cannot be resampled.
+    """
+    if filter not in _FILTERS:
+        raise InputError(f"filter is {filter!r}; use one of {', '.join(_FILTERS)}")
+    view = image if isinstance(image, ImageView) else image_view(image, format)
+    left, top, right, bottom = crop if crop is not None else (0, 0, *size)
+    width, height = right - left, bottom - top
+    if width < 1 or height < 1:
+        raise InputError(f"crop {crop} is empty; use (left, top, right, bottom)")
+    out = np.empty((height, width) if view.format == "gray" else (height, width, 3), np.uint8)
+    bytes_out = ffi.from_buffer("uint8_t[]", out, require_writable=True)
+    check(lib.ifs_resample(view._c, *size, _FILTERS[filter], left, top, width, height, bytes_out))
+    return out
+
+
+def resize_map(
+    values: npt.NDArray[Any], geometry: Geometry, *, filter: Literal["bilinear", "bicubic"] = "bilinear"
+) -> npt.NDArray[np.float32]:
+    """A map at the size of the image, without the padding: the values of `torch.nn.functional.interpolate` with
+    `align_corners=False`.
+
+    Args:
+        values: `[height, width]` of one image; float32 or float16, and no more points than the canvas has.
+        geometry: how the image came to the network.
+        filter: `"bilinear"`, or `"bicubic"` with a = -0.75. Neither averages pixels where the map is larger than the
+            image.
+
+    Returns:
+        float32 (height, width) of the image; NaN for pixels that the canvas does not show.
+
+    Raises:
+        ShapeError, DTypeError: the map has another shape or type, or more points than the canvas.
+        InputError: the filter is unknown.
+        NativeError: the geometry rotates or shears the image.
+    """
+    if filter not in _FILTERS:
+        raise InputError(f"filter is {filter!r}; use one of {', '.join(_FILTERS)}")
+    if values.dtype not in (np.float32, np.float16):
+        raise DTypeError(f"the map is {values.dtype}; use float32 or float16")
+    if values.ndim != 2 or 0 in values.shape:
+        raise ShapeError(f"the map has shape {values.shape}; use (height, width)")
+    values = np.ascontiguousarray(values)
+    params = ffi.new("ifs_float_map_params *")
+    params.dtype, params.filter = dtype_code(values.dtype), _FILTERS[filter]
+    params.height, params.width = values.shape
+    width, height = geometry.source
+    out = np.empty((height, width), np.float32)
+    out_c = ffi.from_buffer("float[]", out, require_writable=True)
+    check(lib.ifs_float_map(params, ffi.from_buffer(values), geometry._c, out_c, out.nbytes))
+    return out

@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from abc import ABCMeta
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -61,22 +60,8 @@ class _Argument:
     pass
 
 
-def _for_users(names: Iterable[str], kind: Any, bases: Iterable[type[Any]]) -> list[str]:
-    """Those of the names that are neither settings nor hooks of these classes."""
-    hooks = (name for base in bases for name in vars(base).get("_hooks", ()))
-    hidden = {*kind.Settings.__struct_fields__, *hooks}
-    return [name for name in names if name not in hidden]
-
-
-class _DeclaredType(ABCMeta):
-    """The type of declared classes: `dir()` of a class lists its members for users, and its own hooks."""
-
-    def __dir__(cls) -> list[str]:
-        return _for_users(super().__dir__(), cls, cls.__mro__[1:])
-
-
 @dataclass_transform(kw_only_default=True, field_specifiers=(argument,))
-class Declared(metaclass=_DeclaredType):
+class Declared:
     """Base of classes whose annotated attributes are their settings. See the module."""
 
     #: The settings as a frozen msgspec.Struct, made from the class body.
@@ -87,7 +72,9 @@ class Declared(metaclass=_DeclaredType):
 
     def __dir__(self) -> list[str]:
         """The members for users: settings are listed by `settings`."""
-        return _for_users(super().__dir__(), type(self), type(self).__mro__)
+        hooks = (name for kind in type(self).__mro__ for name in vars(kind).get("_hooks", ()))
+        hidden = {*self.Settings.__struct_fields__, *hooks}
+        return [name for name in super().__dir__() if name not in hidden]
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Settings take effect in the constructor: a new value would change nothing.

@@ -1,4 +1,4 @@
-"""Parts of an `Infer`: declarations and options of its backend, the schedule of its runs, and the shared runtime."""
+"""Parts of an `Infer`: declarations and options of its backend, the schedule of its runs, and what its clones share."""
 
 from __future__ import annotations
 

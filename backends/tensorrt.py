@@ -47,6 +47,8 @@ def build(
 ) -> Manifest:
     """Builds an engine file, and its manifest in the same folder (`model.engine` and `model.engine.json`).
 
+    A model with custom operators has no engine file: `infersdk.load()` divides it at these operators.
+
     Args:
         onnx: the model.
         output: the engine file; an existing one is replaced when the new one is complete.
@@ -62,12 +64,14 @@ def build(
 
     Raises:
         BackendError, ModelError, ConfigError: as `infersdk.load()` does.
+        CustomOpError: the model has custom operators of infersdk or of an installed package.
         OutputError: the file cannot be written.
     """
     from ..config import convert
     from ..core.device import Device
     from ..core.model_source import ModelSource
-    from ..errors import ConfigError, OutputError
+    from ..custom_ops.operator_set import operators_for
+    from ..errors import ConfigError, CustomOpError, OutputError
     from ..graph.digest import model_digest
     from ..loading.registry import backend_class
     from ._trt.build import build_engine, named_targets
@@ -87,6 +91,12 @@ def build(
         raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")
     flavour = FLAVOURS[backend]
     model = ModelSource.of(onnx)
+    if (custom_ops := operators_for(model, None)) is not None:
+        raise CustomOpError(
+            f"{model.name} has custom operators ({', '.join(op.title() for op in custom_ops)}), which an engine file "
+            f"cannot contain; load the ONNX file with backend={backend!r}, which divides the model there and keeps the "
+            "engines of the segments in the cache"
+        )
     data, details = build_engine(
         flavour, model, digest=model_digest(model), precision=precision, max_batch=max_batch,
         options=convert(options, Options, f"options of backend {backend!r}"),

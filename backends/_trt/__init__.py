@@ -1,1 +1,1 @@
-"""Parts of the backends "tensorrt" and "tensorrt-rtx": building, engines, contexts, plugins and profiles."""
+"""Parts of the backends "tensorrt" and "tensorrt-rtx": building, engines, contexts and profiles."""

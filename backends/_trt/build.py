@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.cache import Cache, key_of
-from ...core.device import Device
 from ...core.files import file_digest
 from ...core.model_source import ModelLike, ModelSource
 from ...core.target import describe_layers, keeps_precision
@@ -27,7 +26,6 @@ from ...errors import (
     UnsupportedModelError,
 )
 from ...graph.digest import model_digest
-from ...graph.files import model_bytes, parse_model, read_model
 from ...graph.info import onnx_info
 from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
 from ...graph.precision import main_precision
@@ -39,7 +37,6 @@ from .progress import make_monitor, run_cancellable
 if TYPE_CHECKING:
     import tensorrt
 
-    from ...custom_ops.operator_set import OperatorSet
     from .flavour import Flavour
     from .gpu import CudaDevice
     from .options import Options
@@ -59,7 +56,6 @@ def engine_key(
     options: Options,
     capabilities: Sequence[str],
     device: CudaDevice | None,
-    custom_ops: OperatorSet | None = None,
 ) -> tuple[str, str]:
     """The key of the engine that `build_engine` makes of the same arguments, and the digest of the model.
 
@@ -86,7 +82,6 @@ def engine_key(
         "plugins": [_plugin_digest(path) for path in options.plugins],
         "tag": options.cache_tag,
         "profiling": options.profiling,
-        "custom_ops": custom_ops.versions() if custom_ops is not None else [],
         "capabilities": sorted(capabilities) or (device.capability if device else None),
         # The full TensorRT chooses kernels by their times on this GPU.
         "gpu": device.name if device and not flavour.rtx else None,
@@ -106,7 +101,6 @@ def build_engine(
     capabilities: Sequence[str] = (),
     device: CudaDevice | None = None,
     timings: Cache | None = None,
-    custom_ops: OperatorSet | None = None,
 ) -> tuple[bytes, EngineDetails]:
     """Builds an engine; Ctrl-C stops the build and is raised again.
 
@@ -115,7 +109,6 @@ def build_engine(
         capabilities: compute capabilities to build for (TensorRT-RTX); none are the runtime's default.
         device: the GPU to build on, if the runtime needs one.
         timings: the cache for times of kernels, for a flavour that measures them.
-        custom_ops: the custom operators of the model, which become plugins.
 
     Raises:
         ModelFormatError, UnsupportedModelError: the model is damaged or not supported; the message names the node and
@@ -127,11 +120,6 @@ def build_engine(
     targets, native = _targets(flavour, capabilities), None if flavour.rtx else device
     source = _source(model, info.precision, precision, flavour, options)
     load_plugins(flavour, options.plugins)
-    if custom_ops is not None:
-        from .plugins import register_operators
-
-        register_operators(flavour, custom_ops, Device("cuda", device.index if device is not None else 0))
-        source = _with_plugins(model, source, custom_ops)
     cancelled = threading.Event()
     monitor = make_monitor(trt, options.progress, cancelled)
 
@@ -199,7 +187,6 @@ def build_engine(
                 model=str(model) if model.path is None else str(model.path.absolute()),
                 model_sha256=digest,
                 options=_recorded_options(options, precision, max_batch),
-                custom_ops=custom_ops.versions() if custom_ops is not None else [],
                 build_seconds=round(time.monotonic() - started, 3),
                 weights_nbytes=messages.memory.get("Weights"),
                 workspace_nbytes=messages.memory.get("Activation"),
@@ -236,14 +223,6 @@ def _source(model: ModelSource, written: str, wanted: str | None, flavour: Flavo
             f"written in; {how}, or leave precision out"
         )
     return prepared_model(model, _passes(flavour, wanted, options)) or model.content
-
-
-def _with_plugins(model: ModelSource, source: bytes | None, ops: OperatorSet) -> bytes:
-    graph = read_model(model) if source is None else parse_model(source)
-    from .plugins import mark_nodes
-
-    mark_nodes(graph, ops, model.name)
-    return model_bytes(graph)
 
 
 def _described(

@@ -42,7 +42,6 @@ class EngineDetails(msgspec.Struct, kw_only=True):
         metadata: of the ONNX file.
         model, model_sha256: the ONNX file.
         options: of the build.
-        custom_ops: the operators that are plugins, `domain::name@version`.
         weights_nbytes, workspace_nbytes: the device memory of its weights, and of each context that runs; None if the
             builder did not report it.
         outputs_nbytes: bytes of the outputs of the largest batch; other free sizes count as 1.
@@ -61,7 +60,6 @@ class EngineDetails(msgspec.Struct, kw_only=True):
     options: dict[str, Any]
     build_seconds: float
     layers: dict[str, int] = {}
-    custom_ops: list[str] = []
     weights_nbytes: int | None = None
     workspace_nbytes: int | None = None
     outputs_nbytes: int | None = None

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import tensorrt
 
     from ...core.tensor_spec import TensorSpec
-    from ...custom_ops.operator_set import OperatorSet
     from .flavour import Flavour
     from .gpu import CudaDevice
     from .memory import EngineMemory
@@ -113,18 +112,6 @@ def check_details(what: str, details: EngineDetails, flavour: Flavour, device: C
         raise EngineError(
             f"{what!r} was built for compute capability {' and '.join(details.capabilities)}, and {device} "
             f"({device.name}) has {device.capability}; {_again(flavour, details)}"
-        )
-
-
-def check_operators(what: str, details: EngineDetails | None, ops: OperatorSet | None) -> None:
-    """Raises EngineError if an engine has custom operators that are not declared, or in another version."""
-    built = details.custom_ops if details is not None else []
-    declared = ops.versions() if ops is not None else []
-    if missing := sorted(set(built) - set(declared)):
-        there = ", ".join(declared) or "none"
-        raise EngineError(
-            f"{what!r} was built with operator {missing[0]}, and declared are: {there}; load it with custom_ops=[...] "
-            "of that version, or build it again"
         )
 
 

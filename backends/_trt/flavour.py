@@ -151,15 +151,3 @@ def _make_logger(trt: Any) -> Any:
                 _log.log(level, "%s", message)
 
     return Logger()
-
-
-#: The first version of TensorRT-RTX that parses plugin nodes.
-_RTX = (1, 7)
-
-
-def takes_plugins(flavour: Flavour) -> bool:
-    """Whether the runtime parses custom nodes into plugins."""
-    if not hasattr(flavour.trt, "IPluginV3"):
-        return False
-    major, minor = (int(part) for part in flavour.version.split(".")[:2])
-    return not flavour.rtx or (major, minor) >= _RTX

@@ -37,8 +37,8 @@ from .._batch_buckets import next_size
 from .build import build_engine, engine_key, load_plugins
 from .contexts import ContextSet, OutputAllocator, make_allocator
 from .details import EngineDetails
-from .engine import SUFFIXES, Engine, check_details, check_header, check_operators, read_engine
-from .flavour import FLAVOURS, Flavour, takes_plugins
+from .engine import SUFFIXES, Engine, check_details, check_header, read_engine
+from .flavour import FLAVOURS, Flavour
 from .gpu import cuda_device
 from .memory import EngineMemory
 from .options import Options
@@ -71,7 +71,6 @@ def _declared(flavour: Flavour) -> Declaration:
         formats=("onnx", "tensorrt", "tensorrt-rtx"),
         default_device="cuda:0",
         default_max_batch=1,
-        runs_custom_ops=lambda device: takes_plugins(flavour),
     )
 
 
@@ -89,10 +88,6 @@ class _TensorRt(ProfiledRuns, Infer):
         if not self.flavour.rtx and self.options.kernel_specialization:
             raise ConfigError("kernel_specialization is an option of backend 'tensorrt-rtx' alone")
         load_plugins(self.flavour, self.options.plugins)
-        if self.custom_ops is not None:
-            from .plugins import register_operators
-
-            register_operators(self.flavour, self.custom_ops, self._device)
         cache = self._open_cache()
         with self._cuda.current():
             built = self.model.suffix.lower() in SUFFIXES or self.model.format in _ENGINES
@@ -136,7 +131,6 @@ class _TensorRt(ProfiledRuns, Infer):
             if getattr(self.options, name) != getattr(Options(), name):
                 raise ConfigError(f"{name} is for building an engine, and {self.model.name} is built already")
         data, details = read_engine(self.model, self.flavour, self._cuda)
-        check_operators(str(self.model), details, self.custom_ops)
         self._engine = self._engine_of(data, details, cache)
         self._origin = "prebuilt"
         return details
@@ -180,14 +174,13 @@ class _TensorRt(ProfiledRuns, Infer):
         """The engine from the cache, or a new one."""
         key, digest = engine_key(
             self.flavour, self.model, precision=self._requested_precision, max_batch=self.max_batch,
-            options=options, capabilities=(), device=self._cuda, custom_ops=self.custom_ops,
+            options=options, capabilities=(), device=self._cuda,
         )  # fmt: skip
 
         def make() -> tuple[bytes, dict[str, Any]]:
             data, details = build_engine(
                 self.flavour, self.model, digest=digest, precision=self._requested_precision,
                 max_batch=self.max_batch, options=options, device=self._cuda, timings=cache,
-                custom_ops=self.custom_ops,
             )  # fmt: skip
             return data, details.plain()
 

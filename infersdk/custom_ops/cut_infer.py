@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 import numpy as np
 
+from ..core.formats import FORMATS
 from ..core.model_source import ModelLike, ModelSource
 from ..core.stream import CudaGraph, Stream
 from ..core.target import describe_layers, keeps_precision
 from ..core.tensor import Tensor
 from ..core.tensor_spec import TensorSpec
 from ..core.text import logger
-from ..errors import ConfigError, PrecisionUnavailableError
+from ..errors import ConfigError, ModelFormatError, PrecisionUnavailableError
 from ..graph.files import model_bytes, read_model, write_large
 from ..graph.info import tensor_spec
 from ..graph.passes import NameNodes, ToFloat16, loading_passes
@@ -95,6 +96,12 @@ class CutInfer(Infer):
     # ---- loading ----
 
     def _load(self) -> None:
+        given = self.model.format
+        if given is not None and given is not FORMATS["onnx"]:
+            raise ModelFormatError(
+                f"{str(self.model)!r} is {given.title}, and only an ONNX model can be divided at its custom operators; "
+                "load the ONNX model that it was made from, or omit custom_ops if it has no custom operators"
+            )
         graph = read_model(self.model)
         if getattr(self.options, "profiling", False):
             NameNodes().apply(graph)  # segments report layers by the names in the whole model

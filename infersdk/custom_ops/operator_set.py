@@ -76,10 +76,6 @@ class OperatorSet:
     def get(self, domain: str, name: str) -> type[CustomOp] | None:
         return self.ops.get((domain, name))
 
-    def versions(self) -> list[str]:
-        """The sorted `domain::name@version` of all operators, for engines and cache keys."""
-        return sorted(f"{op.title()}@{op.version}" for op in self)
-
 
 def _path(op: type[CustomOp]) -> str:
     return f"{op.__module__}.{op.__qualname__}"

@@ -1,8 +1,8 @@
 """Symbolic sizes for `CustomOp.shape()`.
 
 `shape()` runs once per combination of ranks, with symbols for sizes, and returns an expression for each dimension of
-each output. These expressions are evaluated with numbers in a run, with names in ONNX's shape inference, with symbolic
-integers in PyTorch, and with TensorRT's expressions.
+each output. These expressions are evaluated with numbers in a run, with names in ONNX's shape inference, and with
+symbolic integers in PyTorch.
 
 Therefore `shape()` may branch on ranks and attributes, but not on sizes, which are unknown until the model runs.
 """
@@ -223,11 +223,8 @@ def _shape(returned: Any) -> Shape:
 class Algebra:
     """Arithmetic on the sizes of a runtime. This class uses Python operators, for ints and torch.SymInt.
 
-    Subclasses override `constant` and `apply`.
+    Subclasses override `apply`.
     """
-
-    def constant(self, value: int) -> Any:
-        return value
 
     def apply(self, operation: str, left: Any, right: Any) -> Any:
         try:
@@ -239,7 +236,7 @@ class Algebra:
 def evaluate(size: Size, inputs: Sequence[Sequence[Any]], algebra: Algebra) -> Any:
     """Evaluates a size for input shapes with the arithmetic of a runtime."""
     if isinstance(size, int):
-        return algebra.constant(size)
+        return size
     if size.operation == "dim":
         return inputs[size.index][size.axis]
     return algebra.apply(size.operation, evaluate(size.left, inputs, algebra), evaluate(size.right, inputs, algebra))

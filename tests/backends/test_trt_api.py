@@ -35,8 +35,6 @@ RTX_ONLY = {
     "ComputeCapability", "DynamicShapesKernelSpecializationStrategy", "EngineInvalidityDiagnostics",
     "EngineInvalidityDiagnostics.UNSUPPORTED_CC", "EngineValidity", "EngineValidity.INVALID",
 }  # fmt: skip
-#: What TensorRT-RTX 1.6 does not have, in which custom operators are no plugins.
-PLUGINS = re.compile(r"IPlugin|PluginField|IExprBuilder|DimensionOperation|DimsExprs")
 
 
 def folder(variable: str, what: str) -> Path:
@@ -127,7 +125,7 @@ def test_the_uses_are_found(stubs: str) -> None:
     assert {
         "Runtime.deserialize_cuda_engine", "ICudaEngine.get_tensor_profile_shape", "IExecutionContext.execute_async_v3",
         "IExecutionContext.set_device_memory", "IBuilderConfig.progress_monitor", "ILayer.get_input", "ITensor.dtype",
-        "ITimingCache.serialize", "IExprBuilder.operation", "Builder.build_serialized_network",
+        "ITimingCache.serialize", "Builder.build_serialized_network",
     } <= uses  # fmt: skip
 
 
@@ -153,14 +151,13 @@ def test_bindings_of_11(stubs: str, real: dict[str, Any]) -> None:
     missing = {name for name in module_names(SOURCES) - RTX_ONLY if not has(real, name)}
     assert not missing
     assert not misfits(object_uses(SOURCES, stubs), real)
-    assert real["derived"] == ["Logger", "Allocator", "Monitor", "Plugin"]
+    assert real["derived"] == ["Logger", "Allocator", "Monitor"]
 
 
 def test_bindings_of_rtx(stubs: str, rtx: dict[str, Any]) -> None:
-    missing = {name for name in module_names(SOURCES) if not has(rtx, name) and not PLUGINS.match(name)}
+    missing = {name for name in module_names(SOURCES) if not has(rtx, name)}
     assert not missing
-    uses = {use for use in object_uses(SOURCES, stubs) if not PLUGINS.match(use.owner)}
-    assert not misfits(uses, rtx)
+    assert not misfits(object_uses(SOURCES, stubs), rtx)
 
 
 @pytest.mark.parametrize("flavour", ["real", "rtx"])
@@ -169,9 +166,6 @@ def test_what_is_overridden_is_called_by_its_name(flavour: str, request: pytest.
     module = request.getfixturevalue(flavour)
     binary = Path(module["file"]).read_bytes()
     for base, methods in overridden(SOURCES).items():
-        if base not in module["names"]:
-            assert PLUGINS.match(base)
-            continue
         for name in methods:
             assert name.startswith("_") or f"{name}\0".encode() in binary, f"{base}.{name}"
 

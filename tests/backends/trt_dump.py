@@ -37,11 +37,11 @@ def members(module: ModuleType) -> dict[str, dict[str, Any]]:
 
 def derive(module: ModuleType) -> list[str]:
     """Makes the backend's own classes on top of the module's; their names."""
-    from infersdk.backends._trt import contexts, flavour, plugins, progress
+    from infersdk.backends._trt import contexts, flavour, progress
 
     made = [
         flavour._make_logger(module), contexts.make_allocator(module),
-        progress.make_monitor(module, None, threading.Event()), plugins._plugin_class(module),
+        progress.make_monitor(module, None, threading.Event()),
     ]  # fmt: skip
     return [one.__name__ if isinstance(one, type) else type(one).__name__ for one in made]
 

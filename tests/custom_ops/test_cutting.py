@@ -13,10 +13,17 @@ from waiting import together
 
 import infersdk
 from infersdk import Tensor
+from infersdk.backends._trt.options import Options
+from infersdk.core.device import Device
+from infersdk.core.model_source import ModelSource
+from infersdk.custom_ops import CFunction
+from infersdk.custom_ops.cut_infer import CutInfer
 from infersdk.custom_ops.cutting import KernelCall, Segment
-from infersdk.errors import CustomKernelError, CustomOpError, PrecisionUnavailableError
+from infersdk.errors import CustomKernelError, CustomOpError, ModelFormatError, PrecisionUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from infersdk.custom_ops import CustomOp
 
 onnx = pytest.importorskip("onnx")
@@ -185,13 +192,15 @@ def test_functions_of_the_model_are_put_in_place(tmp_path: Path) -> None:
         np.testing.assert_allclose(infer(np.full(3, 9, "float32"))["y"], np.full(3, 18))
 
 
-def test_within_a_branch_it_cannot_be_cut(tmp_path: Path) -> None:
+def model_with_branch(path: Path) -> Path:
+    """A custom node, `inner`, in a branch of an If."""
     choice = choice_of([node(HardSwish, ["x"], ["b"], "inner")])
-    path = save_model(
-        tmp_path / "m.onnx", [choice], {"x": ("float32", ["n"]), "c": ("bool", [])}, {"y": ("float32", ["n"])}
-    )
+    return save_model(path, [choice], {"x": ("float32", ["n"]), "c": ("bool", [])}, {"y": ("float32", ["n"])})
+
+
+def test_within_a_branch_it_cannot_be_cut(tmp_path: Path) -> None:
     with pytest.raises(CustomOpError, match="node 'inner': it is in a subgraph .* cannot be divided; use a"):
-        load(path)
+        load(model_with_branch(tmp_path / "m.onnx"))
 
 
 def test_a_branch_that_takes_values_from_outside(tmp_path: Path) -> None:
@@ -299,3 +308,75 @@ def test_operators_with_while_building(tmp_path: Path) -> None:
             assert infer.wait_ready(60)  # type: ignore[attr-defined]
             np.testing.assert_allclose(infer(x)["y"], swish(x), atol=1e-6)
             assert infer.active_backend == "openvino"
+
+
+def test_segments_carry_the_versions(tmp_path: Path) -> None:
+    """So that prepared segments in caches have other keys for another version."""
+    pytest.importorskip("onnxruntime")
+    with load(swish_model(tmp_path / "m.onnx")) as infer:
+        for segment in infer.plan.segments:
+            assert segment.model.metadata_props["infersdk.custom_ops"] == "tests.custom::HardSwish@1"
+
+
+# ---- TensorRT, which needs no GPU up to the first segment ----
+
+
+class OnGpu(HardSwish):
+    """With a launcher that is never loaded."""
+
+    name = "HardSwish"
+    cuda = CFunction("libops.so", "hard_swish")
+
+
+@pytest.fixture(params=["TensorRtInfer", "TensorRtRtxInfer"])
+def on_tensorrt(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
+    """Loads a file with `OnGpu` on TensorRT, whose runtime need not be installed."""
+    from infersdk.backends._trt import infer
+    from infersdk.custom_ops.loading import with_custom_ops
+
+    kind, device = getattr(infer, request.param), Device.parse("cuda:0")
+
+    def load_on(path: Path) -> Any:
+        source = ModelSource.of(path)
+        make = with_custom_ops(kind, source, device, [OnGpu], cut=False)
+        return make(source, device=device, precision=None, max_batch=4, options=Options())
+
+    return load_on
+
+
+def test_tensorrt_cuts(tmp_path: Path, on_tensorrt: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    class PlannedError(Exception):
+        pass
+
+    def stop(infer: CutInfer, *_: object) -> None:
+        raise PlannedError(steps(infer))
+
+    monkeypatch.setattr(CutInfer, "_load_segment", stop)
+    with pytest.raises(PlannedError) as planned:
+        on_tensorrt(swish_model(tmp_path / "m.onnx", OnGpu))
+    assert planned.value.args[0] == ["1", "swish", "1"]
+
+
+def test_tensorrt_cannot_cut_within_a_branch(tmp_path: Path, on_tensorrt: Callable[[Path], Any]) -> None:
+    with pytest.raises(CustomOpError, match="node 'inner': it is in a subgraph .* cannot be divided; use a"):
+        on_tensorrt(model_with_branch(tmp_path / "m.onnx"))
+
+
+@pytest.mark.parametrize("magic", [b"vtrt", b"ftrt"])
+def test_an_engine_file_cannot_be_cut(tmp_path: Path, on_tensorrt: Callable[[Path], Any], magic: bytes) -> None:
+    (path := tmp_path / "m.engine").write_bytes(magic + bytes(60))
+    with pytest.raises(ModelFormatError, match=r"engine, and only an ONNX model can be divided .* load the ONNX model"):
+        on_tensorrt(path)
+
+
+def test_no_engine_file_of_a_model_with_custom_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT's parser ignores domains: it would take an operator of the same name."""
+    pytest.importorskip("tensorrt_rtx_bindings")
+    from infersdk.backends.tensorrt import build
+
+    path = swish_model(tmp_path / "m.onnx")
+    monkeypatch.setattr("infersdk.custom_ops.operator_set._installed", lambda: [(HardSwish, "a package")])
+    with pytest.raises(
+        CustomOpError, match=r"custom operators \(tests.custom::HardSwish\), which an engine file cannot"
+    ):
+        build(path, tmp_path / "m.engine", backend="tensorrt-rtx")

@@ -97,13 +97,16 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> type[CustomOp]:
     return type("HardSwish", (HardSwish,), body)
 
 
-BACKENDS = [("onnxruntime", {}), ("onnxruntime", {"cut_custom_ops": True}), ("tensorrt-rtx", {}),
-            ("tensorrt-rtx", {"cuda_graph": True})]  # fmt: skip
+BACKENDS = [
+    ("onnxruntime", {}), ("onnxruntime", {"cut_custom_ops": True}),
+    ("tensorrt", {}), ("tensorrt", {"cuda_graph": True}),
+    ("tensorrt-rtx", {}), ("tensorrt-rtx", {"cuda_graph": True}),
+]  # fmt: skip
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda p: "-".join([p[0], *p[1]]))
 def how(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    pytest.importorskip({"onnxruntime": "onnxruntime", "tensorrt-rtx": "tensorrt_rtx_bindings"}[request.param[0]])
+    pytest.importorskip({"tensorrt-rtx": "tensorrt_rtx_bindings"}.get(request.param[0], request.param[0]))
     backend, options = request.param
     if (
         backend == "onnxruntime"

@@ -288,10 +288,15 @@ def largest_in_real_time(
 @pytest.mark.gpu
 @pytest.mark.timeout(900)
 def test_live_streams_on_a_gpu(assets: Path, tmp_path: Path, turns: Turns) -> None:
-    """1080p at 30 frames a second by RTSP, decoded on the GPU, through YOLOv8n in FP16."""
+    """1080p at 30 frames a second by RTSP, decoded on the GPU, through a detector in FP16.
+
+    INFERSDK_BENCH_MODEL names its file (default: yolov8n), INFERSDK_BENCH_TYPE its wrapper where the file does not.
+    """
     eager = {"kernel_specialization": "eager"} if GPU_BACKEND == "tensorrt-rtx" else {}
     settings = {"backend": GPU_BACKEND, "max_batch": 32, "precision": "fp16", "cuda_graph": True, **eager}
-    with load(assets / "models" / "yolov8n.onnx", **settings) as model:
+    if kind := os.environ.get("INFERSDK_BENCH_TYPE"):
+        settings["type"] = kind
+    with load(os.environ.get("INFERSDK_BENCH_MODEL", assets / "models" / "yolov8n.onnx"), **settings) as model:
         model.warm_up()
         arguments = (model, assets / "video" / "people.mp4", tmp_path, [1, 16, 32, 64, 80, 96], "1920x1080", 30)
         live: dict[str, Any] = {"decode": "gpu", "options": {"rtsp_transport": "tcp"}}

@@ -1,4 +1,4 @@
-"""Parts of an `Infer`: declarations and options of its backend, the schedule of its runs, and what its clones share."""
+"""Declarations and options of a backend, the schedule of its runs, and the runtime that clones share."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
         shares_stream: whether clones use its stream, too.
         stream_guard: held while work is queued on the stream, or waited for: a run may capture it.
         bucket_batch: the batch in which to run the next `n` rows; rows from `n` on are padding. More than `n` where the
-            backend prepares itself anew for each size, so that there are few sizes.
+            backend has to prepare each size before its first run.
         prepared_size: the batch that `bucket_batch` returns for `n` rows after other batches, where it depends on them.
     """
 

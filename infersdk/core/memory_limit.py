@@ -146,7 +146,7 @@ class _Charging:
 
 
 def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
-    """The bytes that a model's tensor has room for; free sizes other than the batch count as 1."""
+    """The bytes of memory for a tensor of a model; free sizes other than the batch count as 1."""
     if spec.kind != "tensor":
         return 0
     rest = spec.shape[1:] if max_batch and spec.has_free_batch else spec.shape

@@ -36,7 +36,8 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
     Args:
         device: the CUDA device that decodes; that of the model.
         decoders: of readers that have ended. One that fits is used again, since creating and freeing a decoder take
-            hundreds of milliseconds, in which no other thread runs Python. This reader puts its own there at its end.
+            hundreds of milliseconds, in which no other thread runs Python. Others are freed. This reader puts its own
+            there at its end.
 
     Raises:
         VideoError: as `VideoReader`; also for a codec, a pixel format or an odd size that the decoder does not have,
@@ -80,14 +81,15 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
 
 
 def _decoder(av: Any, stream: Any, device: Device, shown: str, decoders: list[Any]) -> Any:
-    """A codec context that decodes a stream of PyAV on a device: one of `decoders` that fits, or a new one."""
+    """A codec context that decodes a stream of PyAV on a device: one of `decoders`, or a new one where none fits."""
     software = stream.codec_context
     codec = software.codec.canonical_name
-    for number, one in enumerate(decoders):
+    while decoders:
+        one = decoders.pop()  # one that does not fit is freed
         if (one.codec.canonical_name, one.extradata) == (codec, software.extradata):
             one.flush_buffers()
             one.reorder_depth = software.reorder_depth
-            return decoders.pop(number)
+            return one
     # The current context is that of the CUDA runtime. FFmpeg refuses to take it as the "primary" one, because the
     # runtime does not set FFmpeg's flags.
     own = {"primary_ctx": "0", "current_ctx": "1"}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: The element types that tensors hold, as ONNX numbers them.
 NUMBERS = {onnx.helper.np_dtype_to_tensor_dtype(dtype) for dtype in DTYPES.values()}
 #: How many parts the cases are dealt into: parts run side by side under xdist.
-PARTS = {"onnxruntime": 1, "openvino": 4}
+PARTS = {"onnxruntime": 3, "openvino": 4}
 
 
 # ---- the bare runtimes, each the way its own manual calls it ----

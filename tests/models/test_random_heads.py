@@ -69,7 +69,7 @@ class Network:
     def rules(self, settings: dict[str, Any], *, in_half: bool) -> Rules:
         """A runtime that computes in float16 is as far off as that is: a logit of 32 by 0.03, and its score by 3 %."""
         if in_half:
-            return Rules(**settings, score=6e-3 * max(1, self.scale / 4), box=1.0, share=0.02)
+            return Rules(**settings, score=2e-3 * (2 + self.scale), box=1.0, share=0.02)
         return Rules(**settings, score=4e-5 * self.scale, box=2e-3 * self.scale, share=1e-4)
 
 

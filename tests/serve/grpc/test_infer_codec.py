@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infersdk.serve.errors import RequestError, Status
-from infersdk.serve.grpc.infer_codec import read_request, response_message
-from infersdk.serve.messages import InferResponse, PlacedOutput
-from infersdk.serve.service import request_timing
-from infersdk.serve.settings import ServerSettings
-from infersdk.serve.shared_memory import SharedMemoryRegions
-
 pytest.importorskip("grpc")  # without it tritonclient.grpc raises an error that is no ImportError
 pb: Any = pytest.importorskip("tritonclient.grpc.service_pb2")
+
+from infersdk.serve.errors import RequestError, Status  # noqa: E402 - behind the check
+from infersdk.serve.grpc.infer_codec import read_request, response_message  # noqa: E402 - behind the check
+from infersdk.serve.messages import InferResponse, PlacedOutput  # noqa: E402 - behind the check
+from infersdk.serve.service import request_timing  # noqa: E402 - behind the check
+from infersdk.serve.settings import ServerSettings  # noqa: E402 - behind the check
+from infersdk.serve.shared_memory import SharedMemoryRegions  # noqa: E402 - behind the check
+
 KNOWN = "known"
 ARRAYS = [np.zeros((2, 0), np.float32), np.ones(3, np.uint8), np.ones((1, 2), np.int64)]
 

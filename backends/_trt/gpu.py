@@ -6,6 +6,7 @@ import functools
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from ...core.device import Device
 from ...core.stream import current_device, device_info
 
 __all__ = ["CudaDevice", "cuda_device"]
@@ -13,18 +14,18 @@ __all__ = ["CudaDevice", "cuda_device"]
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A CUDA device: its number, the name of the product and the compute capability, as `"8.6"`."""
+    """A CUDA device with the name of the product and the compute capability, as `"8.6"`."""
 
-    index: int
+    device: Device
     name: str
     capability: str
 
     def current(self) -> AbstractContextManager[None]:
         """Makes it the current device of the thread, whose context the runtime uses."""
-        return current_device(str(self))
+        return current_device(self.device)
 
     def __str__(self) -> str:
-        return f"cuda:{self.index}"
+        return str(self.device)
 
 
 @functools.cache
@@ -34,5 +35,6 @@ def cuda_device(index: int) -> CudaDevice:
     Raises:
         DeviceUnavailableError: no driver, or no device of that number.
     """
-    info = device_info(f"cuda:{index}")
-    return CudaDevice(index, info["name"], "{}.{}".format(*info["compute_capability"]))
+    device = Device("cuda", index)
+    info = device_info(device)
+    return CudaDevice(device, info["name"], "{}.{}".format(*info["compute_capability"]))

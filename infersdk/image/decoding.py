@@ -421,7 +421,7 @@ def from_pil(image: Image.Image, what: str, at_least: SizeLimit | None = None) -
             return HostImage((np.asarray(image) >> 8).astype(np.uint8), "gray", decoder)
         if image.mode in ("I", "F"):
             raise ImageError(
-                f"{what}: its pixels are numbers of 32 bits, which do not say what is black and what is white; scale "
+                f"{what}: its pixels are numbers of 32 bits, whose range is unknown; scale "
                 "it to 0..255 and give it as an array of uint8"
             )
         if image.mode not in ("L", "RGB", "RGBA"):

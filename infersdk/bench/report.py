@@ -318,7 +318,7 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     """
     file = Path(path)
     try:
-        data = json.loads(file.read_bytes())
+        data = msgspec.json.decode(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read the report {str(file)!r}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -329,5 +329,5 @@ def read_report(path: str | os.PathLike[str]) -> Report:
         raise ConfigError(f"{str(file)!r} has schema {data.get('schema')}, and this infersdk reads {SCHEMA}; update it")
     try:
         return msgspec.convert(data, Report)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: a lone surrogate in a name
+    except msgspec.ValidationError as error:
         raise ConfigError(f"{str(file)!r} is damaged: {error}") from None

@@ -130,6 +130,7 @@ def test_json_and_csv(report: Report, tmp_path: Path) -> None:
     [
         ("", "is not JSON"), ("[]", "is not a report"), ('{"kind": "infersdk-bench", "schema": 99}', "reads 1; update"),
         ('{"kind": "infersdk-bench", "schema": 1}', "is damaged: Object missing required field"),
+        ('{"kind": "\\ud800"}', "is not JSON that can be read"),
     ],
 )  # fmt: skip
 def test_a_report_that_is_none(tmp_path: Path, text: str, message: str) -> None:

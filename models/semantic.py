@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from ..errors import UnsupportedModelError
-from ..ops import NO_CLASS, class_map
+from ..ops import NO_CLASS, class_map, class_numbers
 from ..ops.device_masks import DeviceClassMaps
 from .description import ModelDescription, Recognition
 from .device_variants import DeviceDecoder, DeviceVariants
 from .output_checks import check_floats, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
-from .preset_input import PresetInput, lies_over
+from .preset_input import PresetInput, lies_over, plane_rows, single_map
 from .results import ClassMap, ClassMaps
 from .vision import VisionModel
 
@@ -110,6 +111,8 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     class for each pixel of the image. The scores are resized bilinearly to the image, then the highest one wins.
 
     A model of a single class gives its probability, or its logit: the class map is 1 above the threshold, else 0.
+    A model that ends with argmax gives class numbers: integers [batch, height, width], or the same with an axis of 1.
+    Each pixel has the class of the nearest point. The number of classes is not known from the file.
 
     Args:
         preset: the normalisation of pixels; see `PresetInput`. Nothing in most files says it; None takes 0 to 1
@@ -119,7 +122,8 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         scores: of a single class: `"probability"`, or `"logit"`, to which sigmoid is applied; None is `"probability"`,
             and `"logit"` for the task "semantic".
         threshold: the probability that a single class exceeds, 0 to 1.
-        background: the class that is not drawn; `"auto"` is 0 for one or two classes, and none for more.
+        background: the class that is not drawn; `"auto"` is 0 for one or two classes, and none for more, or where the
+            number of classes is not known.
         size: the input size, a number or (width, height), for models that leave it open.
 
     `path`, `backend`, `names` and the other arguments: see `VisionModel`. For a single class, give two names: that of
@@ -141,6 +145,11 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
                 f"it has {len(model.outputs)} outputs, not one of scores for each class at each point"
             )
         spec = model.outputs[0]
+        if is_integer(spec.dtype):
+            if (fits := single_map(spec.shape, model.input_size)) is False:
+                return Recognition.no(f"its output {spec} has integers, and is no map of class numbers over its input")
+            family = "a model that gives a map of class numbers"
+            return Recognition.yes(family) if fits else Recognition.nearly("its file leaves open its sizes", family)
         if len(spec.shape) != 4:
             return Recognition.no(f"its output {spec} does not have four dimensions")
         layout = None if model.input_size is None else layout_of(spec.shape, model.input_size)
@@ -163,8 +172,18 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     def result(self, maps: Sequence[npt.NDArray[Any]]) -> ClassMap:
         background = self.background
         if background == "auto":
-            background = 0 if (self._learned.class_count or 0) <= 2 else None
+            background = 0 if 0 < (self._learned.class_count or len(self.class_names)) <= 2 else None
         return ClassMap(maps[0], self.class_names, background)
+
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[ClassMap]:
+        output = outputs[self._maps[0]]
+        if not is_integer(output.dtype):
+            return super().postprocess(outputs, geometries)
+        planes = zip(plane_rows(output), geometries, strict=True)
+        return [self.result([class_numbers(numbers, geometry)]) for numbers, geometry in planes]
+
+    def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
+        return None if is_integer(infer.output_specs[0].dtype) else super().device_postprocess(infer, capacity)
 
     # ---- the output ----
 
@@ -182,6 +201,8 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         name, shape = next(iter(shapes.items()))
         self._maps = (name,)
+        if is_integer(self.network.output_specs[0].dtype):
+            return None
         size = vars(self).get("input_size") or ModelDescription.of(self.network).input_size
         if size is None or _leaves_open(shape):
             return None
@@ -194,8 +215,16 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         return max(classes, 2)  # a single one is there or not
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        super().verify(outputs)
         output = outputs[self._maps[0]]
+        if is_integer(output.dtype):
+            classes = len(self.class_names) or NO_CLASS
+            if output.min() < 0 or output.max() >= classes:
+                raise UnsupportedModelError(
+                    f"its class numbers reach from {output.min()} to {output.max()} in its first run, and "
+                    + (f"there are names for {classes} classes" if self.class_names else f"a class map has {classes}")
+                )
+            return
+        super().verify(outputs)
         classes, _ = classes_and_size(output.shape, self.map_layout(self._maps[0]))
         if classes == 1 and not self.gives_logits:
             check_scores(output, "probabilities", '; for logits, give scores="logit"')
@@ -271,6 +300,10 @@ class TwinLiteNet(_MapModel[ClassMaps]):
                 f"area={self.area!r} and lanes={self.lanes!r} do not name its two outputs, {first!r} and {second!r}"
             )
         return str(self.area), str(self.lanes)
+
+
+def is_integer(dtype: npt.DTypeLike) -> bool:
+    return np.dtype(dtype).kind in "iu"
 
 
 def _says_mask(name: str) -> bool:

@@ -24,7 +24,7 @@ def head_model(
     """An ONNX file with an input `images` [batch, 3, size, size] and outputs of [batch, *shape].
 
     Args:
-        outputs: what each output gives for an image, float32.
+        outputs: what each output gives for an image: int64 for arrays of integers, and else float32.
         metadata: of the file.
         names: of the outputs; `output0`, `output1` and so on where there are none.
         open_shapes: the file declares names in place of the outputs' dimensions.
@@ -40,7 +40,9 @@ def head_model(
     ]
     weights, infos = [numpy_helper.from_array(np.float32(0), "zero")], []
     for i, output in enumerate(outputs):
-        name = names[i] if names else f"output{i}"
+        declared_name = names[i] if names else f"output{i}"
+        integers = output.dtype.kind in "iu"
+        name = f"floats{i}" if integers else declared_name
         shape = np.array([-1, *[1] * output.ndim], np.int64)
         weights += [
             numpy_helper.from_array(shape, f"shape{i}"),
@@ -61,7 +63,10 @@ def head_model(
         else:
             nodes.append(helper.make_node("Add", [f"flat{i}", f"value{i}"], [name]))
         dimensions = [f"d{i}_{axis}" for axis in range(output.ndim)] if open_shapes else declared or output.shape
-        infos.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, *dimensions]))
+        if integers:
+            nodes.append(helper.make_node("Cast", [name], [declared_name], to=TensorProto.INT64))
+        dtype = TensorProto.INT64 if integers else TensorProto.FLOAT
+        infos.append(helper.make_tensor_value_info(declared_name, dtype, [batch, *dimensions]))
     images = helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, *(input or (3, size, size))])
     graph = helper.make_graph(nodes, "head", [images], infos, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

@@ -8,7 +8,7 @@ from ..core.lazy import lazy
 
 if TYPE_CHECKING:
     from .alignment import FIVE_POINTS, aligned_crops, similarity
-    from .classification import NO_CLASS, class_map, topk
+    from .classification import NO_CLASS, class_map, class_numbers, topk
     from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups, nms_oriented
     from .masks import MASK, PackedMasks, assemble_masks
     from .preprocessing import letterbox, preprocess, preprocess_into
@@ -32,6 +32,7 @@ __all__ = [
     "assemble_masks",
     "assign",
     "class_map",
+    "class_numbers",
     "letterbox",
     "nms",
     "nms_groups",
@@ -47,7 +48,7 @@ __all__ = [
 #: The module of each name.
 _MODULES = {
     "alignment": "FIVE_POINTS aligned_crops similarity",
-    "classification": "NO_CLASS class_map topk",
+    "classification": "NO_CLASS class_map class_numbers topk",
     "detection": "DETECTION DetectionDecoder DetectStats nms nms_groups nms_oriented",
     "masks": "MASK PackedMasks assemble_masks",
     "preprocessing": "letterbox preprocess preprocess_into",

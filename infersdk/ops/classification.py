@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
 
-__all__ = ["NO_CLASS", "class_map", "topk"]
+__all__ = ["NO_CLASS", "class_map", "class_numbers", "topk"]
 
 #: The class of pixels that the network has not seen.
 NO_CLASS: int = lib.IFS_NO_CLASS
@@ -101,6 +101,41 @@ def class_map(
     out_c = ffi.from_buffer("uint8_t[]", out, require_writable=True)
     check(lib.ifs_class_map(params, ffi.from_buffer(scores), geometry._c, out_c, out.nbytes))
     return out
+
+
+def class_numbers(numbers: npt.NDArray[Any], geometry: Geometry) -> npt.NDArray[np.uint8]:
+    """The class of each pixel of an image from a map of class numbers: that of the point which its centre lies in.
+
+    Args:
+        numbers: of one image, integers `[height, width]` from 0 to 254. The map covers the whole canvas.
+        geometry: how the image came to the network.
+
+    Returns:
+        uint8 (height, width) of the image. Pixels that the canvas does not show are `NO_CLASS`.
+
+    Raises:
+        ShapeError, DTypeError: the map has another shape or type.
+        InputError: a number is out of range, or the geometry rotates or shears the image.
+    """
+    if numbers.dtype.kind not in "iu":
+        raise DTypeError(f"class numbers are {numbers.dtype}; use integers")
+    if numbers.ndim != 2 or 0 in numbers.shape:
+        raise ShapeError(f"class numbers have shape {numbers.shape}; use (height, width)")
+    if numbers.min() < 0 or numbers.max() >= NO_CLASS:
+        raise InputError(f"class numbers reach from {numbers.min()} to {numbers.max()}; use 0 to {NO_CLASS - 1}")
+    matrix = geometry.matrix
+    if matrix[0, 1] or matrix[1, 0]:
+        raise InputError("the geometry rotates or shears the image; a map of class numbers takes none that does")
+    points, outside = [], []
+    for axis in (1, 0):
+        on_canvas = (np.arange(geometry.source[axis]) + 0.5 - matrix[axis, 2]) / matrix[axis, axis]
+        size = numbers.shape[1 - axis]
+        point = np.floor(on_canvas / geometry.canvas[axis] * size).astype(np.int64)
+        points.append(point.clip(0, size - 1))
+        outside.append((point < 0) | (point >= size))
+    found: npt.NDArray[np.uint8] = numbers.astype(np.uint8)[np.ix_(*points)]
+    found[outside[0]] = found[:, outside[1]] = NO_CLASS
+    return found
 
 
 def class_map_params(

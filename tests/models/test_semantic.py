@@ -107,6 +107,43 @@ def test_open_shapes_are_learned_in_the_first_run(tmp_path: Path) -> None:
         assert model.details.class_count == 3
 
 
+@pytest.mark.parametrize("axis", [(), (0,), (2,)], ids=["bhw", "b1hw", "bhw1"])
+def test_class_numbers(tmp_path: Path, axis: tuple[int, ...]) -> None:
+    """Models that end with argmax."""
+    numbers = quadrants().argmax(0)
+    path = head_model(tmp_path / "m.onnx", [np.expand_dims(numbers, axis)], NAMES3)
+    with load(path, preset="unit", max_batch=2) as model:
+        assert type(model) is SemanticSegmentation
+        found = model(IMAGE)
+        assert found.labels == ["sky", "road", "car"]
+        assert [one.areas for one in model.map([IMAGE] * 3)] == [found.areas] * 3
+    scores = head_model(tmp_path / "scores.onnx", [quadrants()], NAMES3)
+    with load(scores, preset="unit") as model:
+        assert np.mean(found.class_ids == model(IMAGE).class_ids) > 0.99
+
+
+def test_class_numbers_are_checked(tmp_path: Path) -> None:
+    numbers = quadrants().argmax(0)
+    path = head_model(tmp_path / "m.onnx", [numbers], {})
+    with SemanticSegmentation(path, preset="unit") as model:
+        assert model(IMAGE).background is None  # how many classes there are is not known
+        assert model.details.class_count is None
+    with (
+        SemanticSegmentation(path, preset="unit", names=["sky", "road"]) as model,
+        pytest.raises(UnsupportedModelError, match=r"from 0 to 2 in its first run, and there are names for 2 classes"),
+    ):
+        model(IMAGE)
+    negative = head_model(tmp_path / "n.onnx", [numbers - 1], {})
+    with (
+        SemanticSegmentation(negative, preset="unit") as model,
+        pytest.raises(UnsupportedModelError, match="from -1 to 1 in its first run"),
+    ):
+        model(IMAGE)
+    several = head_model(tmp_path / "s.onnx", [np.stack([numbers] * 3)], {})
+    with pytest.raises(UnsupportedModelError, match="no map of class numbers over its input"):
+        SemanticSegmentation(several, preset="unit")
+
+
 def test_twinlitenet_by_the_names_of_its_outputs(tmp_path: Path) -> None:
     area, lanes = np.zeros((2, 2, 64, 64), np.float32)
     area[0] = lanes[0] = 0.5

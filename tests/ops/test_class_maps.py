@@ -12,7 +12,7 @@ from infersdk import Tensor, errors
 from infersdk.core._lib import lib
 from infersdk.core.stream import Stream, device_count
 from infersdk.image import Geometry
-from infersdk.ops import NO_CLASS, class_map
+from infersdk.ops import NO_CLASS, class_map, class_numbers
 from infersdk.ops.device_masks import DeviceClassMaps
 
 F = np.float32
@@ -51,6 +51,42 @@ GEOMETRIES = {
     "same size": Geometry.stretch((64, 64), (64, 64)),
     "wide": Geometry.letterbox((300, 20), (96, 32)),
 }
+
+
+def test_class_numbers_by_the_nearest_point(rng: np.random.Generator) -> None:
+    numbers = rng.integers(0, 255, (6, 8))
+    same = class_numbers(numbers, Geometry.stretch((8, 6), (8, 6)))
+    assert same.dtype == np.uint8
+    assert np.array_equal(same, numbers)
+    larger = class_numbers(numbers.astype(np.int32), Geometry.stretch((24, 30), (64, 48)))
+    assert np.array_equal(larger, numbers.repeat(5, 0).repeat(3, 1))
+    # A letterbox of 80 x 40 on 64 x 48: the image has 64 x 32, with 8 rows of padding above and below.
+    letterbox = class_numbers(numbers, Geometry.letterbox((80, 40), (64, 48)))
+    assert np.array_equal(letterbox, numbers[1:5].repeat(10, 0).repeat(10, 1))
+    cropped = class_numbers(numbers, Geometry.resize((16, 6), (8, 6), (16, 6), (-4, 0)))
+    assert np.array_equal(cropped[:, 4:12], numbers)
+    assert np.all(cropped[:, :4] == NO_CLASS)
+    assert np.all(cropped[:, 12:] == NO_CLASS)
+    for geometry in GEOMETRIES.values():  # where the two highest scores are far apart, interpolation has the same class
+        height, width = geometry.canvas[1] // 2, geometry.canvas[0] // 2
+        blocks = np.zeros((height, width), np.uint8)
+        blocks[height // 2 :, : width // 3] = 1
+        one_hot = np.stack([blocks == 0, blocks == 1]).astype(F)
+        assert np.mean(class_numbers(blocks, geometry) != class_map(one_hot, geometry)) < 0.02
+
+
+def test_class_numbers_are_checked() -> None:
+    geometry = Geometry.stretch((8, 6), (8, 6))
+    with pytest.raises(errors.DTypeError, match="class numbers are float32; use integers"):
+        class_numbers(np.zeros((6, 8), F), geometry)
+    with pytest.raises(errors.ShapeError, match=r"use \(height, width\)"):
+        class_numbers(np.zeros((1, 6, 8), np.int64), geometry)
+    for number in (-1, 255):
+        with pytest.raises(errors.InputError, match=f"{number}.*use 0 to 254"):
+            class_numbers(np.full((6, 8), number), geometry)
+    turned = Geometry.affine((8, 6), (8, 6), [[0, 1, 0], [1, 0, 0]])
+    with pytest.raises(errors.InputError, match="rotates or shears"):
+        class_numbers(np.zeros((6, 8), np.int64), turned)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

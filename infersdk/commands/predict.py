@@ -6,14 +6,16 @@ import argparse
 import textwrap
 from contextlib import ExitStack
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from ..config import model_table, read
-from ..errors import ConfigError, VideoError
+from ..errors import ConfigError, ImageError, VideoError
 from ..image.http import without_password
 from ..models import ImageModel, Tiled, create, load
 from ..models.composed.base import require_boxes
 from .common import (
+    STAGES,
     add_backend_arguments,
     add_json_argument,
     backend_arguments,
@@ -22,10 +24,11 @@ from .common import (
     print_json,
     print_text,
     stage_line,
+    stages,
 )
 from .predict_video import VideoOptions, as_result, predict_videos, share_processor
 from .row_files import Emit, row_files
-from .sources import Images, SourceImage, drawn_paths, find_sources
+from .sources import Rows, Source, drawn_paths, find_sources
 from .window import Window
 from .wrapper_options import CONFIGURATIONS, add_wrapper_options, split_model, wrapper_settings
 
@@ -84,31 +87,27 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--track follows objects from frame to frame; give videos alone")
     _refuse_double([source.name for source, _ in videos])
     with ExitStack() as stack:
-        window = _window(stack) if arguments.show else None
+        window = stack.enter_context(Window()) if arguments.show else None
         model = stack.enter_context(
             _open(arguments, only_videos=len(videos) == len(sources), videos=[source.is_live for source, _ in videos])
         )
         runner = _in_tiles(model, arguments)
         to_stdout = bool(arguments.json and videos)
         emit = stack.enter_context(row_files(arguments.json_lines, arguments.csv, to_stdout=to_stdout))
-        images = Images(sources, targets, emit)
-        for one in images:
-            _predict_image(runner, one, images, window, quiet=arguments.json)
+        rows = Rows(len(sources), emit)
+        for source, target in zip(sources, targets, strict=True):
+            if not source.is_video:
+                _predict_image(runner, source, target, rows, window, quiet=arguments.json)
         errors = []
         if videos:
             errors = predict_videos(runner, videos, _video_options(arguments, model, emit, window))
     if arguments.json and not to_stdout:
-        print_json(images.rows)
+        print_json(rows.rows)
     for error in errors:
-        if len(sources) == 1 or not isinstance(error, VideoError):
+        if not isinstance(error, VideoError):
             raise error
-        images.skip(error)
-    return images.end()
-
-
-def _window(stack: ExitStack) -> Window:
-
-    return stack.enter_context(Window())
+        rows.skip(error)
+    return rows.end()
 
 
 def _refuse_double(names: list[str]) -> None:
@@ -181,25 +180,35 @@ def _in_tiles(model: ImageModel[Any], arguments: argparse.Namespace) -> ImageMod
 
 
 def _predict_image(
-    model: ImageModel[Any], one: SourceImage, images: Images, window: Window | None, *, quiet: bool
+    model: ImageModel[Any], source: Source, target: Path | None, rows: Rows, window: Window | None, *, quiet: bool
 ) -> None:
-    found, milliseconds = one.run(model)
-    result = as_result(found)
-    if one.target is not None:
-        result.save(one.target, one.image)
+    start = perf_counter()
+    try:
+        image = source.read()
+    except ImageError as error:
+        rows.skip(error)
+        rows.add({"image": source.name, "error": str(error)})
+        return
+    before, read = model.timings, perf_counter()
+    result = as_result(model(image))
+    spent = {} if model.timings is before else stages(model.timings)  # a composition of models has no stages
+    spent |= {"read": round((read - start) * 1e3, 3), "total": round((perf_counter() - start) * 1e3, 3)}
+    milliseconds = {name: spent[name] for name in STAGES if name in spent}
+    if target is not None:
+        result.save(target, image)
     if window is not None:
-        window.show(one.source.name, result.draw(one.image), wait=True)
+        window.show(source.name, result.draw(image), wait=True)
     row = {
-        "image": one.source.name,
-        "size": list(one.image.size),
+        "image": source.name,
+        "size": list(image.size),
         "task": model.task,
         "results": result.to_dicts(),
         "milliseconds": milliseconds,
     }
-    images.add(row if one.target is None else {**row, "output": str(one.target)})
+    rows.add(row if target is None else {**row, "output": str(target)})
     if not quiet:
-        note = "" if one.target is None else f"  → {one.target}"
-        print_text(f"{one.source.name}: {stage_line(milliseconds)}{note}")
+        note = "" if target is None else f"  → {target}"
+        print_text(f"{source.name}: {stage_line(milliseconds)}{note}")
         print_text(textwrap.indent(result.summary(), "  "))
 
 

@@ -17,6 +17,7 @@ from ..data import CLASSIFIER, DETECTOR, IMAGE
 from ..errors import BackendUnavailableError, DeviceUnavailableError, PrecisionUnavailableError, ShapeError
 from ..loading.registry import backend_class, load
 from ..models import Detections, YOLOv5
+from ..models.results.agreement import best_matches, overlaps
 
 __all__ = ["SelfTest", "line_of", "text_of"]
 
@@ -187,19 +188,13 @@ class SelfTest:
     @staticmethod
     def _check_digits(found: Detections) -> str:
         truth = json.loads(IMAGE.with_suffix(".json").read_text("utf-8"))["objects"]
-        open_boxes = list(zip(found.xyxy.tolist(), found.class_ids.tolist(), strict=True))
-        hits = 0
-        for entry in truth:
-            left, top, right, bottom = entry["box"]
-            for box in open_boxes:
-                x, y = (box[0][0] + box[0][2]) / 2, (box[0][1] + box[0][3]) / 2
-                if box[1] == entry["class_id"] and left < x < right and top < y < bottom:
-                    open_boxes.remove(box)
-                    hits += 1
-                    break
-        if hits < FOUND * len(truth) or len(open_boxes) > WRONG:
-            raise AssertionError(f"{hits} of {len(truth)} digits are found, and {len(open_boxes)} wrong ones: {found}")
-        return f"{hits} of {len(truth)} digits, {len(open_boxes)} wrong"
+        boxes, class_ids = (np.asarray([one[name] for one in truth]) for name in ("box", "class_id"))
+        ious = overlaps(boxes, found.xyxy) * (class_ids[:, None] == found.class_ids)
+        hits = len(list(best_matches(ious)))
+        wrong = len(found) - hits
+        if hits < FOUND * len(truth) or wrong > WRONG:
+            raise AssertionError(f"{hits} of {len(truth)} digits are found, and {wrong} wrong ones: {found}")
+        return f"{hits} of {len(truth)} digits, {wrong} wrong"
 
     def _step(self, name: str, work: Callable[[], str]) -> None:
         start = perf_counter()

@@ -44,6 +44,7 @@ from .messages import TensorInfo
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..models import ImageModel
     from ..models.results import ResultTensorSpec
 
 __all__ = ["ResultTensors", "plain_rows"]
@@ -61,6 +62,11 @@ class ResultTensors:
         self.outputs = tuple(
             TensorInfo(spec.name, datatype_of(spec.dtype), (-1, *spec.shape)) for spec in self._specs.values()
         )
+
+    @classmethod
+    def of(cls, model: ImageModel[Any]) -> ResultTensors:
+        """The tensors of a model, which runs a grey image."""
+        return cls(model.submit(np.full((64, 64, 3), 114, np.uint8)).result())
 
     def tensors(self, results: Sequence[Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """The tensors of these names for results of several images."""

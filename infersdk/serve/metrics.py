@@ -63,12 +63,11 @@ class _ServerCollector:
         )
         loads = CounterMetricFamily("infersdk_model_loads", "Number of times the model was loaded", labels=("model",))
         for one in self._service.repository.endpoints():
-            counters, key = one.counters, (one.name, one.version)
-            for outcome, count, ns in (
-                ("success", counters.success, counters.success_ns), ("fail", counters.failed, counters.failed_ns),
-            ):  # fmt: skip
-                requests.add_metric((*key, outcome), count)
-                seconds.add_metric((*key, outcome), ns / 1e9)
+            key = one.name, one.version
+            for outcome in ("success", "fail"):
+                total = one.counters.stats[outcome]
+                requests.add_metric((*key, outcome), total["count"])
+                seconds.add_metric((*key, outcome), total["ns"] / 1e9)
             waiting.add_metric(key, one.admission.waiting)
             for outcome, count in one.golden_checks.items() if one.check_samples is not None else ():
                 checks.add_metric((*key, outcome), count)

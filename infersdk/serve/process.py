@@ -1,4 +1,4 @@
-"""What a server does to its process: connections for its file descriptors, garbage collection and allocation."""
+"""The process of a server: its file descriptors, garbage collection and memory allocation."""
 
 from __future__ import annotations
 

@@ -244,35 +244,17 @@ def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -
 
 def _statistics(endpoint: Endpoint) -> dict[str, Any]:
     counters, sizes = endpoint.counters, endpoint.batch_sizes
-
-    def pair(count: int, ns: float) -> dict[str, int]:
-        return {"count": count, "ns": int(ns)}
-
     return {
         "name": endpoint.name,
         "version": endpoint.version,
         "last_inference": counters.last_ms,
         "inference_count": counters.rows,
         "execution_count": sum(sizes.values()),
-        "inference_stats": {
-            "success": pair(counters.success, counters.success_ns),
-            "fail": pair(counters.failed, counters.failed_ns),
-            "queue": pair(counters.success, counters.queue_ns),
-            "compute_input": pair(counters.success, counters.input_ns),
-            "compute_infer": pair(counters.success, counters.infer_ns),
-            "compute_output": pair(counters.success, counters.output_ns),
-            "cache_hit": pair(0, 0),
-            "cache_miss": pair(0, 0),
-        },
+        "inference_stats": counters.stats,
         "batch_stats": [
             {
                 "batch_size": size,
-                **{
-                    f"compute_{name}": pair(count, ns)
-                    for name, ns in zip(
-                        ("input", "infer", "output"), counters.batches.get(size, (0, 0, 0)), strict=True
-                    )
-                },
+                **{name: {"count": count, "ns": int(ns)} for name, ns in counters.batches[size].items()},
             }
             for size, count in sizes.items()
         ],

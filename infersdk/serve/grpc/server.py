@@ -125,8 +125,9 @@ class _Calls:
             return None
         if not self._authentication.needs_key:
             return handler
+        metadata = {key.encode(): text.encode() for key, text in details.invocation_metadata if isinstance(text, str)}
         try:
-            self._authentication.check_grpc(details.method.rpartition("/")[2], dict(details.invocation_metadata))
+            self._authentication.check(details.method.rpartition("/")[2], metadata)
         except RequestError as error:
             return self._refusal(details.method, error)
         return handler

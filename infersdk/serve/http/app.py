@@ -114,7 +114,7 @@ class Application:
     async def _respond(self, request: Request, receive: Receive) -> Response:
         self._check_headers(request)
         handler, arguments = self._find(request)
-        self._authentication.check_http(request.path, request.headers)
+        self._authentication.check(request.path, request.headers)
         await self._bodies.read(request, receive)
         watcher = asyncio.ensure_future(cancel_on_disconnect(request, receive, asyncio.current_task()))
         try:

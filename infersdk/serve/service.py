@@ -78,10 +78,8 @@ class InferenceService:
             "name": name,
             "versions": [endpoint.version] if version else list(self.repository.models[name].versions),
             "platform": endpoint.platform,
-            **{
-                side: [{"name": info.name, "datatype": info.datatype, "shape": list(info.shape)} for info in infos]
-                for side, infos in (("inputs", endpoint.inputs), ("outputs", endpoint.outputs))
-            },
+            "inputs": [info.fields for info in endpoint.inputs],
+            "outputs": [info.fields for info in endpoint.outputs],
         }
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:

@@ -26,7 +26,7 @@ from .common import (
     stage_line,
     stages,
 )
-from .predict_video import VideoOptions, as_result, predict_videos, share_processor
+from .predict_video import VideoOptions, as_result, predict_videos
 from .row_files import Emit, row_files
 from .sources import Rows, Source, drawn_paths, find_sources
 from .window import Window
@@ -88,9 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse_double([source.name for source, _ in videos])
     with ExitStack() as stack:
         window = stack.enter_context(Window()) if arguments.show else None
-        model = stack.enter_context(
-            _open(arguments, only_videos=len(videos) == len(sources), videos=[source.is_live for source, _ in videos])
-        )
+        model = stack.enter_context(_open(arguments, only_videos=len(videos) == len(sources)))
         runner = _in_tiles(model, arguments)
         to_stdout = bool(arguments.json and videos)
         emit = stack.enter_context(row_files(arguments.json_lines, arguments.csv, to_stdout=to_stdout))
@@ -119,12 +117,11 @@ def _refuse_double(names: list[str]) -> None:
 # ---- the model ----
 
 
-def _open(arguments: argparse.Namespace, *, only_videos: bool, videos: list[bool]) -> ImageModel[Any]:
+def _open(arguments: argparse.Namespace, *, only_videos: bool) -> ImageModel[Any]:
     """The model of the command line.
 
     Args:
         only_videos: there is no image.
-        videos: for each video whether it is live.
     """
     settings = wrapper_settings(arguments)
     if only_videos:
@@ -133,12 +130,7 @@ def _open(arguments: argparse.Namespace, *, only_videos: bool, videos: list[bool
         return _create({**table, **settings}, arguments)
     if arguments.model is None:
         raise ConfigError("no model to run: infersdk predict ... --model model.onnx; infersdk demo needs none")
-    backend = backend_arguments(arguments)
-    pipeline = share_processor(backend, live=videos == [True]) if videos else {}
-    model = load(Path(arguments.model), type=arguments.type, **settings, **backend)
-    if pipeline:
-        model.configure_pipeline(**pipeline)
-    return model
+    return load(Path(arguments.model), type=arguments.type, **settings, **backend_arguments(arguments))
 
 
 def _table(arguments: argparse.Namespace) -> dict[str, Any] | None:

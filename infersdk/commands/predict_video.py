@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.processors import available_processors
 from ..errors import InferSDKError, UnsupportedModelError
 from ..image import DeviceImage
-from ..loading.registry import AUTO, backend_class
 from ..models import Result, Tracker
 from ..video import AnyFrame, StreamHealth, StreamInfo, StreamResult, Streams, Submits, VideoWriter
 from .common import print_text
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from .sources import Source
     from .window import Window
 
-__all__ = ["VideoOptions", "as_result", "predict_videos", "share_processor"]
+__all__ = ["VideoOptions", "as_result", "predict_videos"]
 
 #: Frame rate of a source without one.
 DEFAULT_FPS = 30.0
@@ -33,8 +31,6 @@ DEFAULT_FPS = 30.0
 DEFAULT_GIVE_UP = 60.0
 #: Files that are read at the same time.
 FILES_AT_ONCE = 8
-#: The most frames that a model on the processor runs at the same time.
-SIDE_BY_SIDE = 8
 
 
 @dataclass(frozen=True)
@@ -254,31 +250,3 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if summary["labels"]:
         counts = (f"{count} x {label}" for label, count in summary["labels"].items())
         print_text(f"  {', '.join(counts)}")
-
-
-def share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
-    """Chooses backend options for a model that shares the processor with decoding, drawing and encoding.
-
-    Options given on the command line stay.
-
-    Returns:
-        Settings of the model's pipeline.
-    """
-    if backend["backend"] == AUTO:  # may choose a GPU
-        return {}
-    if (backend["device"] or backend_class(backend["backend"]).declaration.default_device) != "cpu":
-        return {}
-    if backend["max_batch"] is None:
-        backend["max_batch"] = 1  # one image's results stay in the caches
-    if backend["backend"] == "onnxruntime":
-        backend.setdefault("allow_spinning", False)  # idle threads would spin on cores that have work
-        if not live:
-            # Frames run side by side, each on few threads: drawing one of them does not hold up the others. Live
-            # images would come later that way.
-            cores = available_processors()
-            threads = backend.setdefault("threads", max(1, cores // SIDE_BY_SIDE))
-            if isinstance(threads, int) and 0 < threads < cores:
-                return {"instances": min(cores // threads, SIDE_BY_SIDE)}
-    elif backend["backend"] == "openvino" and not live and "streams" not in backend:
-        backend.setdefault("performance_hint", "throughput")
-    return {}

@@ -37,7 +37,6 @@ class Source:
     Attributes:
         name: the path or URL in messages and results.
         is_video: whether it is a video; otherwise it is an image.
-        is_live: whether it is a stream or a camera.
         below: the path below the searched folder; for other sources the file name.
         body: the downloaded image file; None if it is read by its name.
         error: why an address gives neither an image nor a video.
@@ -46,7 +45,6 @@ class Source:
     name: str
     is_video: bool
     below: PurePosixPath
-    is_live: bool = False
     body: bytes | None = None
     error: ImageError | None = None
 
@@ -117,7 +115,7 @@ def _expand(name: str, *, recursive: bool) -> Iterator[Source]:
         except ImageError as error:
             yield Source(name, False, _file_name(name, ".png"), error=error)
     elif _is_stream(name):
-        yield Source(name, True, _file_name(name, ".mp4"), is_live=True)
+        yield Source(name, True, _file_name(name, ".mp4"))
     elif os.path.isdir(path):
         yield from _of_folder(path, recursive=recursive)
     elif glob.has_magic(name) and not os.path.lexists(path):
@@ -181,7 +179,7 @@ def _of_address(url: str) -> Source:
     if answer.body is not None and (kind not in _UNKNOWN_TYPES or not may_be_video or _is_image(answer.body)):
         return Source(shown, False, _file_name(url, ".png"), body=answer.body)
     if kind.startswith("video/") or kind in _VIDEO_TYPES or kind in _UNKNOWN_TYPES:
-        return Source(url, True, _file_name(url, ".mp4"), is_live=kind in _VIDEO_TYPES)
+        return Source(url, True, _file_name(url, ".mp4"))
     raise ImageError(f"{shown}: its content is {kind}, neither an image nor a video")
 
 

@@ -26,8 +26,8 @@ from .common import (
     stage_line,
     stages,
 )
-from .predict_video import VideoOptions, as_result, predict_videos
-from .row_files import Emit, row_files
+from .predict_video import as_result, predict_videos
+from .row_files import row_files
 from .sources import Rows, Source, drawn_paths, find_sources
 from .window import Window
 from .wrapper_options import CONFIGURATIONS, add_wrapper_options, split_model, wrapper_settings
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("videos")
     group.add_argument("--track", action="store_true", help="number the objects of videos, from frame to frame")
     group.add_argument(
-        "--give-up", type=float, metavar="SECONDS", help="how long a camera or stream that broke off is opened again, "
-        "before it counts as failed (default: 60)",
+        "--give-up", type=float, default=60.0, metavar="SECONDS",
+        help="how long a camera or stream that broke off is opened again, before it counts as failed (default: 60)",
     )  # fmt: skip
     group = parser.add_argument_group("large images", "run the model on tiles, and on the whole image too")
     group.add_argument("--tile", type=_tile, metavar="N|WIDTHxHEIGHT", help="the size of a tile in pixels")
@@ -98,7 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
                 _predict_image(runner, source, target, rows, window, quiet=arguments.json)
         errors = []
         if videos:
-            errors = predict_videos(runner, videos, _video_options(arguments, model, emit, window))
+            if arguments.track:
+                require_boxes(model)
+            errors = predict_videos(
+                runner, videos, emit, window, quiet=arguments.json, track=arguments.track, **_reading(arguments, model)
+            )
     if arguments.json and not to_stdout:
         print_json(rows.rows)
     for error in errors:
@@ -207,9 +211,8 @@ def _predict_image(
 # ---- videos ----
 
 
-def _video_options(
-    arguments: argparse.Namespace, model: ImageModel[Any], emit: Emit | None, window: Window | None
-) -> VideoOptions:
+def _reading(arguments: argparse.Namespace, model: ImageModel[Any]) -> dict[str, Any]:
+    """The settings of `Streams`."""
     decode = wrapper_settings(arguments).get("decode", "cpu")
     if decode == "gpu" and model.details.image_device is None:
         device = model.details.networks[0].device
@@ -218,9 +221,6 @@ def _video_options(
         raise ConfigError(
             "--decode gpu gives frames in NV12, which are not cut into tiles; use --decode cpu with --tile"
         )
-    if arguments.track:
-        require_boxes(model)
-    return VideoOptions(
-        quiet=arguments.json, emit=emit, window=window, track=arguments.track, give_up_after=arguments.give_up,
-        decode=decode, device=str(model.details.image_device or "cuda:0"),
-    )  # fmt: skip
+    return {
+        "give_up_after": arguments.give_up, "decode": decode, "device": str(model.details.image_device or "cuda:0"),
+    }  # fmt: skip

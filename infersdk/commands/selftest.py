@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..accuracy.compare import Tolerance, compare
+from ..accuracy.compare import Loader, Tolerance, compare
 from ..bench.machine import describe_machine
 from ..core.target import Target, arithmetic_of
 from ..data import CLASSIFIER, DETECTOR, IMAGE
@@ -112,7 +112,10 @@ class SelfTest:
         images = np.random.default_rng(7).random(shape).astype(np.float32)
         tolerance = Tolerance(TOLERANCES[arithmetic_of(precision, self._device)], 0.0, 2.0)
         own = precision if precision != "fp32" else self.target.precision
-        sides = {"onnxruntime": "onnxruntime@cpu", "own": lambda file: self._network(file, precision=own)}
+        sides: dict[str, str | Loader] = {
+            "onnxruntime": "onnxruntime@cpu",
+            "own": lambda file: self._network(file, precision=own),
+        }
         try:
             report = compare(model, sides, lambda specs: [{specs[0].name: images}], tolerance=tolerance)
         except PrecisionUnavailableError as error:

@@ -22,12 +22,12 @@ from ..core.files import atomic_write
 from ..errors import ConfigError, InputError
 from ..loading import registry
 from ..models import create
+from ..pipeline.pipeline import DEFAULT_BATCH
 from ..serve.images import ENCODED, PIXELS
 from ..serve.model_config import tensor_fields
 from ..serve.networks import tensor_info
 from ..serve.repository import newest_table, served_tables
 from ..serve.result_tensors import ResultTensors
-from ..serve.rows import DEFAULT_BATCH
 
 if TYPE_CHECKING:
     from ..serve.messages import TensorInfo

@@ -283,8 +283,7 @@ def test_frames_without_a_result_are_counted(video: Path, tmp_path: Path, capsys
 
         refused = {3, 5}
         sources = [(Source(str(path), True, PurePosixPath(path.name)), None) for path in (video, other)]
-        options = predict_video.VideoOptions(quiet=False, emit=rows.append)
-        errors = predict_video.predict_videos(Refuses(), sources, options)
+        errors = predict_video.predict_videos(Refuses(), sources, rows.append, None, quiet=False, track=False)
     assert {type(error) for error in errors} == {Overloaded}
     assert sorted(row["frame"] for row in rows if "error" in row) == [3, 5]
     summaries = [row["summary"] for row in rows if "summary" in row]

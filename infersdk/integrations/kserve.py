@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import model_table, read
-from ..errors import BackendUnavailableError, ConfigError
+from ..errors import BackendUnavailableError
 from ..serve.datatypes import datatype_of
 from ..serve.errors import RequestError, Status, as_request_error
 from ..serve.images import ImageEndpoint
@@ -68,10 +68,7 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
     """
     whole = read(config)
     table = model_table(whole, model)
-    server = whole.get("server", {})
-    if not isinstance(server, Mapping):
-        raise ConfigError(f"server is a table of settings, not {server!r}")
-    own = ServerSettings.of({**server, **settings})
+    own = ServerSettings.of(whole.get("server", {}), **settings)
     kind = _predictor_class()
     return kind(load_endpoint(name or model, *newest_table(model, table), own), own)
 

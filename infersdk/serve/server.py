@@ -71,11 +71,12 @@ class Server:
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], **settings: Any) -> None:
         require_packages()
-        table = read(config).get("server", {})
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"server is a table of settings, not {table!r}")
         folder = Path(".") if isinstance(config, Mapping) else Path(config).resolve().parent
-        self.settings = ServerSettings.of(_with_paths(table, folder) | settings)
+        table = msgspec.structs.asdict(ServerSettings.of(read(config).get("server", {})))
+        for name in ("certificate", "private_key"):  # relative to the configuration
+            if table[name] is not None:
+                table[name] = str(folder / table[name])
+        self.settings = ServerSettings.of(table, **settings)
         if self.settings.http_port is None and self.settings.grpc_port is None:
             raise ConfigError("server: neither http_port nor grpc_port is there to listen on")
         if (self.settings.certificate is None) != (self.settings.private_key is None):
@@ -273,12 +274,6 @@ def require_packages() -> None:
             importlib.import_module(name)
     except ImportError as error:
         raise BackendUnavailableError(f'serving needs more packages ({error}): pip install "infersdk[serve]"') from None
-
-
-def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Resolves the files of the table relative to the folder of the configuration."""
-    paths = {key: str(folder / table[key]) for key in ("certificate", "private_key") if isinstance(table.get(key), str)}
-    return {**table, **paths}
 
 
 def _check_certificate(settings: ServerSettings) -> None:

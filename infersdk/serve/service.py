@@ -130,12 +130,9 @@ class InferenceService:
         """All models with their versions and states."""
         rows = []
         for name, entry in self.repository.models.items():
-            for version in entry.versions or ("",):
-                row = {"name": name}
-                if version:
-                    row["version"] = version
-                row |= {"state": entry.state, "reason": entry.reason}
-                if entry.state == "READY" or not only_ready:
+            if entry.state == "READY" or not only_ready:
+                for version in entry.versions or ("",):
+                    row = {"name": name, "version": version, "state": entry.state, "reason": entry.reason}
                     rows.append({key: value for key, value in row.items() if value})
         return rows
 

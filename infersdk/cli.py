@@ -12,6 +12,7 @@ read. 2: wrong usage or input, or output that cannot be written. 3: a backend, d
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -98,7 +99,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
 def _main(argv: Sequence[str] | None) -> int:
     from .commands.stderr import say
 
-    output = _prepare_streams()
+    _prepare_streams()
     if sys.stdout is None:
         say("the standard output is closed; redirect it, to /dev/null for instance")
         return 2
@@ -107,7 +108,7 @@ def _main(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return code
     except OSError as error:
-        if error is not output.error:
+        if error is not getattr(sys.stdout, "error", None):
             say(str(error))
             return 4
         _discard_output()
@@ -245,56 +246,42 @@ def _parser_class() -> type[argparse.ArgumentParser]:
     return Parser
 
 
-class _Output:
-    """Stdout, with the error of its last write."""
+class _Stdout(io.TextIOWrapper):
+    """Stdout, with the error of its last write.
+
+    Errors are recorded here, not in the file below. An interrupt there, after the bytes were written, would leave them
+    in the buffer, and they would be written a second time.
+    """
 
     error: OSError | None = None
 
-    def __init__(self) -> None:
-        import io
+    def write(self, text: str, /) -> int:
+        written: int = self._noting(super().write, text)
+        return written
 
-        if sys.stdout is not sys.__stdout__ or not isinstance(sys.stdout, io.TextIOWrapper):
-            return  # a test's, or a caller's own
-        output = self
+    def flush(self) -> None:
+        self._noting(super().flush)
 
-        class Text(io.TextIOWrapper):
-            """Errors are recorded here, not in the file below. An interrupt there, after the bytes were written, would
-            leave them in the buffer, and they would be written a second time.
-            """
-
-            def write(self, text: str, /) -> int:
-                written: int = self._noting(super().write, text)
-                return written
-
-            def flush(self) -> None:
-                self._noting(super().flush)
-
-            def _noting(self, work: Any, *arguments: Any) -> Any:
-                try:
-                    return work(*arguments)
-                except OSError as error:
-                    output.error = error
-                    raise
-
-        encoding = sys.stdout.encoding
-        lines = sys.stdout.line_buffering
-        sys.stdout.flush()
-        buffered = io.BufferedWriter(io.FileIO(sys.stdout.fileno(), "wb", closefd=False))
-        sys.stdout = Text(buffered, encoding, line_buffering=lines)
+    def _noting(self, work: Any, *arguments: Any) -> Any:
+        try:
+            return work(*arguments)
+        except OSError as error:
+            self.error = error
+            raise
 
 
-def _prepare_streams() -> _Output:
-    """Makes stdout and stderr accept all characters, and replaces a closed stderr."""
-    import io
-
+def _prepare_streams() -> None:
+    """Makes stdout and stderr accept all characters, records errors of stdout, and replaces a closed stderr."""
     if sys.stderr is None:  # closed; print() would write to stdout in its place
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    output = _Output()
+    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):  # not a test's, or a caller's own
+        sys.stdout.flush()
+        buffered = io.BufferedWriter(io.FileIO(sys.stdout.fileno(), "wb", closefd=False))
+        sys.stdout = _Stdout(buffered, sys.stdout.encoding, line_buffering=sys.stdout.line_buffering)
     for stream in (sys.stdout, sys.stderr):
         # A terminal or pipe that is not in UTF-8, or a file name that is not, is no reason to lose a result.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    return output
 
 
 @contextlib.contextmanager

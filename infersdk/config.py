@@ -31,7 +31,7 @@ from .errors import ConfigError, nearest
 if TYPE_CHECKING:
     import os
 
-__all__ = ["addresses_of", "convert", "lock_path", "model_files", "model_table", "model_tables", "read"]
+__all__ = ["addresses_of", "check_values", "convert", "lock_path", "model_files", "model_table", "model_tables", "read"]
 
 T = TypeVar("T")
 
@@ -154,7 +154,7 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any], *, locked: bool = T
     else:
         data, name = _read_file(Path(source)), repr(str(source))
     try:
-        _check_values(data)
+        check_values(data)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None
     if not isinstance(source, Mapping):
@@ -284,7 +284,7 @@ def _check_yaml(events: Any) -> None:
             raise ValueError(f"it has more than {MAX_YAML_VALUES:,} values, counting what aliases repeat")
 
 
-def _check_values(data: Any) -> None:
+def check_values(data: Any) -> None:
     """Raises ValueError for values that no field accepts or no message can show."""
     count, level = 0, [data]
     for _ in range(MAX_DEPTH + 1):

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.table import Table
 
+from ..config import check_values
 from ..core import text as _text
 from ..core.text import printable
 from ..errors import ConfigError, nearest
@@ -95,7 +96,7 @@ def key_values(flag: str, entries: Iterable[str]) -> dict[str, Any]:
     """Parses KEY=VALUE entries; values are JSON, or else text.
 
     Raises:
-        ConfigError: an entry has another form, a number has more than 64 bits, or a value is nested too deeply.
+        ConfigError: an entry has another form, or a value is one that no configuration takes.
     """
     values: dict[str, Any] = {}
     for entry in entries:
@@ -108,20 +109,12 @@ def key_values(flag: str, entries: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"{flag} {key}: its value is nested too deeply") from None
         except ValueError:  # no JSON, or a number of thousands of digits
             value = text
-        for number in _integers(value):
-            if not -(2**63) <= number < 2**63:
-                raise ConfigError(f"{flag} {key}: {number} has more than 64 bits")
+        try:
+            check_values(value)
+        except ValueError as error:
+            raise ConfigError(f"{flag} {key}: {error}") from None
         values[key] = value
     return values
-
-
-def _integers(value: Any) -> Iterator[int]:
-    """All integers of a JSON value."""
-    if isinstance(value, int):
-        yield value
-    elif isinstance(value, (list, dict)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _integers(inner)
 
 
 def names(text: str) -> list[str]:

@@ -6,14 +6,16 @@ import argparse
 import textwrap
 from contextlib import ExitStack
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from ..config import model_table, read
-from ..errors import ConfigError, VideoError
+from ..errors import ConfigError, ImageError, VideoError
 from ..image.http import without_password
 from ..models import ImageModel, Tiled, create, load
 from ..models.composed.base import require_boxes
 from .common import (
+    STAGES,
     add_backend_arguments,
     add_json_argument,
     backend_arguments,
@@ -22,10 +24,11 @@ from .common import (
     print_json,
     print_text,
     stage_line,
+    stages,
 )
-from .predict_video import VideoOptions, as_result, predict_videos, share_processor
-from .row_files import Emit, row_files
-from .sources import Images, SourceImage, drawn_paths, find_sources
+from .predict_video import as_result, predict_videos
+from .row_files import row_files
+from .sources import Rows, Source, drawn_paths, find_sources
 from .window import Window
 from .wrapper_options import CONFIGURATIONS, add_wrapper_options, split_model, wrapper_settings
 
@@ -56,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("videos")
     group.add_argument("--track", action="store_true", help="number the objects of videos, from frame to frame")
     group.add_argument(
-        "--give-up", type=float, metavar="SECONDS", help="how long a camera or stream that broke off is opened again, "
-        "before it counts as failed (default: 60)",
+        "--give-up", type=float, default=60.0, metavar="SECONDS",
+        help="how long a camera or stream that broke off is opened again, before it counts as failed (default: 60)",
     )  # fmt: skip
     group = parser.add_argument_group("large images", "run the model on tiles, and on the whole image too")
     group.add_argument("--tile", type=_tile, metavar="N|WIDTHxHEIGHT", help="the size of a tile in pixels")
@@ -84,31 +87,29 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--track follows objects from frame to frame; give videos alone")
     _refuse_double([source.name for source, _ in videos])
     with ExitStack() as stack:
-        window = _window(stack) if arguments.show else None
-        model = stack.enter_context(
-            _open(arguments, only_videos=len(videos) == len(sources), videos=[source.is_live for source, _ in videos])
-        )
+        window = stack.enter_context(Window()) if arguments.show else None
+        model = stack.enter_context(_open(arguments, only_videos=len(videos) == len(sources)))
         runner = _in_tiles(model, arguments)
         to_stdout = bool(arguments.json and videos)
         emit = stack.enter_context(row_files(arguments.json_lines, arguments.csv, to_stdout=to_stdout))
-        images = Images(sources, targets, emit)
-        for one in images:
-            _predict_image(runner, one, images, window, quiet=arguments.json)
+        rows = Rows(len(sources), emit)
+        for source, target in zip(sources, targets, strict=True):
+            if not source.is_video:
+                _predict_image(runner, source, target, rows, window, quiet=arguments.json)
         errors = []
         if videos:
-            errors = predict_videos(runner, videos, _video_options(arguments, model, emit, window))
+            if arguments.track:
+                require_boxes(model)
+            errors = predict_videos(
+                runner, videos, emit, window, quiet=arguments.json, track=arguments.track, **_reading(arguments, model)
+            )
     if arguments.json and not to_stdout:
-        print_json(images.rows)
+        print_json(rows.rows)
     for error in errors:
-        if len(sources) == 1 or not isinstance(error, VideoError):
+        if not isinstance(error, VideoError):
             raise error
-        images.skip(error)
-    return images.end()
-
-
-def _window(stack: ExitStack) -> Window:
-
-    return stack.enter_context(Window())
+        rows.skip(error)
+    return rows.end()
 
 
 def _refuse_double(names: list[str]) -> None:
@@ -120,12 +121,11 @@ def _refuse_double(names: list[str]) -> None:
 # ---- the model ----
 
 
-def _open(arguments: argparse.Namespace, *, only_videos: bool, videos: list[bool]) -> ImageModel[Any]:
+def _open(arguments: argparse.Namespace, *, only_videos: bool) -> ImageModel[Any]:
     """The model of the command line.
 
     Args:
         only_videos: there is no image.
-        videos: for each video whether it is live.
     """
     settings = wrapper_settings(arguments)
     if only_videos:
@@ -134,12 +134,7 @@ def _open(arguments: argparse.Namespace, *, only_videos: bool, videos: list[bool
         return _create({**table, **settings}, arguments)
     if arguments.model is None:
         raise ConfigError("no model to run: infersdk predict ... --model model.onnx; infersdk demo needs none")
-    backend = backend_arguments(arguments)
-    pipeline = share_processor(backend, live=videos == [True]) if videos else {}
-    model = load(Path(arguments.model), type=arguments.type, **settings, **backend)
-    if pipeline:
-        model.configure_pipeline(**pipeline)
-    return model
+    return load(Path(arguments.model), type=arguments.type, **settings, **backend_arguments(arguments))
 
 
 def _table(arguments: argparse.Namespace) -> dict[str, Any] | None:
@@ -181,34 +176,43 @@ def _in_tiles(model: ImageModel[Any], arguments: argparse.Namespace) -> ImageMod
 
 
 def _predict_image(
-    model: ImageModel[Any], one: SourceImage, images: Images, window: Window | None, *, quiet: bool
+    model: ImageModel[Any], source: Source, target: Path | None, rows: Rows, window: Window | None, *, quiet: bool
 ) -> None:
-    found, milliseconds = one.run(model)
-    result = as_result(found)
-    if one.target is not None:
-        result.save(one.target, one.image)
+    start = perf_counter()
+    try:
+        image = source.read()
+    except ImageError as error:
+        rows.skip(error)
+        rows.add({"image": source.name, "error": str(error)})
+        return
+    before, read = model.timings, perf_counter()
+    result = as_result(model(image))
+    spent = {} if model.timings is before else stages(model.timings)  # a composition of models has no stages
+    spent |= {"read": round((read - start) * 1e3, 3), "total": round((perf_counter() - start) * 1e3, 3)}
+    milliseconds = {name: spent[name] for name in STAGES if name in spent}
+    if target is not None:
+        result.save(target, image)
     if window is not None:
-        window.show(one.source.name, result.draw(one.image), wait=True)
+        window.show(source.name, result.draw(image), wait=True)
     row = {
-        "image": one.source.name,
-        "size": list(one.image.size),
+        "image": source.name,
+        "size": list(image.size),
         "task": model.task,
         "results": result.to_dicts(),
         "milliseconds": milliseconds,
     }
-    images.add(row if one.target is None else {**row, "output": str(one.target)})
+    rows.add(row if target is None else {**row, "output": str(target)})
     if not quiet:
-        note = "" if one.target is None else f"  → {one.target}"
-        print_text(f"{one.source.name}: {stage_line(milliseconds)}{note}")
+        note = "" if target is None else f"  → {target}"
+        print_text(f"{source.name}: {stage_line(milliseconds)}{note}")
         print_text(textwrap.indent(result.summary(), "  "))
 
 
 # ---- videos ----
 
 
-def _video_options(
-    arguments: argparse.Namespace, model: ImageModel[Any], emit: Emit | None, window: Window | None
-) -> VideoOptions:
+def _reading(arguments: argparse.Namespace, model: ImageModel[Any]) -> dict[str, Any]:
+    """The settings of `Streams`."""
     decode = wrapper_settings(arguments).get("decode", "cpu")
     if decode == "gpu" and model.details.image_device is None:
         device = model.details.networks[0].device
@@ -217,9 +221,6 @@ def _video_options(
         raise ConfigError(
             "--decode gpu gives frames in NV12, which are not cut into tiles; use --decode cpu with --tile"
         )
-    if arguments.track:
-        require_boxes(model)
-    return VideoOptions(
-        quiet=arguments.json, emit=emit, window=window, track=arguments.track, give_up_after=arguments.give_up,
-        decode=decode, device=str(model.details.image_device or "cuda:0"),
-    )  # fmt: skip
+    return {
+        "give_up_after": arguments.give_up, "decode": decode, "device": str(model.details.image_device or "cuda:0"),
+    }  # fmt: skip

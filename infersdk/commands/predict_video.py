@@ -8,61 +8,38 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.processors import available_processors
 from ..errors import InferSDKError, UnsupportedModelError
 from ..image import DeviceImage
-from ..loading.registry import AUTO, backend_class
 from ..models import Result, Tracker
 from ..video import AnyFrame, StreamHealth, StreamInfo, StreamResult, Streams, Submits, VideoWriter
 from .common import print_text
 from .progress import ProgressReporter, show_progress
 
 if TYPE_CHECKING:
+    from .row_files import Emit
     from .sources import Source
     from .window import Window
 
-__all__ = ["VideoOptions", "as_result", "predict_videos", "share_processor"]
+__all__ = ["as_result", "predict_videos"]
 
 #: Frame rate of a source without one.
 DEFAULT_FPS = 30.0
-#: Default of --give-up in seconds.
-DEFAULT_GIVE_UP = 60.0
 #: Files that are read at the same time.
 FILES_AT_ONCE = 8
-#: The most frames that a model on the processor runs at the same time.
-SIDE_BY_SIDE = 8
-
-
-@dataclass(frozen=True)
-class VideoOptions:
-    """The options for videos.
-
-    Attributes:
-        quiet: no progress and no summaries for people.
-        emit: gets a row for each frame, and a summary for each source at the end; None makes no rows.
-        window: shows each drawn frame.
-        track: give the objects numbers, which they keep from frame to frame.
-        give_up_after: see `Streams`; None is a minute.
-        decode, device: where the frames are decoded; see `Streams`.
-    """
-
-    quiet: bool
-    emit: Callable[[dict[str, Any]], None] | None
-    window: Window | None = None
-    track: bool = False
-    give_up_after: float | None = None
-    decode: str = "cpu"
-    device: str = "cuda:0"
 
 
 def predict_videos(
     model: Submits[Any],
     sources: Sequence[tuple[Source, Path | None]],
-    options: VideoOptions,
+    emit: Emit | None,
+    window: Window | None,
+    *,
+    quiet: bool,
+    track: bool,
+    **reading: Any,
 ) -> list[Exception]:
     """Runs the model on each frame of all videos. They share the model; each has a tracker and a drawing of its own.
 
@@ -70,6 +47,11 @@ def predict_videos(
 
     Args:
         sources: each with the video into which its results are drawn; None draws none.
+        emit: gets a row for each frame, and a summary for each source at the end; None makes no rows.
+        window: shows each drawn frame.
+        quiet: no progress and no summaries for people.
+        track: give the objects numbers, which they keep from frame to frame.
+        reading: settings of `Streams`.
 
     Returns:
         The first error of each source that has one. The other sources are done all the same.
@@ -78,14 +60,13 @@ def predict_videos(
         ConfigError: two sources have one name.
         InferSDKError: the error of a single source.
     """
-    give_up = DEFAULT_GIVE_UP if options.give_up_after is None else options.give_up_after
     alone = len(sources) == 1
 
     def end(name: str) -> None:
         summary = videos[name].end(streams.health()[name])
-        if options.emit is not None:
-            options.emit({"summary": summary})
-        if not options.quiet:
+        if emit is not None:
+            emit({"summary": summary})
+        if not quiet:
             _print_summary(summary)
 
     with ExitStack() as stack:
@@ -93,11 +74,13 @@ def predict_videos(
         warnings.filterwarnings("ignore", "the video .* is damaged", RuntimeWarning)  # the summary reports it
         streams = Streams(
             [source.name for source, _ in sources],
-            files_at_once=FILES_AT_ONCE, give_up_after=give_up, retry_first=False, on_end=end,
-            decode=options.decode, device=options.device,
+            files_at_once=FILES_AT_ONCE, retry_first=False, on_end=end, **reading,
         )  # fmt: skip
-        videos = {name: _Video(name, target, options) for name, (_, target) in zip(streams.names, sources, strict=True)}
-        progress = stack.enter_context(show_progress(quiet=options.quiet))
+        videos = {
+            name: _Video(name, target, emit, window, track=track)
+            for name, (_, target) in zip(streams.names, sources, strict=True)
+        }
+        progress = stack.enter_context(show_progress(quiet=quiet))
         try:
             for item in stack.enter_context(streams).run(model):
                 video = videos[item.stream]
@@ -133,10 +116,12 @@ def as_result(result: Any) -> Result:
 class _Video:
     """One source: its tracker, drawing, rows and statistics."""
 
-    def __init__(self, name: str, target: Path | None, options: VideoOptions) -> None:
+    def __init__(
+        self, name: str, target: Path | None, emit: Emit | None, window: Window | None, *, track: bool
+    ) -> None:
         self.name, self.ended = name, False
         self.error: Exception | None = None
-        self._target, self._options, self._window = target, options, options.window
+        self._target, self._emit, self._window, self._track = target, emit, window, track
         self._labels: Counter[str] = Counter()
         self._done = 0
         self._start: float | None = None
@@ -153,7 +138,7 @@ class _Video:
         self._start, self._live = frame.decoded, info.live
         title = Path(self.name).name or self.name
         self._advance = self._stack.enter_context(progress.stage(title, info.frames, "frames"))
-        if self._options.track:
+        if self._track:
             self._tracker = Tracker(fps=info.fps or DEFAULT_FPS)
         with self._keeping_errors():
             if self._target is not None:
@@ -174,8 +159,8 @@ class _Video:
                     self._writer.write(drawn, item.frame.time)
                 if self._window is not None:
                     self._window.show(self.name, drawn, wait=False)
-        if self._options.emit is not None:
-            self._options.emit(_row(self.name, item.frame, result, self._live))
+        if self._emit is not None:
+            self._emit(_row(self.name, item.frame, result, self._live))
         self._labels.update(getattr(result, "labels", ()))
         self._done += 1
         self._advance(self._done)
@@ -213,9 +198,9 @@ class _Video:
 
     def _report(self, error: Exception, frame: AnyFrame | None) -> None:
         self.error = self.error or error
-        if self._options.emit is not None:
+        if self._emit is not None:
             at = {} if frame is None else {"frame": frame.number, "time": round(frame.time, 6)}
-            self._options.emit({"stream": self.name, **at, "error": str(error)})
+            self._emit({"stream": self.name, **at, "error": str(error)})
 
     @contextlib.contextmanager
     def _keeping_errors(self) -> Iterator[None]:
@@ -254,31 +239,3 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if summary["labels"]:
         counts = (f"{count} x {label}" for label, count in summary["labels"].items())
         print_text(f"  {', '.join(counts)}")
-
-
-def share_processor(backend: dict[str, Any], *, live: bool) -> dict[str, Any]:
-    """Chooses backend options for a model that shares the processor with decoding, drawing and encoding.
-
-    Options given on the command line stay.
-
-    Returns:
-        Settings of the model's pipeline.
-    """
-    if backend["backend"] == AUTO:  # may choose a GPU
-        return {}
-    if (backend["device"] or backend_class(backend["backend"]).declaration.default_device) != "cpu":
-        return {}
-    if backend["max_batch"] is None:
-        backend["max_batch"] = 1  # one image's results stay in the caches
-    if backend["backend"] == "onnxruntime":
-        backend.setdefault("allow_spinning", False)  # idle threads would spin on cores that have work
-        if not live:
-            # Frames run side by side, each on few threads: drawing one of them does not hold up the others. Live
-            # images would come later that way.
-            cores = available_processors()
-            threads = backend.setdefault("threads", max(1, cores // SIDE_BY_SIDE))
-            if isinstance(threads, int) and 0 < threads < cores:
-                return {"instances": min(cores // threads, SIDE_BY_SIDE)}
-    elif backend["backend"] == "openvino" and not live and "streams" not in backend:
-        backend.setdefault("performance_hint", "throughput")
-    return {}

@@ -6,17 +6,20 @@ import json
 import tempfile
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from ..accuracy.compare import Loader, Tolerance, compare
 from ..bench.machine import describe_machine
 from ..core.target import Target, arithmetic_of
 from ..data import CLASSIFIER, DETECTOR, IMAGE
 from ..errors import BackendUnavailableError, DeviceUnavailableError, PrecisionUnavailableError, ShapeError
 from ..loading.registry import backend_class, load
 from ..models import Detections, YOLOv5
+from ..models.results.agreement import best_matches, overlaps
 
 __all__ = ["SelfTest", "line_of", "text_of"]
 
@@ -77,43 +80,53 @@ class SelfTest:
             self._step("load, built", self._load)
             if self._cache:
                 self._step("load again, from the cache", self._load)
-            self._step("outputs, batch 1", lambda: self._outputs(1, "fp32"))
-            self._step(f"outputs, batch {BATCH}", lambda: self._outputs(BATCH, "fp32"))
-            self._step("another model", self._classifier)
+            self._step("outputs, batch 1", lambda: self._outputs(DETECTOR, (1, 3, 320, 320)))
+            self._step(f"outputs, batch {BATCH}", lambda: self._outputs(DETECTOR, (BATCH, 3, 320, 320)))
+            self._step("another model", lambda: self._outputs(CLASSIFIER, (1, 3, 32, 32)))
             self._step("a wrong shape is refused", self._wrong_shape)
             self._step("digits of the packaged image", self._digits)
             self._step("32 requests side by side", self._requests)
-            self._step("fp16", lambda: self._outputs(1, "fp16"))
+            self._step("fp16", lambda: self._outputs(DETECTOR, (1, 3, 320, 320), "fp16"))
             if self._has_option("cuda_graph"):
                 self._step("CUDA graphs", self._graphs)
 
     # ---- steps: each returns its detail ----
 
     def _load(self) -> str:
+        images = np.zeros((1, 3, 320, 320), np.float32)
         with self._network() as infer:
-            return f"{infer.device}, {infer.precision}, max_batch {infer.max_batch}"
+            for _ in range(3):
+                start = perf_counter()
+                infer(images)
+                seconds = perf_counter() - start
+            return f"{infer.device}, {infer.precision}, max_batch {infer.max_batch}; a run takes {1e3 * seconds:.2f} ms"
 
-    def _outputs(self, batch: int, precision: str) -> str:
+    def _outputs(self, model: Path, shape: tuple[int, ...], precision: str = "fp32") -> str:
         """Random inputs, against ONNX Runtime on the processor."""
-        rng = np.random.default_rng(7)
-        images = rng.random((batch, 3, 320, 320)).astype(np.float32)
+        if self.target.backend == "onnxruntime" and self._device == "cpu":
+            raise _SkippedError("ONNX Runtime on the processor is what others are compared with")
         try:
-            with self._network(precision=precision if precision != "fp32" else self.target.precision) as infer:
-                got = {name: array.copy() for name, array in infer(images).items()}
-                for _ in range(3):
-                    start = perf_counter()
-                    infer(images)
-                    seconds = perf_counter() - start
+            backend_class("onnxruntime")
+        except BackendUnavailableError as error:
+            raise _SkippedError(f"nothing to compare with: {error}") from None
+        images = np.random.default_rng(7).random(shape).astype(np.float32)
+        tolerance = Tolerance(TOLERANCES[arithmetic_of(precision, self._device)], 0.0, 2.0)
+        own = precision if precision != "fp32" else self.target.precision
+        sides: dict[str, str | Loader] = {
+            "onnxruntime": "onnxruntime@cpu",
+            "own": lambda file: self._network(file, precision=own),
+        }
+        try:
+            report = compare(model, sides, lambda specs: [{specs[0].name: images}], tolerance=tolerance)
         except PrecisionUnavailableError as error:
             raise _SkippedError(str(error)) from None
-        expected = self._reference(DETECTOR, images)
-        return f"{self._compare(got, expected, precision)}; a run takes {1e3 * seconds:.2f} ms"
-
-    def _classifier(self) -> str:
-        images = np.random.default_rng(8).random((1, 3, 32, 32)).astype(np.float32)
-        with self._network(CLASSIFIER) as infer:
-            got = infer(images)
-        return self._compare(got, self._reference(CLASSIFIER, images), "fp32")
+        for found in report.sides[0].outputs:
+            if not found.within:
+                apart = found.note or f"differs by {found.max_abs:.3g} from ONNX Runtime's"
+                raise AssertionError(f"{found.name} {apart}; {tolerance.atol:g} is allowed")
+        return ", ".join(
+            f"{found.name} differs by {found.max_abs:.2g} from ONNX Runtime's" for found in report.sides[0].outputs
+        )
 
     def _wrong_shape(self) -> str:
         with self._network() as infer:
@@ -157,49 +170,22 @@ class SelfTest:
     def _has_option(self, name: str) -> bool:
         return name in backend_class(self.target.backend).declaration.options.__struct_fields__
 
-    def _network(self, model: Any = DETECTOR, **settings: Any) -> Any:
+    def _network(self, model: Path = DETECTOR, **settings: Any) -> Any:
         return load(model, **{**self.target.arguments, "max_batch": BATCH, **settings}, **self._cache)
 
     def _detector(self, **options: Any) -> Any:
         return YOLOv5(DETECTOR, **self.target.arguments, max_batch=BATCH, conf=0.5, **self._cache, **options)
 
-    def _reference(self, model: Any, images: Any) -> dict[str, Any]:
-        if self.target.backend == "onnxruntime" and self._device == "cpu":
-            raise _SkippedError("ONNX Runtime on the processor is what others are compared with")
-        try:
-            with load(model, "onnxruntime", device="cpu") as infer:
-                return dict(infer(images))
-        except BackendUnavailableError as error:
-            raise _SkippedError(f"nothing to compare with: {error}") from None
-
-    def _compare(self, got: dict[str, Any], expected: dict[str, Any], precision: str) -> str:
-        tolerance = TOLERANCES[arithmetic_of(precision, self._device)]
-        parts = []
-        for name, array in expected.items():
-            difference = float(np.abs(got[name].astype(np.float64) - array).max())
-            if got[name].shape != array.shape or not difference <= tolerance:
-                raise AssertionError(
-                    f"{name} differs by {difference:.3g} from ONNX Runtime's; {tolerance:g} is allowed"
-                )
-            parts.append(f"{name} differs by {difference:.2g} from ONNX Runtime's")
-        return ", ".join(parts)
-
     @staticmethod
     def _check_digits(found: Detections) -> str:
         truth = json.loads(IMAGE.with_suffix(".json").read_text("utf-8"))["objects"]
-        open_boxes = list(zip(found.xyxy.tolist(), found.class_ids.tolist(), strict=True))
-        hits = 0
-        for entry in truth:
-            left, top, right, bottom = entry["box"]
-            for box in open_boxes:
-                x, y = (box[0][0] + box[0][2]) / 2, (box[0][1] + box[0][3]) / 2
-                if box[1] == entry["class_id"] and left < x < right and top < y < bottom:
-                    open_boxes.remove(box)
-                    hits += 1
-                    break
-        if hits < FOUND * len(truth) or len(open_boxes) > WRONG:
-            raise AssertionError(f"{hits} of {len(truth)} digits are found, and {len(open_boxes)} wrong ones: {found}")
-        return f"{hits} of {len(truth)} digits, {len(open_boxes)} wrong"
+        boxes, class_ids = (np.asarray([one[name] for one in truth]) for name in ("box", "class_id"))
+        ious = overlaps(boxes, found.xyxy) * (class_ids[:, None] == found.class_ids)
+        hits = len(list(best_matches(ious)))
+        wrong = len(found) - hits
+        if hits < FOUND * len(truth) or wrong > WRONG:
+            raise AssertionError(f"{hits} of {len(truth)} digits are found, and {wrong} wrong ones: {found}")
+        return f"{hits} of {len(truth)} digits, {wrong} wrong"
 
     def _step(self, name: str, work: Callable[[], str]) -> None:
         start = perf_counter()

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -18,14 +17,12 @@ from ..image import HostImage, read_image
 from ..image.http import get, without_password
 from ..image.sources import is_http
 from ..video import VideoReader
-from .common import STAGES, stages
 from .stderr import say
 
 if TYPE_CHECKING:
-    from ..models import ImageModel
     from .row_files import Emit
 
-__all__ = ["Images", "Source", "SourceImage", "drawn_paths", "find_sources"]
+__all__ = ["Rows", "Source", "drawn_paths", "find_sources"]
 
 #: Content types of videos: playlists, and cameras that send a sequence of JPEG files.
 _VIDEO_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "application/dash+xml",
@@ -40,7 +37,6 @@ class Source:
     Attributes:
         name: the path or URL in messages and results.
         is_video: whether it is a video; otherwise it is an image.
-        is_live: whether it is a stream or a camera.
         below: the path below the searched folder; for other sources the file name.
         body: the downloaded image file; None if it is read by its name.
         error: why an address gives neither an image nor a video.
@@ -49,7 +45,6 @@ class Source:
     name: str
     is_video: bool
     below: PurePosixPath
-    is_live: bool = False
     body: bytes | None = None
     error: ImageError | None = None
 
@@ -60,50 +55,21 @@ class Source:
         return read_image(self.name if self.body is None else self.body)
 
 
-class Images:
-    """The images of a command, in turn. One that cannot be read is reported on stderr and skipped.
-
-    ::
-
-        images = Images(sources, targets)
-        for one in images:
-            images.add({"image": one.source.name, ...})  # a row of the results
-        return images.end()
+class Rows:
+    """The rows of the results of a command, and the number of its sources that cannot be read.
 
     Args:
-        sources: all sources of the command; videos among them are left to the caller.
-        targets: where the drawing of each goes.
+        count: of all sources.
         emit: gets each row at once.
 
     Attributes:
-        rows: those that were added, and one with the error of each image that was skipped.
-
-    Raises:
-        ImageError: the only source of the command cannot be read.
+        rows: those that were added.
     """
 
-    def __init__(
-        self, sources: Sequence[Source], targets: Sequence[Path | None] | None = None, emit: Emit | None = None
-    ) -> None:
+    def __init__(self, count: int, emit: Emit | None = None) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._sources = list(zip(sources, targets or [None] * len(sources), strict=True))
-        self._emit = emit
+        self._count, self._emit = count, emit
         self._failed = 0
-
-    def __iter__(self) -> Iterator[SourceImage]:
-        for source, target in self._sources:
-            if source.is_video:
-                continue
-            start = perf_counter()
-            try:
-                image = source.read()
-            except ImageError as error:
-                if len(self._sources) == 1:
-                    raise
-                self.skip(error)
-                self.add({"image": source.name, "error": str(error)})
-                continue
-            yield SourceImage(source, target, image, perf_counter() - start)
 
     def add(self, row: dict[str, Any]) -> None:
         """Adds a row of the results."""
@@ -112,7 +78,9 @@ class Images:
             self._emit(row)
 
     def skip(self, error: Exception) -> None:
-        """Reports and counts a source that cannot be read."""
+        """Reports and counts a source that cannot be read. Raises the error of an only source."""
+        if self._count == 1:
+            raise error
         self._failed += 1
         say(str(error))
 
@@ -120,32 +88,8 @@ class Images:
         """Reports how many sources were skipped. Returns the exit code: 0, 1 if some were skipped, 2 if all were."""
         if not self._failed:
             return 0
-        say(f"{self._failed} of {len(self._sources)} sources could not be read, and were skipped")
-        return 2 if self._failed == len(self._sources) else 1
-
-
-class SourceImage(NamedTuple):
-    """One image of a command.
-
-    Attributes:
-        source, target: where it is from, and where its drawing goes.
-        image: its pixels.
-        seconds: that reading it took.
-    """
-
-    source: Source
-    target: Path | None
-    image: HostImage
-    seconds: float
-
-    def run(self, model: ImageModel[Any]) -> tuple[Any, dict[str, float]]:
-        """The model's result, and milliseconds by stage. A composition of models has no stages of its own."""
-        before, start = model.timings, perf_counter()
-        result = model(self.image)
-        seconds = perf_counter() - start
-        own = {} if model.timings is before else stages(model.timings)
-        own |= {"read": round(self.seconds * 1e3, 3), "total": round((self.seconds + seconds) * 1e3, 3)}
-        return result, {name: own[name] for name in STAGES if name in own}
+        say(f"{self._failed} of {self._count} sources could not be read, and were skipped")
+        return 2 if self._failed == self._count else 1
 
 
 def find_sources(given: Sequence[str], *, recursive: bool = False) -> list[Source]:
@@ -171,7 +115,7 @@ def _expand(name: str, *, recursive: bool) -> Iterator[Source]:
         except ImageError as error:
             yield Source(name, False, _file_name(name, ".png"), error=error)
     elif _is_stream(name):
-        yield Source(name, True, _file_name(name, ".mp4"), is_live=True)
+        yield Source(name, True, _file_name(name, ".mp4"))
     elif os.path.isdir(path):
         yield from _of_folder(path, recursive=recursive)
     elif glob.has_magic(name) and not os.path.lexists(path):
@@ -235,7 +179,7 @@ def _of_address(url: str) -> Source:
     if answer.body is not None and (kind not in _UNKNOWN_TYPES or not may_be_video or _is_image(answer.body)):
         return Source(shown, False, _file_name(url, ".png"), body=answer.body)
     if kind.startswith("video/") or kind in _VIDEO_TYPES or kind in _UNKNOWN_TYPES:
-        return Source(url, True, _file_name(url, ".mp4"), is_live=kind in _VIDEO_TYPES)
+        return Source(url, True, _file_name(url, ".mp4"))
     raise ImageError(f"{shown}: its content is {kind}, neither an image nor a video")
 
 

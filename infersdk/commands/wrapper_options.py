@@ -177,55 +177,49 @@ def _of_file(path: Path) -> type[Declared] | None:
 
 
 def _members(annotation: Any) -> Iterator[Any]:
-    """The types and the values of an annotation: those of unions and of Literal, without Annotated."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated:
-        yield from _members(typing.get_args(annotation)[0])
-    elif origin in (typing.Union, types.UnionType):
-        for one in typing.get_args(annotation):
+    """The types of an annotation, of its unions, too, without Annotated; and the values of its Literals."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        yield from inner
+    elif origin in (typing.Annotated, typing.Union, types.UnionType):
+        for one in inner[:1] if origin is typing.Annotated else inner:
             yield from _members(one)
     elif annotation is not type(None):
         yield annotation
 
 
-def _choices(members: Iterable[Any]) -> list[str]:
-    return list(dict.fromkeys(
-        str(value) for one in members if typing.get_origin(one) is Literal for value in typing.get_args(one)
-    ))  # fmt: skip
-
-
-def _is_sequence(member: Any) -> bool:
-    origin = typing.get_origin(member) or member
-    return isinstance(origin, type) and issubclass(origin, Sequence) and origin is not str
+def _first(members: Iterable[Any], kind: type) -> Any:
+    """The first of the types that is a subclass of `kind`, but no text; None if there is none."""
+    for one in members:
+        origin = typing.get_origin(one) or one
+        if isinstance(origin, type) and issubclass(origin, kind) and origin is not str:
+            return one
+    return None
 
 
 def _metavar(members: Sequence[Any]) -> str:
-    choices = _choices(members)
-    if choices and len(members) == 1:
+    choices = [one for one in members if isinstance(one, str)]
+    if choices and len(members) == len(choices):
         return "{" + ",".join(choices) + "}"
-    if any(_is_path(one) for one in members):
+    if _first(members, os.PathLike) is not None:
         return "FILE"
     words = [word for kind, word in ((int, "N"), (float, "X"), (str, "TEXT")) if kind in members]
-    sequence = next((one for one in members if _is_sequence(one)), None)
-    if sequence is not None:
-        inner = "TEXT" if str in _members(_first_argument(sequence)) else "X" if "float" in str(sequence) else "N"
+    if (sequence := _first(members, Sequence)) is not None:
+        inner = "TEXT" if str in _items(sequence) else "X" if "float" in str(sequence) else "N"
         words.append(f"{inner},{inner}")
     return "|".join(words + choices) or "VALUE"
 
 
-def _first_argument(sequence: Any) -> Any:
-    return (typing.get_args(sequence) or (Any,))[0]
-
-
-def _is_path(member: Any) -> bool:
-    return isinstance(origin := typing.get_origin(member) or member, type) and issubclass(origin, os.PathLike)
+def _items(sequence: Any) -> list[Any]:
+    """The types of the items of a sequence."""
+    return list(_members((typing.get_args(sequence) or (Any,))[0]))
 
 
 def _parser_of(members: Sequence[Any]) -> Callable[[str], Any]:
     """A function from the text of an option to its value, which the wrapper checks."""
-    if any(_is_path(one) for one in members):
+    if _first(members, os.PathLike) is not None:
         return str
-    sequence = next((one for one in members if _is_sequence(one)), None)
+    sequence = _first(members, Sequence)
 
     def scalar(text: str, kinds: Sequence[Any] = members) -> Any:
         if not {int, float, Any}.intersection(kinds):
@@ -243,7 +237,7 @@ def _parser_of(members: Sequence[Any]) -> Callable[[str], Any]:
                 raise argparse.ArgumentTypeError(f"{text[:40]!r} is not JSON: {error}") from None
         if sequence is None or "," not in text:
             return scalar(text)
-        kinds = list(_members(_first_argument(sequence)))
+        kinds = _items(sequence)
         return [scalar(part.strip(), kinds) for part in text.split(",") if part.strip()]
 
     return parse

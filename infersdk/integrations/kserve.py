@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import model_table, read
-from ..errors import BackendUnavailableError, ConfigError
+from ..errors import BackendUnavailableError
 from ..serve.datatypes import datatype_of
 from ..serve.errors import RequestError, Status, as_request_error
 from ..serve.images import ImageEndpoint
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..serve.endpoint import Endpoint
-    from ..serve.messages import TensorInfo
 
 __all__ = ["predictor"]
 
@@ -69,13 +68,9 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
     """
     whole = read(config)
     table = model_table(whole, model)
-    server = whole.get("server", {})
-    if not isinstance(server, Mapping):
-        raise ConfigError(f"server is a table of settings, not {server!r}")
-    own = ServerSettings.of({**server, **settings})
+    own = ServerSettings.of(whole.get("server", {}), **settings)
     kind = _predictor_class()
-    endpoint = load_endpoint(name or model, *newest_table(model, table), own)
-    return kind(name or model, _Predictor(endpoint, own))
+    return kind(load_endpoint(name or model, *newest_table(model, table), own), own)
 
 
 @functools.cache
@@ -89,9 +84,9 @@ def _predictor_class() -> Any:
     class Predictor(kserve.Model):  # type: ignore[misc]
         """A model of `infersdk`. KServe calls the methods."""
 
-        def __init__(self, name: str, served: _Predictor) -> None:
-            super().__init__(name)
-            self._served = served
+        def __init__(self, endpoint: Endpoint, settings: ServerSettings) -> None:
+            super().__init__(endpoint.name)
+            self._endpoint, self._settings = endpoint, settings
             self.ready = True
 
         def load(self) -> bool:
@@ -100,82 +95,69 @@ def _predictor_class() -> Any:
         def stop(self) -> None:
             if self.ready:  # KServe calls it in the thread that the requests need
                 self.ready = False
-                threading.Thread(target=self._served.close, name="infersdk-kserve-stop").start()
+                drain = self._settings.drain
+                threading.Thread(target=self._endpoint.close, args=[drain], name="infersdk-kserve-stop").start()
 
         def get_input_types(self) -> list[dict[str, Any]]:
-            return _described(self._served.endpoint.inputs)
+            return [info.fields for info in self._endpoint.inputs]
 
         def get_output_types(self) -> list[dict[str, Any]]:
-            return _described(self._served.endpoint.outputs)
+            return [info.fields for info in self._endpoint.outputs]
 
         async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-            served = self._served
-            served.endpoint.acquire()
+            answer = _answer_v1 if isinstance(payload, Mapping) else _answer
+            self._endpoint.acquire()
             try:
                 if not self.ready:
                     raise RequestError(f"model {self.name!r} was stopped", Status.UNAVAILABLE)
-                if isinstance(payload, Mapping):
-                    return await served.predict_v1(payload)
-                return await served.predict(payload)
+                return await answer(self._endpoint, self._settings, payload)
             except Exception as error:
                 raise _as_kserve(error, self.name, grpc=getattr(payload, "from_grpc", False)) from None
             finally:
-                served.endpoint.put_back()
+                self._endpoint.put_back()
 
     return Predictor
 
 
-class _Predictor:
-    """Requests of KServe on a model. In the thread of the event loop, but for `close()`."""
+async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any) -> Any:
+    """A request of v2: KServe's `InferRequest`, answered by its `InferResponse`."""
+    from kserve import InferOutput, InferResponse
 
-    def __init__(self, endpoint: Endpoint, settings: ServerSettings) -> None:
-        self.endpoint, self._settings = endpoint, settings
+    parameters = _values(payload.parameters)
+    binary = bool(parameters.pop("binary_data_output", False))
+    deadline, priority = request_timing(parameters, settings.default_deadline)
+    wanted = [_requested(output) for output in payload.request_outputs or ()]
+    request = InferRequest(
+        endpoint.name, "", payload.id or "", {one.name: _array(one) for one in payload.inputs}, wanted or None,
+        parameters, deadline, priority,
+    )  # fmt: skip
+    results = await endpoint.infer(request)
+    outputs = [InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in results.items()]
+    return InferResponse(
+        payload.id or str(uuid.uuid4()), endpoint.name, outputs, endpoint.version,
+        from_grpc=payload.from_grpc, use_binary_outputs=binary, requested_outputs=payload.request_outputs,
+    )  # fmt: skip
 
-    async def predict(self, payload: Any) -> Any:
-        """A request of v2: KServe's `InferRequest`, answered by its `InferResponse`."""
-        from kserve import InferOutput, InferResponse
 
-        parameters = _values(payload.parameters)
-        binary = bool(parameters.pop("binary_data_output", False))
-        deadline, priority = request_timing(parameters, self._settings.default_deadline)
-        wanted = [_requested(output) for output in payload.request_outputs or ()]
-        request = InferRequest(
-            self.endpoint.name, "", payload.id or "", {one.name: _array(one) for one in payload.inputs}, wanted or None,
-            parameters, deadline, priority,
-        )  # fmt: skip
-        results = await self.endpoint.infer(request)
-        outputs = [
-            InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in results.items()
-        ]
-        return InferResponse(
-            payload.id or str(uuid.uuid4()), self.endpoint.name, outputs, self.endpoint.version,
-            from_grpc=payload.from_grpc, use_binary_outputs=binary, requested_outputs=payload.request_outputs,
-        )  # fmt: skip
-
-    async def predict_v1(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """A request of V1."""
-        endpoint = self.endpoint
-        if not isinstance(endpoint, ImageEndpoint):
-            raise RequestError(f"model {endpoint.name!r} takes tensors; send it requests of v2")
-        instances = payload.get("instances")
-        if not isinstance(instances, Sequence) or isinstance(instances, str) or set(payload) != {"instances"}:
-            raise RequestError('a request of V1 is {"instances": [{"b64": TEXT}, ...]}')
-        if not 1 <= len(instances) <= self._settings.max_images:
-            raise RequestError(f"a request has 1 to {self._settings.max_images} images, not {len(instances)}")
-        images = [_image(instance) for instance in instances]
-        deadline = self._settings.default_deadline
-        tasks = [asyncio.ensure_future(endpoint.predict(image, {}, deadline, 0)) for image in images]
-        try:
-            results = await asyncio.gather(*tasks)
-        except BaseException:  # the others are not needed any more
-            for task in tasks:
-                task.cancel()
-            raise
-        return {"predictions": [plain_rows(result) for result in results]}
-
-    def close(self) -> None:
-        """Ends the model when its requests have ended."""
-        self.endpoint.close(self._settings.drain)
+async def _answer_v1(endpoint: Endpoint, settings: ServerSettings, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A request of V1."""
+    if not isinstance(endpoint, ImageEndpoint):
+        raise RequestError(f"model {endpoint.name!r} takes tensors; send it requests of v2")
+    instances = payload.get("instances")
+    if not isinstance(instances, Sequence) or isinstance(instances, str) or set(payload) != {"instances"}:
+        raise RequestError('a request of V1 is {"instances": [{"b64": TEXT}, ...]}')
+    if not 1 <= len(instances) <= settings.max_images:
+        raise RequestError(f"a request has 1 to {settings.max_images} images, not {len(instances)}")
+    images = [_image(instance) for instance in instances]
+    deadline = settings.default_deadline
+    tasks = [asyncio.ensure_future(endpoint.predict(image, {}, deadline, 0)) for image in images]
+    try:
+        results = await asyncio.gather(*tasks)
+    except BaseException:  # the others are not needed any more
+        for task in tasks:
+            task.cancel()
+        raise
+    return {"predictions": [plain_rows(result) for result in results]}
 
 
 def _image(instance: Any) -> bytes:
@@ -233,10 +215,6 @@ def _values(parameters: Any) -> dict[str, Any]:
             raise RequestError(f"parameter {name!r} has no value")
         values[name] = value if kind is None else getattr(value, kind)
     return values
-
-
-def _described(infos: Sequence[TensorInfo]) -> list[dict[str, Any]]:
-    return [{"name": info.name, "datatype": info.datatype, "shape": list(info.shape)} for info in infos]
 
 
 def _as_kserve(error: Exception, name: str, *, grpc: bool) -> Any:

@@ -22,11 +22,12 @@ from ..core.files import atomic_write
 from ..errors import ConfigError, InputError
 from ..loading import registry
 from ..models import create
+from ..pipeline.pipeline import DEFAULT_BATCH
 from ..serve.images import ENCODED, PIXELS
+from ..serve.model_config import tensor_fields
 from ..serve.networks import tensor_info
 from ..serve.repository import newest_table, served_tables
 from ..serve.result_tensors import ResultTensors
-from ..serve.rows import DEFAULT_BATCH
 
 if TYPE_CHECKING:
     from ..serve.messages import TensorInfo
@@ -127,7 +128,7 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str
             "infersdk serve serves them"
         )
     with create({"models": {name: table}})[name] as model:
-        outputs = ResultTensors(model(np.full((64, 64, 3), 114, np.uint8))).outputs
+        outputs = ResultTensors.of(model).outputs
         batch = model.details.pipelines[0].max_batch
         labels = list(model.class_names)
     files = target / version
@@ -168,13 +169,9 @@ def _write_config(
 
 
 def _tensor(info: TensorInfo, batch: int) -> dict[str, Any]:
-    dims = list(info.shape[1:]) if batch else list(info.shape)
-    kind = "STRING" if info.datatype == "BYTES" else info.datatype
-    tensor: dict[str, Any] = {"name": info.name, "data_type": f"TYPE_{kind}", "dims": dims or [1]}
-    if batch and not dims:
+    tensor = tensor_fields(info, bool(batch))
+    if batch and len(info.shape) == 1:
         tensor["reshape"] = {"shape": []}  # one number for each image: [N] inside, [N, 1] outside
-    if info.optional:
-        tensor["optional"] = True
     return tensor
 
 
@@ -186,7 +183,7 @@ class WrapperModel:
         folder = Path(arguments["model_repository"]) / arguments["model_version"]
         self._model = create(folder / "app.json")["model"]
         self._model.warm_up()
-        self._tensors = ResultTensors(self._model.submit(np.full((64, 64, 3), 114, np.uint8)).result())
+        self._tensors = ResultTensors.of(self._model)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answers a batch of requests; all of their images are submitted at once."""

@@ -10,9 +10,9 @@ from .errors import RequestError, Status
 
 __all__ = ["Authentication"]
 
-#: Paths and calls without authentication: health checks of load balancers, and the page, which asks for a key.
-_OPEN_PATHS = {"/v2/health/live", "/v2/health/ready", "/"}
-_OPEN_CALLS = {"ServerLive", "ServerReady", "Check"}
+#: Paths of HTTP and calls of gRPC without authentication: health checks of load balancers, and the page, which asks for
+#: a key.
+_OPEN = {"/v2/health/live", "/v2/health/ready", "/", "ServerLive", "ServerReady", "Check"}
 
 
 class Authentication:
@@ -26,26 +26,20 @@ class Authentication:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
         self.needs_key = bool(keys)
 
-    def check_http(self, path: str, headers: Mapping[bytes, bytes]) -> None:
-        """Raises RequestError for a request without a valid key."""
-        if self._digests and path not in _OPEN_PATHS:
-            self._check(headers.get(b"x-api-key") or _bearer(headers.get(b"authorization", b"")))
+    def check(self, name: str, headers: Mapping[bytes, bytes]) -> None:
+        """Raises RequestError for a request without a valid key.
 
-    def check_grpc(self, call: str, metadata: Mapping[str, str | bytes]) -> None:
-        """Raises RequestError for a call without a valid key."""
-        if self._digests and call not in _OPEN_CALLS:
-            self._check(_bytes(metadata.get("x-api-key")) or _bearer(_bytes(metadata.get("authorization"))))
-
-    def _check(self, key: bytes) -> None:
+        Args:
+            name: the path, or the call of gRPC.
+        """
+        if not self.needs_key or name in _OPEN:
+            return
+        key = headers.get(b"x-api-key") or _bearer(headers.get(b"authorization", b""))
         digest = hashlib.sha256(key).digest()
         if not any(hmac.compare_digest(digest, known) for known in self._digests):
             raise RequestError(
                 "a valid API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY", Status.UNAUTHENTICATED
             )
-
-
-def _bytes(value: str | bytes | None) -> bytes:
-    return value.encode() if isinstance(value, str) else value or b""
 
 
 def _bearer(value: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic, time_ns
@@ -28,37 +29,39 @@ __all__ = ["Counters", "Endpoint"]
 
 #: Minimum default size of the queue: a pipeline with batches of one image has only a few slots.
 _LEAST_QUEUE = 64
+#: The stages of a request, as the protocol names them.
+_STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 
 class Counters:
-    """The statistics of a version, in the terms of the protocol. Durations are in nanoseconds.
+    """The statistics of a version, in the terms of the protocol.
 
     Attributes:
-        success, failed: number of requests; with `_ns` their total duration.
-        queue_ns, input_ns, infer_ns, output_ns: total time of successful requests in the queue, decoding, the model and
-            postprocessing; a request of several rows counts the mean of its rows.
-        batches: by batch size, the total durations of decoding, run and postprocessing.
+        stats: number and total nanoseconds of the requests that succeeded and failed, and of the stages of the
+            successful ones: queue, decoding, model, postprocessing. A request of several rows counts the mean of its
+            rows. There is no cache.
+        batches: by batch size, the total nanoseconds of decoding, run and postprocessing.
         rows: rows of successful requests.
         last_ms: the end of the last request, in milliseconds since 1970.
     """
 
     def __init__(self) -> None:
-        self.success = self.success_ns = self.failed = self.failed_ns = 0
-        self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
-        self.batches: dict[int, tuple[float, float, float]] = {}
+        names = ("success", "fail", *_STAGES, "cache_hit", "cache_miss")
+        self.stats = {name: {"count": 0, "ns": 0} for name in names}
+        self.batches = defaultdict[int, dict[str, float]](lambda: dict.fromkeys(_STAGES[1:], 0.0))
         self.rows = 0
         self.last_ms = 0
 
     def add(self, rows: int, seconds: float, failed: bool) -> None:
         """Counts a finished request."""
-        if failed:
-            self.failed += 1
-            self.failed_ns += int(seconds * 1e9)
-        else:
-            self.success += 1
-            self.success_ns += int(seconds * 1e9)
+        self._add("fail" if failed else "success", seconds)
+        if not failed:
             self.rows += rows
         self.last_ms = time_ns() // 1_000_000
+
+    def _add(self, name: str, seconds: float) -> None:
+        self.stats[name]["count"] += 1
+        self.stats[name]["ns"] += int(seconds * 1e9)
 
     def add_stages(self, came: float, read: float, stages: Sequence[RequestStages], gathered: float) -> None:
         """Adds the stages of a successful request.
@@ -68,18 +71,17 @@ class Counters:
             stages: the stages of its rows.
             gathered: seconds spent on combining the results of the rows.
         """
-        self.input_ns += int((read - came) * 1e9)
-        self.output_ns += int(gathered * 1e9)
+        totals = dict(zip(_STAGES, (0.0, read - came, 0.0, gathered), strict=True))
         for one in stages:
             prepare = one.prepare[1] - one.prepare[0]
-            waited, run, done = one.left - read - prepare, one.ran - one.left, one.done - one.ran
-            self.queue_ns += int(waited / len(stages) * 1e9)
-            self.input_ns += int(prepare / len(stages) * 1e9)
-            self.infer_ns += int(run / len(stages) * 1e9)
-            self.output_ns += int(done / len(stages) * 1e9)
-            before = self.batches.get(one.batch, (0.0, 0.0, 0.0))
-            now = prepare, run / one.batch, done / one.batch  # each of its rows adds its share
-            self.batches[one.batch] = tuple(a + b * 1e9 for a, b in zip(before, now, strict=True))  # type: ignore[assignment]
+            run, done = one.ran - one.left, one.done - one.ran
+            for name, seconds in zip(_STAGES, (one.left - read - prepare, prepare, run, done), strict=True):
+                totals[name] += seconds / len(stages)
+            # Each row of a batch adds its share.
+            for name, seconds in zip(_STAGES[1:], (prepare, run / one.batch, done / one.batch), strict=True):
+                self.batches[one.batch][name] += seconds * 1e9
+        for name, seconds in totals.items():
+            self._add(name, seconds)
 
 
 @contextmanager

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .datatypes import bytes_of, datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError, Status
@@ -64,8 +62,7 @@ class ImageEndpoint(Endpoint):
         self._device = str(model.details.image_device)  # inputs on this device are not copied
         self.labels = tuple(model.class_names)
         self.parameters = frozenset(model.per_call)
-        gray = np.full((64, 64, 3), 114, np.uint8)
-        self._tensors = ResultTensors(model.submit(gray).result())
+        self._tensors = ResultTensors.of(model)
         self.outputs = self._tensors.outputs
         self.start_counting()
 

@@ -34,6 +34,11 @@ class TensorInfo:
     optional: bool = False
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """The form in the metadata of a model."""
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
+    @property
     def text(self) -> str:
         """The form in messages: `images: FP32 [-1, 3, 640, 640]`."""
         return f"{self.name}: {self.datatype} {list(self.shape)}"
@@ -92,6 +97,11 @@ class InferRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     deadline: float | None = None
     priority: int = 0
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Its fields of the access log."""
+        return {"model": self.model, "id": self.id}
 
 
 @dataclass(frozen=True, slots=True)

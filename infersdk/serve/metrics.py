@@ -46,29 +46,25 @@ class _ServerCollector:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        labels = ("model", "version", "outcome")
-        requests = CounterMetricFamily("infersdk_server_requests", "Finished requests", labels=labels)
-        seconds = CounterMetricFamily(
-            "infersdk_server_request_seconds", "Total duration of finished requests", labels=labels
-        )
+        def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+            return CounterMetricFamily(f"infersdk_{name}", text, labels=labels)
+
+        version, outcomes = ("model", "version"), ("model", "version", "outcome")
+        requests = counter("server_requests", "Finished requests", *outcomes)
+        seconds = counter("server_request_seconds", "Total duration of finished requests", *outcomes)
+        checks = counter("golden_checks", "Checks of golden samples", *outcomes)
+        shadows = counter("shadow_images", "Images offered to a shadow", *outcomes)
+        agreement = counter("shadow_agreement", "Sum of the agreement of a shadow, 0 to 1 an image", *version)
+        loads = counter("model_loads", "Number of times the model was loaded", "model")
         waiting = GaugeMetricFamily(
-            "infersdk_server_waiting", "Requests waiting for a slot of the pipeline", labels=("model", "version")
+            "infersdk_server_waiting", "Requests waiting for a slot of the pipeline", labels=version
         )
-        checks = CounterMetricFamily("infersdk_golden_checks", "Checks of golden samples", labels=labels)
-        shadows = CounterMetricFamily("infersdk_shadow_images", "Images offered to a shadow", labels=labels)
-        agreement = CounterMetricFamily(
-            "infersdk_shadow_agreement",
-            "Sum of the agreement of a shadow, 0 to 1 an image",
-            labels=("model", "version"),
-        )
-        loads = CounterMetricFamily("infersdk_model_loads", "Number of times the model was loaded", labels=("model",))
         for one in self._service.repository.endpoints():
-            counters, key = one.counters, (one.name, one.version)
-            for outcome, count, ns in (
-                ("success", counters.success, counters.success_ns), ("fail", counters.failed, counters.failed_ns),
-            ):  # fmt: skip
-                requests.add_metric((*key, outcome), count)
-                seconds.add_metric((*key, outcome), ns / 1e9)
+            key = one.name, one.version
+            for outcome in ("success", "fail"):
+                total = one.counters.stats[outcome]
+                requests.add_metric((*key, outcome), total["count"])
+                seconds.add_metric((*key, outcome), total["ns"] / 1e9)
             waiting.add_metric(key, one.admission.waiting)
             for outcome, count in one.golden_checks.items() if one.check_samples is not None else ():
                 checks.add_metric((*key, outcome), count)

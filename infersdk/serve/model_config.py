@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint
     from .messages import TensorInfo
 
-__all__ = ["as_json", "model_config"]
+__all__ = ["as_json", "model_config", "tensor_fields"]
 
 
 def model_config(endpoint: Endpoint) -> dict[str, Any]:
@@ -20,24 +19,22 @@ def model_config(endpoint: Endpoint) -> dict[str, Any]:
         "backend": endpoint.platform,
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": endpoint.pipeline.max_batch if batched else 0,
-        "input": _tensors(endpoint.inputs, batched),
-        "output": _tensors(endpoint.outputs, batched),
+        "input": [tensor_fields(info, batched) for info in endpoint.inputs],
+        "output": [tensor_fields(info, batched) for info in endpoint.outputs],
     }
     if batched:
         fields["dynamic_batching"] = {}
     return fields
 
 
-def _tensors(infos: Sequence[TensorInfo], batched: bool) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": info.name,
-            "data_type": f"TYPE_{'STRING' if info.datatype == 'BYTES' else info.datatype}",
-            "dims": list(info.shape[1:] or (1,)) if batched else list(info.shape),
-            **({"optional": True} if info.optional else {}),
-        }
-        for info in infos
-    ]
+def tensor_fields(info: TensorInfo, batched: bool) -> dict[str, Any]:
+    """The fields of a message `ModelInput` or `ModelOutput`."""
+    return {
+        "name": info.name,
+        "data_type": f"TYPE_{'STRING' if info.datatype == 'BYTES' else info.datatype}",
+        "dims": list((info.shape[1:] if batched else info.shape) or (1,)),
+        **({"optional": True} if info.optional else {}),
+    }
 
 
 def as_json(fields: dict[str, Any]) -> dict[str, Any]:

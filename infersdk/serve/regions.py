@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,10 +23,11 @@ from .errors import RequestError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["HANDLE_NBYTES", "CudaRegion", "HostRegion", "Region", "RegionPart", "SharedTensor"]
+__all__ = ["CudaRegion", "HostRegion", "Region", "RegionPart", "SharedTensor"]
 
+_FOLDER = "/dev/shm"  # see shm_overview(7)
 #: Of a `cudaIpcMemHandle_t`.
-HANDLE_NBYTES = int(lib.IFS_CUDA_IPC_NBYTES)
+_HANDLE_NBYTES = int(lib.IFS_CUDA_IPC_NBYTES)
 
 
 class Region(ABC):
@@ -67,16 +69,32 @@ class HostRegion(Region):
     System calls read and write it, so that a client that shrinks the memory causes a short read and not a signal.
 
     Args:
-        file: the file descriptor; the region owns and closes it.
         key, offset: the values registered by the client.
+
+    Raises:
+        RequestError: there is no such memory of that size.
     """
 
     device = "cpu"
 
-    def __init__(self, name: str, key: str, offset: int, byte_size: int, file: int) -> None:
+    def __init__(self, name: str, key: str, offset: int, byte_size: int) -> None:
         super().__init__(name, byte_size, key=key, offset=offset)
-        self.offset, self._file = offset, file
-        weakref.finalize(self, os.close, file)
+        what = f"failed to register shared memory region {name!r}"
+        if offset < 0 or byte_size < 1:
+            raise RequestError(f"{what}: offset {offset} and byte_size {byte_size} are not valid")
+        try:
+            self._file = os.open(_FOLDER + key, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise RequestError(f"{what}: key {key!r} cannot be opened: {reason}") from None
+        self.offset, close = offset, weakref.finalize(self, os.close, self._file)
+        status, end = os.fstat(self._file), offset + byte_size
+        if stat.S_ISREG(status.st_mode) and status.st_size >= end:
+            return
+        close()  # the traceback keeps this object alive
+        if not stat.S_ISREG(status.st_mode):
+            raise RequestError(f"{what}: key {key!r} is not shared memory")
+        raise RequestError(f"{what}: key {key!r} has {status.st_size:,} bytes, and {end:,} are registered")
 
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
         self._transfer(os.preadv, offset, array.reshape(-1).view(np.uint8))
@@ -113,12 +131,18 @@ class CudaRegion(Region):
         handle: the bytes of its `cudaIpcMemHandle_t`.
 
     Raises:
-        RequestError: the device or the memory does not exist, or the memory is shorter.
+        RequestError: the device or the memory does not exist, the memory is shorter, or a value is not valid.
     """
 
     def __init__(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         super().__init__(name, byte_size, device_id=device_id)
         what = f"failed to register CUDA shared memory region {name!r}"
+        if len(handle) != _HANDLE_NBYTES:
+            raise RequestError(
+                f"{what}: raw_handle has the {_HANDLE_NBYTES} bytes of a cudaIpcMemHandle_t, not {len(handle)}"
+            )
+        if byte_size < 1 or not 0 <= device_id < 1 << 31:
+            raise RequestError(f"{what}: device_id {device_id}, byte_size {byte_size} are not valid")
         self.device_id, self.device = device_id, f"cuda:{device_id}"
         try:
             address, size = _opened(device_id, handle)

@@ -432,15 +432,12 @@ def _load_network(
             f"models.{name}: a network has no setting {unknown[0]!r}; there are {', '.join(sorted(known))}, path, "
             f"options (the backend's own) and pipeline (those of its requests){nearest(unknown[0], known)}"
         )
-    network = registry.load(path, table.pop("backend", "onnxruntime"), **table, **options)
-    try:
+    with ExitStack() as opened:
+        network = registry.load(path, table.pop("backend", "onnxruntime"), **table, **options)
+        opened.callback(network.close)
         endpoint = NetworkEndpoint(name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue)
-    except BaseException:
-        network.close()
-        raise
-    try:
+        opened.pop_all()
+        opened.callback(endpoint.close, 0)
         endpoint.pipeline.warm_up(progress)
-    except BaseException:
-        endpoint.close(0)
-        raise
+        opened.pop_all()
     return endpoint

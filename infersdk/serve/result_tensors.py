@@ -1,31 +1,7 @@
 """The results of model wrappers as tensors with fixed names.
 
-Each result type defines its tensors (`infersdk.models.Result.to_tensors()`); this module stacks the results of N
-images. Images with fewer than M rows are padded:
-
-==========================  =======  =================  =====================================================
-output                      type     shape
-==========================  =======  =================  =====================================================
-`num_detections`            INT32    [N]                boxes of each image
-`detection_boxes`           FP32     [N, M, 4]          left, top, right, bottom in pixels of the image
-`detection_scores`          FP32     [N, M]             0 to 1, best first
-`detection_classes`         INT32    [N, M]             numbers of the classes; -1 where there is none
-`detection_labels`          BYTES    [N, M]             their names
-`detection_NAME`            any      [N, M, ...]        a column of the result, such as `detection_keypoints`
-`class_ids`, `class_scores`, INT32,  [N, K]             the best classes of a classifier, best first
-`class_labels`              FP32,
-                            BYTES
-`embedding`                 FP32     [N, D]             a vector of length 1 for each image
-`class_map`                 UINT8    [N, H, W]          the class of each pixel; 255 right of and below a smaller image
-`class_map_NAME`            UINT8    [N, H, W]          the same of a model with several maps
-`num_lines`                 INT32    [N]                lines of text of each image
-`line_texts`                BYTES    [N, M]             text of each line
-`line_scores`               FP32     [N, M]             0 to 1
-`line_polygons`             FP32     [N, M, 4, 2]       corners in pixels, from the top of the first letter
-`result`                    BYTES    [N]                any other result: its rows as JSON
-==========================  =======  =================  =====================================================
-
-A column that is not an array (masks) is BYTES [N, M] with JSON elements.
+Each result type defines its tensors (`infersdk.models.Result.to_tensors()`), which docs/serving.md lists. This module
+stacks the results of N images; images with fewer rows are padded.
 """
 
 from __future__ import annotations
@@ -44,6 +20,7 @@ from .messages import TensorInfo
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..models import ImageModel
     from ..models.results import ResultTensorSpec
 
 __all__ = ["ResultTensors", "plain_rows"]
@@ -61,6 +38,11 @@ class ResultTensors:
         self.outputs = tuple(
             TensorInfo(spec.name, datatype_of(spec.dtype), (-1, *spec.shape)) for spec in self._specs.values()
         )
+
+    @classmethod
+    def of(cls, model: ImageModel[Any]) -> ResultTensors:
+        """The tensors of a model, which runs a grey image."""
+        return cls(model.submit(np.full((64, 64, 3), 114, np.uint8)).result())
 
     def tensors(self, results: Sequence[Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """The tensors of these names for results of several images."""

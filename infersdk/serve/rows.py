@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..pipeline import TensorBatchBuffer
 from ..pipeline.batch_buffer import runs_side_by_side
+from ..pipeline.pipeline import DEFAULT_BATCH
 from .errors import RequestError
 from .messages import PlacedOutput
 
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
     from .messages import Tensor
     from .regions import RegionPart
 
-__all__ = ["DEFAULT_BATCH", "Row", "RowRequests"]
+__all__ = ["Row", "RowRequests"]
 
-#: The batch size where neither the network nor the configuration sets one.
-DEFAULT_BATCH = 8
 #: Rows up to this size are copied in the thread of the event loop (0.3 ms); waking another thread would take longer.
 _QUICK_NBYTES = 2 << 20
 

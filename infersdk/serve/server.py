@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import importlib
 import os
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,11 +23,10 @@ from ..core.text import logger
 from ..errors import BackendUnavailableError, ConfigError, DeadlineExceeded
 from .access_log import AccessLog
 from .authentication import Authentication
-from .descriptors import connection_limit
-from .garbage import freeze, keep_freed_memory
 from .http.app import Application
 from .http.page import page_routes
 from .http.predict import predict_routes
+from .process import connection_limit, freeze, keep_freed_memory
 from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
@@ -36,6 +37,11 @@ __all__ = ["Server"]
 
 #: The largest certificate or private key, in bytes.
 _MAX_PEM = 1 << 20
+#: Those of the extra `serve`.
+_PACKAGES = (
+    "grpc", "h11", "jinja2", "orjson", "prometheus_client", "python_multipart", "uvicorn", "uvloop",
+    "tritonclient.grpc.service_pb2",
+)  # fmt: skip
 
 _log = logger("infersdk.serve")
 _Close: TypeAlias = Callable[[], Awaitable[None]]
@@ -65,11 +71,12 @@ class Server:
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], **settings: Any) -> None:
         require_packages()
-        table = read(config).get("server", {})
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"server is a table of settings, not {table!r}")
         folder = Path(".") if isinstance(config, Mapping) else Path(config).resolve().parent
-        self.settings = ServerSettings.of(_with_paths(table, folder) | settings)
+        table = msgspec.structs.asdict(ServerSettings.of(read(config).get("server", {})))
+        for name in ("certificate", "private_key"):  # relative to the configuration
+            if table[name] is not None:
+                table[name] = str(folder / table[name])
+        self.settings = ServerSettings.of(table, **settings)
         if self.settings.http_port is None and self.settings.grpc_port is None:
             raise ConfigError("server: neither http_port nor grpc_port is there to listen on")
         if (self.settings.certificate is None) != (self.settings.private_key is None):
@@ -82,9 +89,7 @@ class Server:
         self.tracing = Tracing() if self.settings.traces else None
         self._config = config
         self._stop: Callable[[], None] = lambda: None
-        self._ready = threading.Event()
         self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
 
     # ---- in the calling thread ----
 
@@ -104,12 +109,7 @@ class Server:
 
         if owns_process:
             keep_freed_memory()
-        loop = uvloop.new_event_loop()
-        try:
-            loop.run_until_complete(self._serve(listening or (lambda server: None), owns_process))
-            loop.run_until_complete(loop.shutdown_default_executor())
-        finally:
-            loop.close()
+        uvloop.run(self._serve(listening or (lambda server: None), owns_process))
 
     async def _serve(self, listening: Callable[[Server], None], owns_process: bool) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -224,24 +224,25 @@ class Server:
             InferSDKError: as `run()`.
         """
 
+        ready: Future[None] = Future()
+
         def work() -> None:
             try:
-                self.run(lambda server: self._ready.set())
+                self.run(lambda server: ready.set_result(None))
             except BaseException as error:
-                self._failure = error
-            finally:
-                self._ready.set()
+                if ready.done():
+                    raise
+                ready.set_exception(error)
 
         self._thread = threading.Thread(target=work, name="infersdk-serve", daemon=True)
         atexit.register(self._stop_at_exit)
         self._thread.start()
-        if not self._ready.wait(timeout):
+        if not wait([ready], timeout).done:
             self._stop()
             raise DeadlineExceeded(
                 f"the models were not ready within {timeout:g} s, and the server ends; give start() a longer timeout"
             )
-        if self._failure is not None:
-            raise self._failure
+        ready.result()
         return self
 
     def stop(self) -> None:
@@ -269,23 +270,10 @@ class Server:
 def require_packages() -> None:
     """Raises BackendUnavailableError if a package of the extra `serve` is missing."""
     try:
-        import grpc  # noqa: F401
-        import h11  # noqa: F401
-        import jinja2  # noqa: F401
-        import orjson  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
-        import uvloop  # noqa: F401
-        from tritonclient.grpc import service_pb2  # noqa: F401
+        for name in _PACKAGES:
+            importlib.import_module(name)
     except ImportError as error:
         raise BackendUnavailableError(f'serving needs more packages ({error}): pip install "infersdk[serve]"') from None
-
-
-def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Resolves the files of the table relative to the folder of the configuration."""
-    paths = {key: str(folder / table[key]) for key in ("certificate", "private_key") if isinstance(table.get(key), str)}
-    return {**table, **paths}
 
 
 def _check_certificate(settings: ServerSettings) -> None:

@@ -78,10 +78,8 @@ class InferenceService:
             "name": name,
             "versions": [endpoint.version] if version else list(self.repository.models[name].versions),
             "platform": endpoint.platform,
-            **{
-                side: [{"name": info.name, "datatype": info.datatype, "shape": list(info.shape)} for info in infos]
-                for side, infos in (("inputs", endpoint.inputs), ("outputs", endpoint.outputs))
-            },
+            "inputs": [info.fields for info in endpoint.inputs],
+            "outputs": [info.fields for info in endpoint.outputs],
         }
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
@@ -132,12 +130,9 @@ class InferenceService:
         """All models with their versions and states."""
         rows = []
         for name, entry in self.repository.models.items():
-            for version in entry.versions or ("",):
-                row = {"name": name}
-                if version:
-                    row["version"] = version
-                row |= {"state": entry.state, "reason": entry.reason}
-                if entry.state == "READY" or not only_ready:
+            if entry.state == "READY" or not only_ready:
+                for version in entry.versions or ("",):
+                    row = {"name": name, "version": version, "state": entry.state, "reason": entry.reason}
                     rows.append({key: value for key, value in row.items() if value})
         return rows
 
@@ -244,35 +239,17 @@ def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -
 
 def _statistics(endpoint: Endpoint) -> dict[str, Any]:
     counters, sizes = endpoint.counters, endpoint.batch_sizes
-
-    def pair(count: int, ns: float) -> dict[str, int]:
-        return {"count": count, "ns": int(ns)}
-
     return {
         "name": endpoint.name,
         "version": endpoint.version,
         "last_inference": counters.last_ms,
         "inference_count": counters.rows,
         "execution_count": sum(sizes.values()),
-        "inference_stats": {
-            "success": pair(counters.success, counters.success_ns),
-            "fail": pair(counters.failed, counters.failed_ns),
-            "queue": pair(counters.success, counters.queue_ns),
-            "compute_input": pair(counters.success, counters.input_ns),
-            "compute_infer": pair(counters.success, counters.infer_ns),
-            "compute_output": pair(counters.success, counters.output_ns),
-            "cache_hit": pair(0, 0),
-            "cache_miss": pair(0, 0),
-        },
+        "inference_stats": counters.stats,
         "batch_stats": [
             {
                 "batch_size": size,
-                **{
-                    f"compute_{name}": pair(count, ns)
-                    for name, ns in zip(
-                        ("input", "infer", "output"), counters.batches.get(size, (0, 0, 0)), strict=True
-                    )
-                },
+                **{name: {"count": count, "ns": int(ns)} for name, ns in counters.batches[size].items()},
             }
             for size, count in sizes.items()
         ],

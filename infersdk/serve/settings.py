@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ..config import convert
+from ..errors import ConfigError
 
 __all__ = ["ServerSettings"]
 
@@ -96,10 +97,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return f"{host}:{port}"
 
     @classmethod
-    def of(cls, table: Mapping[str, Any]) -> ServerSettings:
-        """The settings of a table, checked.
+    def of(cls, table: Any, **settings: Any) -> ServerSettings:
+        """The settings of the table `server`, checked.
+
+        Args:
+            settings: go before those of the table.
 
         Raises:
             ConfigError: names the field at fault.
         """
-        return convert(table, cls, "server")
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"server is a table of settings, not {table!r}")
+        return convert({**table, **settings}, cls, "server")

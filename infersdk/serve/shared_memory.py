@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import RequestError, Status
-from .regions import HANDLE_NBYTES, CudaRegion, HostRegion, Region, RegionPart
+from .regions import CudaRegion, HostRegion, Region, RegionPart
 
 __all__ = ["MOST_REGIONS", "SharedMemoryRegions"]
 
-_FOLDER = "/dev/shm"  # see shm_overview(7)
 #: Maximum number of regions, each of which holds an open file, and the maximum length of their names.
 MOST_REGIONS, _LONGEST_NAME = 512, 256
 
@@ -31,29 +28,21 @@ class SharedMemoryRegions:
         self._lock = threading.Lock()
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Maps a region of the host.
+        """Opens a region of the host.
 
         Raises:
             RequestError: the name is taken or not valid, the key is not allowed, or there is no such memory of that
                 size.
         """
-        self._check_key(name, key)
         what = f"failed to register shared memory region {name!r}"
-        if offset < 0 or byte_size < 1:
-            raise RequestError(f"{what}: offset {offset} and byte_size {byte_size} are not valid")
-        with self._lock:
-            self._check_name(name, what)
-            try:
-                file = os.open(_FOLDER + key, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or error
-                raise RequestError(f"{what}: key {key!r} cannot be opened: {reason}") from None
-            try:
-                self._check_file(file, what, key, offset + byte_size)
-            except BaseException:
-                os.close(file)
-                raise
-            self._regions[name] = HostRegion(name, key, offset, byte_size, file)
+        prefix = self._allowed(what)
+        if not key.startswith(prefix) or "/" in key[1:] or key in ("/", "/.", "/.."):
+            raise RequestError(
+                f"{what}: the key {key!r} is not allowed; keys of this server begin with {prefix!r}, and have no "
+                "further slash",
+                Status.FORBIDDEN,
+            )
+        self._add(name, what, lambda: HostRegion(name, key, offset, byte_size))
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Opens a region of a CUDA device.
@@ -62,52 +51,30 @@ class SharedMemoryRegions:
             RequestError: the name is taken or not valid, no region is allowed, or there is no such memory of that size.
         """
         what = f"failed to register CUDA shared memory region {name!r}"
-        if self._prefix is None:
-            raise self._not_allowed(what)
-        if len(handle) != HANDLE_NBYTES:
-            raise RequestError(
-                f"{what}: raw_handle has the {HANDLE_NBYTES} bytes of a cudaIpcMemHandle_t, not {len(handle)}"
-            )
-        if byte_size < 1 or not 0 <= device_id < 1 << 31:
-            raise RequestError(f"{what}: device_id {device_id}, byte_size {byte_size} are not valid")
-        with self._lock:
-            self._check_name(name, what)
-            self._regions[name] = CudaRegion(name, handle, device_id, byte_size)
+        self._allowed(what)
+        self._add(name, what, lambda: CudaRegion(name, handle, device_id, byte_size))
 
-    def _check_name(self, name: str, what: str) -> None:
+    def _allowed(self, what: str) -> str:
+        """The prefix of the keys. Raises RequestError if no region is allowed."""
+        if self._prefix is None:
+            raise RequestError(
+                f"{what}: this server takes no shared memory; its configuration allows it: shared_memory_prefix = "
+                '"/frames-" under [server]',
+                Status.FORBIDDEN,
+            )
+        return self._prefix
+
+    def _add(self, name: str, what: str, open_region: Callable[[], Region]) -> None:
         if not 1 <= len(name) <= _LONGEST_NAME:  # `unregister()` takes an empty name as all regions
             raise RequestError(
                 f"{what}: a region has a name of 1 to {_LONGEST_NAME} characters, and this one has {len(name):,}"
             )
-        if name in self._regions:
-            raise RequestError(f"shared memory region {name!r} already in manager; unregister it", Status.EXISTS)
-        if len(self._regions) >= MOST_REGIONS:
-            raise RequestError(f"{what}: {MOST_REGIONS} are registered; unregister others", Status.TOO_LARGE)
-
-    def _not_allowed(self, what: str) -> RequestError:
-        return RequestError(
-            f"{what}: this server takes no shared memory; its configuration allows it: shared_memory_prefix = "
-            '"/frames-" under [server]',
-            Status.FORBIDDEN,
-        )
-
-    def _check_key(self, name: str, key: str) -> None:
-        if self._prefix is None:
-            raise self._not_allowed(f"failed to register shared memory region {name!r}")
-        rooted = key if key.startswith("/") else f"/{key}"
-        if key != rooted or not key.startswith(self._prefix) or "/" in key[1:] or key in ("/", "/.", "/.."):
-            raise RequestError(
-                f"failed to register shared memory region {name!r}: the key {key!r} is not allowed; keys of this "
-                f"server begin with {self._prefix!r}, and have no further slash",
-                Status.FORBIDDEN,
-            )
-
-    def _check_file(self, file: int, what: str, key: str, end: int) -> None:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise RequestError(f"{what}: key {key!r} is not shared memory")
-        if status.st_size < end:
-            raise RequestError(f"{what}: key {key!r} has {status.st_size:,} bytes, and {end:,} are registered")
+        with self._lock:
+            if name in self._regions:
+                raise RequestError(f"shared memory region {name!r} already in manager; unregister it", Status.EXISTS)
+            if len(self._regions) >= MOST_REGIONS:
+                raise RequestError(f"{what}: {MOST_REGIONS} are registered; unregister others", Status.TOO_LARGE)
+            self._regions[name] = open_region()
 
     def unregister(self, name: str, *, cuda: bool = False) -> None:
         """Removes a region, or all of its kind if `name` is empty. As in Triton, a missing region is not an error."""

@@ -70,22 +70,20 @@ class RequestTrace:
         if span.is_recording():
             self._listening = stage_listener.set(self._stages.append)
 
-    @property
-    def trace_id(self) -> str:
-        """32 hexadecimal digits."""
-        return self._api.format_trace_id(self._span.get_span_context().trace_id)  # type: ignore[no-any-return]
-
-    def end(self, error: RequestError | None, attributes: Mapping[str, Any]) -> None:
+    def end(self, error: RequestError | None, notes: dict[str, Any], attributes: Mapping[str, Any]) -> None:
         """Ends the span, after the spans of the stages.
 
         Args:
             error: the reason of a failed request.
-            attributes: further attributes of the span.
+            notes: fields of the access log; `trace_id`, 32 hexadecimal digits, is added.
+            attributes: further attributes of the span, besides the model.
         """
+        notes["trace_id"] = self._api.format_trace_id(self._span.get_span_context().trace_id)
         if self._listening is not None:
             stage_listener.reset(self._listening)
             self._add_stages()
-        self._span.set_attributes(dict(attributes))
+        model = {"infersdk.model": notes["model"]} if "model" in notes else {}
+        self._span.set_attributes({**attributes, **model})
         if error is not None:
             self._span.set_attribute("error.type", error.status.grpc)
             if error.status in _OF_THE_SERVER:

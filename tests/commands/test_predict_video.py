@@ -153,34 +153,6 @@ def test_ctrl_c_leaves_a_video_of_what_was_done(tmp_path: Path) -> None:
     assert [p.name for p in target.parent.iterdir()] == ["out.mp4"]
 
 
-@pytest.mark.parametrize(
-    ("cores", "given", "live", "options", "serving"),
-    [
-        (2, {}, False, {"threads": 1, "allow_spinning": False}, {"instances": 2}),
-        (16, {}, False, {"threads": 2, "allow_spinning": False}, {"instances": 8}),
-        (16, {"threads": 4}, False, {"threads": 4, "allow_spinning": False}, {"instances": 4}),
-        (16, {"threads": 1}, False, {"threads": 1, "allow_spinning": False}, {"instances": 8}),
-        (4, {"threads": 0}, False, {"threads": 0, "allow_spinning": False}, {}),
-        (1, {}, False, {"threads": 1, "allow_spinning": False}, {}),
-        (16, {"allow_spinning": True}, True, {"allow_spinning": True}, {}),
-        (16, {"device": "cuda:0"}, False, {}, {}),
-    ],
-)
-def test_how_frames_share_the_processor(
-    cores: int, given: dict[str, Any], live: bool, options: dict[str, Any], serving: dict[str, int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(predict_video, "available_processors", lambda: cores)
-    backend = {"backend": "onnxruntime", "device": None, "max_batch": None, **given}
-    assert predict_video.share_processor(backend, live=live) == serving
-    assert backend == {
-        "backend": "onnxruntime",
-        "device": given.get("device"),
-        "max_batch": 1 if "device" not in given else None,
-        **options,
-    }
-
-
 # ---- several videos ----
 
 
@@ -311,8 +283,7 @@ def test_frames_without_a_result_are_counted(video: Path, tmp_path: Path, capsys
 
         refused = {3, 5}
         sources = [(Source(str(path), True, PurePosixPath(path.name)), None) for path in (video, other)]
-        options = predict_video.VideoOptions(quiet=False, emit=rows.append)
-        errors = predict_video.predict_videos(Refuses(), sources, options)
+        errors = predict_video.predict_videos(Refuses(), sources, rows.append, None, quiet=False, track=False)
     assert {type(error) for error in errors} == {Overloaded}
     assert sorted(row["frame"] for row in rows if "error" in row) == [3, 5]
     summaries = [row["summary"] for row in rows if "summary" in row]

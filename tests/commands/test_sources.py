@@ -65,8 +65,8 @@ def test_patterns(tree: Path) -> None:
 
 def test_streams_and_cameras() -> None:
     found = find_sources(["rtsp://host/a b", "/dev/video0"])
-    assert [(s.is_video, s.is_live, str(s.below)) for s in found] == [
-        (True, True, "rtsp_host_a_b.mp4"), (True, True, "dev_video0.mp4"),
+    assert [(s.is_video, str(s.below)) for s in found] == [
+        (True, "rtsp_host_a_b.mp4"), (True, "dev_video0.mp4"),
     ]  # fmt: skip
 
 
@@ -88,14 +88,14 @@ def test_the_content_type_tells_images_from_videos(server: str) -> None:
     kinds = {}
     for path in ("/a.jpg", "/img", "/raw", "/raw.jpg", "/film", "/film.mp4", "/film.jpg", "/live", "/unknown"):
         (source,) = find_sources([server + path])
-        kinds[path] = (source.is_video, source.is_live, str(source.below))
+        kinds[path] = (source.is_video, str(source.below))
         assert (source.body is None) == source.is_video
         assert source.error is None
     assert kinds == {
-        "/a.jpg": (False, False, "a.jpg"), "/img": (False, False, "img.png"), "/raw": (False, False, "raw.png"),
-        "/raw.jpg": (False, False, "raw.jpg"), "/film": (True, False, "film.mp4"),
-        "/film.mp4": (True, False, "film.mp4"), "/film.jpg": (True, False, "film.jpg.mp4"),
-        "/live": (True, True, "live.mp4"), "/unknown": (True, False, "unknown.mp4"),
+        "/a.jpg": (False, "a.jpg"), "/img": (False, "img.png"), "/raw": (False, "raw.png"),
+        "/raw.jpg": (False, "raw.jpg"), "/film": (True, "film.mp4"),
+        "/film.mp4": (True, "film.mp4"), "/film.jpg": (True, "film.jpg.mp4"),
+        "/live": (True, "live.mp4"), "/unknown": (True, "unknown.mp4"),
     }  # fmt: skip
     for path, words in (("page", "its content is text/html, neither an image nor a video"), ("none.jpg", "404")):
         (source,) = find_sources([f"{server}/{path}"])

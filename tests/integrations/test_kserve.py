@@ -180,7 +180,7 @@ def test_a_server_that_is_no_table(tables: dict[str, Any]) -> None:
 def test_the_newest_version_serves(tables: dict[str, Any]) -> None:
     versions: dict[str, Any] = {"2": {}, "10": {"max_batch": 3}, "9": {}}
     model = predictor({"models": {"simple": {**tables["simple"], "versions": versions}}}, "simple")
-    assert (model._served.endpoint.version, model._served.endpoint.pipeline.max_batch) == ("10", 3)
+    assert (model._endpoint.version, model._endpoint.pipeline.max_batch) == ("10", 3)
     model.stop()
 
 
@@ -201,7 +201,7 @@ def test_stop_frees_the_model(tables: dict[str, Any]) -> None:
     model.stop()
     model.stop()
     assert not model.ready
-    until(lambda: model._served.endpoint._network._closed)
+    until(lambda: model._endpoint._network._closed)
 
 
 def test_requests_that_wait_are_answered_before_the_model_is_freed(tables: dict[str, Any]) -> None:
@@ -212,7 +212,7 @@ def test_requests_that_wait_are_answered_before_the_model_is_freed(tables: dict[
         one.set_data_from_numpy(np.ones((1, 16), np.int32), binary_data=False)
 
     async def check() -> None:
-        admission = model._served.endpoint.admission
+        admission = model._endpoint.admission
         admission.running, slots = admission.slots, admission.running  # as if others had all slots
         waiting = asyncio.ensure_future(model.predict(kserve.InferRequest("simple", inputs)))
         while not admission.waiting:
@@ -229,4 +229,4 @@ def test_requests_that_wait_are_answered_before_the_model_is_freed(tables: dict[
             await model.predict(kserve.InferRequest("simple", inputs))
 
     asyncio.run(asyncio.wait_for(check(), 60))
-    until(lambda: model._served.endpoint._network._closed)
+    until(lambda: model._endpoint._network._closed)

@@ -15,7 +15,7 @@ from served_requests import ask
 def test_what_is_loaded_is_left_out_and_freed_later() -> None:
     code = """
         import gc, weakref
-        from infersdk.serve.garbage import freeze
+        from infersdk.serve.process import freeze
 
         class Model:
             def __init__(self):
@@ -75,7 +75,7 @@ def test_freed_memory_is_used_again() -> None:
     """Without page faults: large messages come and go."""
     program = (
         "import resource\n"
-        "from infersdk.serve.garbage import keep_freed_memory\n"
+        "from infersdk.serve.process import keep_freed_memory\n"
         "def faults():\n"
         "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "    for _ in range(20):\n"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["open_grpc"]
 
 _SERVICE = "inference.GRPCInferenceService"
+_TRACED = ("ModelInfer", "ModelStreamInfer")
 #: Bytes of a message besides its tensors.
 _OVERHEAD = 1 << 16
 #: Concurrent requests of one stream.
@@ -124,8 +125,9 @@ class _Calls:
             return None
         if not self._authentication.needs_key:
             return handler
+        metadata = {key.encode(): text.encode() for key, text in details.invocation_metadata if isinstance(text, str)}
         try:
-            self._authentication.check_grpc(details.method.rpartition("/")[2], dict(details.invocation_metadata))
+            self._authentication.check(details.method.rpartition("/")[2], metadata)
         except RequestError as error:
             return self._refusal(details.method, error)
         return handler
@@ -133,11 +135,10 @@ class _Calls:
     def _refusal(self, method: str, refused: RequestError) -> Any:
         """A handler that refuses a call without reading its message."""
 
-        async def refuse(messages: Any, context: Any) -> None:
-            self._write(method.rpartition("/")[2], context, perf_counter(), refused, {}, None)
-            await _abort(context, refused)
+        async def refuse(messages: Any) -> None:
+            raise refused
 
-        return grpc.stream_unary_rpc_method_handler(refuse)
+        return grpc.stream_unary_rpc_method_handler(self._wrap(method.rpartition("/")[2], refuse))
 
     async def end(self, drain: float) -> None:
         """Ends streams after their received requests, and waits at most `drain` seconds for all calls."""
@@ -175,18 +176,9 @@ class _Calls:
 
     async def _infer(self, message: bytes, context: Any) -> bytes:
         notes: dict[str, Any] = {"received": len(message)}
-        trace = self._start_trace("ModelInfer", context)
         run = self._run(message, context.time_remaining(), notes)
-        result: bytes = await self._answer("ModelInfer", context, run, notes, trace)
+        result: bytes = await self._answer("ModelInfer", context, run, notes)
         return result
-
-    def _start_trace(self, name: str, context: Any) -> RequestTrace | None:
-        """Starts the span of an inference request."""
-        if self._tracing is None:
-            return None
-        metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
-        attributes = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": name}
-        return self._tracing.start(f"{_SERVICE}/{name}", metadata, attributes)
 
     async def _run(
         self,
@@ -206,32 +198,24 @@ class _Calls:
             request, own = read_request(message, self._service, remaining)
         else:
             request, own = await in_worker(read_request, message, self._service, remaining)
-        notes["model"] = request.model
-        if request.id:
-            notes["id"] = request.id
+        notes |= request.notes
         response = await self._service.infer(request)
         final = {"triton_final_response": True} if own.get("triton_enable_empty_final_response") else {}
         encoded: bytes = wrap(response_message(response, final)).SerializeToString()
         notes["sent"] = len(encoded)
         return encoded
 
-    async def _answer(
-        self,
-        name: str,
-        context: Any,
-        call: Awaitable[Any],
-        notes: dict[str, Any],
-        trace: RequestTrace | None = None,
-    ) -> Any:
+    async def _answer(self, name: str, context: Any, call: Awaitable[Any], notes: dict[str, Any]) -> Any:
         """The result of a call; a failed one is aborted."""
-        result, refused = await self._recorded(name, context, call, notes, trace)
+        result, refused = await self._recorded(name, context, call, notes)
         return result if refused is None else await _abort(context, refused)
 
     async def _recorded(
-        self, name: str, context: Any, call: Awaitable[Any], notes: dict[str, Any], trace: RequestTrace | None
+        self, name: str, context: Any, call: Awaitable[Any], notes: dict[str, Any]
     ) -> tuple[Any, RequestError | None]:
-        """The result of a call or its error, which is logged and traced."""
+        """The result of a call or its error, which is written to the access log and, for inference, to the traces."""
         started = perf_counter()
+        trace = self._start_trace(name, context) if name in _TRACED else None
         refused: RequestError | None = None
         try:
             return await call, None
@@ -242,26 +226,20 @@ class _Calls:
             refused = as_request_error(error)
             return None, refused
         finally:
-            self._write(name, context, started, refused, notes, trace)
+            status, message = ("OK", "") if refused is None else (refused.status.grpc, refused.message)
+            if trace is not None:
+                trace.end(refused, notes, {"rpc.grpc.status": status})
+            if self._log.enabled:
+                self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
+                                client=context.peer(), **notes)  # fmt: skip
 
-    def _write(
-        self,
-        name: str,
-        context: Any,
-        started: float,
-        refused: RequestError | None,
-        notes: dict[str, Any],
-        trace: RequestTrace | None,
-    ) -> None:
-        """Writes a finished call to the access log and the traces."""
-        status, message = ("OK", "") if refused is None else (refused.status.grpc, refused.message)
-        if trace is not None:
-            notes["trace_id"] = trace.trace_id
-            model = {"infersdk.model": notes["model"]} if "model" in notes else {}
-            trace.end(refused, {"rpc.grpc.status": status, **model})
-        if self._log.enabled:
-            self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
-                            client=context.peer(), **notes)  # fmt: skip
+    def _start_trace(self, name: str, context: Any) -> RequestTrace | None:
+        """Starts the span of an inference request."""
+        if self._tracing is None:
+            return None
+        metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+        attributes = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": name}
+        return self._tracing.start(f"{_SERVICE}/{name}", metadata, attributes)
 
     async def _stream_infer(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Responds in the order of the requests, which run concurrently. A failed request does not end the stream."""
@@ -295,11 +273,10 @@ class _Calls:
 
     async def _stream_answer(self, message: bytes, context: Any) -> bytes:
         notes: dict[str, Any] = {"received": len(message)}
-        trace = self._start_trace("ModelStreamInfer", context)
         run = self._run(
             message, None, notes, lambda answer: service_pb2.ModelStreamInferResponse(infer_response=answer)
         )
-        result, refused = await self._recorded("ModelStreamInfer", context, run, notes, trace)
+        result, refused = await self._recorded("ModelStreamInfer", context, run, notes)
         if refused is not None:
             answer = service_pb2.ModelStreamInferResponse(error_message=refused.message)
             answer.infer_response.id = notes.get("id", "")

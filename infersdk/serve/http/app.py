@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
+
+import msgspec
 
 from ..errors import RequestError, Status, as_request_error
 from ..model_config import as_json
@@ -20,7 +21,6 @@ from .messages import HEADER_LENGTH, LONG, Request, Response, accepted_encoding,
 if TYPE_CHECKING:
     from ..access_log import AccessLog
     from ..authentication import Authentication
-    from ..messages import InferRequest
     from ..service import InferenceService
     from ..tracing import RequestTrace, Tracing
     from .exchange import Receive, Scope, Send
@@ -92,8 +92,7 @@ class Application:
             response = error_response(refused)
         self._bodies.release(request)
         if trace is not None:
-            request.notes["trace_id"] = trace.trace_id
-            trace.end(refused, {"http.response.status_code": response.status, **_attributes(request.notes)})
+            trace.end(refused, request.notes, {"http.response.status_code": response.status})
         try:
             if request.is_read:
                 await send_response(response, send)
@@ -115,7 +114,7 @@ class Application:
     async def _respond(self, request: Request, receive: Receive) -> Response:
         self._check_headers(request)
         handler, arguments = self._find(request)
-        self._authentication.check_http(request.path, request.headers)
+        self._authentication.check(request.path, request.headers)
         await self._bodies.read(request, receive)
         watcher = asyncio.ensure_future(cancel_on_disconnect(request, receive, asyncio.current_task()))
         try:
@@ -169,6 +168,38 @@ _STORED = r"/v2/repository/models/(?P<name>[^/]+)"
 _REGIONS = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
 
 
+class _Handle(msgspec.Struct):
+    b64: bytes
+
+
+class _CudaPlace(msgspec.Struct):
+    """The body of a request that registers a region of a CUDA device."""
+
+    raw_handle: _Handle
+    byte_size: int
+    device_id: int = 0
+
+
+class _HostPlace(msgspec.Struct):
+    """The body of a request that registers a region of the host."""
+
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
+class _Control(msgspec.Struct):
+    """The body of a request that loads or unloads a model."""
+
+    parameters: dict[str, Any] | None = None
+
+
+class _Index(msgspec.Struct):
+    """The body of a request for the index: whether it lists only ready models."""
+
+    ready: bool = False
+
+
 def protocol_routes(service: InferenceService) -> list[Route]:
     """The routes of the protocol and of Triton's extensions in the order of matching, the most frequent first."""
     regions = service.regions
@@ -180,7 +211,7 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         service.repository.find(name, version)  # reports an unknown model before a damaged body
         header_length = None if length is None else int(length)
         asked, binary = await read_request(request.body, header_length, name, version, service)
-        request.notes = _notes(asked)
+        request.notes = asked.notes
         response = await service.infer(asked)
         parts, header_length = await write_response(asked, response, binary, service.settings.max_elements)
         if header_length is None:
@@ -198,19 +229,20 @@ def protocol_routes(service: InferenceService) -> list[Route]:
     def statistics(request: Request, **model: str) -> dict[str, Any]:
         return {"model_stats": service.statistics(**model)}
 
+    def load(request: Request, name: str) -> Awaitable[None]:
+        return service.load(name, request.json(_Control).parameters or {})
+
     def unload(request: Request, name: str) -> Awaitable[None]:
-        _parameters(request)  # `unload_dependents` has no effect: models have no dependents
+        request.json(_Control)  # `unload_dependents` has no effect: models have no dependents
         return service.unload(name)
 
     def register(request: Request, kind: str, name: str = "") -> None:
-        body = request.json()
         if kind == "cuda":
-            regions.register_cuda(name, *_cuda_region(name, body))
-            return
-        key, offset, size = body.get("key"), body.get("offset", 0), body.get("byte_size")
-        if not name or not isinstance(key, str) or type(offset) is not int or type(size) is not int:
-            raise RequestError("a region is registered with its name in the path, and with key, offset and byte_size")
-        regions.register(name, key, offset, size)
+            place = request.json(_CudaPlace)
+            regions.register_cuda(name, place.raw_handle.b64, place.device_id, place.byte_size)
+        else:
+            part = request.json(_HostPlace)
+            regions.register(name, part.key, part.offset, part.byte_size)
 
     def status(request: Request, kind: str, name: str = "") -> list[dict[str, Any]]:
         return regions.status(name, cuda=kind == "cuda")
@@ -219,10 +251,10 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         regions.unregister(name, cuda=kind == "cuda")
 
     def traces(request: Request, name: str = "") -> dict[str, Any]:
-        return service.trace_settings(name, request.json() if request.method == "POST" else {})
+        return service.trace_settings(name, request.json(dict) if request.method == "POST" else {})
 
     def logs(request: Request) -> dict[str, Any]:
-        return service.log_settings(request.json() if request.method == "POST" else {})
+        return service.log_settings(request.json(dict) if request.method == "POST" else {})
 
     return [
         route("POST", rf"{_MODEL}/infer", infer),
@@ -234,8 +266,8 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         answer("GET", rf"{_MODEL}/ready", model_ready),
         answer("GET", rf"{_MODEL}/config", lambda request, **model: as_json(service.model_config(**model))),
         answer("GET", rf"{_MODEL}/stats", statistics),
-        answer("POST", r"/v2/repository/index", lambda request: service.index(bool(request.json().get("ready")))),
-        answer("POST", rf"{_STORED}/load", lambda request, name: service.load(name, _parameters(request))),
+        answer("POST", r"/v2/repository/index", lambda request: service.index(request.json(_Index).ready)),
+        answer("POST", rf"{_STORED}/load", load),
         answer("POST", rf"{_STORED}/unload", unload),
         answer("GET", rf"{_REGIONS}/status", status),
         answer("POST", rf"{_REGIONS}/register", register),
@@ -243,36 +275,3 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         *(answer(method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
         *(answer(method, r"/v2/logging", logs) for method in ("GET", "POST")),
     ]
-
-
-def _cuda_region(name: str, body: Mapping[str, Any]) -> tuple[bytes, int, int]:
-    """The handle, device and size of a CUDA region."""
-    handle, device, size = body.get("raw_handle"), body.get("device_id", 0), body.get("byte_size")
-    text = handle.get("b64") if isinstance(handle, dict) else None
-    if not name or not isinstance(text, str) or type(device) is not int or type(size) is not int:
-        raise RequestError(
-            'a CUDA region is registered with its name in the path, and with raw_handle: {"b64": TEXT}, device_id and '
-            "byte_size"
-        )
-    try:
-        return base64.b64decode(text, validate=True), device, size
-    except ValueError:
-        raise RequestError("raw_handle has text of base64 in b64; it cannot be decoded") from None
-
-
-def _parameters(request: Request) -> dict[str, Any]:
-    parameters = request.json().get("parameters") or {}
-    if not isinstance(parameters, dict):
-        raise RequestError("parameters is a JSON object")
-    return parameters
-
-
-def _attributes(notes: Mapping[str, Any]) -> dict[str, Any]:
-    return {"infersdk.model": notes["model"]} if "model" in notes else {}
-
-
-def _notes(request: InferRequest) -> dict[str, Any]:
-    notes = {"model": request.model}
-    if request.id:
-        notes["id"] = request.id
-    return notes

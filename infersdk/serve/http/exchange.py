@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import RequestError, Status
@@ -20,9 +20,6 @@ __all__ = [
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-#: Chunk size for memoryviews.
-_PIECE = 1 << 16
 
 
 class Bodies:
@@ -169,14 +166,7 @@ async def _send_parts(response: Response, send: Send, more_headers: Sequence[tup
         *((name.encode(), value.encode()) for name, value in more_headers),
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    *first, last = [piece for part in response.parts for piece in _pieces(part)] or [b""]
-    for piece in first:
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    *first, last = response.parts or [b""]
+    for part in first:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body", "body": last, "more_body": more})
-
-
-def _pieces(part: bytes | memoryview) -> Iterable[bytes | memoryview]:
-    """Splits a memoryview into chunks, because h11 copies it."""
-    if isinstance(part, bytes):
-        return [part]
-    return [part[start : start + _PIECE] for start in range(0, len(part), _PIECE)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import functools
 import math
 from collections.abc import Collection
@@ -30,8 +28,8 @@ _NO_DATA = msgspec.Raw()
 _MAX_DEPTH = 32
 #: Requests and responses with more elements of JSON and BYTES are converted in a worker thread.
 _MANY = 4096
-#: Maximum inputs and outputs of a request, and maximum bytes of JSON of parameters, a shape or an output.
-_MOST_TENSORS, _MOST_TEXT = 1024, 1 << 16
+#: Maximum bytes of the JSON of a request besides the data of its inputs.
+_LONGEST_HEAD = 1 << 18
 #: Nested data may have max_elements / _LISTS_SHARE lists.
 _LISTS_SHARE = 4
 
@@ -63,18 +61,18 @@ class InferBody(msgspec.Struct):
     outputs: list[_Output] = []
 
 
-class _Parts(msgspec.Struct):
-    """The undecoded parts of an `InferBody` or of an input, to check their sizes first."""
-
-    inputs: list[msgspec.Raw] = []
-    outputs: list[msgspec.Raw] = []
-    parameters: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    shape: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+class _Data(msgspec.Struct):
     data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
+class _Sizes(msgspec.Struct):
+    """An `InferBody` of which only the data of the inputs is looked for, to check the size of the rest first."""
+
+    inputs: list[_Data] = []
+
+
 _decode = msgspec.json.Decoder(InferBody).decode
-_decode_parts = msgspec.json.Decoder(_Parts).decode
+_decode_sizes = msgspec.json.Decoder(_Sizes).decode
 
 
 async def read_request(
@@ -97,7 +95,7 @@ async def read_request(
         raise RequestError(f"Inference-Header-Content-Length is {header_length}, and the body has {len(body):,} bytes")
     head = body if header_length is None else body[:header_length]
     parsed = await in_worker(_parse, head, service, when=len(head) > LONG)
-    elements = sum(map(_bytes_elements, parsed.inputs))
+    elements = sum(element_count(one.shape, f"input {one.name!r}") for one in parsed.inputs if one.datatype == "BYTES")
     if elements > (limit := service.settings.max_elements):
         raise _too_many(elements, limit)
     rest = memoryview(body)[len(head) :]
@@ -117,26 +115,18 @@ def _parse(head: bytes, service: InferenceService) -> InferBody:
         raise _too_many(commas + 1, limit)
     try:
         if len(head) > LONG:
-            _check_parts(head)
+            _check_head(head)
         return _decode(head)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RequestError(f"failed to parse the request JSON: {error}") from None
 
 
-def _check_parts(head: bytes) -> None:
-    """Raises RequestError if parts of the JSON other than the data of inputs are too long to decode quickly."""
-    whole = _decode_parts(head)
-    if len(whole.inputs) > _MOST_TENSORS or len(whole.outputs) > _MOST_TENSORS:
+def _check_head(head: bytes) -> None:
+    """Raises RequestError if the JSON besides the data of inputs is too long to decode quickly."""
+    rest = len(head) - sum(len(memoryview(one.data)) for one in _decode_sizes(head).inputs)
+    if rest > _LONGEST_HEAD:
         raise RequestError(
-            f"a request has at most {_MOST_TENSORS:,} inputs and outputs each, not {len(whole.inputs):,} and "
-            f"{len(whole.outputs):,}",
-            Status.TOO_LARGE,
-        )
-    inputs = [_decode_parts(one) for one in whole.inputs]
-    small = [*(part for one in (whole, *inputs) for part in (one.parameters, one.shape)), *whole.outputs]
-    if (longest := max(len(memoryview(part)) for part in small)) > _MOST_TEXT:
-        raise RequestError(
-            f"parameters, a shape and an output have at most {_MOST_TEXT:,} bytes of JSON, not {longest:,}",
+            f"a request has at most {_LONGEST_HEAD:,} bytes of JSON besides the data of its inputs, not {rest:,}",
             Status.TOO_LARGE,
         )
 
@@ -150,10 +140,6 @@ def _read_inputs(parsed: InferBody, rest: memoryview, service: InferenceService)
     if rest.nbytes:
         raise RequestError(f"unexpected additional input data: {rest.nbytes:,} bytes at the end")
     return inputs
-
-
-def _bytes_elements(one: _Input) -> int:
-    return element_count(one.shape, f"input {one.name!r}") if one.datatype == "BYTES" else 0
 
 
 def _too_many(count: int, limit: int) -> RequestError:
@@ -221,14 +207,12 @@ def _from_json(one: _Input, what: str, max_elements: int, *, decode_base64: bool
             Status.TOO_LARGE,
         )
     try:
-        values = _nested(one.datatype, depth).decode(raw)
+        values = _nested(one.datatype, depth, decode_base64).decode(raw)
         if one.datatype == "BYTES":
-            array = _strings(values, decode_base64, what)
+            array = _strings(values)
         else:
             with np.errstate(over="ignore"):
                 array = np.asarray(values, dtype)
-    except RequestError:
-        raise
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, TypeError) as error:
         raise RequestError(f"{what}: its data is not {one.datatype} {one.shape}: {error}") from None
     if array.size != count:
@@ -236,14 +220,10 @@ def _from_json(one: _Input, what: str, max_elements: int, *, decode_base64: bool
     return array.reshape(one.shape)
 
 
-def _strings(values: Any, decode_base64: bool, what: str) -> npt.NDArray[Any]:
+def _strings(values: Any) -> npt.NDArray[Any]:
     while values and isinstance(values[0], list):
         values = [inner for value in values for inner in value]
-    try:
-        elements = [base64.b64decode(v, validate=True) if decode_base64 else v.encode() for v in values]
-    except binascii.Error as error:
-        raise RequestError(f"{what}: its data is not base64: {error}") from None
-    return array_of(elements, (len(elements),))
+    return array_of([one.encode() if isinstance(one, str) else one for one in values], (len(values),))
 
 
 def _depth(raw: memoryview) -> int:
@@ -260,11 +240,11 @@ def _depth(raw: memoryview) -> int:
 
 
 @functools.cache
-def _nested(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+def _nested(datatype: str, depth: int, decode_base64: bool) -> msgspec.json.Decoder[Any]:
     """A decoder for nested lists of a datatype, which checks each value."""
     kind: Any
     if datatype == "BYTES":
-        kind = str
+        kind = bytes if decode_base64 else str  # msgspec decodes the base64 of bytes
     elif datatype == "BOOL":
         kind = bool
     elif datatype.startswith(("INT", "UINT")):

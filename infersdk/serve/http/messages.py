@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ LONG = 1 << 16
 _SMALL = 512
 #: A weight of `Accept-Encoding`.
 _WEIGHT = re.compile(rb"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
+_Body = TypeVar("_Body")
 
 
 @dataclass(slots=True)
@@ -54,19 +55,17 @@ class Request:
     #: Fields of the access log set by the handler.
     notes: dict[str, Any] = field(default_factory=dict)
 
-    def json(self) -> dict[str, Any]:
-        """The body as a JSON object; empty for an empty body.
+    def json(self, kind: type[_Body]) -> _Body:
+        """The JSON object in the body; an empty body is an empty object.
 
         Raises:
-            RequestError: the body is not a JSON object.
+            RequestError: the body is not JSON, or does not have the fields of this type.
         """
-        if not self.body:
-            return {}
         check_json_size(len(self.body), LONG, "the limit of this path")
         try:
-            return msgspec.json.decode(self.body, type=dict[str, Any])
+            return msgspec.json.decode(self.body or b"{}", type=kind)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise RequestError(f"the body is not a JSON object: {error}") from None
+            raise RequestError(f"the JSON in the body is not valid: {error}") from None
 
 
 @dataclass(slots=True)

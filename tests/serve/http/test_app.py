@@ -54,7 +54,7 @@ def test_base64(server: Any) -> None:
     entry["data"] = ["*"]
     answer = ask(server.http_port, "/v2/models/simple_identity/infer", {"inputs": [entry]})
     assert answer.status == 400
-    assert "not base64" in answer.json()["error"]
+    assert "Invalid base64" in answer.json()["error"]
 
 
 def test_bytes_behind_the_json(server: Any) -> None:

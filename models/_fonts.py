@@ -6,15 +6,11 @@ which knows the characters of each font.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import shutil
 import subprocess
-import threading
 import warnings
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from PIL import ImageFont
 
@@ -29,7 +25,6 @@ Font: TypeAlias = "ImageFont.FreeTypeFont | ImageFont.ImageFont"
 
 _NO_CHARACTER = "\U0010fffd"  # of a private plane: fonts draw their sign for a missing character
 _warned: set[str] = set()
-_guard = threading.Lock()
 
 
 def load_font(font: str | os.PathLike[str], size: int) -> Font:
@@ -54,20 +49,19 @@ def font_for(text: str, size: int) -> Font:
 
 @functools.lru_cache(maxsize=1024)
 def _font_for(characters: frozenset[str], size: int) -> Font:
-    best = _own_font(size)
+    best: Font = ImageFont.load_default(size)
     lacking = _lacking(best, characters)
-    result = _system_font(characters) if lacking else None
-    if result is not None and len(result.lacking) < len(lacking):
-        with contextlib.suppress(OSError):  # a font of bitmaps has none of this size
-            best, lacking = ImageFont.truetype(result.path, size, result.position), result.lacking
-    if lacking:
-        _warn(lacking)
+    if lacking and (other := _system_font(characters, size)) is not None:
+        best, lacking = min((best, lacking), (other, _lacking(other, characters)), key=lambda font: len(font[1]))
+    if new := [c for c in lacking if c not in _warned]:
+        _warned.update(new)
+        warnings.warn(
+            f"no font has the characters {''.join(new)!r}, and labels show them as empty boxes; install fontconfig "
+            "and a font with them (apt install fontconfig fonts-noto-cjk), or give one: draw(image, font='font.ttf')",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return best
-
-
-@functools.lru_cache(maxsize=32)
-def _own_font(size: int) -> Font:
-    return ImageFont.load_default(size)
 
 
 def _lacking(font: Font, characters: frozenset[str]) -> str:
@@ -81,45 +75,13 @@ def _shape(font: Font, character: str) -> tuple[tuple[int, int], bytes]:
     return mask.size, bytes(mask)
 
 
-class _SystemFont(NamedTuple):
-    path: str
-    position: int  # of the font in a collection
-    lacking: str
-
-
-@functools.lru_cache(maxsize=1024)
-def _system_font(characters: frozenset[str]) -> _SystemFont | None:
-    """The font that fontconfig chooses for the characters, which may not have all of them."""
-    matcher = shutil.which("fc-match")
-    if matcher is None:
-        return None
-    wanted = sorted(ord(c) for c in characters if not c.isspace())
-    pattern = "sans:charset=" + " ".join(f"{code:x}" for code in wanted)
-    command = [matcher, "--format", "%{file}\n%{index}\n%{charset}\n", pattern]
+def _system_font(characters: frozenset[str], size: int) -> Font | None:
+    """The font that fontconfig chooses for the characters, which may not have all of them; None without one."""
+    pattern = "sans:charset=" + " ".join(f"{ord(c):x}" for c in sorted(characters) if not c.isspace())
+    command = ["fc-match", "--format", "%{file}\n%{index}", pattern]
     try:
-        done = subprocess.run(command, check=False, capture_output=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, check=True, capture_output=True, timeout=30)
+        path, position = os.fsdecode(done.stdout).split("\n")
+        return ImageFont.truetype(path, size, int(position or 0))
+    except (OSError, ValueError, subprocess.SubprocessError):  # a font of bitmaps does not have the size
         return None
-    lines = done.stdout.decode("utf-8", "surrogateescape").splitlines()
-    if done.returncode != 0 or len(lines) != 3:
-        return None
-    return _SystemFont(lines[0], int(lines[1] or 0), _outside(lines[2], wanted))
-
-
-def _outside(charset: str, codes: Iterable[int]) -> str:
-    """The characters that fontconfig's ranges, as `20-7e a0 1f600-1f64f`, do not hold."""
-    ranges = [tuple(int(end, 16) for end in part.split("-")) for part in charset.split()]
-    return "".join(chr(code) for code in codes if not any(ends[0] <= code <= ends[-1] for ends in ranges))
-
-
-def _warn(lacking: str) -> None:
-    with _guard:
-        new = [c for c in lacking if c not in _warned]
-        _warned.update(new)
-    if new:
-        warnings.warn(
-            f"no font has the characters {''.join(new)!r}, and labels show them as empty boxes; install fontconfig "
-            "and a font with them (apt install fontconfig fonts-noto-cjk), or give one: draw(image, font='font.ttf')",
-            RuntimeWarning,
-            stacklevel=2,
-        )

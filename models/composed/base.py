@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...pipeline import Pipeline
     from ..execution import Timings
 
-__all__ = ["Composed", "map_requests", "require_boxes", "whole_image"]
+__all__ = ["Composed", "require_boxes", "whole_image"]
 
 Result = TypeVar("Result")
 
@@ -49,7 +49,7 @@ class Composed(ImageModel[Result], Declared, ABC):
     The composition owns its models: `close()` closes them, and so does the end of `with`.
 
     Attributes:
-        models: the models, in the order of `parts`.
+        models: the models by the names in `parts`.
         settings: all settings, as a frozen struct of the type `Settings`.
         task, per_call, channel_order, class_names: as of the first model.
     """
@@ -64,11 +64,12 @@ class Composed(ImageModel[Result], Declared, ABC):
                 f"{type(self).__name__} takes {' and '.join(self.parts)} by position, and settings by name; it "
                 f"was given {len(models)} by position"
             )
-        self.models: tuple[ImageModel[Any], ...] = (*models, *(settings.pop(name) for name in named))
-        self.__dict__.update(zip(self.parts, self.models, strict=True))
+        given = (*models, *(settings.pop(name) for name in named))
+        self.models: dict[str, ImageModel[Any]] = dict(zip(self.parts, given, strict=True))
+        self.__dict__.update(self.models)
         self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
         self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
-        first = self.models[0]
+        first = given[0]
         self.__dict__.update(task=first.task, per_call=first.per_call)
         self.channel_order = first.channel_order
         self.class_names = tuple(first.class_names)
@@ -124,15 +125,62 @@ class Composed(ImageModel[Result], Declared, ABC):
             for index, image in enumerate(images):
                 request = ImageRequest(partial(on_done, index), deadline)
                 requests.append(request)
-                try:
-                    self._begin(image, request, parameters, timeout, wait)
-                except (ImageError, InputError) as error:
-                    request.end(error)
+                self._begin_or_fail(image, request, parameters, timeout, wait)
         except BaseException:
             for request in requests:
                 request.refuse()
             raise
         return requests
+
+    def map(
+        self,
+        images: Iterable[ImageSource | HostImage],
+        *,
+        in_flight: int | None = None,
+        return_exceptions: bool = False,
+        **parameters: Any,
+    ) -> Iterator[Result]:
+        """As `stream()`, through the pipelines of the models, which run side by side. Always waits for slots.
+
+        Args:
+            in_flight: images that are read ahead of the result that is returned; None is as many as the pipelines have
+                slots.
+            return_exceptions: return the exception of an image in place of its result, instead of raising it.
+
+        Raises:
+            ConfigError: `in_flight` is less than 1.
+        """
+        ahead = self._slots if in_flight is None else in_flight
+        if ahead < 1:
+            raise ConfigError(f"in_flight is at least 1, not {ahead}")
+        return self._map(images, parameters or None, ahead, return_exceptions)
+
+    def _map(
+        self, images: Iterable[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
+    ) -> Iterator[Result]:
+        pending: deque[RequestFuture] = deque()
+        with CancelsPending(pending):
+            for image in images:
+                future = RequestFuture()
+                future.request = request = ImageRequest(future.end, None)
+                pending.append(future)
+                self._begin_or_fail(image, request, parameters, None, True)
+                if len(pending) >= ahead:
+                    yield outcome_of(pending.popleft(), return_exceptions)
+            while pending:
+                yield outcome_of(pending.popleft(), return_exceptions)
+
+    @property
+    def _slots(self) -> int:
+        """The number of requests that the pipelines of the models hold."""
+        return sum(model.details.pipelines[0].slots for model in self.models.values())
+
+    def _begin_or_fail(self, image: Any, request: ImageRequest, *arguments: Any) -> None:
+        """Begins a request, or ends it with the error of an image that cannot be read. Arguments: see `_begin()`."""
+        try:
+            self._begin(image, request, *arguments)
+        except (ImageError, InputError) as error:
+            request.end(error)
 
     @abstractmethod
     def _begin(
@@ -167,19 +215,23 @@ class Composed(ImageModel[Result], Declared, ABC):
 
     # ---- the models ----
 
+    @property
+    def _first(self) -> ImageModel[Any]:
+        return next(iter(self.models.values()))
+
     def result_type(self) -> type[Any]:
         """The type of the result of an image."""
-        return self.models[0].result_type()
+        return self._first.result_type()
 
     @property
     def timings(self) -> Timings:
         """How long the stages of the first model's last call took."""
-        return self.models[0].timings
+        return self._first.timings
 
     @property
     def details(self) -> ComposedDetails:
         """Its details, for commands, the server and benchmarks."""
-        return ComposedDetails(self.models)
+        return ComposedDetails(tuple(self.models.values()))
 
     def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
         """Runs batches of all sizes of each model; see `Pipeline.warm_up()`.
@@ -187,14 +239,14 @@ class Composed(ImageModel[Result], Declared, ABC):
         Args:
             example: an image that goes through the whole composition after that.
         """
-        for model in self.models:
+        for model in self.models.values():
             model.warm_up(progress)
         if example is not None:
             self.submit(example).result()
 
     def close(self) -> None:
         """Closes the models. Requests that have not begun to run are cancelled."""
-        for model in self.models:
+        for model in self.models.values():
             model.close()
         self._pools.clear()
 
@@ -212,8 +264,9 @@ class ComposedDetails:
 
     @property
     def image_device(self) -> Device | None:
-        """The CUDA device where the first model takes images; None for the host."""
-        return self._models[0].details.image_device
+        """The CUDA device where all models take images; None for the host."""
+        devices = {model.details.image_device for model in self._models}
+        return devices.pop() if len(devices) == 1 else None
 
     @property
     def networks(self) -> tuple[Infer, ...]:
@@ -264,46 +317,3 @@ def require_boxes(model: ImageModel[Any]) -> None:
         raise UnsupportedModelError(
             f"{type(model).__name__} gives {kind.__name__}, and no boxes; use a model of boxes or keypoints"
         )
-
-
-def map_requests(
-    images: Iterable[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool = False
-) -> Iterator[Result]:
-    """The results of one request for each image, in order.
-
-    Args:
-        submit: makes the request of an image.
-        ahead: images that are read ahead of the result that is returned.
-        return_exceptions: return the exception of an image in place of its result, instead of raising it.
-
-    Raises:
-        ConfigError: `ahead` is less than 1.
-    """
-    if ahead < 1:
-        raise ConfigError(f"in_flight is at least 1, not {ahead}")
-    return _map_requests(iter(images), submit, ahead, return_exceptions)
-
-
-def _map_requests(
-    images: Iterator[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool
-) -> Iterator[Result]:
-    pending: deque[Future[Result]] = deque()
-    with CancelsPending(pending):
-        for image in images:
-            pending.append(_submitted(submit, image, return_exceptions))
-            if len(pending) >= ahead:
-                yield outcome_of(pending.popleft(), return_exceptions)
-        while pending:
-            yield outcome_of(pending.popleft(), return_exceptions)
-
-
-def _submitted(submit: Callable[[Any], Future[Result]], image: Any, return_exceptions: bool) -> Future[Result]:
-    """The request of an image, or one that has ended in the exception of making it."""
-    try:
-        return submit(image)
-    except Exception as error:
-        if not return_exceptions:
-            raise
-        failed: Future[Result] = Future()
-        failed.set_exception(error)
-        return failed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -82,14 +81,8 @@ class ImageRequest:
                 except BaseException as error:
                     self.end(error)
 
-        if not fail_early:
-            self._requests += model.submit_batch(images, ended, parameters, timeout=timeout, deadline=left, wait=wait)
-        for index, image in enumerate(images if fail_early else ()):
-            if self.ended:
-                break
-            one = partial(_one_ended, ended, index)
-            self._requests += model.submit_batch([image], one, parameters, timeout=timeout, deadline=left, wait=wait)
-        if self.ended:  # cancelled meanwhile
+        self._requests += model.submit_batch(images, ended, parameters, timeout=timeout, deadline=left, wait=wait)
+        if self.ended:  # meanwhile
             self._cancel_requests()
 
     @property
@@ -137,7 +130,3 @@ class ImageRequest:
             except IndexError:  # another thread has taken the last one
                 return
             request.cancel()
-
-
-def _one_ended(ended: Callable[[int, Any], object], index: int, _: int, outcome: Any) -> None:
-    ended(index, outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from ...errors import ConfigError
@@ -118,24 +119,18 @@ class Tiled(Composed[Detections]):
 
     def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Detections]:
         """The views of successive images fill the batches together."""
-        return self._in_order(images, lambda views: self.model.stream(views, **parameters))
+        pending: deque[tuple[int, _MergesViews]] = deque()  # of each image: the number of its views
 
-    def map(
-        self,
-        images: Iterable[ImageSource | HostImage],
-        *,
-        in_flight: int | None = None,
-        return_exceptions: bool = False,
-        **parameters: Any,
-    ) -> Iterator[Detections]:
-        """As `stream()`, through the model's pipeline. See `Pipeline.map()`.
+        def sources() -> Iterator[Any]:
+            for image in images:
+                views, merge = self._views(image)
+                pending.append((len(views), merge))
+                yield from views
 
-        Args:
-            in_flight: requests to the model that are read ahead.
-            return_exceptions: return the exception of an image in place of its result, instead of raising it.
-        """
-        settings = {"in_flight": in_flight, "return_exceptions": return_exceptions, **parameters}
-        return self._in_order(images, lambda views: self.model.map(views, **settings), return_exceptions)
+        results = self.model.stream(sources(), **parameters)
+        for first in results:
+            count, merge = pending.popleft()
+            yield merge([first, *islice(results, count - 1)])
 
     def _begin(
         self,
@@ -170,41 +165,6 @@ class Tiled(Composed[Detections]):
             views.append(whole)
             corners.append((0, 0))
         return views, lambda found: merge_views(found, corners, whole.size, self._merge, whole.decoder)
-
-    def _in_order(
-        self,
-        images: Iterable[ImageSource | HostImage],
-        run: Callable[[Iterator[Any]], Iterator[Any]],
-        return_exceptions: bool = False,
-    ) -> Iterator[Any]:
-        """The results of images. `run` takes the views of all images, and returns their results in order."""
-        pending: deque[tuple[int, _MergesViews | Exception]] = deque()  # of each image: the number of its views
-        found: list[Any] = []
-
-        def sources() -> Iterator[Any]:
-            for image in images:
-                try:
-                    views, merge = self._views(image)
-                except Exception as error:
-                    if not return_exceptions:
-                        raise
-                    pending.append((0, error))
-                    continue
-                pending.append((len(views), merge))
-                yield from views
-
-        def merged() -> Iterator[Any]:
-            """The results of the first images, as far as those of their views are there."""
-            while pending and len(found) >= pending[0][0]:
-                count, merge = pending.popleft()
-                own, found[:count] = found[:count], []
-                failed = next((one for one in (merge, *own) if isinstance(one, BaseException)), None)
-                yield merge(own) if failed is None else failed  # type: ignore[operator]
-
-        for result in run(sources()):
-            found.append(result)
-            yield from merged()
-        yield from merged()  # images at the end that cannot be read
 
     def __repr__(self) -> str:
         return f"<Tiled {self._tile[0]} x {self._tile[1]}, overlap {self.overlap}: {self.model!r}>"

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
-from functools import partial
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from ...errors import ClosedError, ConfigError, DeadlineExceeded, Overloaded
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
-from ...pipeline.futures import RequestFuture
 from ..declaration import UNCHECKED, argument
 from ..results import Detections
-from .base import Composed, map_requests, require_boxes, whole_image
+from .base import Composed, require_boxes, whole_image
 from .crops import CropKind, Cutter, cutter
-from .image_request import ImageRequest
 
 if TYPE_CHECKING:
     from ..image_model import ImageModel
+    from .image_request import ImageRequest
 
 __all__ = ["TwoStage"]
 
@@ -70,7 +66,7 @@ class TwoStage(Composed[Detections]):
         if not self.column.isidentifier() or self.column in ("mask", "keypoints", "oriented"):
             raise ConfigError(f"column is {self.column!r}; use a plain name that Detections do not have already")
         require_boxes(self.detector)
-        self._slots: threading.Semaphore | None = None
+        self._free: threading.Semaphore | None = None
         self._guard = threading.Lock()
         self._cut = self.crop if callable(self.crop) else cutter(self.crop, self.margin)
         first, second = self.detector.details.image_device, self.second.details.image_device
@@ -104,7 +100,7 @@ class TwoStage(Composed[Detections]):
         good = [part for _, parts in waiting for part in parts if not isinstance(part, Exception)]
         answers = iter(self.second(good) if good else [])
         for boxes, parts in waiting:
-            yield self.joined(boxes, [part if isinstance(part, Exception) else next(answers) for part in parts])
+            yield self.joined(boxes, parts, answers)
 
     # ---- requests ----
 
@@ -122,60 +118,25 @@ class TwoStage(Composed[Detections]):
         if wait is not False and not self._take_slot(request, timeout, wait):
             return
         shared = self._shared(image, read=wait is None)
-        self._submit([shared], request, lambda found: request.end(found[0]), parameters, timeout, wait)
-
-    def _submit(
-        self,
-        images: Sequence[Any],
-        request: ImageRequest,
-        then: Callable[[list[Any]], object],
-        parameters: Mapping[str, Any] | None,
-        timeout: float | None = None,
-        wait: bool | None = None,
-    ) -> None:
-        """Submits images to the detector, and the parts of all of them together to the second model.
-
-        Args:
-            images: from `_shared()`; an exception is the result of its row.
-            then: called with a result or an exception for each image.
-        """
-        results: list[Any] = list(images)
-        good = [row for row, image in enumerate(images) if not isinstance(image, Exception)]
 
         def detected(outcomes: list[Any]) -> None:
-            found: list[tuple[int, Detections, list[Any]]] = []
-            parts: list[Any] = []
-            for row, boxes in zip(good, outcomes, strict=True):
-                if isinstance(boxes, BaseException):
-                    results[row] = boxes
-                    continue
-                try:
-                    answers = list(self.cut(images[row], boxes))
-                except Exception as error:
-                    results[row] = error
-                    continue
-                found.append((row, boxes, answers))
-                parts += [part for part in answers if not isinstance(part, Exception)]
+            (boxes,) = outcomes
+            if isinstance(boxes, BaseException):
+                request.end(boxes)
+                return
+            parts = self.cut(shared, boxes)
+            good = [part for part in parts if not isinstance(part, Exception)]
 
-            def answered(outcomes: list[Any]) -> None:
-                rest = iter(outcomes)
-                for row, boxes, answers in found:
-                    answers[:] = [part if isinstance(part, Exception) else next(rest) for part in answers]
-                    ended = next((one for one in answers if isinstance(one, (CancelledError, ClosedError))), None)
-                    results[row] = self.joined(boxes, answers) if ended is None else ended
-                then(results)
+            def answered(answers: list[Any]) -> None:
+                ended = next((one for one in answers if isinstance(one, (CancelledError, ClosedError))), None)
+                request.end(self.joined(boxes, parts, answers) if ended is None else ended)
 
-            if parts:
-                request.submit(self.second, parts, answered, wait=False)
+            if good:
+                request.submit(self.second, good, answered, wait=False)
             else:
                 answered([])
 
-        if good:
-            request.submit(
-                self.detector, [images[row] for row in good], detected, parameters, timeout=timeout, wait=wait
-            )
-        else:
-            then(results)
+        request.submit(self.detector, [shared], detected, parameters, timeout=timeout, wait=wait)
 
     def _take_slot(self, request: ImageRequest, timeout: float | None, wait: bool | None) -> bool:
         """Waits until fewer images are in progress than both pipelines have slots. False where the deadline passes,
@@ -186,8 +147,7 @@ class TwoStage(Composed[Detections]):
         """
         settings = self.detector.details.pipelines[0].settings
         with self._guard:
-            count = sum(model.details.pipelines[0].slots for model in self.models)
-            self._slots = slots = self._slots or threading.Semaphore(count)
+            slots = self._free = self._free or threading.Semaphore(self._slots)
         patience = settings.timeout if timeout is None else timeout
         if wait:
             patience = None
@@ -202,48 +162,9 @@ class TwoStage(Composed[Detections]):
             return False
         waited = f", and none ended within {patience:g} s" if patience else ""
         raise Overloaded(
-            f"{count} images are in progress in both models{waited}; submit later, or make the pipelines with "
+            f"{self._slots} images are in progress in both models{waited}; submit later, or make the pipelines with "
             "more slots"
         )
-
-    def map(
-        self,
-        images: Iterable[ImageSource | HostImage],
-        *,
-        in_flight: int | None = None,
-        return_exceptions: bool = False,
-        **parameters: Any,
-    ) -> Iterator[Detections]:
-        """As `stream()`, through the pipelines of both models, which run in parallel. Always waits for slots.
-
-        Args:
-            in_flight: images that are read ahead; None is twice the slots of the detector's pipeline.
-            return_exceptions: return the exception of an image in place of its result, instead of raising it.
-        """
-
-        ahead = 2 * self.detector.details.pipelines[0].slots if in_flight is None else in_flight
-        count = max(min(self.detector.details.batch_limit, GATHERED, ahead), 1)  # images that are submitted together
-        source = iter(images)
-        groups = iter(lambda: list(islice(source, count)), [])
-        submit = partial(self._submit_group, parameters=parameters or None)
-        return _in_order(map_requests(groups, submit, -(-ahead // count)), return_exceptions)
-
-    def _submit_group(self, group: Sequence[Any], parameters: Mapping[str, Any] | None) -> Future[list[Any]]:
-        """The results of several images, and exceptions in place of those that fail."""
-        images: list[Any] = []
-        for image in group:
-            try:
-                images.append(self._shared(image))
-            except Exception as error:
-                images.append(error)
-        future = RequestFuture()
-        future.request = request = ImageRequest(future.end, None)
-        try:
-            self._submit(images, request, request.end, parameters, wait=True)
-        except BaseException:
-            request.refuse()
-            raise
-        return future
 
     # ---- between the models ----
 
@@ -263,11 +184,12 @@ class TwoStage(Composed[Detections]):
             )
         return parts
 
-    def joined(self, boxes: Detections, answers: Sequence[Any]) -> Detections:
-        """The boxes with the column of the answers."""
-        column = np.empty(len(answers), object)
-        for index, one in enumerate(answers):
-            column[index] = one
+    def joined(self, boxes: Detections, parts: Sequence[Any], answers: Iterable[Any]) -> Detections:
+        """The boxes with a column of the answers for their parts, or the reasons why there is no part."""
+        rest = iter(answers)
+        column = np.empty(len(parts), object)
+        for index, part in enumerate(parts):
+            column[index] = part if isinstance(part, Exception) else next(rest)
         return boxes.with_columns(**{self.column: column})
 
     def _shared(self, source: Any, read: bool = False) -> Any:
@@ -291,14 +213,3 @@ class TwoStage(Composed[Detections]):
 
     def __repr__(self) -> str:
         return f"<TwoStage {self.detector!r}, then {self.second!r}>"
-
-
-def _in_order(groups: Iterator[list[Any]], return_exceptions: bool) -> Iterator[Detections]:
-    """The results of groups of images, one by one."""
-    with contextlib.closing(groups):  # type: ignore[type-var]
-        for outcomes in groups:
-            for outcome in outcomes:
-                failed = isinstance(outcome, BaseException) and not return_exceptions
-                if failed or isinstance(outcome, (CancelledError, ClosedError)):
-                    raise outcome
-                yield outcome

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..weights import add_weight, constant_of, free_name, taken_names
+from ..builder import GraphBuilder
+from ..weights import constant_of
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -161,9 +162,8 @@ def _widen(graph: ir.Graph, node: ir.Node, blocks: _Blocks) -> None:
     weights = constant_of(old)
     assert weights is not None
     wide = _wide_weights(weights, blocks)
-    name = free_name(f"{old.name}_wide", taken_names(graph))
     node.replace_input_with(0, blocks.source)
-    node.replace_input_with(1, add_weight(graph, name, wide))
+    node.replace_input_with(1, GraphBuilder(graph).constant(wide, f"{old.name}_wide"))
     steps = blocks.steps
     numbers: Mapping[str, list[int]] = {
         "kernel_shape": list(wide.shape[2:]),

@@ -153,14 +153,7 @@ def _lint(arguments: argparse.Namespace) -> int:
         result = lint(graph, rules)
     trials = try_model(arguments.output or arguments.model, custom_ops=custom_ops) if arguments.trial else []
     findings = [
-        {
-            "rule": one.rule,
-            "where": one.where,
-            "what": one.what,
-            "why": one.why,
-            "backends": ", ".join(one.backends) or "all",
-            "fix": one.fix.name if one.fix else "",
-        }
+        dataclasses.asdict(one) | {"backends": ", ".join(one.backends) or "all", "fix": one.fix.name if one.fix else ""}
         for one in result
     ]
     if arguments.json:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .weights import add_weight, constant_of, free_name, taken_names
+from .builder import GraphBuilder
+from .weights import constant_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,9 +29,8 @@ def fold_factors(graph: ir.Graph) -> int:
 
     Results differ by rounding only.
     """
-    names = taken_names(graph)
-    count = 0
-    while changed := sum(_fold(node, graph, names) for node in list(graph) if node.op_type in ("Mul", "Add")):
+    build, count = GraphBuilder(graph), 0
+    while changed := sum(_fold(node, graph, build) for node in list(graph) if node.op_type in ("Mul", "Add")):
         count += changed
     return count
 
@@ -42,14 +42,14 @@ def only_user(graph: ir.Graph, value: ir.Value) -> ir.Node | None:
     return uses[0].node if alone else None
 
 
-def _fold(node: ir.Node, graph: ir.Graph, names: set[str]) -> bool:
-    """Folds a node if possible; returns whether it did. `names` are the taken names."""
+def _fold(node: ir.Node, graph: ir.Graph, build: GraphBuilder) -> bool:
+    """Folds a node if possible; returns whether it did."""
     if node.graph is not graph or node.domain or node.outputs[0].is_graph_output():
         return False  # removed with another node, or needed
     found = _operands(node)
     if found is None or not np.isfinite(found[0]).all():
         return False
-    return _behind(node, *found, names) or _in_front(node, *found, names)
+    return _behind(node, *found, build) or _in_front(node, *found, build)
 
 
 def _operands(node: ir.Node) -> tuple[npt.NDArray[Any], ir.Value] | None:
@@ -61,7 +61,7 @@ def _operands(node: ir.Node) -> tuple[npt.NDArray[Any], ir.Value] | None:
     return None
 
 
-def _behind(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, names: set[str]) -> bool:
+def _behind(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, build: GraphBuilder) -> bool:
     """Folds a node into the convolution before it."""
     conv, weights = data.producer(), None
     if conv is not None and only_user(node.graph, data) is node:  # type: ignore[arg-type]
@@ -75,14 +75,14 @@ def _behind(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, names: set[s
     bias = _bias_of(conv, weights.shape[axis])
     if node.op_type == "Mul":
         shape = [-1 if at == axis else 1 for at in range(weights.ndim)]
-        _set(conv, names, weights * channels.reshape(shape), bias * channels if bias.any() else None)
+        _set(conv, build, weights * channels.reshape(shape), bias * channels if bias.any() else None)
     else:
-        _set(conv, names, None, bias + channels)
+        _set(conv, build, None, bias + channels)
     _replace_by_input(node, data)
     return True
 
 
-def _in_front(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, names: set[str]) -> bool:
+def _in_front(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, build: GraphBuilder) -> bool:
     """Folds a scalar into the convolutions after it."""
     uses = list(node.outputs[0].uses())
     convs = [use.node for use in uses if use.idx == 0 and use.node.op_type == "Conv" and use.node.graph is node.graph]
@@ -92,20 +92,20 @@ def _in_front(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, names: set
     number = float(array.item())
     if node.op_type == "Mul":
         for conv, kernel in zip(convs, weights, strict=True):
-            _set(conv, names, kernel * number, None)
+            _set(conv, build, kernel * number, None)
     elif not any(map(_is_padded, convs)):
         for conv, kernel in zip(convs, weights, strict=True):
             sums = kernel.sum(axis=tuple(range(1, kernel.ndim)))
-            _set(conv, names, None, _bias_of(conv, len(kernel)) + number * sums)
+            _set(conv, build, None, _bias_of(conv, len(kernel)) + number * sums)
     else:
-        return _swap(node, data, number, convs, weights, names)
+        return _swap(node, data, number, convs, weights, build)
     _replace_by_input(node, data)
     return True
 
 
 def _swap(
     add: ir.Node, data: ir.Value, offset: float, convs: list[ir.Node], weights: list[npt.NDArray[np.float64]],
-    names: set[str],
+    build: GraphBuilder,
 ) -> bool:  # fmt: skip
     """Rewrites x * s + b as x + b / s, and folds s into the convolutions after it."""
     mul, graph = data.producer(), add.graph
@@ -120,24 +120,23 @@ def _swap(
     if not _SMALLEST <= abs(number) < np.inf or not _keeps_axes(factor, source, weights[0].ndim):
         return False
     for conv, kernel in zip(convs, weights, strict=True):
-        _set(conv, names, kernel * number, None)
-    name = _taken(f"{add.outputs[0].name}_offset", names)
+        _set(conv, build, kernel * number, None)
     add.replace_input_with(0, source)
-    add.replace_input_with(1, add_weight(graph, name, np.array([offset / number], factor.dtype)))
+    add.replace_input_with(
+        1, build.constant(np.array([offset / number], factor.dtype), f"{add.outputs[0].name}_offset")
+    )
     graph.remove(mul, safe=True)
     return True
 
 
-def _set(conv: ir.Node, names: set[str], weights: npt.NDArray[Any] | None, bias: npt.NDArray[Any] | None) -> None:
+def _set(conv: ir.Node, build: GraphBuilder, weights: npt.NDArray[Any] | None, bias: npt.NDArray[Any] | None) -> None:
     """Replaces the weights and the bias of a convolution; None keeps the present ones."""
     before = constant_of(conv.inputs[1])
     assert before is not None
-    assert conv.graph is not None
     conv.resize_inputs(max(len(conv.inputs), 2 if bias is None else 3))
     for at, new, what in ((1, weights, "weight"), (2, bias, "bias")):
         if new is not None:
-            name = _taken(f"{conv.outputs[0].name}_{what}", names)
-            conv.replace_input_with(at, add_weight(conv.graph, name, new.astype(before.dtype)))
+            conv.replace_input_with(at, build.constant(new.astype(before.dtype), f"{conv.outputs[0].name}_{what}"))
 
 
 def _replace_by_input(node: ir.Node, data: ir.Value) -> None:
@@ -145,13 +144,6 @@ def _replace_by_input(node: ir.Node, data: ir.Value) -> None:
     node.outputs[0].replace_all_uses_with(data)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
-
-
-def _taken(base: str, names: set[str]) -> str:
-    """A free name, which is added to the taken ones."""
-    name = free_name(base, names)
-    names.add(name)
-    return name
 
 
 def _weights_of(conv: ir.Node) -> npt.NDArray[np.float64] | None:

@@ -101,14 +101,8 @@ def parse_model(content: bytes) -> ir.Model:
         ModelFormatError, UnsupportedModelError, BackendUnavailableError: as `read_model`.
     """
     require_onnx("reading a graph")
-    import onnx
-
-    try:
-        proto = onnx.load_model_from_string(content)
-    except Exception as error:  # protobuf's own exceptions differ between its implementations
-        raise ModelFormatError(f"these {len(content)} bytes are not an ONNX model, or are corrupt: {error}") from None
-    _decode_text(proto, "the model")
-    return _from_proto(proto, "the model", None)
+    source = ModelSource.of(content)
+    return _from_proto(load_proto(source), str(source), None)
 
 
 def load_proto(model: ModelLike) -> Any:
@@ -234,34 +228,37 @@ def _write_copy(content: BinaryIO, target: Path) -> None:
         ) from None
 
 
-def _tensors(graph: Any) -> Iterator[Any]:
-    """All tensors of a graph and its subgraphs."""
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
+def _graphs(graph: Any) -> Iterator[Any]:
+    """A `GraphProto` and its subgraphs."""
+    yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            yield attribute.t
-            yield from attribute.tensors
             for inner in (attribute.g, *attribute.graphs):
                 if inner.ByteSize():
-                    yield from _tensors(inner)
+                    yield from _graphs(inner)
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """All tensors of a graph and its subgraphs."""
+    for one in _graphs(graph):
+        yield from one.initializer
+        for sparse in one.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+        for attribute in (attribute for node in one.node for attribute in node.attribute):
+            yield from (attribute.t, *attribute.tensors)
 
 
 def _from_proto(proto: Any, name: str, folder: Path | None) -> ir.Model:
     """Converts a `ModelProto`. `folder` contains its external data."""
     import onnx_ir as ir
 
-    if has_sparse_weights(proto.graph):
+    if any(graph.sparse_initializer for graph in _graphs(proto.graph)):
         raise UnsupportedModelError(f"{name!r} has sparse weights, which the graph tools would lose; store them dense")
     try:
         model: ir.Model = ir.from_proto(proto)
         model.graph.sort()  # runtimes write nodes out of order
-    except Exception as error:  # onnx_ir chains the cause below a SerdeError
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        raise ModelFormatError(f"the graph of {name!r} is not valid: {cause}") from None
+    except Exception as error:
+        raise ModelFormatError(f"the graph of {name!r} is not valid: {_root(error)}") from None
     _replace_external(model, lambda tensor: _lazy_tensor(tensor, folder, name))
     return model
 
@@ -336,12 +333,6 @@ def tensor_array(tensor: Any, source: ModelSource) -> npt.NDArray[Any]:
     return array
 
 
-def has_sparse_weights(graph: Any) -> bool:
-    """Whether a `GraphProto` or a subgraph of it has sparse weights."""
-    inner = (g for node in graph.node for attribute in node.attribute for g in (attribute.g, *attribute.graphs))
-    return bool(graph.sparse_initializer) or any(has_sparse_weights(g) for g in inner if g.ByteSize())
-
-
 def model_bytes(model: ir.Model) -> bytes:
     """Serialises the model with all its weights to the bytes of one ONNX file.
 
@@ -363,9 +354,16 @@ def proto_of(model: ir.Model) -> Any:
     try:
         return ir.to_proto(model)
     except Exception as error:
-        if (unread := _typed_cause(error)) is not None:
-            raise unread from None
+        if isinstance(cause := _root(error), InferSDKError):  # external data cannot be read
+            raise cause from None
         raise
+
+
+def _root(error: BaseException) -> BaseException:
+    """The error at the end of the chain of an onnx_ir SerdeError."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def proto_bytes(proto: Any) -> bytes:
@@ -382,13 +380,6 @@ def proto_bytes(proto: Any) -> bytes:
             "external data"
         ) from None
     return content
-
-
-def _typed_cause(error: BaseException | None) -> InferSDKError | None:
-    """The infersdk error that onnx_ir's error was raised from, if any."""
-    while error is not None and not isinstance(error, InferSDKError):
-        error = error.__cause__
-    return error
 
 
 def write_large(model: ir.Model, path: Path) -> Path:

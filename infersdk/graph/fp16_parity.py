@@ -210,30 +210,23 @@ class _Graph:
             name: value.const_value.numpy() for name, value in graph.initializers.items() if value.const_value
         }
         self._rounded = {
-            name: round_to_float16(w).astype(np.float32) if w.dtype == np.float32 else w
-            for name, w in self._weights.items()
+            name: round_to_float16(w).astype(np.float32) for name, w in self._weights.items() if w.dtype == np.float32
         }
         self._inputs = [value.name or "" for value in graph.inputs if value.name not in self._weights]
         self.outputs = [value.name or "" for value in graph.outputs]
-        self.steps = self._make_steps()
-
-    def _make_steps(self) -> list[_Step]:
         NameNodes().apply(self._model)
         stay = stays_fp32(self._model)
-        steps = [
+        self.steps = [
             _Step(
-                node.name or "",
-                node,
-                [v.name or "" for v in read_values(node)],
+                node.name or "", node, [value.name or "" for value in read_values(node)],
                 node not in stay and node.op_type != "Constant",
             )
-            for node in self._model.graph
-        ]
-        last = {name: step for step in steps for name in step.takes}
+            for node in graph
+        ]  # fmt: skip
+        last = {name: step for step in self.steps for name in step.takes}
         for name, step in last.items():
-            if name not in self.outputs and name not in self._weights:
+            if name not in self.outputs:
                 step.done_with.append(name)
-        return steps
 
     def run(
         self,
@@ -252,40 +245,35 @@ class _Graph:
         if wrong := sorted(set(self._inputs) ^ set(sample)):
             raise InputError(f"a sample has {sorted(sample)}, and the inputs of {self.path!r} are {self._inputs}: "
                              f"check {wrong[0]!r}")  # fmt: skip
-        full: dict[str, Any] = {name: np.asarray(sample[name]) for name in self._inputs}
+        full = {**self._weights, **{name: np.asarray(sample[name]) for name in self._inputs}}
         half = dict(full)
         for step in self.steps:
             stays = step.name in kept or not step.candidate
-            exact = [full[name] if name in full else self._weights[name] for name in step.takes]
+            exact = [full[name] for name in step.takes]
             results = self._compute(step, exact)
             floats = any(r.dtype == np.float32 for r in results) and step.candidate
             meter = locals_.get(step.name) if locals_ is not None else None
             if meter is not None and floats:
-                rounded = [_half(full[name]) if name in full else self._rounded[name] for name in step.takes]
                 for name, array in zip(step.takes, exact, strict=True):
-                    if array.dtype == np.float32 and name in full:
+                    if array.dtype == np.float32 and name not in self._weights:
                         meter.take(array)
+                rounded = [self._half(name, full[name]) for name in step.takes]
                 for a, b in zip(results, self._compute(step, rounded), strict=True):
                     if a.dtype == np.float32:
                         meter.add(a, _half(b))
-            chained = [
-                (half[name] if stays else _half(half[name]))
-                if name in half
-                else (self._weights if stays else self._rounded)[name]
-                for name in step.takes
-            ]
+            chained = [half[name] if stays else self._half(name, half[name]) for name in step.takes]
             result = self._compute(step, chained)
             names = [output.name for output in step.node.outputs if output.name]
             full.update(zip(names, results, strict=True))
-            half.update(zip(names, result if stays else [_half(array) for array in result], strict=True))
+            half.update(zip(names, result if stays else map(_half, result), strict=True))
             for name in step.done_with:
-                full.pop(name, None)
-                half.pop(name, None)
+                del full[name], half[name]
         for name, meter in outputs.items():
-            a = full[name] if name in full else self._weights[name]
-            b = half[name] if name in half else self._weights[name]
-            if a.dtype == np.float32 and a.shape == b.shape:
-                meter.add(a, b)
+            if full[name].dtype == np.float32 and full[name].shape == half[name].shape:
+                meter.add(full[name], half[name])
+
+    def _half(self, name: str, array: Any) -> Any:
+        return self._rounded[name] if name in self._rounded else _half(array)
 
     def _compute(self, step: _Step, arrays: list[Any]) -> list[Any]:
         try:

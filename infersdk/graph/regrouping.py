@@ -111,12 +111,14 @@ def level_limits(sizes: Sizes, before: int, after: int) -> dict[int, int]:
 
 #: Old to new rows and columns of feature maps.
 Sizes = Mapping[tuple[int, int], tuple[int, int]]
+#: A resized constant, and the old sizes of its levels.
+Grid = tuple["npt.NDArray[Any]", list[tuple[int, int]]]
 
 #: Smaller steps between cells are normalised coordinates, which do not scale like positions.
 _MIN_STEP = 0.5
 
 
-def regrid(array: npt.NDArray[Any], axes: Sequence[int], new: Sequence[int], sizes: Sizes) -> npt.NDArray[Any] | None:
+def regrid(array: npt.NDArray[Any], axes: Sequence[int], new: Sequence[int], sizes: Sizes) -> Grid | None:
     """Resizes `axes` of a constant to the sizes `new`; None if it is not a grid.
 
     Args:
@@ -125,22 +127,23 @@ def regrid(array: npt.NDArray[Any], axes: Sequence[int], new: Sequence[int], siz
             levels.
         new: the new sizes of these axes.
         sizes: the sizes of the feature maps of the model.
+
+    Returns:
+        The new constant, and the old sizes of its levels in their order; none for an axis of rows or of columns.
     """
     moved = np.moveaxis(array, axes, range(array.ndim - len(axes), array.ndim))
     rest = moved.shape[: array.ndim - len(axes)]
     flat = moved.reshape(-1, *(array.shape[axis] for axis in axes))
+    found: Grid | None = None
     if len(axes) == 2 and axes[1] == axes[0] + 1:
-        made = _plane(flat, (new[0], new[1]))
+        plane = _plane(flat, (new[0], new[1]))
+        found = None if plane is None else (plane, [(flat.shape[1], flat.shape[2])])
     elif len(axes) == 1:
-        made = next((cells for cells in _cells(flat, new[0], sizes)), None)
-    else:
+        found = next(_cells(flat, new[0], sizes), None)
+    if found is None:
         return None
-    if made is None:
-        return None
-    result: npt.NDArray[Any] = np.moveaxis(
-        made.reshape(*rest, *new), range(array.ndim - len(axes), array.ndim), axes
-    ).astype(array.dtype)
-    return result
+    made = np.moveaxis(found[0].reshape(*rest, *new), range(array.ndim - len(axes), array.ndim), axes)
+    return made.astype(array.dtype), found[1]
 
 
 def _plane(cells: npt.NDArray[Any], new: tuple[int, int]) -> npt.NDArray[Any] | None:
@@ -160,20 +163,20 @@ def _plane(cells: npt.NDArray[Any], new: tuple[int, int]) -> npt.NDArray[Any] | 
     return plane(*new)
 
 
-def _cells(cells: npt.NDArray[Any], new: int, sizes: Sizes) -> Iterator[npt.NDArray[Any]]:
+def _cells(cells: npt.NDArray[Any], new: int, sizes: Sizes) -> Iterator[Grid]:
     """Candidates for [k, n] with another n: rows, columns, or consecutive levels of `sizes`."""
     known = sorted(sizes, key=lambda size: -size[0] * size[1])
-    for made in _levels(cells, known, sizes):
+    for made, levels in _levels(cells, known, sizes):
         if made.shape[1] == new:
-            yield made
+            yield made, levels
     if (line := _plane(cells[:, None, :], (1, new))) is not None:
-        yield line[:, 0, :]
+        yield line[:, 0, :], []
 
 
-def _levels(cells: npt.NDArray[Any], known: Sequence[tuple[int, int]], sizes: Sizes) -> Iterator[npt.NDArray[Any]]:
+def _levels(cells: npt.NDArray[Any], known: Sequence[tuple[int, int]], sizes: Sizes) -> Iterator[Grid]:
     """All ways to divide the cells into levels, the largest first. A level may repeat, once per anchor."""
     if not cells.shape[1]:
-        yield cells
+        yield cells, []
         return
     for index, (rows, columns) in enumerate(known):
         count = rows * columns
@@ -181,5 +184,5 @@ def _levels(cells: npt.NDArray[Any], known: Sequence[tuple[int, int]], sizes: Si
             continue
         plane = _plane(cells[:, :count].reshape(-1, rows, columns), sizes[rows, columns])
         if plane is not None:
-            for tail in _levels(cells[:, count:], known[index:], sizes):
-                yield np.concatenate([plane.reshape(len(cells), -1), tail], axis=1)
+            for tail, levels in _levels(cells[:, count:], known[index:], sizes):
+                yield np.concatenate([plane.reshape(len(cells), -1), tail], axis=1), [(rows, columns), *levels]

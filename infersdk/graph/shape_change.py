@@ -346,13 +346,11 @@ class ShapeChange:
         new = np.broadcast_shapes(*(shapes[1] for shapes in others if shapes is not None))
         for index, value in enumerate(node.inputs):
             array = self._constant(value) if value is not None and value.is_initializer() else None
-            if array is not None and (made := self._fitted(node, array, old, new)) is not None:
-                self._write(node, index, made)
+            if array is not None:
+                self._fit(node, index, array, old, new)
 
-    def _fitted(
-        self, node: ir.Node, array: npt.NDArray[Any], old: Sequence[int], new: Sequence[int]
-    ) -> npt.NDArray[Any] | None:
-        """The constant for data of another size; None if it stays."""
+    def _fit(self, node: ir.Node, index: int, array: npt.NDArray[Any], old: Sequence[int], new: Sequence[int]) -> None:
+        """Rewrites a constant for data of another size, if it depends on the size."""
         lead = len(old) - array.ndim
         axes = [
             axis
@@ -360,18 +358,25 @@ class ShapeChange:
             if lead + axis >= 0 and size != 1 and size == old[lead + axis] != new[lead + axis]
         ]
         if not axes:
-            return None
+            return
         if self._free:
             first: npt.NDArray[Any] = array.take([0], axis=axes[0])
             if len(axes) > 1 or not np.array_equal(np.broadcast_to(first, array.shape), array):
                 raise self._error(node, f"its constant of shape {list(array.shape)} differs between images")
-            return first
+            self._write(node, index, first)
+            return
         made = regrid(array, axes, [new[lead + axis] for axis in axes], self._sizes)
         if made is None:
             raise self._error(
                 node, f"its constant of shape {list(array.shape)} depends on the size and is not a grid of positions"
             )
-        return made
+        self._write_grid(node, index, axes, *made)
+
+    def _write_grid(
+        self, node: ir.Node, index: int, axes: Sequence[int], array: npt.NDArray[Any], levels: Sequence[tuple[int, int]]
+    ) -> None:
+        """Replaces a grid of cells along `axes`, which consists of `levels` (their old sizes)."""
+        self._write(node, index, array)
 
     # ---- a free batch ----
 

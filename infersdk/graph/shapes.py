@@ -7,7 +7,6 @@ and can be rewritten before the next node.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from .types import element_types, inner_graphs
+from .types import element_types, inner_graphs, signature
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["Shape", "ShapeTrace", "infer_shapes", "node_label"]
+__all__ = ["Shape", "ShapeTrace", "evaluate", "infer_shapes", "node_label"]
 
 
 def infer_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]] = MappingProxyType({})) -> None:
@@ -146,18 +145,16 @@ class ShapeTrace:
             return False
         if any(value not in self.data for value in inputs) or node.op_type.startswith("Random"):
             return False
-        import onnx.reference
         import onnx_ir as ir
 
+        arrays = [None if value is None else self.data[value] for value in node.inputs]
         try:
-            run = onnx.reference.ReferenceEvaluator(_model_of(node, self._model))
-            results: list[Any] = run.run(None, {value.name: self.data[value] for value in inputs})
+            results = evaluate(ir.to_proto(node), arrays, self._model.graph.opset_imports.get("", 1))
         except Exception:  # not in the reference implementation; its shape is inferred instead
             return False
-        outputs = [output for output in node.outputs if output.name]
         if any(not isinstance(array, np.ndarray | np.generic) or array.size > _LARGEST_DATA for array in results):
             return False
-        for output, array in zip(outputs, results, strict=True):
+        for output, array in zip(node.outputs, results, strict=False):
             self.data[output] = np.asarray(array)
             self.shapes[output] = tuple(np.shape(array))
             self.types[output] = ir.DataType.from_numpy(self.data[output].dtype)
@@ -167,8 +164,8 @@ class ShapeTrace:
         import onnx
         import onnx_ir as ir
 
-        schema = _schema(node.domain, node.op_type, self._model.graph.opset_imports.get(node.domain, 1))
-        if schema is None or any(value is not None and value not in self.types for value in node.inputs):
+        known = signature(node, self._model.graph.opset_imports)
+        if known is None or any(value is not None and value not in self.types for value in node.inputs):
             return
         kinds, data = {}, {}
         for value in node.inputs:
@@ -179,7 +176,12 @@ class ShapeTrace:
         opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._model.graph.opset_imports.items()]
         try:
             results = onnx.shape_inference.infer_node_outputs(
-                schema, ir.to_proto(node), kinds, data, opset_imports=opsets, ir_version=self._model.ir_version or 8
+                known.schema,
+                ir.to_proto(node),
+                kinds,
+                data,
+                opset_imports=opsets,
+                ir_version=self._model.ir_version or 8,
             )
         except Exception as error:  # it raises several types
             raise UnsupportedModelError(f"{node_label(node)} does not fit: {' '.join(str(error).split())}") from None
@@ -192,24 +194,10 @@ class ShapeTrace:
                 self.shapes[output] = tuple(size if size >= 0 else None for size in sizes)
 
 
-@functools.cache
-def _schema(domain: str, operator: str, opset: int) -> Any:
-    import onnx
+def evaluate(node: Any, inputs: Sequence[Any], opset: int) -> tuple[Any, ...]:
+    """Evaluates an `onnx.NodeProto` with ONNX's reference implementation, which raises several types of errors."""
+    from onnx.reference.ops import load_op
 
-    try:
-        return onnx.defs.get_schema(operator, opset, domain)
-    except onnx.defs.SchemaError:
-        return None
-
-
-def _model_of(node: ir.Node, model: ir.Model) -> Any:
-    """The `onnx.ModelProto` of a single node."""
-    import onnx
-    import onnx_ir as ir
-
-    proto = ir.to_proto(node)
-    inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(proto.input) if name]
-    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
-    graph = onnx.helper.make_graph([proto], "node", inputs, outputs)
-    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version or 8)
+    run = load_op("" if node.domain == "ai.onnx" else node.domain, node.op_type, opset)
+    settings = {"log": lambda *_: None, "opsets": {"": opset}, "new_ops": None, "verbose": 0}
+    return tuple(run(node, settings).run(*inputs))

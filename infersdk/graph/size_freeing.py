@@ -7,7 +7,7 @@ and columns of the input. The grid of a smaller size is the upper left corner of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +61,27 @@ class SizeFreeing(ShapeChange):
         if node.op_type in ("Expand", "Resize") or (node.op_type == "Slice" and array.max(initial=0) > 1 << 40):
             super()._write(node, index, array)  # these constants are valid for any size
             return
-        if old is None or before is None or node.op_type in ("Slice", "Split"):
+        if old is None or node.op_type != "Concat":
             raise self._error(node, "its limits cannot be computed from the size of the image")
-        if old.ndim == 1 and node.op_type == "Concat":
-            self._replace(node, index, self._entries(node, old.tolist(), array.tolist()))
-            return
-        made = self._cut.get((before, array.shape))
-        if made is None:
-            made = self._cut[before, array.shape] = self._grid(node, old, array)
-        self._replace(node, index, made)
+        self._replace(node, index, self._entries(node, old.tolist(), array.tolist()))
+
+    def _write_grid(
+        self, node: ir.Node, index: int, axes: Sequence[int], array: npt.NDArray[Any], levels: Sequence[Size]
+    ) -> None:
+        """Slices the grid to the cells of the input: `array` is its upper left corner."""
+        grid = node.inputs[index]
+        assert grid is not None
+        assert grid.const_value is not None
+        old = grid.const_value.numpy()
+        if not levels or any(level not in self._sizes for level in levels):
+            raise self._error(
+                node, f"its constant of shape {list(old.shape)} is not a grid of positions that can be sliced"
+            )
+        if (grid, array.shape) not in self._cut:
+            build = self._builder(node)
+            sliced = (self._plane if len(axes) == 2 else self._levels)(build, old, axes[0], levels)
+            self._cut[grid, array.shape] = self._traced(build, sliced)
+        self._replace(node, index, self._cut[grid, array.shape])
 
     def _write_target(self, node: ir.Node, entries: Sequence[int]) -> None:
         target = node.inputs[1]
@@ -129,54 +141,21 @@ class SizeFreeing(ShapeChange):
 
     # ---- grids ----
 
-    def _grid(self, node: ir.Node, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> ir.Value:
-        """Slices a constant with a value per cell to the cells of the input."""
-        axes = [axis for axis, (a, b) in enumerate(zip(old.shape, new.shape, strict=True)) if a != b]
-        build = self._builder(node)
-        if len(axes) == 2 and axes[1] == axes[0] + 1 and (old.shape[axes[0]], old.shape[axes[1]]) in self._sizes:
-            made = self._plane(build, old, axes[0])
-            if np.array_equal(old[_corner(axes[0], new.shape[axes[0]], new.shape[axes[1]])], new):
-                return self._traced(build, made)
-        elif len(axes) == 1:
-            (axis,) = axes
-            for levels in self._level_lists(old.shape[axis]):
-                if np.array_equal(self._cut_levels(old, axis, levels), new):
-                    return self._traced(build, self._levels(build, old, axis, levels))
-        raise self._error(
-            node, f"its constant of shape {list(old.shape)} is not a grid of positions that can be sliced"
-        )
-
-    def _plane(self, build: GraphBuilder, array: npt.NDArray[Any], axis: int) -> ir.Value:
-        """Slices `array`, with rows and columns along `axis` and the next axis."""
-        ends = self._size_of(array.shape[axis])
+    def _plane(self, build: GraphBuilder, array: npt.NDArray[Any], axis: int, levels: Sequence[Size]) -> ir.Value:
+        """Slices `array`, with the rows and columns of a level along `axis` and the next axis."""
+        ends = self._size_of(levels[0][0])
         made: ir.Value = build("Slice", array, build.ints(0, 0), ends, build.ints(axis, axis + 1))
         return made
 
-    def _level_lists(self, cells: int) -> Iterator[list[Size]]:
-        """All divisions of `cells` into consecutive feature maps, the largest first. A feature map may repeat."""
-        known = sorted(self._sizes, key=lambda size: -prod(size))
-
-        def of(rest: int, first: int) -> Iterator[list[Size]]:
-            if rest == 0:
-                yield []
-            for index in range(first, len(known)):
-                if prod(known[index]) <= rest:
-                    for tail in of(rest - prod(known[index]), index):
-                        yield [known[index], *tail]
-
-        yield from of(cells, 0)
-
-    def _cut_levels(self, array: npt.NDArray[Any], axis: int, levels: Sequence[Size]) -> npt.NDArray[Any]:
-        """The result of `_levels()` for the example size."""
-        cut = []
-        for level, plane in _planes(array, axis, levels):
-            kept = plane[_corner(axis, *self._sizes[level])]
-            cut.append(kept.reshape(*array.shape[:axis], -1, *array.shape[axis + 1 :]))
-        return np.concatenate(cut, axis=axis)
-
     def _levels(self, build: GraphBuilder, array: npt.NDArray[Any], axis: int, levels: Sequence[Size]) -> ir.Value:
+        """Slices `array`, with the cells of all levels along `axis`."""
         flat = build.ints(array.shape[:axis], -1, array.shape[axis + 1 :])
-        parts = [build("Reshape", self._plane(build, plane, axis), flat) for _, plane in _planes(array, axis, levels)]
+        parts = []
+        for (rows, columns), part in zip(
+            levels, np.split(array, np.cumsum([prod(level) for level in levels])[:-1], axis=axis), strict=True
+        ):
+            plane = part.reshape(*array.shape[:axis], rows, columns, *array.shape[axis + 1 :])
+            parts.append(build("Reshape", self._plane(build, plane, axis, [(rows, columns)]), flat))
         made: ir.Value = build("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
         return made
 
@@ -184,16 +163,3 @@ class SizeFreeing(ShapeChange):
 
     def _builder(self, before: ir.Node) -> GraphBuilder:
         return GraphBuilder(self._model.graph, f"{before.name or before.op_type}/size/", before)
-
-
-def _corner(axis: int, rows: int, columns: int) -> tuple[slice, ...]:
-    return (*[slice(None)] * axis, slice(rows), slice(columns))
-
-
-def _planes(array: npt.NDArray[Any], axis: int, levels: Sequence[Size]) -> Iterator[tuple[Size, npt.NDArray[Any]]]:
-    """Splits an axis of cells into levels, each with its rows and columns along two axes."""
-    start = 0
-    for rows, columns in levels:
-        part = array.take(range(start, start + rows * columns), axis=axis)
-        yield (rows, columns), part.reshape(*array.shape[:axis], rows, columns, *array.shape[axis + 1 :])
-        start += rows * columns

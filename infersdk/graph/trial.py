@@ -7,11 +7,11 @@ import importlib
 import importlib.util
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.model_source import ModelSource
 from ..custom_ops.cutting import cut
@@ -20,16 +20,17 @@ from ..custom_ops.operator_set import operators_for
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError
 from .domains import foreign_domains
 from .files import read_model, write_large
-from .info import onnx_info
+from .passes._sizes import data_inputs, fixed, shapes_of
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from ..custom_ops import CustomOp
     from ..custom_ops.operator_set import OperatorSet
 
-__all__ = ["TRIALS", "TrialResult", "refuses_version", "try_model"]
+__all__ = ["TrialResult", "refuses_version", "try_model"]
 
-#: The size of free axes other than the batch.
-_SIZE = 640
+_BACKENDS = ("onnxruntime", "openvino", "tensorrt-rtx")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def try_model(
     ONNX Runtime and OpenVINO load it for the processor. TensorRT-RTX builds an engine, which needs no GPU.
 
     Args:
-        backends: names from `TRIALS`; None means all.
+        backends: `"onnxruntime"`, `"openvino"`, `"tensorrt-rtx"`; None means all.
         shapes: shapes of inputs with free axes for TensorRT-RTX. By default a free batch is 1 and other free axes 640.
         compute_capability: the compute capability that TensorRT-RTX builds for.
         custom_ops: as in `load()`.
@@ -72,13 +73,51 @@ def try_model(
         ModelNotFoundError, ModelFormatError: the file does not exist or is not a model.
     """
     for name in backends or ():
-        if name not in TRIALS:
-            raise ConfigError(f"cannot try backend {name!r}; use one of {', '.join(TRIALS)}")
-    onnx_info(path)
-    source = ModelSource.of(path)
+        if name not in _BACKENDS:
+            raise ConfigError(f"cannot try backend {name!r}; use one of {', '.join(_BACKENDS)}")
+    model, source, results = read_model(path), ModelSource.of(path), []
     operators = operators_for(source, custom_ops) if custom_ops or foreign_domains(source) else None
-    request = _Request(Path(path), shapes, compute_capability, operators, custom_ops)
-    return [_try(name, request) for name in backends or TRIALS]
+    for name in backends or _BACKENDS:
+        started, status, detail = time.monotonic(), "ok", ""
+        try:
+            if name == "tensorrt-rtx":
+                detail = _build(Path(path), model, shapes, compute_capability, operators)
+            else:
+                from ..loading.registry import load
+
+                load(path, name, device="cpu", custom_ops=custom_ops).close()
+        except BackendUnavailableError as error:
+            status, detail = "not tried", str(error)
+        except InferSDKError as error:
+            status, detail = "failed", str(error)
+        results.append(TrialResult(name, status, " ".join(detail.split()), round(time.monotonic() - started, 3)))
+    return results
+
+
+def _build(
+    path: Path, model: ir.Model, shapes: Mapping[str, Sequence[int]], compute_capability: str,
+    operators: OperatorSet | None,
+) -> str:  # fmt: skip
+    """Builds an engine, or one per segment of a model with custom operators; returns how the model is divided."""
+    parts, detail = [model], ""
+    if operators is not None:
+        with registered(*operators):
+            plan = cut(model, operators, path.name)
+        parts, count = [segment.model for segment in plan.segments], len(plan.kernels)
+        detail = f"cut at {count} custom node{'s' * (count > 1)}: {len(parts)} engines"
+    build = importlib.import_module("infersdk.backends.tensorrt").build  # backends are imported by name only
+    with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
+        for number, part in enumerate(parts):
+            sizes = shapes_of(part) | {name: list(shape) for name, shape in shapes.items()}
+            free = [value for value in data_inputs(part) if None in map(fixed, value.shape or ())]
+            build(
+                path if part is model else write_large(part, Path(folder, f"part{number}.onnx")),
+                Path(folder, "trial.engine"),
+                backend="tensorrt-rtx",
+                compute_capabilities=(compute_capability,),
+                profiles={value.name: dict.fromkeys(("min", "opt", "max"), sizes[value.name or ""]) for value in free},
+            )
+    return detail
 
 
 @functools.cache
@@ -87,99 +126,16 @@ def refuses_version(backend: str, opset: int, ir_version: int) -> str:
 
     The test model is a single Identity node, so that there is no other reason.
     """
-    import onnx
+    import onnx.parser
 
     if importlib.util.find_spec(backend) is None:
         return ""
     from ..loading.registry import load
 
-    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", values[:1], values[1:])
-    opsets = [onnx.helper.make_opsetid("", opset)]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+    header = f'<ir_version: {ir_version}, opset_import: ["": {opset}]>'
+    model = onnx.parser.parse_model(f"{header} g (float[1] x) => (float[1] y) {{ y = Identity (x) }}")
     try:
         load(model.SerializeToString(), backend, device="cpu").close()
     except InferSDKError as error:
         return " ".join(str(error).split())
     return ""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """The parameters of a trial."""
-
-    path: Path
-    shapes: Mapping[str, Sequence[int]]
-    capability: str
-    operators: OperatorSet | None
-    custom_ops: Sequence[type[CustomOp]]
-
-
-def _try(name: str, request: _Request) -> TrialResult:
-    started = time.monotonic()
-    try:
-        status, detail = TRIALS[name](request)
-    except BackendUnavailableError as error:
-        status, detail = "not tried", str(error)
-    except InferSDKError as error:
-        status, detail = "failed", str(error)
-    return TrialResult(name, status, " ".join(detail.split()), round(time.monotonic() - started, 3))
-
-
-def _load(backend: str, request: _Request) -> tuple[str, str]:
-    from ..loading.registry import load
-
-    load(request.path, backend, device="cpu", custom_ops=request.custom_ops).close()
-    return "ok", ""
-
-
-def _tensorrt_rtx(request: _Request) -> tuple[str, str]:
-    """Builds an engine, or one per segment of a model with custom operators."""
-    if importlib.util.find_spec("tensorrt_rtx") is None and importlib.util.find_spec("tensorrt_rtx_bindings") is None:
-        raise BackendUnavailableError(
-            "backend 'tensorrt-rtx' needs tensorrt_rtx, which is not installed: pip install \"infersdk[tensorrt-rtx]\""
-        )
-    with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
-        if request.operators is None:
-            _build(request.path, request, Path(folder))
-            return "ok", ""
-        with registered(*request.operators):
-            plan = cut(read_model(request.path), request.operators, request.path.name)
-        for number, segment in enumerate(plan.segments):
-            path = Path(folder, f"segment{number}.onnx")
-            write_large(segment.model, path)
-            _build(path, request, Path(folder))
-    kernels = len(plan.kernels)
-    return "ok", f"cut at {kernels} custom node{'s' * (kernels > 1)}: {len(plan.segments)} engines"
-
-
-def _build(path: Path, request: _Request, folder: Path) -> None:
-    build = importlib.import_module("infersdk.backends.tensorrt").build
-    build(
-        path, folder / "trial.engine", backend="tensorrt-rtx", compute_capabilities=(request.capability,),
-        profiles=_profiles(path, request.shapes),
-    )  # fmt: skip
-
-
-def _profiles(path: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """A profile with one shape for each input that has free axes other than the batch."""
-    profiles = {}
-    for spec in onnx_info(path).inputs:
-        if spec.name in shapes:
-            sizes = [int(size) for size in shapes[spec.name]]
-        elif any(not isinstance(dim, int) or dim < 0 for dim in spec.shape[1:]):
-            sizes = [
-                dim if isinstance(dim, int) and dim >= 0 else 1 if axis == 0 else _SIZE
-                for axis, dim in enumerate(spec.shape)
-            ]
-        else:
-            continue
-        profiles[spec.name] = {"min": sizes, "opt": sizes, "max": sizes}
-    return profiles
-
-
-#: The trial of each runtime, which returns a status and a detail.
-TRIALS: dict[str, Callable[[_Request], tuple[str, str]]] = {
-    "onnxruntime": functools.partial(_load, "onnxruntime"), "openvino": functools.partial(_load, "openvino"),
-    "tensorrt-rtx": _tensorrt_rtx,
-}  # fmt: skip

@@ -25,8 +25,9 @@ _OTHER_RESULTS = {
 
 
 class Signature(NamedTuple):
-    """The parameters (`onnx.defs.OpSchema.FormalParameter`) of an operator. A variadic last one repeats."""
+    """The schema (`onnx.defs.OpSchema`) of an operator and its parameters. A variadic last one repeats."""
 
+    schema: Any
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
 
@@ -59,7 +60,7 @@ def _signature(domain: str, operator: str, opset: int) -> Signature | None:
         schema = onnx.defs.get_schema(operator, opset, domain)
     except onnx.defs.SchemaError:
         return None
-    return Signature(tuple(schema.inputs), tuple(schema.outputs))
+    return Signature(schema, tuple(schema.inputs), tuple(schema.outputs))
 
 
 def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:

@@ -175,28 +175,15 @@ class _Claims:
 
     def _nearest_nodes(self, layer: int, joined: list[list[int]]) -> set[int]:
         """The nodes of the nearest layers with nodes in one direction."""
-        result: set[int] = set()
-        seen, todo = {layer}, list(joined[layer])
-        while todo:
-            other = todo.pop()
-            if other in seen:
-                continue
-            seen.add(other)
-            result |= self.nodes_of[other]
-            if not self.nodes_of[other]:
-                todo += joined[other]
-        return result
+        found = _reached([layer], joined.__getitem__, lambda one: not self.nodes_of[one])
+        return {node for one in found for node in self.nodes_of[one]}
 
     def _reach(self, starts: Iterable[int], step: Callable[[int], list[int]]) -> set[int]:
         """The unclaimed nodes that are reachable from `starts` through unclaimed nodes."""
-        result: set[int] = set()
-        todo = list(starts)
-        while todo:
-            for node in step(todo.pop()):
-                if node not in result and not self.layers_of[node] and node not in self.graph.constant:
-                    result.add(node)
-                    todo.append(node)
-        return result
+        return set(filter(self._is_free, _reached(starts, step, self._is_free)))
+
+    def _is_free(self, node: int) -> bool:
+        return not self.layers_of[node] and node not in self.graph.constant
 
     def of_takers(self) -> None:
         """Assigns remaining nodes to the layers that use their results, and QuantizeLinear to those before."""
@@ -211,12 +198,18 @@ class _Claims:
 
     def _takers(self, i: int) -> set[int]:
         """The layers that use the results of a node, directly or through unclaimed nodes."""
-        result: set[int] = set()
-        seen, todo = {i}, [i]
-        while todo:
-            for node in self.graph.after(todo.pop()):
-                result |= self.layers_of[node]
-                if not self.layers_of[node] and node not in seen:
-                    seen.add(node)
-                    todo.append(node)
-        return result
+        found = _reached([i], self.graph.after, lambda node: not self.layers_of[node])
+        return {layer for node in found for layer in self.layers_of[node]}
+
+
+def _reached(starts: Iterable[int], step: Callable[[int], list[int]], passes: Callable[[int], bool]) -> set[int]:
+    """What steps from `starts` reach, where they continue only from what passes."""
+    result: set[int] = set()
+    todo = list(starts)
+    while todo:
+        for one in step(todo.pop()):
+            if one not in result:
+                result.add(one)
+                if passes(one):
+                    todo.append(one)
+    return result

@@ -7,7 +7,7 @@ from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.files import atomic_path
+from ..core.files import atomic_write
 from ..pages import draw, render
 from .drawing import draw_graph, label_of, module_path
 from .text import layout_of, nodes_of, operators_of, side_cells, summary
@@ -48,9 +48,7 @@ def write_page(report: LayerReport, path: str | os.PathLike[str]) -> Path:
             (name, series) for name, series in _PRECISIONS.items() if any(s.precisions[name] for s in report.sides)
         ],
     )
-    with atomic_path(path) as sibling:
-        sibling.write_text(page, encoding="utf-8")
-    return Path(path)
+    return atomic_write(path, page)
 
 
 def _side(report: LayerReport, side: LayerSide, number: int) -> dict[str, Any]:

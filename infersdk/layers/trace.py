@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.executed_layers import Span
-from ..core.files import atomic_path
+from ..core.files import atomic_write
 
 if TYPE_CHECKING:
     import os
@@ -28,9 +28,7 @@ def write_trace(report: LayerReport, path: str | os.PathLike[str]) -> Path:
     """
     events = [event for pid, side in enumerate(report.sides, 1) for event in _events(report, side, pid)]
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"model": report.model}})
-    with atomic_path(path) as sibling:
-        sibling.write_text(text, encoding="utf-8")
-    return Path(path)
+    return atomic_write(path, text)
 
 
 def _events(report: LayerReport, side: LayerSide, pid: int) -> Iterator[dict[str, Any]]:

@@ -58,12 +58,9 @@ def render(template: Path, data: Any, **context: Any) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     text = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
-    shared = {name: Markup((_FOLDER / f"report.{kind}").read_text()) for name, kind in _SHARED.items()}
-    page: str = environment.get_template(template.name).render(**context, **shared, data=Markup(text))
+    style, script = (Markup((_FOLDER / f"report.{kind}").read_text()) for kind in ("css", "js"))
+    page: str = environment.get_template(template.name).render(**context, style=style, script=script, data=Markup(text))
     return page
-
-
-_SHARED = {"style": "css", "script": "js"}
 
 
 def draw(

@@ -78,7 +78,7 @@ def test_layers_of_a_build(model: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--backends", "nothing"], 3, "no backend 'nothing'"),
         (["--backends", "openvino,openvino"], 2, "each target once"),
         (["--runs", "0"], 2, "runs must be at least 1, not 0"),
-        (["--option", "streams=2"], 2, "no option 'streams'"),
+        (["--option", "streams=2"], 2, "unknown field `streams`"),
         (["--shape", "z=1,2"], 2, "'z'"),
         (["--compute-capability", "8.9"], 2, "cannot list layers"),
         (["--compute-capability", "8.9", "--backends", "openvino,tensorrt-rtx"], 2, "tensorrt-rtx alone"),

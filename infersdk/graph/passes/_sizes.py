@@ -51,7 +51,7 @@ def shapes_of(model: ir.Model, batch: int = 1, size: int = 640) -> dict[str, lis
 
 
 def write_outputs(model: ir.Model, change: ShapeChange, *, batch: int | None = None) -> None:
-    """Declares the shapes of the outputs after a change. Free axes remain free.
+    """Declares the shapes of the outputs after a change. Free axes remain free, and those of a free size become free.
 
     Args:
         batch: the example size of a free batch in the change.
@@ -66,9 +66,12 @@ def write_outputs(model: ir.Model, change: ShapeChange, *, batch: int | None = N
             output.shape = ir.Shape([None] * len(declared))  # the checker requires a rank
             continue
         dims: list[int | str | None] = []
-        for dim, size in zip(declared, new, strict=True):
+        old = change.old.shapes.get(output, new)
+        for axis, (dim, before, size) in enumerate(zip(declared, old, new, strict=True)):
             if fixed(dim) is None:
                 dims.append(dim.value if isinstance(dim, ir.SymbolicDim) else None)
+            elif change.opens and before != size:
+                dims.append(f"{output.name}_{axis}")
             elif size == batch:
                 dims.append(BATCH)
             else:  # multiples of the batch have no name

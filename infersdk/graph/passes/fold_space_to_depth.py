@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..weights import add_weight, constant_of, free_name, taken_names
+from ..builder import GraphBuilder
+from ..weights import constant_of
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -60,76 +61,49 @@ class FoldSpaceToDepth(Pass):
         return changed
 
 
-@dataclass(frozen=True)
-class _Blocks:
+class _Blocks(NamedTuple):
     """A value that consists of blocks of channels, each a strided view of another value.
 
     Attributes:
         source: the other value, [n, c, height, width].
-        channels: c.
         steps: the vertical and horizontal stride.
         offsets: the first row and column of each block of c channels.
     """
 
     source: ir.Value
-    channels: int
     steps: tuple[int, int]
     offsets: tuple[tuple[int, int], ...]
 
 
 def _blocks_of(node: ir.Node) -> _Blocks | None:
     """The blocks that a node concatenates; None if its output is not made of strided views of one value."""
-    if node.domain or len(node.outputs) != 1:
+    if node.op_type != "Concat" or node.domain or node.attributes.get_int("axis", 0) not in (1, -3):
         return None
-    if node.op_type != "Concat" or node.attributes.get_int("axis", 0) not in (1, -3):
+    views = [view for value in node.inputs if value is not None and (view := _view_of(value)) is not None]
+    if len(views) < len(node.inputs) or len({view[:2] for view in views}) != 1:
         return None
-    views = [_view_of(value) for value in node.inputs if value is not None]
-    if not views or None in views:
+    blocks = _Blocks(views[0].source, views[0].steps, tuple(view.offsets[0] for view in views))
+    shape = blocks.source.shape
+    if shape is None or len(shape) != 4 or max(blocks.steps) < 2:
         return None
-    source, steps = views[0].source, views[0].steps  # type: ignore[union-attr]
-    offsets = tuple(view.offsets for view in views if view is not None)
-    channels = _channels(source)
-    if channels is None or max(steps) < 2:
-        return None
-    if any(view is None or view.source is not source or view.steps != steps for view in views):
-        return None
-    if not all(_divides(source, axis, steps[axis], {offset[axis] for offset in offsets}) for axis in (0, 1)):
-        return None
-    return _Blocks(source, channels, steps, offsets)
+    divides = all(
+        _divides(shape[2 + axis], blocks.steps[axis], {one[axis] for one in blocks.offsets}) for axis in (0, 1)
+    )
+    return blocks if divides else None
 
 
-def _channels(value: ir.Value | None) -> int | None:
-    """The number of channels of a value [n, channels, height, width]; None if unknown."""
-    if value is None or value.shape is None or len(value.shape) != 4:
-        return None
-    channels = value.shape[1]
-    return channels if isinstance(channels, int) else None
-
-
-def _divides(source: ir.Value, axis: int, step: int, offsets: set[int]) -> bool:
-    """Whether the height (0) or the width (1) of a value is a multiple of the stride.
+def _divides(size: int | ir.SymbolicDim, step: int, offsets: set[int]) -> bool:
+    """Whether the height or the width of a value is a multiple of the stride.
 
     If the size is unknown: blocks with the first and the last offset have equal sizes only if it is.
     """
-    assert source.shape is not None
-    size = source.shape[2 + axis]
     return size % step == 0 if isinstance(size, int) else {0, step - 1} <= offsets
 
 
-@dataclass(frozen=True)
-class _View:
-    """Every `steps`-th row and column of a value, beginning at `offsets`."""
-
-    source: ir.Value
-    steps: tuple[int, int]
-    offsets: tuple[int, int]
-
-
-def _view_of(value: ir.Value | None) -> _View | None:
-    """The strided view that consecutive Slices compute; None if one of them does something else."""
+def _view_of(value: ir.Value) -> _Blocks | None:
+    """The strided view (one block) that consecutive Slices compute; None if one of them does something else."""
     steps, offsets = [1, 1], [0, 0]
-    maker = value.producer() if value is not None else None
-    while maker is not None and value is not None and maker.op_type == "Slice" and not maker.domain:
+    while (maker := value.producer()) is not None and maker.op_type == "Slice" and not maker.domain:
         sliced = _slices(maker)
         if sliced is None or maker.inputs[0] is None:
             return None
@@ -137,9 +111,8 @@ def _view_of(value: ir.Value | None) -> _View | None:
             # This Slice runs before the ones already handled.
             offsets[axis], steps[axis] = start + offsets[axis] * step, steps[axis] * step
         value = maker.inputs[0]
-        maker = value.producer()
     inside = all(offset < step for offset, step in zip(offsets, steps, strict=True))
-    return _View(value, (steps[0], steps[1]), (offsets[0], offsets[1])) if value is not None and inside else None
+    return _Blocks(value, (steps[0], steps[1]), ((offsets[0], offsets[1]),)) if inside else None
 
 
 def _slices(node: ir.Node) -> dict[int, tuple[int, int]] | None:
@@ -189,9 +162,8 @@ def _widen(graph: ir.Graph, node: ir.Node, blocks: _Blocks) -> None:
     weights = constant_of(old)
     assert weights is not None
     wide = _wide_weights(weights, blocks)
-    name = free_name(f"{old.name}_wide", taken_names(graph))
     node.replace_input_with(0, blocks.source)
-    node.replace_input_with(1, add_weight(graph, name, wide))
+    node.replace_input_with(1, GraphBuilder(graph).constant(wide, f"{old.name}_wide"))
     steps = blocks.steps
     numbers: Mapping[str, list[int]] = {
         "kernel_shape": list(wide.shape[2:]),
@@ -205,7 +177,7 @@ def _widen(graph: ir.Graph, node: ir.Node, blocks: _Blocks) -> None:
 def _wide_weights(weights: npt.NDArray[np.floating], blocks: _Blocks) -> npt.NDArray[np.floating]:
     """Weights over blocks as weights over the source, [outputs, channels, rows, columns]."""
     results, _, rows, columns = weights.shape
-    (down, right), count = blocks.steps, blocks.channels
+    (down, right), count = blocks.steps, weights.shape[1] // len(blocks.offsets)
     wide = np.zeros((results, count, rows * down, columns * right), weights.dtype)
     for number, (y, x) in enumerate(blocks.offsets):
         wide[:, :, y::down, x::right] += weights[:, number * count : (number + 1) * count]

@@ -58,7 +58,6 @@ class FreeSize(Pass):
         change = SizeFreeing(model, (value, rows), before, after)
         change.run()
         write_outputs(model, change)
-        _open_outputs(model, change)
         dims[rows : rows + 2] = ir.SymbolicDim(_HEIGHT), ir.SymbolicDim(_WIDTH)
         value.shape = ir.Shape(dims)
         return True
@@ -74,18 +73,3 @@ class FreeSize(Pass):
                 f"images of {width} x {height} have no smaller multiple of {self.stride} for both sides"
             )
         return rows * self.stride, columns * self.stride
-
-
-def _open_outputs(model: ir.Model, change: SizeFreeing) -> None:
-    """Names the output axes that depend on the size."""
-    import onnx_ir as ir
-
-    for output in model.graph.outputs:
-        old, new = change.old.shapes.get(output), change.new.shapes.get(output)
-        if output.shape is None or old is None or new is None or len(old) != len(new):
-            continue
-        dims = list(output.shape)
-        for axis, (before, after) in enumerate(zip(old, new, strict=True)):
-            if before != after and fixed(dims[axis]) is not None:
-                dims[axis] = ir.SymbolicDim(f"{output.name}_{axis}")
-        output.shape = ir.Shape(dims)

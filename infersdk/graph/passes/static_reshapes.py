@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from ...errors import ConfigError, UnsupportedModelError
+from ..builder import GraphBuilder
 from ..shapes import ShapeTrace
-from ..weights import add_weight, free_name, graph_values
 from ._sizes import shapes_of
 from .base import Pass
 
@@ -39,11 +37,9 @@ class StaticReshapes(Pass):
         from onnx_ir.passes.common import RemoveUnusedNodesPass
 
         result = list(computed_targets(model))
-        taken = set(dict(graph_values(model.graph)))
+        build = GraphBuilder(model.graph)
         for node, target in result:
-            name = free_name(f"{node.outputs[0].name}_target", taken)
-            taken.add(name)
-            node.replace_input_with(1, add_weight(model.graph, name, np.asarray(target, np.int64)))
+            node.replace_input_with(1, build.constant(build.ints(target), f"{node.outputs[0].name}_target"))
         if result:
             RemoveUnusedNodesPass()(model)
         return bool(result)

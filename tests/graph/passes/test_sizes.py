@@ -274,18 +274,27 @@ def test_wrong_use(tmp_path: Path) -> None:
 
 def test_grids_are_recognised_and_nothing_else() -> None:
     sizes = {(4, 6): (3, 5), (2, 3): (1, 2)}
+
+    def resized(array: Any, axes: list[int], new: list[int]) -> Any:
+        made = regrid(array, axes, new, sizes)
+        assert made is not None
+        return made
+
     columns = np.concatenate([np.tile(np.arange(6), 4), np.tile(np.arange(3), 2)])[None]
     want = np.concatenate([np.tile(np.arange(5), 3), np.tile(np.arange(2), 1)])[None]
-    np.testing.assert_array_equal(regrid(columns, [1], [17], sizes), want)
-    np.testing.assert_array_equal(regrid(np.arange(6)[None], [1], [5], sizes), np.arange(5)[None])
+    made, levels = resized(columns, [1], [17])
+    np.testing.assert_array_equal(made, want)
+    assert levels == [(4, 6), (2, 3)]
+    made, levels = resized(np.arange(6)[None], [1], [5])
+    np.testing.assert_array_equal(made, np.arange(5)[None])
+    assert levels == []
     assert regrid(np.random.default_rng(0).random((1, 30)), [1], [17], sizes) is None
     normalised = (np.arange(6, dtype=np.float32) + 0.5)[None] / 6
     assert regrid(normalised, [1], [5], sizes) is None, "coordinates from 0 to 1 are others in another size"
     plane = np.arange(4)[:, None] * 8.0 + np.arange(6)[None, :] * 16.0
-    np.testing.assert_array_equal(
-        regrid(plane, [0, 1], [3, 5], sizes), np.arange(3)[:, None] * 8.0 + np.arange(5)[None, :] * 16.0
-    )
-    assert regrid(plane, [0, 1], [3, 5], sizes).dtype == plane.dtype  # type: ignore[union-attr]
+    made, levels = resized(plane, [0, 1], [3, 5])
+    np.testing.assert_array_equal(made, np.arange(3)[:, None] * 8.0 + np.arange(5)[None, :] * 16.0)
+    assert (made.dtype, levels) == (plane.dtype, [(4, 6)])
 
 
 # ---- real models ----

@@ -138,8 +138,8 @@ class YOLO(RowDetector):
 
     _hooks: ClassVar[frozenset[str]] = frozenset(
         {
-            "anchors", "decoder", "head", "leading", "refuses_head", "split", "strides", "suppression", "verify_boxes",
-            "verify_scores",
+            "anchors", "channel_first", "decoder", "head", "leading", "refuses_head", "split", "strides", "suppression",
+            "verify_boxes", "verify_scores",
         }
     )  # fmt: skip
     per_call: ClassVar[frozenset[str]] = frozenset(
@@ -149,12 +149,9 @@ class YOLO(RowDetector):
     head: ClassVar[str]
     #: The decoder on a device.
     _device_decoder: ClassVar[type[DeviceBoxes[Any]]] = DeviceBoxes
-    #: Whether it overrides `columns()`.
-    _has_columns: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        cls._has_columns = cls.columns is not YOLO.columns
         if any(getattr(cls, name) is not getattr(YOLO, name) for name in _READ_DECODED):
             cls.raw_layout = None
 
@@ -167,9 +164,13 @@ class YOLO(RowDetector):
             return Recognition.no("its boxes are chosen inside the model, and need no NMS; export it without NMS")
         if (several := sum(len(shape) == 3 for shape in model.shapes)) > 1:
             return Recognition.no(f"it has {several} outputs of three dimensions, and its boxes may be in any of them")
+        boxes, values = cls.split(model.head.shape)
+        if isinstance(boxes, int) and (not isinstance(values, int) or values > boxes):
+            other = "anchor-first, as YOLOv5" if cls.channel_first else "channel-first, as YOLOv8"
+            return Recognition.no(f"its head is {other} writes it")
         if (reason := cls.refuses_head(model.head.shape, model)) is not None:
             return Recognition.no(reason)
-        return cls._recognises_values(model, *cls.split(model.head.shape))
+        return cls._recognises_values(model, boxes, values)
 
     @classmethod
     def _recognises_values(
@@ -202,20 +203,21 @@ class YOLO(RowDetector):
         """Why a head of (batch, rows, columns) is not one of the family; None if it may be."""
         return None
 
-    @staticmethod
-    def split(shape: Shape) -> tuple[int | str | None, int | str | None]:
+    @classmethod
+    def split(cls, shape: Shape) -> tuple[int | str | None, int | str | None]:
         """(boxes, values a box) of a head of (batch, rows, columns)."""
-        return shape[1], shape[2]
+        return (shape[2], shape[1]) if cls.channel_first else (shape[1], shape[2])
 
     #: How many boxes a cell of its grids may have.
     anchors: ClassVar[tuple[int, ...]] = (1,)
     #: Values of a box in front of those of the classes.
     leading: ClassVar[int] = 5
+    #: Whether the head is (batch, values a box, boxes).
+    channel_first: ClassVar[bool] = False
 
     def extra_values(self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         output = outputs[self._output]
-        anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
-        values = output[boxes["row"], -self.extra :] if anchor_first else output[-self.extra :, boxes["row"]].T
+        values = output[-self.extra :, boxes["row"]].T if self.channel_first else output[boxes["row"], -self.extra :]
         return values.astype(np.float32)
 
     def strides(self, anchors: int) -> tuple[int, ...]:
@@ -274,7 +276,7 @@ class YOLO(RowDetector):
         geometry: Geometry,
     ) -> Detections:
         """The result of an image of a batch from the boxes of its decoder."""
-        columns = self.columns(OutputRow(outputs, image), boxes, geometry) if self._has_columns else {}
+        columns = self.columns(OutputRow(outputs, image), boxes, geometry)
         return Detections(boxes, self.class_names, geometry.source, stats, columns)
 
     # ---- the head ----
@@ -297,8 +299,7 @@ class YOLO(RowDetector):
         check_floats(self._output, output)
         if isinstance(output, HeadMaps):
             return  # they are logits; the graph has shown that scores are their sigmoids
-        anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
-        rows = output if anchor_first else np.swapaxes(output, 1, 2)
+        rows = np.swapaxes(output, 1, 2) if self.channel_first else output
         scores = rows[..., 4 : self.leading + (self._learned.class_count or 0)]
         check_scores(scores)
         for values in (scores, rows[..., 4:]):
@@ -380,10 +381,6 @@ class YOLOv5(YOLO):
     #: Half a stride, as YOLOv5's own validation adds; without it yolov5n loses 0.009 mAP where images are 4:3.
     usual_border: ClassVar[int] = 16
 
-    @classmethod
-    def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
-        return _refuses_channel_first(shape)
-
     def verify_scores(self, scores: npt.NDArray[Any]) -> None:
         super().verify_scores(scores)
         if scores[..., 0].any() and not scores[..., 1:].any():
@@ -399,21 +396,10 @@ class YOLOv8(YOLO):
     head = "yolov8"
     raw_layout = "yolov8"
     leading: ClassVar[int] = 4
+    channel_first: ClassVar[bool] = True
 
     def verify_scores(self, scores: npt.NDArray[Any]) -> None:
         check_no_objectness(scores)
-
-    @classmethod
-    def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
-        _, rows, columns = shape
-        anchor_first = isinstance(rows, int) and isinstance(columns, int) and rows > columns
-        if anchor_first or (isinstance(columns, int) and not isinstance(rows, int)):
-            return "its head is anchor-first, as YOLOv5 writes it"
-        return None
-
-    @staticmethod
-    def split(shape: Shape) -> tuple[int | str | None, int | str | None]:
-        return shape[2], shape[1]
 
 
 class YOLOX(YOLO):
@@ -433,8 +419,6 @@ class YOLOX(YOLO):
 
     @classmethod
     def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
-        if (reason := _refuses_channel_first(shape)) is not None:
-            return reason
         _, rows, _ = shape
         size = model.input_size
         if isinstance(rows, int) and size is not None and not any(count_cells(size, s) == rows for s in GRIDS[:2]):
@@ -487,11 +471,3 @@ def _top_left(size: tuple[int, int], canvas: tuple[int, int]) -> Geometry:
     ratio = min(canvas[0] / size[0], canvas[1] / size[1])
     resized = max(int(size[0] * ratio), 1), max(int(size[1] * ratio), 1)
     return Geometry.resize(size, canvas, resized)
-
-
-def _refuses_channel_first(shape: Shape) -> str | None:
-    _, rows, columns = shape
-    channel_first = isinstance(rows, int) and isinstance(columns, int) and columns > rows
-    if channel_first or (isinstance(rows, int) and not isinstance(columns, int)):
-        return "its head is channel-first, as YOLOv8 writes it"
-    return None

@@ -164,7 +164,7 @@ def test_wrong_settings(tmp_path: Path, assets: Path) -> None:
 
 def test_profiles_for_tensorrt(assets: Path) -> None:
     pytest.importorskip("tensorrt_rtx_bindings")
-    plan = CanvasPlan.of(assets / "models" / "yolov8n.onnx", None, [(640, 384)])
+    plan = CanvasPlan.of(ModelSource.of(assets / "models" / "yolov8n.onnx"), None, [(640, 384)])
     low, high = [1, 3, 384, 640], [4, 3, 384, 640]
     whole = {"min": [1, 3, 640, 640], "opt": [4, 3, 640, 640], "max": [4, 3, 640, 640]}
     expected = {"profiles": {"images": [{"min": low, "opt": high, "max": high}, whole]}}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.files import load_proto, tensor_array
 from ..image import Geometry, PixelTransform
 from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
@@ -30,7 +32,6 @@ from .output_checks import (
 from .preprocessor import ImageInput, Preprocessor
 from .raw_head import HeadMaps, check_raw_head, raw_head_of, without_decoding
 from .results import Detections
-from .yolox_release import wants_normalized_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,9 @@ Model = TypeVar("Model", bound="YOLO")
 #: Minimum of `conf`. Runtimes compute a sigmoid to about 1e-7, and some give 0 for logits below -18: with a lower
 #: threshold, the number of boxes would depend on the runtime.
 LOWEST_CONF = 1e-6
+#: YOLOX: limits of the median over the output channels of the norm of a channel's weights. It is 1.1 in YOLOX-nano of
+#: the first release, so about 0.02 for pixels of 0 to 255.
+NORMALIZED_FROM, RAW_BELOW = 0.25, 0.08
 #: Wrappers that override one of these read decoded boxes: their networks keep the decoding.
 _READ_DECODED = ("columns", "extra", "extra_values", "postprocess", "verify", "decoder", "suppression")
 
@@ -438,7 +442,7 @@ class YOLOX(YOLO):
         return Preprocessor(input, transform, lambda size: _top_left(size, input.size), self.channel_order)
 
     def _recognize_release(self) -> bool:
-        legacy = wants_normalized_input(self.network.model)
+        legacy = _wants_normalized_input(self.network.model)
         if legacy is None:
             raise UnsupportedModelError(
                 "its weights do not tell whether it is of YOLOX's first release, which wants normalised RGB, or of a "
@@ -471,3 +475,29 @@ def _top_left(size: tuple[int, int], canvas: tuple[int, int]) -> Geometry:
     ratio = min(canvas[0] / size[0], canvas[1] / size[1])
     resized = max(int(size[0] * ratio), 1), max(int(size[1] * ratio), 1)
     return Geometry.resize(size, canvas, resized)
+
+
+def _wants_normalized_input(source: ModelSource) -> bool | None:
+    """Whether the weights of a YOLOX want normalised pixels; None where the file does not tell.
+
+    Its first release (0.1.0) was trained on pixels normalised by ImageNet's mean and standard deviation, later ones on
+    0 to 255. Both have a batch normalisation behind the first convolution, folded into it by the exporter, so that its
+    outputs have about unit scale. Its weights are therefore about 60 times smaller for pixels of 0 to 255 (whose
+    standard deviation is about 60) than for normalised ones.
+    """
+    if not source.is_onnx:
+        return None
+    if importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnx_ir") is None:
+        return None
+    model = load_proto(source)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Conv" and node.input[1] in weights:
+            kernel = tensor_array(weights[node.input[1]], source).astype(np.float64)
+            norm = float(np.median(np.sqrt(np.square(kernel).reshape(len(kernel), -1).sum(1))))
+            if norm >= NORMALIZED_FROM:
+                return True
+            return False if norm < RAW_BELOW else None
+        if node.op_type in ("BatchNormalization", "QuantizeLinear", "DequantizeLinear"):
+            return None  # the normalisation is not folded, or the weights are quantised
+    return None

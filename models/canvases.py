@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..graph.info import ModelInfo
     from .preprocessor import Preprocessor
 
-__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "profiles_of_open_size", "usual_canvases"]
+__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "open_size", "profiles", "usual_canvases"]
 
 Size = tuple[int, int]
 
@@ -120,26 +120,24 @@ class CanvasPlan(msgspec.Struct, frozen=True):
 
     Attributes:
         source: the model, with the passes that free its height and width.
-        whole: (width, height) of the whole input; None where the model leaves it open and no size is requested.
+        whole: (width, height) of the whole input.
         sizes: (width, height) of the canvases; None are the usual ones.
         stride: of which their sides are multiples.
         border: see `Canvases`.
     """
 
     source: ModelSource
-    whole: Size | None
+    whole: Size
     sizes: Sequence[Size] | None
     stride: int
     border: int = 0
 
     @classmethod
-    def of(
-        cls, model: ModelSource | Infer, asked: Size | None, sizes: Sequence[Size] | None, border: int = 0
-    ) -> CanvasPlan:
+    def of(cls, model: ModelSource | Infer, whole: Size, sizes: Sequence[Size] | None, border: int = 0) -> CanvasPlan:
         """The plan for a model file, or for a network that is loaded already and leaves its height and width free.
 
         Args:
-            asked: the requested (width, height), for a model that leaves it open.
+            whole: (width, height) of the whole input, for a model that leaves it open.
             sizes: the requested canvases.
 
         Raises:
@@ -173,14 +171,15 @@ class CanvasPlan(msgspec.Struct, frozen=True):
             from ..graph.passes import FreeSize
 
             return cls(source.with_passes(FreeSize(stride)), (width, height), sizes, stride, border)
-        return cls(source, asked, sizes, stride, border)
+        return cls(source, whole, sizes, stride, border)
 
-    def canvases(self, whole: Size) -> tuple[Size, ...]:
-        """The canvases for a whole input of (width, height), the smallest first and the whole one last.
+    def canvases(self) -> tuple[Size, ...]:
+        """(width, height) of the canvases, the smallest first and the whole input last.
 
         Raises:
             ConfigError: a requested canvas is larger than the whole input, or no multiple of the stride.
         """
+        whole = self.whole
         if self.sizes is None:
             chosen = usual_canvases(whole, self.stride, self.border)
         else:
@@ -194,41 +193,27 @@ class CanvasPlan(msgspec.Struct, frozen=True):
             chosen = [(width, height) for width, height in self.sizes]
         return (*_by_area(set(chosen) - {whole}), whole)
 
-    def profiles(self, backend: str, whole: Size, max_batch: int | None) -> Mapping[str, Any]:
-        """The option `profiles` for a backend that builds for ranges of shapes: one profile for each canvas."""
-        return _profiles(self.source, backend, lambda _: self.canvases(whole), max_batch)
 
-
-def profiles_of_open_size(
-    source: ModelSource,
-    backend: str,
-    asked: Callable[[ModelInfo], Size | None],
-    fallback: int,
-    max_batch: int | None,
-) -> Mapping[str, Any]:
-    """The option `profiles` of a model that leaves its height or width open, for the one size that its wrapper uses.
+def open_size(model: ModelInfo, asked: Callable[[ModelInfo], Size | None], fallback: int) -> list[Size]:
+    """The (width, height) of a model that leaves its height or width open; nothing for other models.
 
     Args:
-        asked: returns the requested (width, height).
+        asked: returns the requested one.
         fallback: as `ImageInput.of` has it.
-
-    Returns:
-        nothing for a backend that takes any shape, and for a model whose shapes are fixed or are not one image.
     """
-
-    def sizes(model: ModelInfo) -> Sequence[Size]:
-        specs = model.inputs
-        if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in image_sides(specs[0].shape)):
-            return []
-        return [ImageInput.of(specs, asked(model), fallback).size]
-
-    return _profiles(source, backend, sizes, max_batch) if source.is_onnx else {}
+    specs = model.inputs
+    if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in image_sides(specs[0].shape)):
+        return []
+    return [ImageInput.of(specs, asked(model), fallback).size]
 
 
-def _profiles(
-    source: ModelSource, backend: str, sizes: Callable[[ModelInfo], Sequence[Size]], max_batch: int | None
+def profiles(
+    source: ModelSource, backend: str, sizes: Callable[[ModelInfo], Iterable[Size]], max_batch: int | None
 ) -> Mapping[str, Any]:
-    if "profiles" not in option_names(backend):
+    """The option `profiles` for a backend that builds for ranges of shapes: one profile for each size; nothing for a
+    backend that takes any shape.
+    """
+    if not source.is_onnx or "profiles" not in option_names(backend):
         return {}
     kind = backend_class(backend)
     from ..graph.info import onnx_info

@@ -18,7 +18,7 @@ from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
 from ..loading.registry import load, option_names
-from .canvases import Canvases, CanvasPlan, profiles_of_open_size
+from .canvases import Canvases, CanvasPlan, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition
 from .details import VisionDetails
@@ -357,10 +357,10 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         self.class_names = class_names(self.settings.names, self.network.metadata)
         self._check(model)
         try:
-            asked = self.asked_size() if self._plan is None else self._whole_size()
+            asked = self.asked_size() if self._plan is None else self._plan.whole
             self._input = ImageInput.of(self.network.input_specs, asked, self.fallback_size)
             self.input_size = self._input.size
-            sizes = () if self._plan is None else self._plan.canvases(self.input_size)
+            sizes = () if self._plan is None else self._plan.canvases()
             canvases = Canvases(self._input, self._preprocessor, sizes, self._plan.border if self._plan else 0)
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
@@ -389,18 +389,18 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         if not self.fits_canvas:
             raise ConfigError(f"canvas='fit' is not for {type(self).__name__}; use canvas='fixed'")
         border = self.usual_border if self.settings.canvas_border is None else self.settings.canvas_border
-        return CanvasPlan.of(model, self.asked_size(), self.settings.canvas_sizes, border)
-
-    def _whole_size(self) -> tuple[int, int]:
-        """(width, height) of the whole input of a model that is loaded for several canvases."""
-        assert self._plan is not None
-        return self._plan.whole or (self.fallback_size, self.fallback_size)
+        whole = self.asked_size() or (self.fallback_size, self.fallback_size)
+        return CanvasPlan.of(model, whole, self.settings.canvas_sizes, border)
 
     def _profiles(self, source: ModelSource, backend: str) -> Mapping[str, Any]:
         """The option `profiles` of a backend that builds for ranges of shapes, where the model leaves its size open."""
-        if self._plan is not None:
-            return self._plan.profiles(backend, self._whole_size(), self.settings.max_batch)
-        return profiles_of_open_size(source, backend, self.size_to_build, self.fallback_size, self.settings.max_batch)
+
+        def sizes(model: ModelInfo) -> Sequence[tuple[int, int]]:
+            if self._plan is not None:
+                return self._plan.canvases()
+            return open_size(model, self.size_to_build, self.fallback_size)
+
+        return profiles(source, backend, sizes, self.settings.max_batch)
 
     def _start(self) -> None:
         self._limit = self._input.batch_limit(self.network)
@@ -457,6 +457,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         """`postprocess()`, with the parameters of each row."""
         if not any(parameters):
             return self.postprocess(outputs, geometries)
+        if len(geometries) == 1:
+            return self._with(parameters[0]).postprocess(outputs, geometries)
         results: list[Any] = []
         for row, (geometry, own) in enumerate(zip(geometries, parameters, strict=True)):
             one = {name: array[row : row + 1] for name, array in outputs.items()}

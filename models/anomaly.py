@@ -8,9 +8,8 @@ import numpy as np
 
 from ..ops import resize_map
 from .description import ModelDescription, Recognition
-from .execution import OutputRow
 from .output_checks import check_finite
-from .preset_input import PresetInput, single_map
+from .preset_input import PresetInput, plane_rows, single_map
 from .results import AnomalyMap
 
 if TYPE_CHECKING:
@@ -62,25 +61,18 @@ class AnomalyDetection(PresetInput[AnomalyMap]):
         return "stretch"
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[AnomalyMap]:
-        return [self._map(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
-
-    def _map(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> AnomalyMap:
-        """The result of one image from its outputs."""
-        mask = None
-        if MASK in outputs:
-            mask = resize_map(_plane(outputs[MASK]).astype(np.float32), geometry) > 0.5
-        return AnomalyMap(
-            resize_map(_plane(outputs[MAP]), geometry),
-            float(outputs[SCORE].reshape(-1)[0]),
-            bool(outputs[LABEL].reshape(-1)[0]) if LABEL in outputs else None,
-            mask,
-        )
+        scores, labels = outputs[SCORE], outputs.get(LABEL)
+        maps, masks = plane_rows(outputs[MAP]), plane_rows(outputs[MASK]) if MASK in outputs else None
+        return [
+            AnomalyMap(
+                resize_map(maps[row], geometry),
+                float(scores[row].reshape(-1)[0]),
+                None if labels is None else bool(labels[row].reshape(-1)[0]),
+                None if masks is None else resize_map(masks[row].astype(np.float32), geometry) > 0.5,
+            )
+            for row, geometry in enumerate(geometries)
+        ]
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in (SCORE, MAP):
             check_finite(name, outputs[name])
-
-
-def _plane(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(1, height, width) or (height, width) as (height, width)."""
-    return values[0] if values.ndim == 3 else values

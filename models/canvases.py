@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.model_source import ModelLike, ModelSource
+from ..core.model_source import ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import Geometry
+from ..infer import Infer
 from ..loading.registry import backend_class, option_names
 from .preprocessor import ImageInput, image_sides
 
 if TYPE_CHECKING:
+    from ..core.tensor_spec import TensorSpec
     from ..graph.info import ModelInfo
-    from ..infer import Infer
     from .preprocessor import Preprocessor
 
-__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "profiles_of_open_size", "usual_canvases"]
+__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "open_size", "profiles", "usual_canvases"]
 
 Size = tuple[int, int]
 
@@ -119,71 +120,66 @@ class CanvasPlan(msgspec.Struct, frozen=True):
 
     Attributes:
         source: the model, with the passes that free its height and width.
-        whole: (width, height) of the whole input; None where the model leaves it open and no size is requested.
+        whole: (width, height) of the whole input.
         sizes: (width, height) of the canvases; None are the usual ones.
         stride: of which their sides are multiples.
         border: see `Canvases`.
     """
 
     source: ModelSource
-    whole: Size | None
+    whole: Size
     sizes: Sequence[Size] | None
     stride: int
     border: int = 0
 
     @classmethod
-    def of(cls, model: ModelLike, asked: Size | None, sizes: Sequence[Size] | None, border: int = 0) -> CanvasPlan:
-        """The plan for a model file.
+    def of(cls, model: ModelSource | Infer, whole: Size, sizes: Sequence[Size] | None, border: int = 0) -> CanvasPlan:
+        """The plan for a model file, or for a network that is loaded already and leaves its height and width free.
 
         Args:
-            asked: the requested (width, height), for a model that leaves it open.
+            whole: (width, height) of the whole input, for a model that leaves it open.
             sizes: the requested canvases.
 
         Raises:
-            UnsupportedModelError: the file is not ONNX, which alone can be freed.
+            UnsupportedModelError: the height and width are fixed, and cannot be freed: of a file that is not ONNX, or
+                of a loaded network.
         """
-        source = ModelSource.of(model)
-        if not source.is_onnx:
+        network: Infer | ModelInfo
+        if isinstance(model, Infer):
+            network, source = model, model.model
+            inputs: Sequence[TensorSpec] = network.input_specs
+        elif model.is_onnx:
+            from ..graph.info import onnx_info
+
+            network, source = onnx_info(model), model
+            inputs = network.inputs
+        else:
             raise UnsupportedModelError(
-                f"canvas='fit' needs an ONNX model, and {source.name} is "
-                f"{source.format.title if source.format else 'of an unknown format'}; use canvas='fixed'"
+                f"canvas='fit' needs an ONNX model, and {model.name} is "
+                f"{model.format.title if model.format else 'of an unknown format'}; use canvas='fixed'"
             )
-        from ..graph.files import borrowed_model
-        from ..graph.passes import FreeSize
-        from ..graph.passes.resize_input import image_input
-
-        with borrowed_model(source) as graph:
-            value, rows = image_input(graph)
-            assert value.shape is not None
-            height, width = (
-                dim if isinstance(dim, int) and dim > 0 else None for dim in list(value.shape)[rows : rows + 2]
-            )
-            stride = int(float(graph.metadata_props.get("stride") or STRIDE))
-        if height is None or width is None:
-            return cls(source, asked, sizes, stride, border)
-        return cls(source.with_passes(FreeSize(stride)), (width, height), sizes, stride, border)
-
-    @classmethod
-    def of_loaded(cls, infer: Infer, asked: Size | None, sizes: Sequence[Size] | None, border: int = 0) -> CanvasPlan:
-        """The plan for a network that is loaded already. Its height and width have to be free.
-
-        Raises:
-            UnsupportedModelError: they are fixed.
-        """
-        spec = infer.input_specs[0]
-        if len(spec.shape) == 4 and any(isinstance(dim, int) for dim in image_sides(spec.shape)):
+        if (reason := ImageInput.refuses(inputs)) is not None:
+            raise UnsupportedModelError(f"canvas='fit' is not for {source.name}: {reason}")
+        stride = int(float(network.metadata.get("stride") or STRIDE))
+        height, width = image_sides(inputs[0].shape)
+        if isinstance(model, Infer) and (isinstance(height, int) or isinstance(width, int)):
             raise UnsupportedModelError(
-                f"canvas='fit' needs a free height and width, and the input of {infer.model.name} is {spec.text}; give "
+                f"canvas='fit' needs a free height and width, and the input of {source.name} is {inputs[0].text}; give "
                 "the ONNX file in place of the loaded model, or use canvas='fixed'"
             )
-        return cls(infer.model, asked, sizes, int(float(infer.metadata.get("stride") or STRIDE)), border)
+        if isinstance(height, int) and isinstance(width, int):
+            from ..graph.passes import FreeSize
 
-    def canvases(self, whole: Size) -> tuple[Size, ...]:
-        """The canvases for a whole input of (width, height), the smallest first and the whole one last.
+            return cls(source.with_passes(FreeSize(stride)), (width, height), sizes, stride, border)
+        return cls(source, whole, sizes, stride, border)
+
+    def canvases(self) -> tuple[Size, ...]:
+        """(width, height) of the canvases, the smallest first and the whole input last.
 
         Raises:
             ConfigError: a requested canvas is larger than the whole input, or no multiple of the stride.
         """
+        whole = self.whole
         if self.sizes is None:
             chosen = usual_canvases(whole, self.stride, self.border)
         else:
@@ -197,41 +193,27 @@ class CanvasPlan(msgspec.Struct, frozen=True):
             chosen = [(width, height) for width, height in self.sizes]
         return (*_by_area(set(chosen) - {whole}), whole)
 
-    def profiles(self, backend: str, whole: Size, max_batch: int | None) -> Mapping[str, Any]:
-        """The option `profiles` for a backend that builds for ranges of shapes: one profile for each canvas."""
-        return _profiles(self.source, backend, lambda _: self.canvases(whole), max_batch)
 
-
-def profiles_of_open_size(
-    source: ModelSource,
-    backend: str,
-    asked: Callable[[ModelInfo], Size | None],
-    fallback: int,
-    max_batch: int | None,
-) -> Mapping[str, Any]:
-    """The option `profiles` of a model that leaves its height or width open, for the one size that its wrapper uses.
+def open_size(model: ModelInfo, asked: Callable[[ModelInfo], Size | None], fallback: int) -> list[Size]:
+    """The (width, height) of a model that leaves its height or width open; nothing for other models.
 
     Args:
-        asked: returns the requested (width, height).
+        asked: returns the requested one.
         fallback: as `ImageInput.of` has it.
-
-    Returns:
-        nothing for a backend that takes any shape, and for a model whose shapes are fixed or are not one image.
     """
-
-    def sizes(model: ModelInfo) -> Sequence[Size]:
-        specs = model.inputs
-        if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in image_sides(specs[0].shape)):
-            return []
-        return [ImageInput.of(specs, asked(model), fallback).size]
-
-    return _profiles(source, backend, sizes, max_batch) if source.is_onnx else {}
+    specs = model.inputs
+    if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in image_sides(specs[0].shape)):
+        return []
+    return [ImageInput.of(specs, asked(model), fallback).size]
 
 
-def _profiles(
-    source: ModelSource, backend: str, sizes: Callable[[ModelInfo], Sequence[Size]], max_batch: int | None
+def profiles(
+    source: ModelSource, backend: str, sizes: Callable[[ModelInfo], Iterable[Size]], max_batch: int | None
 ) -> Mapping[str, Any]:
-    if "profiles" not in option_names(backend):
+    """The option `profiles` for a backend that builds for ranges of shapes: one profile for each size; nothing for a
+    backend that takes any shape.
+    """
+    if not source.is_onnx or "profiles" not in option_names(backend):
         return {}
     kind = backend_class(backend)
     from ..graph.info import onnx_info

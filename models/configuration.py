@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ def _create_one(name: str, table: Any) -> ImageModel[Any]:
             return _of_bundle(fields)
         kind = named_kind(fields.pop("type", None))
         if not issubclass(kind, Composed):
-            return _reader(fields) if kind is OCR else _wrapper(kind, fields)
+            return _model(kind, fields)
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"{name}: {error}") from None
     return _composition(name, kind, fields)
@@ -122,29 +122,18 @@ def _of_bundle(fields: dict[str, Any]) -> ImageModel[Any]:
     return model
 
 
-def _wrapper(kind: type[VisionModel[Any]], fields: dict[str, Any]) -> ImageModel[Any]:
-    """A wrapper from its table: `path`, and what all models have."""
-    path = fields.pop("path", None)
-    if not isinstance(path, str):
-        raise ConfigError(f"{kind.__name__}: path names the model file, and is {path!r}")
-    return _model(kind, [path], fields)
-
-
-def _reader(fields: dict[str, Any]) -> ImageModel[Any]:
-    """A reader of text from its table: its networks, and what all models have."""
-    files = {name: fields.pop(name, None) for name in READER_FILES}
+def _model(kind: type[VisionModel[Any] | OCR], fields: dict[str, Any]) -> ImageModel[Any]:
+    """A wrapper or a reader of text from its table: its files, `backend`, settings, `options` (the backend's) and
+    `pipeline` (its requests').
+    """
+    files = {name: fields.pop(name, None) for name in (READER_FILES if kind is OCR else ("path",))}
     for name, path in files.items():
         if not isinstance(path, str) and (path is not None or name != "orientation"):
-            raise ConfigError(f"OCR: {name} names a model file, and is {path!r}")
-    return _model(OCR, files.values(), fields)
-
-
-def _model(kind: type[VisionModel[Any] | OCR], files: Iterable[Any], fields: dict[str, Any]) -> ImageModel[Any]:
-    """A model of these files: its `backend`, settings, `options` (the backend's) and `pipeline` (its requests')."""
+            raise ConfigError(f"{kind.__name__}: {name} names a model file, and is {path!r}")
     pipeline = _pipeline(kind.__name__, fields)
     if unknown := sorted(set(fields) - {"backend", *kind.Settings.__struct_fields__}):
         raise unknown_setting(kind, unknown[0], "the backend's own go under options, those of submit() under pipeline")
-    model = kind(*files, **fields)
+    model = kind(*files.values(), **fields)
     model.details.set_pipeline_defaults(pipeline)
     return model
 

@@ -55,18 +55,16 @@ class Embedder(VisionModel[Embedding]):
         spec = model.outputs[0]
         if len(spec.shape) < 2 or sum(d != 1 for d in spec.shape[1:] if isinstance(d, int)) > 1:
             return Recognition.no(f"its output {spec} is not a vector for each image")
-        if model.task is None and not may_be_vector(model):
+        known = [d for d in spec.shape[1:] if isinstance(d, int)]
+        is_vector = len(known) == len(spec.shape) - 1 and math.prod(known) % STEP == 0
+        if model.task is None and (model.names or not is_vector):
             return Recognition.nearly("its values may be those of classes")
         return Recognition.yes("a model that gives vectors")
 
     # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        make: Callable[..., Preprocessor] = {
-            "stretch": Preprocessor.stretch,
-            "letterbox": Preprocessor.letterbox,
-            "crop": Preprocessor.crop,
-        }[self.fit]
+        make: Callable[..., Preprocessor] = getattr(Preprocessor, self.fit)
         return make(input, channel_order=self.channel_order, **preset_pixels(input, self.preset))
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Embedding]:
@@ -77,12 +75,3 @@ class Embedder(VisionModel[Embedding]):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         check_finite(*next(iter(outputs.items())))
-
-
-def may_be_vector(model: ModelDescription) -> bool:
-    """Whether nothing in a file says that its row of numbers for each image are classes, rather than a vector."""
-    if model.task is not None or model.names or len(model.outputs) != 1:
-        return False
-    sizes = model.outputs[0].shape[1:]
-    known = [d for d in sizes if isinstance(d, int)]
-    return len(known) == len(sizes) > 0 and math.prod(known) >= STEP and math.prod(known) % STEP == 0

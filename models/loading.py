@@ -21,7 +21,7 @@ from .description import ModelDescription
 from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
 from .registry import ALIASES, TYPES, looks_like
-from .vision import VisionModel, loading_names
+from .vision import LOADING, VisionModel, loading_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,10 +123,10 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     known = _all_settings()
     if (others := set(settings) - known) and (unknown := sorted(others - loading_names(backend))):
         raise _unknown_setting(path, unknown[0], known, backend)
-    loading = {key: value for key, value in settings.items() if key in _LOADING or key not in known}
+    loading = {key: value for key, value in settings.items() if key in LOADING or key not in known}
     options = dict(settings.get("options", {}))
     arguments = {key: value for key, value in loading.items() if key != "options"}
-    network = load_network(_to_load(path, backend, settings), backend, **arguments, **options)
+    network = load_network(source_of_wrapper(path, backend, **settings), backend, **arguments, **options)
     try:
         own = {key: value for key, value in settings.items() if key not in loading and key != "options"}
         return _of(network, own)
@@ -151,7 +151,7 @@ def _unknown_setting(path: ModelLike, name: str, known: set[str], backend: str) 
 
 
 def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None, **settings: Any) -> ModelLike:
-    """A model as its wrapper loads it, for `infersdk.load()`: for tools that measure the network of a wrapper.
+    """A model as its wrapper loads it, for `infersdk.load()`: without the decoding of its head, where that can be.
 
     Args:
         path, backend, type, settings: as `load()` takes them; of the settings, `device`, `decode_head` and
@@ -163,11 +163,6 @@ def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None,
     """
     if type is not None and named_type(type).raw_layout is None:
         return path
-    return _to_load(path, backend, settings)
-
-
-def _to_load(path: ModelLike, backend: str, settings: Mapping[str, Any]) -> ModelLike:
-    """A model as the wrapper that fits it would load it: without the decoding of its head, where that can be."""
     is_missing = isinstance(path, (str, os.PathLike)) and not os.path.isfile(path) and not isinstance(path, ModelSource)
     if settings.get("decode_head") == "graph" or is_missing or _is_module(path):
         return path  # loading it raises the error
@@ -210,9 +205,6 @@ def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
     if unknown := sorted(set(settings) - set(kind.Settings.__struct_fields__)):
         raise unknown_setting(kind, unknown[0])
     return kind(network, **settings)
-
-
-_LOADING = {"device", "precision", "max_batch", "while_building"}
 
 
 def fitting_types(model: ModelDescription) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from operator import truediv
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -32,6 +33,7 @@ __all__ = [
     "geometry_of_pixels",
     "image_axes",
     "image_sides",
+    "scaled",
 ]
 
 Size = tuple[int, int]
@@ -208,15 +210,12 @@ class Preprocessor:
         """
         transform = input.transform(**pixels)
 
-        def in_corner(size: Size) -> Geometry:
-            scale = min(input.size[0] / size[0], input.size[1] / size[1])
-            width, height = (max(round(side * scale), 1) for side in size)
-            return Geometry.resize(size, input.size, (width, height))
+        def geometry(size: Size) -> Geometry:
+            if centred:
+                return Geometry.letterbox(size, input.size)
+            return scaled(size, input.size, min(map(truediv, input.size, size)), centred=False)
 
-        def in_centre(size: Size) -> Geometry:
-            return Geometry.letterbox(size, input.size)
-
-        return cls(input, transform, in_centre if centred else in_corner, channel_order)
+        return cls(input, transform, geometry, channel_order)
 
     @classmethod
     def stretch(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
@@ -230,10 +229,7 @@ class Preprocessor:
         transform = input.transform(**pixels)
 
         def covering(size: Size) -> Geometry:
-            scale = max(input.size[0] / size[0], input.size[1] / size[1])
-            width, height = (max(round(side * scale), least) for side, least in zip(size, input.size, strict=True))
-            offset = (input.size[0] - width) // 2, (input.size[1] - height) // 2
-            return Geometry.resize(size, input.size, (width, height), offset)
+            return scaled(size, input.size, max(map(truediv, input.size, size)))
 
         return cls(input, transform, covering, channel_order)
 
@@ -330,6 +326,13 @@ def image_sides(shape: Sequence[int | str | None]) -> Sequence[int | str | None]
     """The height and width of a batch of images; the last two dimensions of other inputs."""
     axes = image_axes(shape)
     return shape[1:3] if axes is not None and axes[0] == "hwc" else shape[2:]
+
+
+def scaled(size: Size, canvas: Size, scale: float, *, centred: bool = True) -> Geometry:
+    """An image of (width, height) at this scale, in the centre or the upper left corner of a canvas."""
+    width, height = (max(round(side * scale), 1) for side in size)
+    offset = ((canvas[0] - width) // 2, (canvas[1] - height) // 2) if centred else (0, 0)
+    return Geometry.resize(size, canvas, (width, height), offset)
 
 
 def _single(name: str, value: Any) -> Any:

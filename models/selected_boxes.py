@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
-    from .execution import Parameters
     from .results import Detections
 
 __all__ = ["SelectedBoxes"]
@@ -134,16 +133,6 @@ class SelectedBoxes(Detector):
         if self._layout.fractions:
             xyxy = xyxy * np.tile(np.array(geometry.canvas, np.float32), 2)
         return self._detections_of(xyxy, scores[chosen], numbers[chosen], geometry, stats)
-
-    def _postprocess_rows(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        geometries: Sequence[Geometry],
-        parameters: Sequence[Parameters],
-    ) -> list[Detections]:
-        if self._layout.dimensions == 3:
-            return super()._postprocess_rows(outputs, geometries, parameters)
-        return self._with(parameters[0]).postprocess(outputs, geometries)  # the rows are boxes of the one image
 
     # ---- the outputs ----
 

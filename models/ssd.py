@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from ..image import Geometry
 from ..ops import DetectStats, nms
 from .description import GRIDS, Recognition, cells_of, count_cells
 from .detector import Detector, Fraction
@@ -23,13 +22,14 @@ from .output_checks import (
     check_order,
     check_scores,
 )
-from .preprocessor import ImageInput, Preprocessor
+from .preprocessor import ImageInput, Preprocessor, scaled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
+    from ..image import Geometry
     from .description import ModelDescription
     from .results import Detections
 
@@ -231,16 +231,11 @@ class YOLONAS(SSD):
 def nas_preprocessor(input: ImageInput, channel_order: str) -> Preprocessor:
     """The preprocessing of YOLO-NAS."""
     pixels = 1.0 if input.dtype == "uint8" else 1 / 255
-    made = Preprocessor.letterbox(input, channel_order=channel_order, order="rgb", fill=114, scale=pixels)
 
     def bordered(size: tuple[int, int]) -> Geometry:
-        scale = min((side - BORDER) / own for side, own in zip(input.size, size, strict=True))
-        width, height = (max(round(side * scale), 1) for side in size)
-        return Geometry.resize(
-            size, input.size, (width, height), ((input.size[0] - width) // 2, (input.size[1] - height) // 2)
-        )
+        return scaled(size, input.size, min((side - BORDER) / own for side, own in zip(input.size, size, strict=True)))
 
-    return Preprocessor(input, made.transform, bordered, channel_order)
+    return Preprocessor(input, input.transform(order="rgb", fill=114, scale=pixels), bordered, channel_order)
 
 
 def anchor_outputs(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:

@@ -18,7 +18,7 @@ from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
 from ..loading.registry import load, option_names
-from .canvases import Canvases, CanvasPlan, profiles_of_open_size
+from .canvases import Canvases, CanvasPlan, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition
 from .details import VisionDetails
@@ -42,7 +42,9 @@ __all__ = ["VisionModel"]
 Result = TypeVar("Result")
 
 #: Settings that say how the network is loaded; `infersdk.load()` takes them.
-_LOADING = ("device", "precision", "max_batch", "while_building")
+LOADING = ("device", "precision", "max_batch", "while_building")
+#: Variants of a wrapper, for the settings of calls, that are kept.
+MOST_VARIANTS = 32
 
 
 class VisionModel(Requests[Result], Declared, Generic[Result]):
@@ -135,10 +137,12 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         self.path, self.backend = path, backend
         self._set(own)
         options = {**self.settings.options, **settings}
-        model = self._model_to_load(_model_of(path, options))
+        source = path if isinstance(path, Infer) else ModelSource.of(path, options.get("external_data"))
+        model = self._model_to_load(source)
         self._plan = self._canvas_plan(model)
         if isinstance(model, Infer):
-            _check_loaded([*options, *_loading_settings(self.settings)])
+            if given := sorted([*options, *_loading_settings(self.settings)]):
+                raise ConfigError(f"{', '.join(given)}: these belong to load(), and this Infer is loaded already")
             self.network = model
         else:
             source = model if self._plan is None else self._plan.source
@@ -353,10 +357,10 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         self.class_names = class_names(self.settings.names, self.network.metadata)
         self._check(model)
         try:
-            asked = self.asked_size() if self._plan is None else self._whole_size()
+            asked = self.asked_size() if self._plan is None else self._plan.whole
             self._input = ImageInput.of(self.network.input_specs, asked, self.fallback_size)
             self.input_size = self._input.size
-            sizes = () if self._plan is None else self._plan.canvases(self.input_size)
+            sizes = () if self._plan is None else self._plan.canvases()
             canvases = Canvases(self._input, self._preprocessor, sizes, self._plan.border if self._plan else 0)
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
@@ -365,7 +369,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             canvases, self._verify, self.postprocess, self._postprocess_rows, self.device_postprocess, self.decode,
             self.settings.preprocess,
         )  # fmt: skip
-        self._variants = _Variants()
+        self._variants: dict[str, Self] = {}  # by the settings of calls; clones share them
         self._pipeline_holder = PipelineHolder({})
         self._start()
 
@@ -376,7 +380,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         """The model as this wrapper loads it."""
         return model
 
-    def _canvas_plan(self, path: ModelLike | Infer) -> CanvasPlan | None:
+    def _canvas_plan(self, model: ModelSource | Infer) -> CanvasPlan | None:
         """How the model is loaded for several canvases; None for one."""
         if self.settings.canvas == "fixed":
             if self.settings.canvas_sizes is not None:
@@ -385,21 +389,18 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         if not self.fits_canvas:
             raise ConfigError(f"canvas='fit' is not for {type(self).__name__}; use canvas='fixed'")
         border = self.usual_border if self.settings.canvas_border is None else self.settings.canvas_border
-        sizes = self.settings.canvas_sizes
-        if isinstance(path, Infer):
-            return CanvasPlan.of_loaded(path, self.asked_size(), sizes, border)
-        return CanvasPlan.of(path, self.asked_size(), sizes, border)
-
-    def _whole_size(self) -> tuple[int, int]:
-        """(width, height) of the whole input of a model that is loaded for several canvases."""
-        assert self._plan is not None
-        return self._plan.whole or (self.fallback_size, self.fallback_size)
+        whole = self.asked_size() or (self.fallback_size, self.fallback_size)
+        return CanvasPlan.of(model, whole, self.settings.canvas_sizes, border)
 
     def _profiles(self, source: ModelSource, backend: str) -> Mapping[str, Any]:
         """The option `profiles` of a backend that builds for ranges of shapes, where the model leaves its size open."""
-        if self._plan is not None:
-            return self._plan.profiles(backend, self._whole_size(), self.settings.max_batch)
-        return profiles_of_open_size(source, backend, self.size_to_build, self.fallback_size, self.settings.max_batch)
+
+        def sizes(model: ModelInfo) -> Sequence[tuple[int, int]]:
+            if self._plan is not None:
+                return self._plan.canvases()
+            return open_size(model, self.size_to_build, self.fallback_size)
+
+        return profiles(source, backend, sizes, self.settings.max_batch)
 
     def _start(self) -> None:
         self._limit = self._input.batch_limit(self.network)
@@ -412,8 +413,28 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             self._with(parameters)
 
     def _with(self, parameters: Parameters) -> Self:
-        """This wrapper with other settings, for postprocessing alone."""
-        return self._variants.of(self, parameters) if parameters else self
+        """This wrapper with other settings, for postprocessing alone.
+
+        Raises:
+            ConfigError: a parameter has a wrong value, or cannot be given with a call.
+        """
+        if not parameters:
+            return self
+        key = repr(sorted(parameters.items()))  # True is not 1
+        variant: Self | None = self._variants.get(key)
+        if variant is None:
+            if unknown := sorted(set(parameters) - self.per_call):
+                raise ConfigError(
+                    f"{unknown[0]!r} cannot be given with a call of {type(self).__name__}; use "
+                    f"{', '.join(sorted(self.per_call)) or 'none'}{nearest_setting(unknown[0], self.per_call)}"
+                )
+            variant = copy.copy(self)
+            variant._set({**msgspec.structs.asdict(self.settings), **parameters})
+            variant._varied()
+            if len(self._variants) >= MOST_VARIANTS:
+                self._variants.clear()
+            self._variants[key] = variant
+        return variant
 
     def _by_settings(self, parameters: Sequence[Parameters]) -> Iterator[tuple[Self, Sequence[int]]]:
         """The rows of a batch by their settings, each time with the wrapper that has these settings."""
@@ -436,6 +457,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         """`postprocess()`, with the parameters of each row."""
         if not any(parameters):
             return self.postprocess(outputs, geometries)
+        if len(geometries) == 1:
+            return self._with(parameters[0]).postprocess(outputs, geometries)
         results: list[Any] = []
         for row, (geometry, own) in enumerate(zip(geometries, parameters, strict=True)):
             one = {name: array[row : row + 1] for name, array in outputs.items()}
@@ -469,24 +492,17 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             )
 
     def _unsupported(self, why: str, model: ModelDescription) -> UnsupportedModelError:
-        return _refusal(self.network.model.name, type(self).__name__, why, model)
+        from .registry import looks_like  # the wrappers, of which only a refusal needs all
 
-
-def _refusal(name: str, kind: str, why: str, model: ModelDescription) -> UnsupportedModelError:
-    from .registry import looks_like  # the wrappers, of which only a refusal needs all
-
-    error = UnsupportedModelError(f"{name} is not a model for {kind}: {why}. It looks like {looks_like(model)}")
-    error.reason = why
-    return error
-
-
-def _model_of(path: ModelLike | Infer, options: Mapping[str, Any]) -> ModelSource | Infer:
-    return path if isinstance(path, Infer) else ModelSource.of(path, options.get("external_data"))
+        name, kind = self.network.model.name, type(self).__name__
+        error = UnsupportedModelError(f"{name} is not a model for {kind}: {why}. It looks like {looks_like(model)}")
+        error.reason = why
+        return error
 
 
 def _loading_settings(settings: Any) -> dict[str, Any]:
     """Those that say how a network is loaded, as far as they are given."""
-    return {name: value for name in _LOADING if (value := getattr(settings, name)) is not None}
+    return {name: value for name in LOADING if (value := getattr(settings, name)) is not None}
 
 
 def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend: str | None) -> dict[str, Any]:
@@ -511,45 +527,6 @@ def loading_names(backend: str) -> set[str]:
     return {*(load.__kwdefaults__ or ()), *option_names(backend)}
 
 
-def _check_loaded(given: Sequence[str]) -> None:
-    """Raises ConfigError for settings that a network which is loaded already cannot have."""
-    if given:
-        raise ConfigError(f"{', '.join(sorted(given))}: these belong to load(), and this Infer is loaded already")
-
-
-class _Variants:
-    """Copies of a wrapper with the settings of single calls, for the last settings used."""
-
-    MOST = 32
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[tuple[str, Any], ...], Any] = {}
-
-    def of(self, model: Any, parameters: Mapping[str, Any]) -> Any:
-        """The wrapper with these settings, for postprocessing alone.
-
-        Raises:
-            ConfigError: a parameter has a wrong value, or cannot be given with a call.
-        """
-        key = tuple((name, _hashable(name, parameters[name])) for name in sorted(parameters))
-        variant = self._made.get(key)
-        if variant is None:
-            if unknown := sorted(set(parameters) - model.per_call):
-                known = ", ".join(sorted(model.per_call)) or "none"
-                raise ConfigError(
-                    f"{unknown[0]!r} cannot be given with a call of {type(model).__name__}; use {known}"
-                    f"{nearest_setting(unknown[0], model.per_call)}"
-                )
-            fields = {name: getattr(model.settings, name) for name in model.Settings.__struct_fields__}
-            variant = copy.copy(model)
-            variant._set({**fields, **parameters})
-            variant._varied()
-            if len(self._made) >= self.MOST:
-                self._made.clear()
-            self._made[key] = variant
-        return variant
-
-
 @dataclass
 class _Learned:
     """Properties of a model from its file and its first run; its clones and variants share them.
@@ -561,16 +538,3 @@ class _Learned:
 
     class_count: int | None = None
     shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
-
-
-def _hashable(name: str, value: Any) -> Any:
-    """A key for a value and its type: `True` is not `1`."""
-    if isinstance(value, (list, tuple)):
-        return tuple(_hashable(name, inner) for inner in value)
-    if isinstance(value, (set, frozenset)):
-        return frozenset(_hashable(name, inner) for inner in value)
-    try:
-        hash(value)
-    except TypeError:
-        raise ConfigError(f"{name}={value!r} is a {type(value).__name__}, which no setting takes") from None
-    return type(value), value

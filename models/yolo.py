@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.files import load_proto, tensor_array
 from ..image import Geometry, PixelTransform
 from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
@@ -30,7 +32,6 @@ from .output_checks import (
 from .preprocessor import ImageInput, Preprocessor
 from .raw_head import HeadMaps, check_raw_head, raw_head_of, without_decoding
 from .results import Detections
-from .yolox_release import wants_normalized_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,9 @@ Model = TypeVar("Model", bound="YOLO")
 #: Minimum of `conf`. Runtimes compute a sigmoid to about 1e-7, and some give 0 for logits below -18: with a lower
 #: threshold, the number of boxes would depend on the runtime.
 LOWEST_CONF = 1e-6
+#: YOLOX: limits of the median over the output channels of the norm of a channel's weights. It is 1.1 in YOLOX-nano of
+#: the first release, so about 0.02 for pixels of 0 to 255.
+NORMALIZED_FROM, RAW_BELOW = 0.25, 0.08
 #: Wrappers that override one of these read decoded boxes: their networks keep the decoding.
 _READ_DECODED = ("columns", "extra", "extra_values", "postprocess", "verify", "decoder", "suppression")
 
@@ -138,8 +142,8 @@ class YOLO(RowDetector):
 
     _hooks: ClassVar[frozenset[str]] = frozenset(
         {
-            "anchors", "decoder", "head", "leading", "refuses_head", "split", "strides", "suppression", "verify_boxes",
-            "verify_scores",
+            "anchors", "channel_first", "decoder", "head", "leading", "refuses_head", "split", "strides", "suppression",
+            "verify_boxes", "verify_scores",
         }
     )  # fmt: skip
     per_call: ClassVar[frozenset[str]] = frozenset(
@@ -149,12 +153,9 @@ class YOLO(RowDetector):
     head: ClassVar[str]
     #: The decoder on a device.
     _device_decoder: ClassVar[type[DeviceBoxes[Any]]] = DeviceBoxes
-    #: Whether it overrides `columns()`.
-    _has_columns: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        cls._has_columns = cls.columns is not YOLO.columns
         if any(getattr(cls, name) is not getattr(YOLO, name) for name in _READ_DECODED):
             cls.raw_layout = None
 
@@ -167,9 +168,13 @@ class YOLO(RowDetector):
             return Recognition.no("its boxes are chosen inside the model, and need no NMS; export it without NMS")
         if (several := sum(len(shape) == 3 for shape in model.shapes)) > 1:
             return Recognition.no(f"it has {several} outputs of three dimensions, and its boxes may be in any of them")
+        boxes, values = cls.split(model.head.shape)
+        if isinstance(boxes, int) and (not isinstance(values, int) or values > boxes):
+            other = "anchor-first, as YOLOv5" if cls.channel_first else "channel-first, as YOLOv8"
+            return Recognition.no(f"its head is {other} writes it")
         if (reason := cls.refuses_head(model.head.shape, model)) is not None:
             return Recognition.no(reason)
-        return cls._recognises_values(model, *cls.split(model.head.shape))
+        return cls._recognises_values(model, boxes, values)
 
     @classmethod
     def _recognises_values(
@@ -202,20 +207,21 @@ class YOLO(RowDetector):
         """Why a head of (batch, rows, columns) is not one of the family; None if it may be."""
         return None
 
-    @staticmethod
-    def split(shape: Shape) -> tuple[int | str | None, int | str | None]:
+    @classmethod
+    def split(cls, shape: Shape) -> tuple[int | str | None, int | str | None]:
         """(boxes, values a box) of a head of (batch, rows, columns)."""
-        return shape[1], shape[2]
+        return (shape[2], shape[1]) if cls.channel_first else (shape[1], shape[2])
 
     #: How many boxes a cell of its grids may have.
     anchors: ClassVar[tuple[int, ...]] = (1,)
     #: Values of a box in front of those of the classes.
     leading: ClassVar[int] = 5
+    #: Whether the head is (batch, values a box, boxes).
+    channel_first: ClassVar[bool] = False
 
     def extra_values(self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         output = outputs[self._output]
-        anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
-        values = output[boxes["row"], -self.extra :] if anchor_first else output[-self.extra :, boxes["row"]].T
+        values = output[-self.extra :, boxes["row"]].T if self.channel_first else output[boxes["row"], -self.extra :]
         return values.astype(np.float32)
 
     def strides(self, anchors: int) -> tuple[int, ...]:
@@ -274,7 +280,7 @@ class YOLO(RowDetector):
         geometry: Geometry,
     ) -> Detections:
         """The result of an image of a batch from the boxes of its decoder."""
-        columns = self.columns(OutputRow(outputs, image), boxes, geometry) if self._has_columns else {}
+        columns = self.columns(OutputRow(outputs, image), boxes, geometry)
         return Detections(boxes, self.class_names, geometry.source, stats, columns)
 
     # ---- the head ----
@@ -297,8 +303,7 @@ class YOLO(RowDetector):
         check_floats(self._output, output)
         if isinstance(output, HeadMaps):
             return  # they are logits; the graph has shown that scores are their sigmoids
-        anchor_first = self.split(("batch", "rows", "columns"))[0] == "rows"
-        rows = output if anchor_first else np.swapaxes(output, 1, 2)
+        rows = np.swapaxes(output, 1, 2) if self.channel_first else output
         scores = rows[..., 4 : self.leading + (self._learned.class_count or 0)]
         check_scores(scores)
         for values in (scores, rows[..., 4:]):
@@ -380,10 +385,6 @@ class YOLOv5(YOLO):
     #: Half a stride, as YOLOv5's own validation adds; without it yolov5n loses 0.009 mAP where images are 4:3.
     usual_border: ClassVar[int] = 16
 
-    @classmethod
-    def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
-        return _refuses_channel_first(shape)
-
     def verify_scores(self, scores: npt.NDArray[Any]) -> None:
         super().verify_scores(scores)
         if scores[..., 0].any() and not scores[..., 1:].any():
@@ -399,21 +400,10 @@ class YOLOv8(YOLO):
     head = "yolov8"
     raw_layout = "yolov8"
     leading: ClassVar[int] = 4
+    channel_first: ClassVar[bool] = True
 
     def verify_scores(self, scores: npt.NDArray[Any]) -> None:
         check_no_objectness(scores)
-
-    @classmethod
-    def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
-        _, rows, columns = shape
-        anchor_first = isinstance(rows, int) and isinstance(columns, int) and rows > columns
-        if anchor_first or (isinstance(columns, int) and not isinstance(rows, int)):
-            return "its head is anchor-first, as YOLOv5 writes it"
-        return None
-
-    @staticmethod
-    def split(shape: Shape) -> tuple[int | str | None, int | str | None]:
-        return shape[2], shape[1]
 
 
 class YOLOX(YOLO):
@@ -433,8 +423,6 @@ class YOLOX(YOLO):
 
     @classmethod
     def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
-        if (reason := _refuses_channel_first(shape)) is not None:
-            return reason
         _, rows, _ = shape
         size = model.input_size
         if isinstance(rows, int) and size is not None and not any(count_cells(size, s) == rows for s in GRIDS[:2]):
@@ -454,7 +442,7 @@ class YOLOX(YOLO):
         return Preprocessor(input, transform, lambda size: _top_left(size, input.size), self.channel_order)
 
     def _recognize_release(self) -> bool:
-        legacy = wants_normalized_input(self.network.model)
+        legacy = _wants_normalized_input(self.network.model)
         if legacy is None:
             raise UnsupportedModelError(
                 "its weights do not tell whether it is of YOLOX's first release, which wants normalised RGB, or of a "
@@ -489,9 +477,27 @@ def _top_left(size: tuple[int, int], canvas: tuple[int, int]) -> Geometry:
     return Geometry.resize(size, canvas, resized)
 
 
-def _refuses_channel_first(shape: Shape) -> str | None:
-    _, rows, columns = shape
-    channel_first = isinstance(rows, int) and isinstance(columns, int) and columns > rows
-    if channel_first or (isinstance(rows, int) and not isinstance(columns, int)):
-        return "its head is channel-first, as YOLOv8 writes it"
+def _wants_normalized_input(source: ModelSource) -> bool | None:
+    """Whether the weights of a YOLOX want normalised pixels; None where the file does not tell.
+
+    Its first release (0.1.0) was trained on pixels normalised by ImageNet's mean and standard deviation, later ones on
+    0 to 255. Both have a batch normalisation behind the first convolution, folded into it by the exporter, so that its
+    outputs have about unit scale. Its weights are therefore about 60 times smaller for pixels of 0 to 255 (whose
+    standard deviation is about 60) than for normalised ones.
+    """
+    if not source.is_onnx:
+        return None
+    if importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnx_ir") is None:
+        return None
+    model = load_proto(source)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Conv" and node.input[1] in weights:
+            kernel = tensor_array(weights[node.input[1]], source).astype(np.float64)
+            norm = float(np.median(np.sqrt(np.square(kernel).reshape(len(kernel), -1).sum(1))))
+            if norm >= NORMALIZED_FROM:
+                return True
+            return False if norm < RAW_BELOW else None
+        if node.op_type in ("BatchNormalization", "QuantizeLinear", "DequantizeLinear"):
+            return None  # the normalisation is not folded, or the weights are quantised
     return None

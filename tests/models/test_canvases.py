@@ -15,7 +15,7 @@ from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.graph.passes import ResizeInput, prepared_model
 from infersdk.image import Geometry, image_size, read_image
 from infersdk.models import Classifier, YOLOv5, YOLOv8, choose_canvases, load
-from infersdk.models.canvases import Canvases, CanvasPlan, profiles_of_open_size, usual_canvases
+from infersdk.models.canvases import Canvases, CanvasPlan, open_size, profiles, usual_canvases
 from infersdk.models.execution.execution import MOST_WAITING, grouped
 from infersdk.models.preprocessor import ImageInput, Preprocessor
 
@@ -164,12 +164,12 @@ def test_wrong_settings(tmp_path: Path, assets: Path) -> None:
 
 def test_profiles_for_tensorrt(assets: Path) -> None:
     pytest.importorskip("tensorrt_rtx_bindings")
-    plan = CanvasPlan.of(assets / "models" / "yolov8n.onnx", None, [(640, 384)])
+    plan = CanvasPlan.of(ModelSource.of(assets / "models" / "yolov8n.onnx"), (320, 320), [(640, 384)])
     low, high = [1, 3, 384, 640], [4, 3, 384, 640]
     whole = {"min": [1, 3, 640, 640], "opt": [4, 3, 640, 640], "max": [4, 3, 640, 640]}
     expected = {"profiles": {"images": [{"min": low, "opt": high, "max": high}, whole]}}
-    assert plan.profiles("tensorrt-rtx", (640, 640), 4) == expected
-    assert plan.profiles("onnxruntime", (640, 640), 4) == {}
+    assert profiles(plan.source, "tensorrt-rtx", lambda _: plan.canvases(), 4) == expected
+    assert profiles(plan.source, "onnxruntime", lambda _: plan.canvases(), 4) == {}
 
 
 def test_a_profile_for_a_model_of_open_size(assets: Path) -> None:
@@ -177,11 +177,12 @@ def test_a_profile_for_a_model_of_open_size(assets: Path) -> None:
     faces = ModelSource.of(assets / "face" / "yunet_n_dynamic.onnx")
     wide = {"min": [1, 3, 96, 160], "opt": [4, 3, 96, 160], "max": [4, 3, 96, 160]}
     square = {"min": [1, 3, 64, 64], "opt": [1, 3, 64, 64], "max": [1, 3, 64, 64]}
-    assert profiles_of_open_size(faces, "tensorrt-rtx", lambda _: (160, 96), 64, 4) == {"profiles": {"input": [wide]}}
-    assert profiles_of_open_size(faces, "tensorrt-rtx", lambda _: None, 64, None) == {"profiles": {"input": [square]}}
-    assert profiles_of_open_size(faces, "onnxruntime", lambda _: None, 64, None) == {}
+    for asked, batch, expected in (((160, 96), 4, wide), (None, None, square)):
+        found = profiles(faces, "tensorrt-rtx", lambda info, asked=asked: open_size(info, lambda _: asked, 64), batch)
+        assert found == {"profiles": {"input": [expected]}}
+    assert profiles(faces, "onnxruntime", lambda info: open_size(info, lambda _: None, 64), None) == {}
     detector = ModelSource.of(assets / "models" / "yolov8n.onnx")
-    assert profiles_of_open_size(detector, "tensorrt-rtx", lambda _: None, 64, None) == {}
+    assert profiles(detector, "tensorrt-rtx", lambda info: open_size(info, lambda _: None, 64), None) == {}
 
 
 # ---- boxes ----

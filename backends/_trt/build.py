@@ -20,12 +20,15 @@ from ...core.text import parse_size
 from ...errors import (
     BackendError,
     ConfigError,
+    CustomOpError,
     ModelFormatError,
     OutputError,
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
 from ...graph.digest import model_digest
+from ...graph.domains import foreign_domains
+from ...graph.files import read_model
 from ...graph.info import onnx_info
 from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
 from ...graph.precision import main_precision
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["build_engine", "engine_key", "load_plugins"]
 
 #: Part of each key: raise it when this code builds another engine from the same inputs.
-_SCHEMA = 3
+_SCHEMA = 4
 
 
 def engine_key(
@@ -113,6 +116,7 @@ def build_engine(
     Raises:
         ModelFormatError, UnsupportedModelError: the model is damaged or not supported; the message names the node and
             the operator.
+        CustomOpError: an operator that is not declared has the name of an operator of the runtime.
         PrecisionUnavailableError, ConfigError: the arguments do not fit the model.
     """
     trt, started, model = flavour.trt, time.monotonic(), ModelSource.of(onnx)
@@ -136,6 +140,7 @@ def build_engine(
             strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
             network = builder.create_network(0 if strongly is None else 1 << int(strongly))
             parser: tensorrt.OnnxParser = trt.OnnxParser(network, flavour.logger)
+            _check_domains(flavour, model, parser)
             parsed = parser.parse_from_file(str(model)) if source is None else parser.parse(source, str(model))
             if not parsed:
                 raise _parser_error(flavour, model, parser)
@@ -223,6 +228,19 @@ def _source(model: ModelSource, written: str, wanted: str | None, flavour: Flavo
             f"written in; {how}, or leave precision out"
         )
     return prepared_model(model, _passes(flavour, wanted, options)) or model.content
+
+
+def _check_domains(flavour: Flavour, model: ModelSource, parser: tensorrt.OnnxParser) -> None:
+    """Raises CustomOpError for an operator that the parser, which ignores domains, would take for one of its own."""
+    if not foreign_domains(model):
+        return
+    from ...custom_ops.operator_set import foreign_nodes, undeclared
+
+    for node in foreign_nodes(read_model(model)):
+        if parser.supports_operator(node.op_type) and not node.op_type.startswith("TRT_"):
+            raise CustomOpError(
+                f"{undeclared(node, model.name)}. {flavour.title} would run its own {node.op_type} instead"
+            )
 
 
 def _described(

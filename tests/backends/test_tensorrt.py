@@ -31,6 +31,7 @@ from infersdk.core.tensor_spec import TensorSpec
 from infersdk.errors import (
     BackendUnavailableError,
     ConfigError,
+    CustomOpError,
     DeviceUnavailableError,
     EngineError,
     ModelFormatError,
@@ -254,6 +255,19 @@ def test_an_operator_that_is_not_supported_is_named(
         build(path, tmp_path / "out.engine", compute_capabilities=("8.6",))
     assert not (tmp_path / "out.engine").exists()
     assert tuple(capfd.readouterr()) == ("", "")
+
+
+@rtx
+def test_an_undeclared_operator_does_not_become_one_of_tensorrt(save: Save, tmp_path: Path) -> None:
+    def graph(domain: str) -> Path:
+        nodes = [node("HardSwish", "x", "y", name="act", domain=domain)]
+        return save(nodes, {"x": (3, 3)}, {"y": (3, 3)}, domains=[domain] if domain else [])
+
+    build(graph(""), tmp_path / "out.engine", compute_capabilities=("8.6",))
+    words = r"custom::HardSwish, node 'act' of net\.onnx: not declared. Derive a class.*would run its own HardSwish"
+    with pytest.raises(CustomOpError, match=words):
+        build(graph("custom"), tmp_path / "other.engine", compute_capabilities=("8.6",))
+    assert not (tmp_path / "other.engine").exists()
 
 
 @rtx

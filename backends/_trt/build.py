@@ -34,7 +34,7 @@ from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
 from ...graph.precision import main_precision
 from .details import EngineDetails, TensorDetails
 from .layers import int8_convolutions, network_layers
-from .profiles import Profile, make_profiles, ranges_of
+from .profiles import Profile, make_profiles
 from .progress import make_monitor, run_cancellable
 
 if TYPE_CHECKING:
@@ -75,16 +75,7 @@ def engine_key(
         "model": digest,
         "precision": precision,
         "max_batch": max_batch,
-        "profiles": {
-            name: [[r.min, r.opt, r.max] for r in ranges_of(given)] for name, given in options.profiles.items()
-        },
-        "exact_batches": options.exact_batches,
-        "workspace": _workspace(options),
-        "tf32": _tf32(options, precision),
-        "optimization_level": options.optimization_level,
-        "plugins": [_plugin_digest(path) for path in options.plugins],
-        "tag": options.cache_tag,
-        "profiling": options.profiling,
+        "options": {**options.building, "plugins": [_plugin_digest(path) for path in options.plugins]},
         "capabilities": sorted(capabilities) or (device.capability if device else None),
         # The full TensorRT chooses kernels by their times on this GPU.
         "gpu": device.name if device and not flavour.rtx else None,
@@ -178,6 +169,7 @@ def build_engine(
                     raise UnsupportedModelError(
                         f"{flavour.title} cannot build an engine of {model.name}: {messages.last_error()}"
                     )
+            given = {"precision": precision, "max_batch": max_batch, **options.building}
             details = EngineDetails(
                 version=flavour.version,
                 # Without targets, those of the device; empty is the runtime's default.
@@ -191,7 +183,7 @@ def build_engine(
                 metadata=dict(info.metadata),
                 model=str(model) if model.path is None else str(model.path.absolute()),
                 model_sha256=digest,
-                options=_recorded_options(options, precision, max_batch),
+                options={name: value for name, value in given.items() if value is not None},
                 build_seconds=round(time.monotonic() - started, 3),
                 weights_nbytes=messages.memory.get("Weights"),
                 workspace_nbytes=messages.memory.get("Activation"),
@@ -329,9 +321,9 @@ def _parser_error(flavour: Flavour, model: ModelSource, parser: tensorrt.OnnxPar
 
 def _configure(flavour: Flavour, config: tensorrt.IBuilderConfig, options: Options, precision: str | None) -> None:
     trt = flavour.trt
-    if (workspace := _workspace(options)) is not None:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
-    if _tf32(options, precision):
+    if options.workspace is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, parse_size(options.workspace, "workspace"))
+    if options.tf32 if options.tf32 is not None else precision != "fp32":
         config.set_flag(trt.BuilderFlag.TF32)
     else:
         config.clear_flag(trt.BuilderFlag.TF32)
@@ -339,27 +331,6 @@ def _configure(flavour: Flavour, config: tensorrt.IBuilderConfig, options: Optio
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     if options.optimization_level is not None:
         config.builder_optimization_level = options.optimization_level
-
-
-def _workspace(options: Options) -> int | None:
-    return None if options.workspace is None else parse_size(options.workspace, "workspace")
-
-
-def _tf32(options: Options, precision: str | None) -> bool:
-    return options.tf32 if options.tf32 is not None else precision != "fp32"
-
-
-def _recorded_options(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
-    """The options of the build that differ from their defaults, for the manifest."""
-    plain, given = type(options)(), {"precision": precision, "max_batch": max_batch}
-    given |= {name: getattr(options, name) for name in _RECORDED if getattr(options, name) != getattr(plain, name)}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-_RECORDED = (
-    "exact_batches", "workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag", "fp16_keep",
-    "profiling",
-)  # fmt: skip
 
 
 def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:

@@ -7,12 +7,12 @@ import platform
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.cache import Cache, key_of
 from ...core.files import file_digest
+from ...core.memory_limit import tensor_nbytes
 from ...core.model_source import ModelLike, ModelSource
 from ...core.target import describe_layers, keeps_precision
 from ...core.tensor_spec import TensorSpec
@@ -32,7 +32,7 @@ from ...graph.files import read_model
 from ...graph.info import onnx_info
 from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
 from ...graph.precision import main_precision
-from .details import EngineDetails, TensorDetails
+from .details import EngineDetails
 from .layers import int8_convolutions, network_layers
 from .profiles import Profile, make_profiles
 from .progress import make_monitor, run_cancellable
@@ -151,9 +151,13 @@ def build_engine(
             inputs, outputs = _described(network, info.inputs, info.outputs, flavour)
             alone = options.exact_batches if flavour.rtx else options.exact_batches or []
             profiles = make_profiles(inputs, max_batch, options.profiles, alone)
-            config = builder.create_builder_config()
+            config: Any = builder.create_builder_config()  # TensorRT-RTX has more than the stubs know
             _configure(flavour, config, options, precision)
-            _set_targets(trt, config, targets)
+            if targets:
+                config.num_compute_capabilities = len(targets)
+            for i, target in enumerate(targets):
+                if not config.set_compute_capability(target, i):
+                    raise ConfigError(f"the runtime refuses to build for {target}")
             for profile in profiles:
                 ranges = builder.create_optimization_profile()
                 for name, shapes in profile.items():
@@ -177,8 +181,8 @@ def build_engine(
                 gpu=device.name if device else None,
                 precision=real,
                 layers=dict(layers),
-                inputs=[TensorDetails.of(spec) for spec in inputs],
-                outputs=[TensorDetails.of(spec) for spec in outputs],
+                inputs=inputs,
+                outputs=outputs,
                 profiles=profiles,
                 metadata=dict(info.metadata),
                 model=str(model) if model.path is None else str(model.path.absolute()),
@@ -187,7 +191,7 @@ def build_engine(
                 build_seconds=round(time.monotonic() - started, 3),
                 weights_nbytes=messages.memory.get("Weights"),
                 workspace_nbytes=messages.memory.get("Activation"),
-                outputs_nbytes=_outputs_nbytes(network, outputs, profiles),
+                outputs_nbytes=_outputs_nbytes(flavour, network, profiles),
             )
             return bytes(blob), details
 
@@ -252,17 +256,12 @@ def _described(
     return result[0], result[1]
 
 
-def _outputs_nbytes(
-    network: tensorrt.INetworkDefinition, outputs: Sequence[TensorSpec], profiles: Sequence[Profile]
-) -> int:
+def _outputs_nbytes(flavour: Flavour, network: tensorrt.INetworkDefinition, profiles: Sequence[Profile]) -> int:
     """The bytes of the outputs of the largest batch. The network has sizes that the file may only name."""
     batch = max((shapes[2][0] for profile in profiles for shapes in profile.values() if shapes[2]), default=1)
-    total = 0
-    for i, spec in enumerate(outputs):
-        dims = _dims(network.get_output(i).shape)
-        rows = batch if dims[:1] == (-1,) else 1
-        total += rows * prod(d for d in dims if d >= 0) * spec.dtype.itemsize
-    return total
+    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+    specs = [spec_of(flavour, tensor.name, tensor.dtype, _dims(tensor.shape), None) for tensor in outputs]
+    return sum(tensor_nbytes(spec, batch) for spec in specs)
 
 
 def _dims(shape: tensorrt.Dims) -> tuple[int, ...]:
@@ -354,14 +353,6 @@ def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:
                 "without compute_capabilities an engine is for all from 8.0 on"
             )
     return [known[capability] for capability in sorted(set(capabilities))]
-
-
-def _set_targets(trt: Any, config: Any, targets: Sequence[Any]) -> None:  # TensorRT-RTX has more than the stubs know
-    if targets:
-        config.num_compute_capabilities = len(targets)
-        for i, target in enumerate(targets):
-            if not config.set_compute_capability(target, i):
-                raise ConfigError(f"the runtime refuses to build for {target}")
 
 
 # ---- plugins and timings ----

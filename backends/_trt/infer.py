@@ -191,7 +191,7 @@ class _TensorRt(ProfiledRuns, Infer):
                 about: dict[str, Any] = {"kind": "engine", "backend": self.flavour.backend, "label": self.model.name}
                 data, raw, there = cache.get_or_make(key, make, **about, waiting=self._report_waiting)
                 self._origin = "cached" if there else "built"
-            details = msgspec.convert(raw, EngineDetails)
+            details = EngineDetails.of(raw)
             check_details(str(self.model), details, self.flavour, self._cuda)
             check_header(str(self.model), data, self.flavour)
             self._engine = self._engine_of(data, details, cache)

@@ -12,7 +12,7 @@ import functools
 import platform
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import onnxruntime as ort
@@ -35,8 +35,8 @@ from ..infer import BackendInfo, Declaration, Infer, Scheduling
 from ._onnxruntime.providers import Provider, available_devices, find_provider
 from ._onnxruntime.session import (
     Options,
-    UnchangedFile,
     feed,
+    file_states,
     load_libraries,
     may_run_on_one_core,
     message_of,
@@ -44,8 +44,6 @@ from ._onnxruntime.session import (
     session_options,
     spec_of,
     start_session,
-    written_to_disk,
-    written_to_memory,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
     from ..core.executed_layers import LayerProfile
     from ..core.tensor import Tensor
     from ._onnxruntime.cuda import Arena, CudaGraphs
-    from ._onnxruntime.session import GraphWriter
 
 _log = logger("infersdk.load")
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -109,7 +106,7 @@ class OnnxRuntimeInfer(Infer):
 
             self._profile_folder = TemporaryDirectory(prefix="infersdk-")
         given = {key: str(value) for key, value in self.options.provider_options.items()}
-        self._unchanged = UnchangedFile(self.model)
+        self._file_states = file_states(self.model)
         source = self._source()
         if self.memory_budget is not None:
             from ._onnxruntime.cuda import arena_for
@@ -144,7 +141,7 @@ class OnnxRuntimeInfer(Infer):
         try:
             self._session, self._executed = start_session(
                 source, str(self.model), self._session_options, provider,
-                write=self._graph_writer(in_memory=arena is not None) if verified else None,
+                write=self._place_of_graph(in_memory=arena is not None) if verified else None,
             )  # fmt: skip
         except UnsupportedModelError as error:
             if arena is not None and (full := arena.error_of(error)) is not None:
@@ -182,9 +179,9 @@ class OnnxRuntimeInfer(Infer):
         allowed = self.options.allow_cpu_nodes
         return self._device.kind not in _OPEN_DEVICES or (self._device.kind == "cuda" and allowed is not None)
 
-    def _graph_writer(self, *, in_memory: bool) -> GraphWriter:
-        """The function that writes the optimised graph: to memory for a model in memory."""
-        return written_to_memory if in_memory or self.model.origin is None else written_to_disk
+    def _place_of_graph(self, *, in_memory: bool) -> Literal["disk", "memory"]:
+        """Where the runtime writes its optimised graph: nothing of a model in memory is written to the disk."""
+        return "memory" if in_memory or self.model.origin is None else "disk"
 
     def _session_options(self) -> Any:
         folder = self._profile_folder
@@ -405,12 +402,14 @@ class OnnxRuntimeInfer(Infer):
         """
         if self._closed:
             self._check_open()
-        _, graph = start_session(
-            self._source(), str(self.model), self._session_options, self._provider,
-            write=self._graph_writer(in_memory=in_memory),
-        )  # fmt: skip
-        self._unchanged.check()
-        return graph
+        return self._second_session(self._place_of_graph(in_memory=in_memory))[1]
+
+    def _second_session(self, write: Literal["disk", "memory"] | None = None) -> tuple[Any, bytes | None]:
+        """As `start_session()`. Raises UnsupportedModelError if the file of the model has changed since."""
+        result = start_session(self._source(), str(self.model), self._session_options, self._provider, write=write)
+        if file_states(self.model) != self._file_states:  # after loading: the file had no time to change
+            raise UnsupportedModelError(f"{str(self.model)!r} has changed since it was loaded; load it again")
+        return result
 
     def _clone(self, twin: OnnxRuntimeInfer) -> None:
         twin._binding = twin._session.io_binding()
@@ -423,8 +422,7 @@ class OnnxRuntimeInfer(Infer):
         twin._binding = twin._session.io_binding()
 
     def _start_one_core(self) -> Any:
-        session, _ = start_session(self._source(), str(self.model), self._session_options, self._provider)
-        self._unchanged.check()  # after loading: the file had no time to change
+        session, _ = self._second_session()
         session.disable_fallback()
         return session
 

@@ -7,14 +7,13 @@ and their tensors use that memory.
 
 from __future__ import annotations
 
-import functools
-from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import openvino as ov
 
+from ..core.backend import SharedRuntime
 from ..core.device import Device
 from ..core.formats import FORMATS
 from ..core.processors import available_processors
@@ -78,52 +77,17 @@ class _InputArray:
 
 
 class _Compiled:
-    """The compiled model that clones share; compiled again after a run that failed.
+    """A compiled model, which clones share until a run fails.
 
     After a run with shapes that fail inside the network, the CPU plugin of OpenVINO 2026.4 is in an undefined state. In
     every infer request, it fails again with the shapes of earlier runs, or returns wrong results. A model that is
     compiled again is not affected.
     """
 
-    def __init__(self, current: Any, compile_again: Callable[[], Any], users: int = 1) -> None:
-        self.current: Any = current  # None after a run that failed, and before the first use
-        self.runs = 0  # of the current one
-        self.cloned = False
-        self._exported = False
-        self._users = users  # an Infer and its clones, without those that are released
-        self._compile_again = compile_again
-        self._lock = Lock()
-
-    def enter(self) -> None:
-        """Adds a user."""
-        with self._lock:
-            self._users += 1
-
-    def leave(self, import_again: Callable[[Any], Callable[[], Any]] | None = None) -> None:
-        """Removes a user. The last one frees the model.
-
-        Args:
-            import_again: returns a function that imports a compiled model again; None where it was closed.
-        """
-        with self._lock:
-            self._users -= 1
-            if self._users == 0 and self.current is not None and import_again is not None:
-                if not self._exported:  # OpenVINO cannot export an imported model again
-                    self._compile_again, self._exported = import_again(self.current), True
-                self.current = None
-
-    def mark_failed(self, used: Any) -> None:
-        """Notes that a run on `used` has failed."""
-        with self._lock:
-            if self.current is used:
-                self.current = None
-
-    def usable(self) -> Any:
-        """The compiled model to run on."""
-        with self._lock:
-            if self.current is None:
-                self.current, self.runs = self._compile_again(), 0
-            return self.current
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+        self.runs = 0
+        self.failed = False
 
 
 class OpenVinoInfer(Infer):
@@ -158,8 +122,8 @@ class OpenVinoInfer(Infer):
             asked = "fp32"  # the CPU plugin replaces an unsupported hint, by bfloat16 for instance
         properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(asked, "f32")
         _log.debug("%s: written in %s, compiled for %s with %s", self.model.name, written, target, properties)
-        self._properties = properties
         self._compiled = self._compile(model, target, properties)
+        self._current = _Compiled(self._compiled)
         if "CACHE_DIR" in properties and self._compiled.get_property("LOADED_FROM_CACHE"):
             self._origin = "cached"
         self._check_device(target)
@@ -170,12 +134,15 @@ class OpenVinoInfer(Infer):
         self._precision = max(PRECISIONS, key=lambda name: (self._layers[name], -PRECISIONS.index(name)))
         self._check_precision(wanted, written)
         self._request = self._compiled.create_infer_request()
-        self._shared = _Compiled(self._compiled, functools.partial(self._core.compile_model, model, target, properties))
+        self._shared = SharedRuntime(self._current)
+        self._arguments = model, target, properties
+        self._cloned = False
         self._runtime_allocated: set[str] = set()  # outputs whose shape turned out to depend on the data
         cores = self._count_cores(target)
         self._schedule(cores)
-        streams = properties | {"NUM_STREAMS": cores, "INFERENCE_NUM_THREADS": cores}
-        self._one_core = _Compiled(None, functools.partial(self._core.compile_model, model, target, streams), users=0)
+        self._one_core = SharedRuntime[_Compiled]()
+        streams = {"NUM_STREAMS": cores, "INFERENCE_NUM_THREADS": cores}
+        self._one_core_arguments = model, target, properties | streams
 
     def _own_core(self) -> Any:
         if self.custom_ops is None:
@@ -372,7 +339,7 @@ class OpenVinoInfer(Infer):
         self._read_from = tuple(self._inputs.values())
 
     def _enqueue(self, *, retried: bool = False) -> None:
-        if self._shared.current is not self._compiled:
+        if self._current.failed:
             self._renew()
             self._bind()
         for tensor in self._read_from:
@@ -382,17 +349,15 @@ class OpenVinoInfer(Infer):
         try:
             self._request.infer(share_outputs=True)
         except FAILURES as error:
-            if self._shared.current is not self._compiled or (
-                "set new shape" in str(error) and self._allocate_outputs()
-            ):
+            if self._current.failed or ("set new shape" in str(error) and self._allocate_outputs()):
                 return self._again()
-            self._shared.mark_failed(self._compiled)
-            if self._shared.cloned and not retried:  # the failure may be that of a clone's run
+            self._mark_failed()
+            if self._cloned and not retried:  # the failure may be that of a clone's run
                 return self._again(retried=True)
             self._raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
-        self._shared.runs += 1
-        if self._shared.current is not self._compiled:  # a clone's run failed meanwhile
+        self._current.runs += 1
+        if self._current.failed:  # a clone's run failed meanwhile
             return self._again()
         if self._unchecked:
             # The first run after binding checks the shapes that follow from the graph.
@@ -407,30 +372,35 @@ class OpenVinoInfer(Infer):
         return None
 
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        if self._shared.current is not self._compiled:
+        if self._current.failed:
             self._renew()
         given = {index: _feed(spec, feeds[spec.name]) for index, spec in enumerate(self.input_specs)}
         try:
             results = self._request.infer(given)
         except FAILURES as error:
-            self._shared.mark_failed(self._compiled)
+            self._mark_failed()
             self._raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
-        self._shared.runs += 1
+        self._current.runs += 1
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
 
     def _again(self, *, retried: bool = False) -> None:
         self._bind()
         self._enqueue(retried=retried)
 
+    def _mark_failed(self) -> None:
+        self._current.failed = True
+        self._shared.drop(self._current)
+
     def _renew(self) -> None:
         try:
-            self._compiled = self._shared.usable()
+            self._current = self._shared.get(lambda: _Compiled(self._core.compile_model(*self._arguments)))
         except FAILURES as error:
             raise InferenceError(
                 f"OpenVINO failed to compile {self.model.name} again after a run that failed: {reason(error)}; "
                 "load it again"
             ) from None
+        self._compiled = self._current.compiled
         self._request = self._compiled.create_infer_request()
 
     def _allocate_outputs(self) -> bool:
@@ -466,39 +436,40 @@ class OpenVinoInfer(Infer):
         """See `infersdk.core.executed_layers.ReportsLayers`."""
         if self._bound is None:
             self.forward()
-        return profile_model(self, runs, self._compiled, self._request, self._shared.runs)
+        return profile_model(self, runs, self._compiled, self._request, self._current.runs)
 
     def _clone(self, twin: OpenVinoInfer) -> None:
-        twin._shared.cloned = True
-        twin._shared.enter()
+        self._cloned = twin._cloned = True
         twin._renew()
         twin._runtime_allocated = set(self._runtime_allocated)
 
     def _clone_for_one_core(self, twin: OpenVinoInfer) -> None:
-        twin._shared = self._one_core
+        twin._shared, twin._arguments = self._one_core, self._one_core_arguments
         self._clone(twin)
         twin._schedule(0)
 
     def _release(self) -> None:
-        self._shared.leave(self._importer)
+        if not self._current.failed:
+            self._shared.keep(self._importer)
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
         self._written = self._read_from = ()
-        del self._request, self._compiled
+        del self._request, self._compiled, self._current
 
-    def _importer(self, compiled: Any) -> Callable[[], Any]:
+    def _importer(self) -> Callable[[], _Compiled]:
         """A function that imports the compiled model from host memory, which is faster than compiling it."""
-        exported, properties = compiled.export_model(), self._properties
-        target = self._target()
-        return lambda: self._core.import_model(exported, target, properties)
+        load, exported, (_, target, properties) = (
+            self._core.import_model,
+            self._compiled.export_model(),
+            self._arguments,
+        )
+        return lambda: _Compiled(load(exported, target, properties))
 
     def _restore(self) -> None:
-        self._shared.enter()
         self._renew()
 
     def _close(self) -> None:
-        self._shared.leave()
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
-        del self._request, self._compiled, self._shared, self._one_core
+        del self._request, self._compiled, self._current, self._shared, self._one_core
 
 
 def _feed(spec: TensorSpec, value: Any) -> Any:

@@ -64,7 +64,8 @@ def build(
 
     Raises:
         BackendError, ModelError, ConfigError: as `infersdk.load()` does.
-        CustomOpError: the model has custom operators of infersdk or of an installed package.
+        CustomOpError: the model has custom operators of infersdk or of an installed package, or one that is not
+            declared and has the name of an operator of TensorRT.
         OutputError: the file cannot be written.
     """
     from ..config import convert

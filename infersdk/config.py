@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -187,22 +187,19 @@ def _read_lock(path: Path) -> Mapping[str, str] | None:
         ) from None
 
 
+def _tables(value: Any) -> Iterator[Any]:
+    """The tables in a value, itself included, those of lists as well."""
+    if isinstance(value, Mapping):
+        yield value
+    if isinstance(value, (Mapping, list)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _tables(inner)
+
+
 def addresses_of(data: Mapping[str, Any]) -> list[str]:
     """The addresses in a configuration, in order."""
-    found: dict[str, None] = {}
-
-    def visit(value: Any, key: str = "") -> None:
-        if isinstance(value, Mapping):
-            for name, inner in value.items():
-                visit(inner, name)
-        elif isinstance(value, list):
-            for inner in value:
-                visit(inner)
-        elif key in _MODEL_FILES and is_address(value):
-            found[value] = None
-
-    visit(data)
-    return list(found)
+    fields = [field for table in _tables(data) for field in table.items()]
+    return list(dict.fromkeys(value for key, value in fields if key in _MODEL_FILES and is_address(value)))
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -321,16 +318,14 @@ def _check_text(text: str) -> None:
 
 
 def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | None) -> None:
-    for key, value in data.items():
-        for inner in value if isinstance(value, list) else [value]:
-            if isinstance(inner, dict):
-                _anchor_paths(inner, folder, lock)
-        if key in _MODEL_FILES and is_address(value):
-            if lock is not None and value not in lock:
-                raise ConfigError(f"{value!r} is not in the lock file; `infersdk fetch` adds it")
-            data[key] = value if lock is None else lock[value]
-        elif key in _PATHS and isinstance(value, str):
-            data[key] = str(folder / value)
+    for table in _tables(data):
+        for key, value in table.items():
+            if key in _MODEL_FILES and is_address(value):
+                if lock is not None and value not in lock:
+                    raise ConfigError(f"{value!r} is not in the lock file; `infersdk fetch` adds it")
+                table[key] = value if lock is None else lock[value]
+            elif key in _PATHS and isinstance(value, str):
+                table[key] = str(folder / value)
 
 
 def model_tables(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -368,5 +363,5 @@ def model_table(configuration: Mapping[str, Any], name: str | None) -> Mapping[s
 
 def model_files(table: Mapping[str, Any]) -> set[str]:
     """The files that the table of a model names, those of its parts included: models and class names."""
-    files = {value for key, value in table.items() if key in _PATHS and isinstance(value, str)}
-    return files.union(*(model_files(value) for value in table.values() if isinstance(value, Mapping)))
+    fields = [field for part in _tables(table) for field in part.items()]
+    return {value for key, value in fields if key in _PATHS and isinstance(value, str)}

@@ -8,10 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ...core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role, Span
+from ...core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role, Span, seconds_of
 from ...errors import ConfigError
 from ...graph.files import parse_model
 from .providers import provider_device
@@ -47,11 +46,7 @@ def profile_session(
     """
     if folder is None:
         raise ConfigError("the model was loaded without profiling=True; load it with that option")
-    walls = []
-    for _ in range(runs):
-        start = perf_counter()
-        infer.forward()
-        walls.append(perf_counter() - start)
+    walls = seconds_of(infer.forward, runs)
     written = Path(session.end_profiling() or "-")
     if not written.is_file():
         raise ConfigError(f"the session of {infer.model.name} has been profiled; load the model again")
@@ -60,7 +55,7 @@ def profile_session(
     on_gpu = infer.device.startswith("cuda")
     timing = _TIMING["cpu" if not on_gpu else "blocking" if _blocks() else "launches"]
     weights = sum(layer.weight_bytes or 0 for layer in layers)
-    return LayerProfile(tuple(layers), tuple(walls), timing, tuple(spans), {"weights": weights})
+    return LayerProfile(tuple(layers), walls, timing, tuple(spans), {"weights": weights})
 
 
 _TIMING = {

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from ...core.model_source import ModelSource
 
 __all__ = [
-    "GraphWriter",
     "Options",
-    "UnchangedFile",
     "feed",
+    "file_states",
     "load_libraries",
     "may_run_on_one_core",
     "message_of",
@@ -38,8 +37,6 @@ __all__ = [
     "session_options",
     "spec_of",
     "start_session",
-    "written_to_disk",
-    "written_to_memory",
 ]
 
 _DTYPES = {
@@ -116,21 +113,12 @@ def may_run_on_one_core(options: Options) -> bool:
     )
 
 
-class UnchangedFile:
-    """The state of a model's file on loading, since a second session must have the same model."""
-
-    def __init__(self, model: ModelSource) -> None:
-        path = model.path
-        self._name = str(model)
-        self._files = [] if path is None else [
-            path, path.with_name(f"{path.name}.data"), path.with_suffix(".data"), path.with_name(f"{path.name}_data"),
-        ]  # fmt: skip
-        self._states = [_state_of(file) for file in self._files]
-
-    def check(self) -> None:
-        """Raises UnsupportedModelError if the file has changed."""
-        if [_state_of(file) for file in self._files] != self._states:
-            raise UnsupportedModelError(f"{self._name!r} has changed since it was loaded; load it again")
+def file_states(model: ModelSource) -> list[tuple[int, int, int] | None]:
+    """The state of a model's file and of those with its weights; a changed file has another one."""
+    if (path := model.path) is None:
+        return []
+    weights = path.with_name(f"{path.name}.data"), path.with_suffix(".data"), path.with_name(f"{path.name}_data")
+    return [_state_of(file) for file in (path, *weights)]
 
 
 def _state_of(file: Path) -> tuple[int, int, int] | None:
@@ -217,17 +205,13 @@ def session_options(options: Options, profile_folder: Path | None = None) -> Any
     return result
 
 
-#: Starts a session of a model (its path or bytes) with options and a provider; returns it and the graph that it writes.
-GraphWriter = Callable[[Path | str | bytes, Any, Provider], tuple[Any, bytes]]
-
-
 def start_session(
     source: Path | str | bytes,
     name: str,
     options: Callable[[], Any],
     provider: Provider,
     *,
-    write: GraphWriter | None = None,
+    write: Literal["disk", "memory"] | None = None,
 ) -> tuple[Any, bytes | None]:
     """A session, and the graph that it executes, as an ONNX file.
 
@@ -238,7 +222,7 @@ def start_session(
         name: the model, for messages.
         options: returns new options for a session.
         provider: the execution provider.
-        write: starts a session that writes its graph: `written_to_disk` or `written_to_memory`.
+        write: where the runtime writes its graph: without the weights to the disk, or with them to a file in memory.
 
     Raises:
         ModelFormatError, UnsupportedModelError: the model is damaged, or the runtime cannot load it.
@@ -246,17 +230,11 @@ def start_session(
     """
     if isinstance(source, str):
         with private_copy(source) as path:
-            return _start(path, name, options, provider, write)
-    return _start(source, name, options, provider, write)
-
-
-def _start(
-    source: Path | str | bytes, name: str, options: Callable[[], Any], provider: Provider, write: GraphWriter | None
-) -> tuple[Any, bytes | None]:
+            return start_session(Path(path), name, options, provider, write=write)
     given = options()  # raises for custom operators that cannot be registered
     if write is not None:
         with contextlib.suppress(Exception):  # an error of the model is raised by the second try
-            return write(source, given, provider)
+            return (_written_to_disk if write == "disk" else _written_to_memory)(source, given, provider)
         given = options()
     try:
         return provider.session(source, given), None
@@ -275,7 +253,7 @@ def _start(
         raise UnsupportedModelError(f"ONNX Runtime cannot load {name!r}: {message_of(error)}") from None
 
 
-def written_to_disk(source: Path | str | bytes, options: Any, provider: Provider) -> tuple[Any, bytes]:
+def _written_to_disk(source: Path | str | bytes, options: Any, provider: Provider) -> tuple[Any, bytes]:
     """A session and its graph without the weights, through files."""
     with scratch_folder() as folder:
         file = folder / "executed.onnx"
@@ -286,7 +264,7 @@ def written_to_disk(source: Path | str | bytes, options: Any, provider: Provider
         return session, file.read_bytes()
 
 
-def written_to_memory(source: Path | str | bytes, options: Any, provider: Provider) -> tuple[Any, bytes]:
+def _written_to_memory(source: Path | str | bytes, options: Any, provider: Provider) -> tuple[Any, bytes]:
     """A session and its graph with the weights, through a file in memory."""
     descriptor = os.memfd_create("infersdk-executed", os.MFD_CLOEXEC)
     with open(descriptor, "rb") as file:

@@ -7,12 +7,12 @@ import platform
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.cache import Cache, key_of
 from ...core.files import file_digest
+from ...core.memory_limit import tensor_nbytes
 from ...core.model_source import ModelLike, ModelSource
 from ...core.target import describe_layers, keeps_precision
 from ...core.tensor_spec import TensorSpec
@@ -20,18 +20,21 @@ from ...core.text import parse_size
 from ...errors import (
     BackendError,
     ConfigError,
+    CustomOpError,
     ModelFormatError,
     OutputError,
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
 from ...graph.digest import model_digest
+from ...graph.domains import foreign_domains
+from ...graph.files import read_model
 from ...graph.info import onnx_info
 from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
 from ...graph.precision import main_precision
-from .details import EngineDetails, TensorDetails
+from .details import EngineDetails
 from .layers import int8_convolutions, network_layers
-from .profiles import Profile, make_profiles, ranges_of
+from .profiles import Profile, make_profiles
 from .progress import make_monitor, run_cancellable
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["build_engine", "engine_key", "load_plugins"]
 
 #: Part of each key: raise it when this code builds another engine from the same inputs.
-_SCHEMA = 3
+_SCHEMA = 4
 
 
 def engine_key(
@@ -72,16 +75,7 @@ def engine_key(
         "model": digest,
         "precision": precision,
         "max_batch": max_batch,
-        "profiles": {
-            name: [[r.min, r.opt, r.max] for r in ranges_of(given)] for name, given in options.profiles.items()
-        },
-        "exact_batches": options.exact_batches,
-        "workspace": _workspace(options),
-        "tf32": _tf32(options, precision),
-        "optimization_level": options.optimization_level,
-        "plugins": [_plugin_digest(path) for path in options.plugins],
-        "tag": options.cache_tag,
-        "profiling": options.profiling,
+        "options": {**options.building, "plugins": [_plugin_digest(path) for path in options.plugins]},
         "capabilities": sorted(capabilities) or (device.capability if device else None),
         # The full TensorRT chooses kernels by their times on this GPU.
         "gpu": device.name if device and not flavour.rtx else None,
@@ -113,6 +107,7 @@ def build_engine(
     Raises:
         ModelFormatError, UnsupportedModelError: the model is damaged or not supported; the message names the node and
             the operator.
+        CustomOpError: an operator that is not declared has the name of an operator of the runtime.
         PrecisionUnavailableError, ConfigError: the arguments do not fit the model.
     """
     trt, started, model = flavour.trt, time.monotonic(), ModelSource.of(onnx)
@@ -136,6 +131,7 @@ def build_engine(
             strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
             network = builder.create_network(0 if strongly is None else 1 << int(strongly))
             parser: tensorrt.OnnxParser = trt.OnnxParser(network, flavour.logger)
+            _check_domains(flavour, model, parser)
             parsed = parser.parse_from_file(str(model)) if source is None else parser.parse(source, str(model))
             if not parsed:
                 raise _parser_error(flavour, model, parser)
@@ -155,9 +151,13 @@ def build_engine(
             inputs, outputs = _described(network, info.inputs, info.outputs, flavour)
             alone = options.exact_batches if flavour.rtx else options.exact_batches or []
             profiles = make_profiles(inputs, max_batch, options.profiles, alone)
-            config = builder.create_builder_config()
+            config: Any = builder.create_builder_config()  # TensorRT-RTX has more than the stubs know
             _configure(flavour, config, options, precision)
-            _set_targets(trt, config, targets)
+            if targets:
+                config.num_compute_capabilities = len(targets)
+            for i, target in enumerate(targets):
+                if not config.set_compute_capability(target, i):
+                    raise ConfigError(f"the runtime refuses to build for {target}")
             for profile in profiles:
                 ranges = builder.create_optimization_profile()
                 for name, shapes in profile.items():
@@ -173,6 +173,7 @@ def build_engine(
                     raise UnsupportedModelError(
                         f"{flavour.title} cannot build an engine of {model.name}: {messages.last_error()}"
                     )
+            given = {"precision": precision, "max_batch": max_batch, **options.building}
             details = EngineDetails(
                 version=flavour.version,
                 # Without targets, those of the device; empty is the runtime's default.
@@ -180,17 +181,17 @@ def build_engine(
                 gpu=device.name if device else None,
                 precision=real,
                 layers=dict(layers),
-                inputs=[TensorDetails.of(spec) for spec in inputs],
-                outputs=[TensorDetails.of(spec) for spec in outputs],
+                inputs=inputs,
+                outputs=outputs,
                 profiles=profiles,
                 metadata=dict(info.metadata),
                 model=str(model) if model.path is None else str(model.path.absolute()),
                 model_sha256=digest,
-                options=_recorded_options(options, precision, max_batch),
+                options={name: value for name, value in given.items() if value is not None},
                 build_seconds=round(time.monotonic() - started, 3),
                 weights_nbytes=messages.memory.get("Weights"),
                 workspace_nbytes=messages.memory.get("Activation"),
-                outputs_nbytes=_outputs_nbytes(network, outputs, profiles),
+                outputs_nbytes=_outputs_nbytes(flavour, network, profiles),
             )
             return bytes(blob), details
 
@@ -225,6 +226,19 @@ def _source(model: ModelSource, written: str, wanted: str | None, flavour: Flavo
     return prepared_model(model, _passes(flavour, wanted, options)) or model.content
 
 
+def _check_domains(flavour: Flavour, model: ModelSource, parser: tensorrt.OnnxParser) -> None:
+    """Raises CustomOpError for an operator that the parser, which ignores domains, would take for one of its own."""
+    if not foreign_domains(model):
+        return
+    from ...custom_ops.operator_set import foreign_nodes, undeclared
+
+    for node in foreign_nodes(read_model(model)):
+        if parser.supports_operator(node.op_type) and not node.op_type.startswith("TRT_"):
+            raise CustomOpError(
+                f"{undeclared(node, model.name)}. {flavour.title} would run its own {node.op_type} instead"
+            )
+
+
 def _described(
     network: tensorrt.INetworkDefinition, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], flavour: Flavour
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
@@ -242,17 +256,12 @@ def _described(
     return result[0], result[1]
 
 
-def _outputs_nbytes(
-    network: tensorrt.INetworkDefinition, outputs: Sequence[TensorSpec], profiles: Sequence[Profile]
-) -> int:
+def _outputs_nbytes(flavour: Flavour, network: tensorrt.INetworkDefinition, profiles: Sequence[Profile]) -> int:
     """The bytes of the outputs of the largest batch. The network has sizes that the file may only name."""
     batch = max((shapes[2][0] for profile in profiles for shapes in profile.values() if shapes[2]), default=1)
-    total = 0
-    for i, spec in enumerate(outputs):
-        dims = _dims(network.get_output(i).shape)
-        rows = batch if dims[:1] == (-1,) else 1
-        total += rows * prod(d for d in dims if d >= 0) * spec.dtype.itemsize
-    return total
+    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+    specs = [spec_of(flavour, tensor.name, tensor.dtype, _dims(tensor.shape), None) for tensor in outputs]
+    return sum(tensor_nbytes(spec, batch) for spec in specs)
 
 
 def _dims(shape: tensorrt.Dims) -> tuple[int, ...]:
@@ -311,9 +320,9 @@ def _parser_error(flavour: Flavour, model: ModelSource, parser: tensorrt.OnnxPar
 
 def _configure(flavour: Flavour, config: tensorrt.IBuilderConfig, options: Options, precision: str | None) -> None:
     trt = flavour.trt
-    if (workspace := _workspace(options)) is not None:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
-    if _tf32(options, precision):
+    if options.workspace is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, parse_size(options.workspace, "workspace"))
+    if options.tf32 if options.tf32 is not None else precision != "fp32":
         config.set_flag(trt.BuilderFlag.TF32)
     else:
         config.clear_flag(trt.BuilderFlag.TF32)
@@ -321,27 +330,6 @@ def _configure(flavour: Flavour, config: tensorrt.IBuilderConfig, options: Optio
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     if options.optimization_level is not None:
         config.builder_optimization_level = options.optimization_level
-
-
-def _workspace(options: Options) -> int | None:
-    return None if options.workspace is None else parse_size(options.workspace, "workspace")
-
-
-def _tf32(options: Options, precision: str | None) -> bool:
-    return options.tf32 if options.tf32 is not None else precision != "fp32"
-
-
-def _recorded_options(options: Options, precision: str | None, max_batch: int | None) -> dict[str, Any]:
-    """The options of the build that differ from their defaults, for the manifest."""
-    plain, given = type(options)(), {"precision": precision, "max_batch": max_batch}
-    given |= {name: getattr(options, name) for name in _RECORDED if getattr(options, name) != getattr(plain, name)}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-_RECORDED = (
-    "exact_batches", "workspace", "tf32", "half_io", "optimization_level", "plugins", "cache_tag", "fp16_keep",
-    "profiling",
-)  # fmt: skip
 
 
 def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:
@@ -365,14 +353,6 @@ def _targets(flavour: Flavour, capabilities: Sequence[str]) -> list[Any]:
                 "without compute_capabilities an engine is for all from 8.0 on"
             )
     return [known[capability] for capability in sorted(set(capabilities))]
-
-
-def _set_targets(trt: Any, config: Any, targets: Sequence[Any]) -> None:  # TensorRT-RTX has more than the stubs know
-    if targets:
-        config.num_compute_capabilities = len(targets)
-        for i, target in enumerate(targets):
-            if not config.set_compute_capability(target, i):
-                raise ConfigError(f"the runtime refuses to build for {target}")
 
 
 # ---- plugins and timings ----

@@ -10,23 +10,7 @@ import numpy as np
 from ...core.tensor_spec import TensorSpec
 from .profiles import Profile
 
-__all__ = ["EngineDetails", "TensorDetails"]
-
-
-class TensorDetails(msgspec.Struct, frozen=True):
-    """An input or output."""
-
-    name: str
-    dtype: str
-    shape: list[int | str | None]
-
-    @classmethod
-    def of(cls, spec: TensorSpec) -> TensorDetails:
-        return cls(spec.name, str(spec.dtype), list(spec.shape))
-
-    @property
-    def spec(self) -> TensorSpec:
-        return TensorSpec(self.name, np.dtype(self.dtype), tuple(self.shape))
+__all__ = ["EngineDetails"]
 
 
 class EngineDetails(msgspec.Struct, kw_only=True):
@@ -51,8 +35,8 @@ class EngineDetails(msgspec.Struct, kw_only=True):
     capabilities: list[str]
     gpu: str | None
     precision: str
-    inputs: list[TensorDetails]
-    outputs: list[TensorDetails]
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
     profiles: list[Profile]
     metadata: dict[str, str]
     model: str
@@ -66,5 +50,10 @@ class EngineDetails(msgspec.Struct, kw_only=True):
 
     def plain(self) -> dict[str, Any]:
         """As read back from a manifest."""
-        result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))
         return result
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> EngineDetails:
+        """Those of a manifest. Raises msgspec.ValidationError if they are of another form."""
+        return msgspec.convert(plain, cls, dec_hook=lambda _, name: np.dtype(str(name)))

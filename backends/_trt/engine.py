@@ -79,7 +79,7 @@ def read_engine(engine: ModelLike, flavour: Flavour, device: CudaDevice | None) 
     if beside is not None and beside.exists():
         manifest = read_manifest(beside)
         try:
-            details = msgspec.convert(manifest.details, EngineDetails) if manifest else None
+            details = EngineDetails.of(manifest.details) if manifest else None
         except msgspec.ValidationError:
             details = None
         if manifest is None or details is None:
@@ -280,7 +280,7 @@ class Engine:
             UnsupportedModelError: an input on the host, or of a type that no array has.
         """
         engine, trt = self._engine, self.flavour.trt
-        known = {t.name: t.spec for t in (*details.inputs, *details.outputs)} if details else {}
+        known = {spec.name: spec for spec in (*details.inputs, *details.outputs)} if details else {}
         sides: dict[Any, list[TensorSpec]] = {trt.TensorIOMode.INPUT: [], trt.TensorIOMode.OUTPUT: []}
         for name in (engine.get_tensor_name(i) for i in range(engine.num_io_tensors)):
             if engine.get_tensor_location(name) != trt.TensorLocation.DEVICE:

@@ -60,8 +60,8 @@ GRAPHS = 16
 CAPTURES = 8
 
 _ENGINES = (FORMATS["tensorrt"], FORMATS["tensorrt-rtx"])
-#: Options without effect on a built engine.
-_BUILDING = ("profiles", "exact_batches", "workspace", "tf32", "half_io", "fp16_keep", "optimization_level")
+#: Options of building that also have an effect with a built engine, or describe it.
+_OF_ENGINES = ("plugins", "cache_tag", "profiling")
 
 
 def _declared(flavour: Flavour) -> Declaration:
@@ -127,8 +127,8 @@ class _TensorRt(ProfiledRuns, Infer):
             return None
 
     def _load_file(self, cache: Cache | None) -> EngineDetails | None:
-        for name in _BUILDING:
-            if getattr(self.options, name) != getattr(Options(), name):
+        for name in self.options.building:
+            if name not in _OF_ENGINES:
                 raise ConfigError(f"{name} is for building an engine, and {self.model.name} is built already")
         data, details = read_engine(self.model, self.flavour, self._cuda)
         self._engine = self._engine_of(data, details, cache)
@@ -191,7 +191,7 @@ class _TensorRt(ProfiledRuns, Infer):
                 about: dict[str, Any] = {"kind": "engine", "backend": self.flavour.backend, "label": self.model.name}
                 data, raw, there = cache.get_or_make(key, make, **about, waiting=self._report_waiting)
                 self._origin = "cached" if there else "built"
-            details = msgspec.convert(raw, EngineDetails)
+            details = EngineDetails.of(raw)
             check_details(str(self.model), details, self.flavour, self._cuda)
             check_header(str(self.model), data, self.flavour)
             self._engine = self._engine_of(data, details, cache)

@@ -57,10 +57,9 @@ def _tensors_nbytes(details: EngineDetails) -> int:
     largest = [profile[name][2] for profile in details.profiles for name in profile]
     batch = max((shape[0] for shape in largest if shape), default=None)
     total = 0
-    for tensor in details.inputs:
-        shapes = [profile[tensor.name][2] for profile in details.profiles if tensor.name in profile]
-        spec = tensor.spec
+    for spec in details.inputs:
+        shapes = [profile[spec.name][2] for profile in details.profiles if spec.name in profile]
         total += max((prod(shape) * spec.dtype.itemsize for shape in shapes), default=tensor_nbytes(spec, batch))
     if details.outputs_nbytes is not None:
         return total + details.outputs_nbytes
-    return total + sum(tensor_nbytes(tensor.spec, batch) for tensor in details.outputs)
+    return total + sum(tensor_nbytes(spec, batch) for spec in details.outputs)

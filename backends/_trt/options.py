@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -19,6 +19,10 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min: list[Dim]
     opt: list[Dim]
     max: list[Dim]
+
+
+#: Options without effect on the engine.
+_RUNNING = ("memory_limit", "cache", "cache_dir", "progress", "kernel_specialization", "cuda_graph")
 
 
 class Options(BackendOptions, frozen=True, kw_only=True):
@@ -72,3 +76,12 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     kernel_specialization: Literal["lazy", "eager", "none"] | None = None
     cuda_graph: bool = False
     profiling: bool = False
+
+    @property
+    def building(self) -> dict[str, Any]:
+        """The options of the engine that differ from their defaults."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in _RUNNING}
+        return {name: value for name, value in given.items() if value != getattr(_DEFAULTS, name)}
+
+
+_DEFAULTS = Options()

@@ -11,15 +11,10 @@ if TYPE_CHECKING:
     from ...core.tensor_spec import TensorSpec
     from .options import Range
 
-__all__ = ["Profile", "fits", "make_profile", "make_profiles", "ranges_of"]
+__all__ = ["Profile", "fits", "make_profile", "make_profiles"]
 
 #: By the name of an input: the smallest shape, the one to tune for, the largest.
 Profile = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
-
-
-def ranges_of(given: Range | Sequence[Range]) -> Sequence[Range]:
-    """The ranges of an input in the option `profiles`, as a list."""
-    return given if isinstance(given, Sequence) else [given]
 
 
 def make_profiles(

@@ -11,12 +11,11 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from ...core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role
+from ...core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role, seconds_of
 from ...errors import UnsupportedModelError
 from ...graph.info import onnx_info
 from .build import build_engine
@@ -202,18 +201,14 @@ def _profile(infer: ProfiledRuns, runs: int) -> LayerProfile:
     inspector.execution_context = raw
     layers = listed_layers(inspector.get_engine_information(trt.LayerInformationFormat.ONELINE), infer.device)
     profiler = _profiler(trt)
-    walls = []
     raw.profiler = profiler
     try:
-        for _ in range(runs):
-            start = perf_counter()
-            infer.forward()
-            walls.append(perf_counter() - start)
+        walls = seconds_of(infer.forward, runs)
     finally:
         raw.profiler = None
     weights = sum(layer.weight_bytes or 0 for layer in layers)
     return LayerProfile(
-        tuple(_timed(layers, profiler.milliseconds, runs, infer.device)), tuple(walls), _TIMING,
+        tuple(_timed(layers, profiler.milliseconds, runs, infer.device)), walls, _TIMING,
         memory={"weights": weights, "scratch": infer._engine.scratch_nbytes},
     )  # fmt: skip
 

@@ -8,16 +8,12 @@ the outputs of the network differ, its intermediate values are computed, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
-
-from ..core.target import arithmetic_of
-from ..errors import BundleFormatError, ConfigError, GoldenSampleError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,16 +25,13 @@ __all__ = [
     "Limits",
     "Sample",
     "Values",
-    "check",
-    "check_network",
     "deviation",
+    "elements",
     "same_results",
 ]
 
 #: Elements that are kept of an input, an output and an intermediate value.
 INPUT_ELEMENTS, OUTPUT_ELEMENTS, LAYER_ELEMENTS = 4096, 16384, 128
-#: Differences of inputs: images are preprocessed with the same bits everywhere, so this is the rounding of float16.
-_INPUT_TOLERANCE = 2.0**-10
 #: Minimum scale of a channel, relative to that of the array.
 _LEAST_SCALE = 1e-3
 #: Positions are multiples of the golden ratio modulo the size: spread evenly, the same in every release.
@@ -244,134 +237,3 @@ def _same_rows(reference: list[Any], other: list[Any], limits: Limits) -> bool:
         if missing > limits.unmatched * len(rows):
             return False
     return True
-
-
-# ---- checking ----
-
-
-def check(
-    golden: Golden,
-    parts: Mapping[str, bytes],
-    model: Any,
-    classes: Sequence[str],
-    layers: Callable[[Graph, Mapping[str, npt.NDArray[Any]]], Iterable[tuple[str, npt.NDArray[Any]]]],
-) -> GoldenReport:
-    """Compares a loaded wrapper with the golden samples.
-
-    Args:
-        parts: the images and the values, by name.
-        model: the wrapper.
-        classes: the class names of the bundle.
-        layers: computes the intermediate values of a graph for an input, in order.
-
-    Raises:
-        GoldenSampleError: the network has other outputs than those of the samples.
-        ConfigError: there are no tolerances for the precision of the network.
-    """
-    stored = np.frombuffer(parts[golden.values], "<f4")
-    if list(model.class_names) != list(classes):
-        return GoldenReport("classes")
-    for number, sample in enumerate(golden.samples):
-        feed, outputs, result = model.details.run_once(parts[sample.image], golden.parameters)
-        for name, values in sample.inputs.items():
-            found = _deviation(stored, values, feed.get(name), INPUT_ELEMENTS)
-            if found > _INPUT_TOLERANCE:
-                return GoldenReport("preprocessing", name, found, _INPUT_TOLERANCE, samples=number)
-        precision = arithmetic_of(model.network.precision, model.network.device, model.settings.precision)
-        graph = _graph_of(golden, outputs, precision)
-        report = _compared(graph, stored, number, outputs, precision, partial(layers, graph, feed))
-        if report is not None:
-            return report
-        limits = Limits.of(precision, golden.parameters.get("conf", 0.0))
-        if not same_results(sample.results, result.to_dicts(), limits):
-            return GoldenReport("postprocessing", samples=number)
-    return GoldenReport(samples=len(golden.samples))
-
-
-def _deviation(stored: npt.NDArray[np.float32], values: Values, array: npt.NDArray[Any] | None, most: int) -> float:
-    if array is None or tuple(array.shape) != values.shape:
-        return math.inf
-    return deviation(_kept(stored, values, most), elements(array, most), values.shape, most)
-
-
-def _kept(stored: npt.NDArray[np.float32], values: Values, most: int) -> npt.NDArray[np.float32]:
-    end = values.offset + values.count(most)
-    if not 0 <= values.offset <= end <= len(stored):
-        raise BundleFormatError("its golden samples name values that it does not have")
-    return stored[values.offset : end]
-
-
-def _graph_of(golden: Golden, outputs: Mapping[str, npt.NDArray[Any]], precision: str) -> Graph:
-    """The graph with these outputs and a tolerance for this precision."""
-    shapes = {name: tuple(array.shape) for name, array in outputs.items()}
-    graphs = [g for g in golden.graphs if {name: values.shape for name, values in g.outputs[0].items()} == shapes]
-    if not graphs:
-        found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise GoldenSampleError(f"the network has the outputs {found}, and the golden samples have none of these")
-    for graph in graphs:
-        if precision in graph.tolerances:
-            return graph
-    raise ConfigError(
-        f"the bundle has tolerances of its golden samples for {', '.join(graphs[0].tolerances)}, not for {precision}; "
-        f"pack it with forms={{{precision!r}: ...}}, or load it with verify='never'"
-    )
-
-
-def check_network(
-    golden: Golden,
-    parts: Mapping[str, bytes],
-    network: Any,
-    feeds: Sequence[Mapping[str, npt.NDArray[Any]]],
-    precision: str,
-) -> GoldenReport:
-    """Compares the outputs of a network with those of the samples.
-
-    Args:
-        feeds: the input of each sample.
-        precision: of its products; see `arithmetic_of()`.
-
-    Raises:
-        GoldenSampleError, ConfigError: as `check()`.
-    """
-    stored = np.frombuffer(parts[golden.values], "<f4")
-    for number, feed in enumerate(feeds):
-        outputs = network(dict(feed))
-        report = _compared(_graph_of(golden, outputs, precision), stored, number, outputs, precision, tuple)
-        if report is not None:
-            return report
-    return GoldenReport(samples=len(feeds))
-
-
-def _compared(
-    graph: Graph,
-    stored: npt.NDArray[np.float32],
-    number: int,
-    outputs: Mapping[str, npt.NDArray[Any]],
-    precision: str,
-    layers: Callable[[], Iterable[tuple[str, npt.NDArray[Any]]]],
-) -> GoldenReport | None:
-    """The first output of a sample that differs; None where all agree."""
-    tolerances = graph.tolerances[precision]
-    for name, values in graph.outputs[number].items():
-        found = _deviation(stored, values, outputs[name], OUTPUT_ELEMENTS)
-        if found > tolerances[name]:
-            layer = _first_layer(graph, stored, layers(), tolerances)
-            return GoldenReport("network", name, found, tolerances[name], layer, number)
-    return None
-
-
-def _first_layer(
-    graph: Graph,
-    stored: npt.NDArray[np.float32],
-    layers: Iterable[tuple[str, npt.NDArray[Any]]],
-    tolerances: Mapping[str, float],
-) -> str | None:
-    allowed = max(tolerances.values())
-    for name, array in layers:
-        if name in graph.layers:
-            node, values = graph.layers[name]
-            kept, found = _kept(stored, values, LAYER_ELEMENTS), elements(array, LAYER_ELEMENTS)
-            # A channel has too few elements for a scale of its own.
-            if tuple(array.shape) != values.shape or deviation(kept, found, kept.shape, LAYER_ELEMENTS) > allowed:
-                return node
-    return None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import numpy as np
 
 from ..core.cache import Cache, key_of
 from ..core.device import Device
@@ -19,7 +21,19 @@ from ..core.text import logger
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError, ModelError, OutputError
 from ..loading.registry import load as load_network
 from .bundle import Bundle
-from .golden import Golden, GoldenReport, Graph, check, check_network
+from .golden import (
+    INPUT_ELEMENTS,
+    LAYER_ELEMENTS,
+    OUTPUT_ELEMENTS,
+    Golden,
+    GoldenReport,
+    Graph,
+    Limits,
+    Values,
+    deviation,
+    elements,
+    same_results,
+)
 from .layers import layer_values
 
 if TYPE_CHECKING:
@@ -34,6 +48,8 @@ __all__ = ["VERIFY", "GoldenSamples", "load_bundle"]
 
 _log = logger("infersdk.bundles")
 
+#: Differences of inputs: images are preprocessed with the same bits everywhere, so this is the rounding of float16.
+_INPUT_TOLERANCE = 2.0**-10
 #: When the golden samples are run: on the first load on a machine, on each, or on none.
 VERIFY = ("first", "always", "never")
 
@@ -107,16 +123,35 @@ class GoldenSamples:
             self._golden = msgspec.json.decode(content, type=Golden)
         except (ValueError, RecursionError) as error:
             raise BundleFormatError(f"{self._path!r}: its golden samples are damaged: {error}") from None
-        names = [self._golden.values, *(sample.image for sample in self._golden.samples)]
-        self._parts = {name: bundle.read(name) for name in names}
+        self._images = [bundle.read(sample.image) for sample in self._golden.samples]
+        values = bundle.read(self._golden.values)
+        self._values = np.frombuffer(values, "<f4", len(values) // 4)
 
     def check(self, model: Any) -> GoldenReport:
         """Compares the wrapper of the bundle with the samples.
 
         Raises:
-            GoldenSampleError, BundleFormatError, ConfigError: the samples cannot be compared; see `golden.check()`.
+            GoldenSampleError: the network has other outputs than those of the samples.
+            ConfigError: there are no tolerances for the precision of the network.
+            BundleFormatError: the samples are damaged.
         """
-        return check(self._golden, self._parts, model, self._classes, partial(self._layers, model))
+        if list(model.class_names) != self._classes:
+            return GoldenReport("classes")
+        parameters = self._golden.parameters
+        for number, (sample, image) in enumerate(zip(self._golden.samples, self._images, strict=True)):
+            feed, outputs, result = model.details.run_once(image, parameters)
+            for name, values in sample.inputs.items():
+                found = self._deviation(values, feed.get(name), INPUT_ELEMENTS)
+                if found > _INPUT_TOLERANCE:
+                    return GoldenReport("preprocessing", name, found, _INPUT_TOLERANCE, samples=number)
+            precision = arithmetic_of(model.network.precision, model.network.device, model.settings.precision)
+            report = self._compared(number, outputs, precision, partial(self._layers, model, feed))
+            if report is not None:
+                return report
+            limits = Limits.of(precision, parameters.get("conf", 0.0))
+            if not same_results(sample.results, result.to_dicts(), limits):
+                return GoldenReport("postprocessing", samples=number)
+        return GoldenReport(samples=len(self._images))
 
     def verify(self, model: Any, *, once: bool = False) -> None:
         """As `check()`. A pass is kept in the cache.
@@ -142,10 +177,7 @@ class GoldenSamples:
 
     def feeds(self, model: Any) -> list[Mapping[str, npt.NDArray[Any]]]:
         """The input of the network for each sample."""
-        return [
-            model.details.run_once(self._parts[sample.image], self._golden.parameters)[0]
-            for sample in self._golden.samples
-        ]
+        return [model.details.run_once(image, self._golden.parameters)[0] for image in self._images]
 
     def approve(self, network: Any, feeds: Sequence[Mapping[str, npt.NDArray[Any]]], required: str | None) -> None:
         """Compares a network that a wrapper is about to change to.
@@ -159,13 +191,70 @@ class GoldenSamples:
             ConfigError: there are no tolerances for its precision.
         """
         precision = arithmetic_of(network.precision, network.device, required)
-        report = check_network(self._golden, self._parts, network, feeds, precision)
-        if not report.passed:
-            raise _difference(self._path, network.backend, report)
+        for number, feed in enumerate(feeds):
+            report = self._compared(number, network(dict(feed)), precision, tuple)
+            if report is not None:
+                raise _difference(self._path, network.backend, report)
 
-    def _layers(
-        self, model: Any, graph: Graph, feed: Mapping[str, npt.NDArray[Any]]
-    ) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    def _compared(
+        self,
+        number: int,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        precision: str,
+        layers: Callable[[], Iterable[tuple[str, npt.NDArray[Any]]]],
+    ) -> GoldenReport | None:
+        """The first output of a sample that differs; None where all agree.
+
+        Args:
+            layers: computes the intermediate values for the sample, in order.
+        """
+        graph = self._graph_of(outputs, precision)
+        tolerances = graph.tolerances[precision]
+        for name, values in graph.outputs[number].items():
+            found = self._deviation(values, outputs[name], OUTPUT_ELEMENTS)
+            if found > tolerances[name]:
+                layer = self._first_layer(graph, layers(), max(tolerances.values()))
+                return GoldenReport("network", name, found, tolerances[name], layer, number)
+        return None
+
+    def _graph_of(self, outputs: Mapping[str, npt.NDArray[Any]], precision: str) -> Graph:
+        """The graph with these outputs and a tolerance for this precision."""
+        shapes = {name: tuple(array.shape) for name, array in outputs.items()}
+        graphs = [
+            graph
+            for graph in self._golden.graphs
+            if {name: values.shape for name, values in graph.outputs[0].items()} == shapes
+        ]
+        if not graphs:
+            found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            raise GoldenSampleError(f"the network has the outputs {found}, and the golden samples have none of these")
+        for graph in graphs:
+            if precision in graph.tolerances:
+                return graph
+        raise ConfigError(
+            f"the bundle has tolerances of its golden samples for {', '.join(graphs[0].tolerances)}, not for "
+            f"{precision}; pack it with forms={{{precision!r}: ...}}, or load it with verify='never'"
+        )
+
+    def _first_layer(self, graph: Graph, layers: Iterable[tuple[str, npt.NDArray[Any]]], allowed: float) -> str | None:
+        for name, array in layers:
+            if name in graph.layers:
+                node, values = graph.layers[name]
+                # A channel has too few elements for a scale of its own.
+                if self._deviation(values, array, LAYER_ELEMENTS, channels=False) > allowed:
+                    return node
+        return None
+
+    def _deviation(self, values: Values, array: npt.NDArray[Any] | None, most: int, *, channels: bool = True) -> float:
+        """The deviation of an array from stored values; infinity where it is missing or has another shape."""
+        kept = self._values[values.offset : values.offset + values.count(most)]
+        if values.offset < 0 or len(kept) < values.count(most):
+            raise BundleFormatError("its golden samples name values that it does not have")
+        if array is None or tuple(array.shape) != values.shape:
+            return math.inf
+        return deviation(kept, elements(array, most), values.shape if channels else kept.shape, most)
+
+    def _layers(self, model: Any, feed: Mapping[str, npt.NDArray[Any]]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """The intermediate values of the model; none where the file is another one by now."""
         network = model.network
         try:

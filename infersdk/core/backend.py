@@ -144,6 +144,12 @@ class SharedRuntime(Generic[T]):
             if self._make is None:
                 self._make = prepare()
 
+    def drop(self, value: T) -> None:
+        """Forgets a value that is not usable any more."""
+        with self._lock:
+            if self._alive() is value:
+                self._alive = lambda: None
+
     def get(self, make: Callable[[], T] | None = None) -> T:
         """The value that a clone still has, or a new one.
 

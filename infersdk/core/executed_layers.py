@@ -6,15 +6,18 @@ over the nodes of the original model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from .model_source import ModelSource
 
-__all__ = ["ExecutedLayer", "LayerProfile", "LayerTensor", "ListsBuiltLayers", "ReportsLayers", "Role", "Span"]
+__all__ = [
+    "ExecutedLayer", "LayerProfile", "LayerTensor", "ListsBuiltLayers", "ReportsLayers", "Role", "Span", "seconds_of",
+]  # fmt: skip
 
 #: The purpose of a layer: it computes; it brings a tensor into another format, type or memory; it waits for another
 #: stream.
@@ -100,6 +103,16 @@ class LayerProfile:
     timing: str = ""
     spans: tuple[Span, ...] = ()
     memory: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def seconds_of(work: Callable[[], Any], runs: int) -> tuple[float, ...]:
+    """The wall time of each of some calls."""
+    result = []
+    for _ in range(runs):
+        start = perf_counter()
+        work()
+        result.append(perf_counter() - start)
+    return tuple(result)
 
 
 @runtime_checkable

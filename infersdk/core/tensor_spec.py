@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["DTYPES", "TensorSpec", "as_array", "by_name", "dtype_code", "known_shapes"]
 
 
-class TensorSpec(msgspec.Struct, frozen=True):
+class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Name, element type and shape of an input or output.
 
     `shape` has an int for a fixed dimension. A free dimension has its name in the model, or None if it has no name.

@@ -6,10 +6,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ..core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, ReportsLayers
+from ..core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, ReportsLayers, seconds_of
 from ..errors import ConfigError
 from .native import Node
 
@@ -47,11 +46,11 @@ def profile_parts(
     Raises:
         ConfigError: the backend of the segments does not report its layers.
     """
-    walls = [_timed(infer.forward) for _ in range(runs)]
+    walls = seconds_of(infer.forward, runs)
     parts, timings, memory = [], [], Counter[str]()
     for step, part in steps:
         if isinstance(part, Node):
-            seconds = sum([_timed(partial(run_kernel, step, part)) for _ in range(runs)]) / runs
+            seconds = sum(seconds_of(partial(run_kernel, step, part), runs)) / runs
             parts.append([_kernel_layer(step, values, infer.device, seconds)])
             continue
         if not isinstance(part, ReportsLayers):
@@ -61,13 +60,7 @@ def profile_parts(
         timings.append(result.timing)
         memory.update(result.memory)
     timing = " ".join([*dict.fromkeys(timings), _TIMING])
-    return LayerProfile(tuple(_named_apart(parts)), tuple(walls), timing, memory=dict(memory))
-
-
-def _timed(work: Callable[[], Any]) -> float:
-    start = perf_counter()
-    work()
-    return perf_counter() - start
+    return LayerProfile(tuple(_named_apart(parts)), walls, timing, memory=dict(memory))
 
 
 def _kernel_layer(call: KernelCall, values: Mapping[str, Tensor], device: str, seconds: float) -> ExecutedLayer:

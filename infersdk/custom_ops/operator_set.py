@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
     from ..core.model_source import ModelSource
 
-__all__ = ["ModelNode", "OperatorSet", "custom_nodes", "declared", "explain", "operators_for"]
+__all__ = [
+    "ModelNode",
+    "OperatorSet",
+    "custom_nodes",
+    "declared",
+    "explain",
+    "foreign_nodes",
+    "operators_for",
+    "undeclared",
+]
 
 ENTRY_POINTS = "infersdk.custom_ops"
 #: The domain of the operators of infersdk.
@@ -211,6 +220,13 @@ def all_nodes(model: ir.Model) -> Iterator[tuple[ir.Node, bool]]:
             yield node, True
 
 
+def foreign_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """The nodes whose operators belong neither to the standard nor to a runtime, and are no functions of the model."""
+    for raw, _ in all_nodes(model):
+        if raw.domain not in KNOWN_DOMAINS and raw.op_identifier() not in model.functions:
+            yield raw
+
+
 def undeclared(raw: ir.Node, what: str) -> str:
     """The message for a node with an undeclared operator."""
     return (
@@ -226,10 +242,8 @@ def explain(source: ModelSource, ops: OperatorSet | None, error: Exception) -> E
         return error
     from ..graph.files import read_model
 
-    model = read_model(source)
-    for raw, _ in all_nodes(model):
-        foreign = raw.domain not in KNOWN_DOMAINS and raw.op_identifier() not in model.functions
-        if foreign and (ops is None or ops.get(raw.domain, raw.op_type) is None):
+    for raw in foreign_nodes(read_model(source)):
+        if ops is None or ops.get(raw.domain, raw.op_type) is None:
             return UnsupportedModelError(f"{undeclared(raw, source.name)}. The backend reports: {error}")
     return _wrong_inputs(source, ops) or error
 

@@ -6,12 +6,11 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers
+from ..core.executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers, seconds_of
 from ..core.formats import FORMATS
 from ..core.model_source import ModelLike, ModelSource
 from ..core.target import Target
@@ -174,11 +173,10 @@ def _profile_one(
             _fill(one, feeds)
             for _ in range(settings.warm_up):
                 one.forward()
-        walls = _runs(
-            plain, (settings.runs + 1) // 2
-        )  # half before and half after, since the speed of a machine varies
+        # Half before and half after, since the speed of a machine varies. `infersdk bench` measures `engine` likewise.
+        walls = seconds_of(plain.forward, (settings.runs + 1) // 2)
         result = infer.profile_layers(settings.runs)
-        walls += _runs(plain, (settings.runs + 1) // 2)
+        walls += seconds_of(plain.forward, (settings.runs + 1) // 2)
         side = LayerSide(
             str(target), infer.backend, infer.device, infer.precision, kind.declaration.probe().version, result, (),
             statistics.median(walls),
@@ -190,13 +188,3 @@ def _profile_one(
 def _fill(infer: Infer, feeds: Mapping[str, Any]) -> None:
     for name, array in feeds.items():
         np.copyto(infer.inputs[name].resize(array.shape).numpy(writable=True), array)
-
-
-def _runs(infer: Infer, runs: int) -> list[float]:
-    """The seconds of each `forward()`, measured like the scenario `engine` of `infersdk bench`."""
-    walls = []
-    for _ in range(runs):
-        start = perf_counter()
-        infer.forward()
-        walls.append(perf_counter() - start)
-    return walls

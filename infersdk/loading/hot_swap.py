@@ -65,14 +65,13 @@ class _BackgroundLoad:
         self.done = threading.Event()
         self.error: Exception | None = None
         self.what = what
-        self._load = load
+        self.stop = threading.Event()
         self._warned = False
-        self._stop = threading.Event()
         self._lock = threading.RLock()  # a finalizer may run in the thread that holds it
         self._deliveries: list[_Delivery] = []
+        self.thread = threading.Thread(target=self._work, args=(load,), name="infersdk-hot_swap", daemon=True)
 
     def start(self) -> None:
-        self.thread = threading.Thread(target=self._work, name="infersdk-hot_swap", daemon=True)
         _running.add(self)
         self.thread.start()
 
@@ -92,7 +91,7 @@ class _BackgroundLoad:
                 self._deliveries.remove(delivery)
             model, delivery.model = delivery.model, None
             if not self._deliveries:
-                self._stop.set()
+                self.stop.set()
         if model is not None:
             model.close()
 
@@ -103,9 +102,6 @@ class _BackgroundLoad:
             self._deliveries.remove(delivery)
         assert model is not None
         return model
-
-    def stop(self) -> None:
-        self._stop.set()
 
     def warn(self) -> None:
         """Warns of a failure, once, in a thread of the user's."""
@@ -120,17 +116,16 @@ class _BackgroundLoad:
         _log.error("%s failed: %s: %s", self.what, type(error).__name__, error)
 
     def _check(self) -> None:
-        if self._stop.is_set():
+        if self.stop.is_set():
             raise _StoppedError
 
-    def _work(self) -> None:
+    def _work(self, load: Callable[[Callable[[], None]], Infer]) -> None:
         try:
-            self._deliver(self._load(self._check))
+            self._deliver(load(self._check))
         except Exception as error:
-            if not self._stop.is_set():
+            if not self.stop.is_set():
                 self.fail(error)
         finally:
-            self._load = _stopped  # it holds the options, and whatever the user put there
             self.done.set()
             _running.discard(self)
 
@@ -150,10 +145,6 @@ class _BackgroundLoad:
                 model.close()
 
 
-def _stopped(check: Callable[[], None]) -> Infer:
-    raise _StoppedError
-
-
 _running: set[_BackgroundLoad] = set()
 
 
@@ -162,7 +153,7 @@ def _stop_all() -> None:
     """A daemon thread inside a runtime may crash the process while the interpreter shuts down."""
     loads = list(_running)
     for load in loads:
-        load.stop()
+        load.stop.set()
     deadline = time.monotonic() + _PATIENCE
     for load in loads:
         load.thread.join(max(0.0, deadline - time.monotonic()))
@@ -190,9 +181,9 @@ class HotSwap(Infer):
     Args:
         model: as `load()` takes it.
         target: the class of the requested backend.
+        make: makes its Infer: the class, or a function where the class alone does not.
         stand_in: loads the Infer that serves at first.
         device, precision, max_batch, options: for the target.
-        make: makes the Infer of the target, where its class alone does not.
     """
 
     _origin = ""  # both models log a line of their own
@@ -201,16 +192,16 @@ class HotSwap(Infer):
         self,
         model: ModelLike,
         target: type[Infer],
+        make: Callable[..., Infer],
         stand_in: Callable[[], Infer],
         *,
         device: Device,
         precision: str | None,
         max_batch: int | None,
         options: BackendOptions,
-        make: Callable[..., Infer] | None = None,
     ) -> None:
         self.backend, self.declaration = target.backend, target.declaration  # type: ignore[misc]
-        self._make, self._stand_in = make or target, stand_in
+        self._make, self._stand_in = make, stand_in
         self._asked: dict[str, Any] = {"device": device, "precision": precision, "max_batch": max_batch}
         self._pending = False
         self._guard = threading.Lock()  # another thread may clone it while it changes

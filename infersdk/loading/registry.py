@@ -202,12 +202,12 @@ def load(
     return HotSwap(
         source,
         kind,
+        make,
         lambda: load(source, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops),
         device=target_device,
         precision=precision,
         max_batch=max_batch,
         options=own,
-        make=make,
     )
 
 

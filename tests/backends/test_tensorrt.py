@@ -31,6 +31,7 @@ from infersdk.core.tensor_spec import TensorSpec
 from infersdk.errors import (
     BackendUnavailableError,
     ConfigError,
+    CustomOpError,
     DeviceUnavailableError,
     EngineError,
     ModelFormatError,
@@ -257,6 +258,19 @@ def test_an_operator_that_is_not_supported_is_named(
 
 
 @rtx
+def test_an_undeclared_operator_does_not_become_one_of_tensorrt(save: Save, tmp_path: Path) -> None:
+    def graph(domain: str) -> Path:
+        nodes = [node("HardSwish", "x", "y", name="act", domain=domain)]
+        return save(nodes, {"x": (3, 3)}, {"y": (3, 3)}, domains=[domain] if domain else [])
+
+    build(graph(""), tmp_path / "out.engine", compute_capabilities=("8.6",))
+    words = r"custom::HardSwish, node 'act' of net\.onnx: not declared. Derive a class.*would run its own HardSwish"
+    with pytest.raises(CustomOpError, match=words):
+        build(graph("custom"), tmp_path / "other.engine", compute_capabilities=("8.6",))
+    assert not (tmp_path / "other.engine").exists()
+
+
+@rtx
 def test_an_input_whose_values_are_a_shape_is_refused(tmp_path: Path) -> None:
     inputs = [value("x", (6,)), value("shape", (2,), "int64")]
     path = onnx_models.save(tmp_path / "m.onnx", [node("Reshape", "x shape", "y")], inputs, [value("y", ("a", "b"))])
@@ -437,7 +451,7 @@ def test_an_engine_is_read_with_its_manifest(engine: Path) -> None:
     data, details = read_engine(engine, RTX, None)
     assert data == engine.read_bytes()
     assert details.metadata["stride"] == "32"
-    assert details.inputs[0].spec == TensorSpec("images", np.dtype("float32"), ("batch", 3, 16, 16))
+    assert details.inputs[0] == TensorSpec("images", np.dtype("float32"), ("batch", 3, 16, 16))
 
 
 @rtx

@@ -72,14 +72,7 @@ def _series(row: Row) -> str:
 
 def _label(row: Row) -> str:
     what = row.combination
-    settings = {**({"threads": what.threads} if what.threads else {}), **what.options}
-    return f"{_series(row)}, batch {what.batch}" + "".join(f", {key} {value}" for key, value in settings.items())
-
-
-def _short_label(row: Row) -> str:
-    ran = row.ran or {}
-    on = "" if ran.get("device") in (None, "cpu") else f"@{ran['device']}"
-    return f"{ran.get('backend')}{on} {ran.get('precision')} batch {row.combination.batch}"
+    return f"{_series(row)}, batch {what.batch}" + "".join(f", {key} {value}" for key, value in what.settings.items())
 
 
 def number(value: float) -> str:
@@ -189,7 +182,7 @@ def _stages(measured: Numbered) -> dict[str, Any] | None:
         return None
     parts = [
         {
-            "bar": f"{i}  {_short_label(row)}", "series": STAGES.index(name), "value": value,
+            "bar": f"{i}  {row.label}", "series": STAGES.index(name), "value": value,
             "tip": f"{i}  {_label(row)}\n{name}: {value:.4g} ms an image",
         }
         for i, row in rows

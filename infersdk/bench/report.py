@@ -181,6 +181,14 @@ class Row(msgspec.Struct, kw_only=True):
     contention: Contention | None = None
     notes: list[str] = []
 
+    @property
+    def label(self) -> str:
+        """The combination in short, as it ran: `onnxruntime fp32 batch 8 threads=2`."""
+        what, ran = self.combination, self.ran
+        on = "" if ran is None or ran["device"] == "cpu" else f"@{ran['device']}"
+        text = f"{ran['backend']}{on} {ran['precision']}" if ran else str(what.target)
+        return f"{text} batch {what.batch}" + "".join(f" {key}={value}" for key, value in what.settings.items())
+
     def at(self, path: str) -> Any:
         """A field by its path, such as `"memory.host_peak_bytes"`; None where a part of the path is missing."""
         value: Any = self

@@ -21,7 +21,7 @@ from ...core.device import Device
 from ...custom_ops.failures import kernel_failure, note
 from ...custom_ops.native import Node, native_op
 from ...custom_ops.operator_set import all_nodes
-from ...custom_ops.shapes import Unknowns, evaluate
+from ...custom_ops.shapes import evaluate
 from ...errors import CustomKernelError, CustomOpError, InferSDKError, ShapeError
 from ...graph.files import read_model
 from .runtime import new_core
@@ -149,8 +149,8 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
             return None
         inputs = [[dim.get_length() if dim.is_static else dim for dim in shape] for shape in shapes]
         try:
-            rule, algebra = self._op.rule([len(shape) for shape in inputs]), Unknowns()
-            result = [[evaluate(size, inputs, algebra) for size in shape] for shape in rule.outputs]
+            rule = self._op.rule([len(shape) for shape in inputs])
+            result = [[evaluate(size, inputs) for size in shape] for shape in rule.outputs]
         except (CustomOpError, ShapeError) as error:
             text = str(error).removeprefix(f"operator {self.declared.title()}: ")
             where = f"operator {self.declared.title()}, node {self.get_friendly_name()}"

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..pages import draw, render
-from .report import Report, Row, ScenarioResult
+from .report import STAGES, Report, Row, ScenarioResult
 
 if TYPE_CHECKING:
     from .statistics import Estimate
 
 __all__ = ["html_report"]
 
-_STAGES = ("read", "preprocess", "copy", "engine", "postprocess", "around the engine", "whole")
 _NONE = ("–", "")
 
 #: Rows that ran, each with its number in the table.
@@ -73,14 +72,7 @@ def _series(row: Row) -> str:
 
 def _label(row: Row) -> str:
     what = row.combination
-    settings = {**({"threads": what.threads} if what.threads else {}), **what.options}
-    return f"{_series(row)}, batch {what.batch}" + "".join(f", {key} {value}" for key, value in settings.items())
-
-
-def _short_label(row: Row) -> str:
-    ran = row.ran or {}
-    on = "" if ran.get("device") in (None, "cpu") else f"@{ran['device']}"
-    return f"{ran.get('backend')}{on} {ran.get('precision')} batch {row.combination.batch}"
+    return f"{_series(row)}, batch {what.batch}" + "".join(f", {key} {value}" for key, value in what.settings.items())
 
 
 def number(value: float) -> str:
@@ -99,48 +91,28 @@ def _interval(found: Estimate) -> str:
 
 def _tiles(measured: Numbered) -> list[dict[str, Any]]:
     """The best row of each measure."""
-
-    def speed(row: Row) -> float | None:
-        return row.best_throughput.value if row.best_throughput else None
-
-    def latency(row: Row) -> float | None:
-        return -row.latency.value if row.latency else None
-
-    def server(row: Row) -> float | None:
-        result = row.scenarios.get("server")
-        return result.rate if result is not None and result.keeps_bound else None
-
-    def start(row: Row) -> float | None:
-        return -row.cold_start.seconds.value if row.cold_start else None
-
-    def memory(row: Row) -> float | None:
-        return -row.memory.host_peak_bytes if row.memory else None
-
-    def efficiency(row: Row) -> float | None:
-        return row.energy.images_per_joule.value if row.energy and row.energy.images_per_joule else None
-
-    def accuracy(row: Row) -> float | None:
-        # Agreement is not accuracy: the reference always agrees with itself.
-        return row.accuracy.value if row.accuracy and row.accuracy.metric != "agreement" else None
-
-    wanted: list[tuple[str, Callable[[Row], float | None], Callable[[float], str], str]] = [
-        ("highest throughput", speed, lambda v: number(float(f"{v:.4g}")), "images/s"),
-        ("lowest latency", latency, lambda v: f"{-v:.3g}", "ms"),
-        ("highest server rate", server, lambda v: number(float(f"{v:.4g}")), "requests/s"),
-        ("fastest cold start", start, lambda v: f"{-v:.3g}", "s"),
-        ("best accuracy", accuracy, lambda v: f"{v:.4f}", ""),
-        ("least host memory", memory, lambda v: f"{-v / 1e6:,.0f}", "MB"),
-        ("most efficient", efficiency, lambda v: f"{v:.3g}", "images/J"),
+    wanted: list[tuple[str, str, int, Callable[[float], str], str]] = [
+        ("highest throughput", "best_throughput.value", 1, lambda v: number(float(f"{v:.4g}")), "images/s"),
+        ("lowest latency", "latency.value", -1, lambda v: f"{v:.3g}", "ms"),
+        ("highest server rate", "scenarios.server.rate", 1, lambda v: number(float(f"{v:.4g}")), "requests/s"),
+        ("fastest cold start", "cold_start.seconds.value", -1, lambda v: f"{v:.3g}", "s"),
+        ("best accuracy", "accuracy.value", 1, lambda v: f"{v:.4f}", ""),
+        ("least host memory", "memory.host_peak_bytes", -1, lambda v: f"{v / 1e6:,.0f}", "MB"),
+        ("most efficient", "energy.images_per_joule.value", 1, lambda v: f"{v:.3g}", "images/J"),
     ]
     tiles = []
-    for title, measure, text, unit in wanted:
-        result = [(value, i, row) for i, row in measured if (value := measure(row)) is not None]
+    for title, path, sign, text, unit in wanted:
+        result = [(sign * value, i, row) for i, row in measured if (value := row.at(path)) is not None]
+        if path == "accuracy.value":  # agreement is not accuracy: the reference always agrees with itself
+            result = [entry for entry in result if entry[2].at("accuracy.metric") != "agreement"]
+        elif path == "scenarios.server.rate":
+            result = [entry for entry in result if entry[2].at("scenarios.server.keeps_bound")]
         if not result:
             continue
         value, i, row = max(result, key=lambda entry: (entry[0], -entry[1]))
-        metric = row.accuracy.metric if row.accuracy is not None else ""
         tiles.append({
-            "title": title, "value": text(value), "unit": unit or metric, "number": i, "label": _label(row),
+            "title": title, "value": text(sign * value), "unit": unit or row.at("accuracy.metric"), "number": i,
+            "label": _label(row),
         })  # fmt: skip
     return tiles
 
@@ -204,13 +176,13 @@ def _figures(result: ScenarioResult) -> str:
 
 
 def _stages(measured: Numbered) -> dict[str, Any] | None:
-    seen = [name for name in _STAGES if any(row.stages_ms.get(name) for _, row in measured)]
+    seen = [name for name in STAGES if any(row.stages_ms.get(name) for _, row in measured)]
     rows = [(i, row) for i, row in measured if row.stages_ms]
     if not rows:
         return None
     parts = [
         {
-            "bar": f"{i}  {_short_label(row)}", "series": _STAGES.index(name), "value": value,
+            "bar": f"{i}  {row.label}", "series": STAGES.index(name), "value": value,
             "tip": f"{i}  {_label(row)}\n{name}: {value:.4g} ms an image",
         }
         for i, row in rows
@@ -223,7 +195,7 @@ def _stages(measured: Numbered) -> dict[str, Any] | None:
         "processor images are prepared in the input itself, without copies. On a GPU each call is timed as a whole: "
         "engine is the time of the network alone.",
         "svg": draw("stacked_bars", {"parts": parts}, height=30 * len(rows) + 60, x_title="ms an image"),
-        "legend": [(name, _STAGES.index(name)) for name in seen],
+        "legend": [(name, STAGES.index(name)) for name in seen],
     }
 
 
@@ -300,25 +272,19 @@ _KEPT = {True: "", False: "not kept", None: "too few"}
 
 def _cells(row: Row) -> list[tuple[str, str]]:
     """The text of each cell, and its small text."""
-    stream, offline, engine = row.stream, row.scenarios.get("offline"), row.scenarios.get("engine")
-    found = [_value(stream.latency_ms.get(q) if stream else None) for q in ("p50", "p90", "p99")]
-    found += [_value(result.throughput if result else None) for result in (stream, offline, engine)]
-    server = row.scenarios.get("server")
-    found.append((number(float(f"{server.rate:.4g}")), _KEPT[server.keeps_bound]) if server and server.rate else _NONE)
-    accuracy, memory, loading = row.accuracy, row.memory, row.loading
-    known = accuracy is not None and accuracy.value is not None
-    found.append((f"{accuracy.value:.4f}", "") if accuracy is not None and known else _NONE)
-    found.append((f"{memory.host_peak_bytes / 1e6:,.0f}", "") if memory else _NONE)
-    device = memory.device_peak_bytes if memory else None
-    found.append((f"{device / 1e6:,.0f}", "") if device else _NONE)
-    found.append(_value(row.energy.images_per_joule if row.energy else None))
-    start = row.cold_start
+    found = [_value(row.at(f"stream.latency_ms.{q}")) for q in ("p50", "p90", "p99")]
+    found += [_value(row.at(f"{name}.throughput")) for name in ("stream", "scenarios.offline", "scenarios.engine")]
+    rate, accuracy, start = row.at("scenarios.server.rate"), row.at("accuracy.value"), row.cold_start
+    kept = _KEPT[row.at("scenarios.server.keeps_bound")]
+    found.append((number(float(f"{rate:.4g}")), kept) if rate else _NONE)
+    found.append(_NONE if accuracy is None else (f"{accuracy:.4f}", ""))
+    for size in ("memory.host_peak_bytes", "memory.device_peak_bytes"):
+        found.append((f"{row.at(size) / 1e6:,.0f}", "") if row.at(size) else _NONE)
+    found.append(_value(row.at("energy.images_per_joule")))
     uncached = f"{start.uncached_seconds:.2f} uncached" if start is not None and start.uncached_seconds else ""
     found.append((f"{start.seconds.value:.2f}", uncached) if start is not None else _NONE)
-    if loading is None:
-        return [*found, _NONE, _NONE]
-    found.append(_loaded(loading.cold_seconds, loading.cold_first_run_seconds))
-    found.append(_loaded(loading.cached_seconds, loading.cached_first_run_seconds))
+    for load in ("loading.cold", "loading.cached"):
+        found.append(_loaded(row.at(f"{load}_seconds"), row.at(f"{load}_first_run_seconds")))
     return found
 
 

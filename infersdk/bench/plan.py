@@ -50,9 +50,13 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def name(self) -> str:
         """The combination in one line, without the folder of the file. Reports compare rows of the same name."""
-        settings = {**({"threads": self.threads} if self.threads else {}), **self.options}
-        text = "".join(f" {key}={value}" for key, value in sorted(settings.items()))
+        text = "".join(f" {key}={value}" for key, value in sorted(self.settings.items()))
         return f"{Path(self.model).name} {self.target} batch {self.batch}{text}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The threads, if they are given, and the options."""
+        return {**({"threads": self.threads} if self.threads else {}), **self.options}
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -35,6 +35,8 @@ __all__ = [
 
 #: Increases when a field is removed or changes its meaning, not with new fields.
 SCHEMA = 1
+#: The stages of a call, in the order of a report.
+STAGES = ("read", "preprocess", "copy", "engine", "postprocess", "around the engine", "whole")
 
 
 class RefusedRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +182,21 @@ class Row(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
     @property
+    def label(self) -> str:
+        """The combination in short, as it ran: `onnxruntime fp32 batch 8 threads=2`."""
+        what, ran = self.combination, self.ran
+        on = "" if ran is None or ran["device"] == "cpu" else f"@{ran['device']}"
+        text = f"{ran['backend']}{on} {ran['precision']}" if ran else str(what.target)
+        return f"{text} batch {what.batch}" + "".join(f" {key}={value}" for key, value in what.settings.items())
+
+    def at(self, path: str) -> Any:
+        """A field by its path, such as `"memory.host_peak_bytes"`; None where a part of the path is missing."""
+        value: Any = self
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+        return value
+
+    @property
     def stream(self) -> ScenarioResult | None:
         """One call after another: `"single_stream"`, or with a batch above 1 `"multi_stream"`."""
         return self.scenarios.get("single_stream") or self.scenarios.get("multi_stream")
@@ -274,40 +291,35 @@ class Report(msgspec.Struct, kw_only=True):
         return result
 
 
+#: The columns of the CSV file after those of the combination, each with the path of its field.
+_COLUMNS = {
+    **{
+        column: path
+        for name in SCENARIOS
+        for column, path in (
+            (f"{name}_images_per_second", f"scenarios.{name}.throughput.value"),
+            *((f"{name}_{q}_ms", f"scenarios.{name}.latency_ms.{q}.value") for q in ("p50", "p90", "p99")),
+        )
+    },
+    "server_rate": "scenarios.server.rate", "server_keeps_bound": "scenarios.server.keeps_bound",
+    **{f"stage_{stage.replace(' ', '_')}_ms": f"stages_ms.{stage}" for stage in STAGES},
+    "metric": "accuracy.metric", "accuracy": "accuracy.value", "host_peak_bytes": "memory.host_peak_bytes",
+    "device_peak_bytes": "memory.device_peak_bytes", "images_per_joule": "energy.images_per_joule.value",
+    "cold_seconds": "loading.cold_seconds", "cached_seconds": "loading.cached_seconds",
+    "cold_first_run_seconds": "loading.cold_first_run_seconds",
+    "cached_first_run_seconds": "loading.cached_first_run_seconds", "cold_start_seconds": "cold_start.seconds.value",
+    "uncached_start_seconds": "cold_start.uncached_seconds", "disturbed": "contention.disturbed",
+}  # fmt: skip
+
+
 def _flat(row: Row) -> dict[str, Any]:
     what, ran = row.combination, row.ran or {}
-    found: dict[str, Any] = {
+    return {
         "model": what.model, "backend": what.target.backend, "device": ran.get("device") or what.target.device,
         "precision": ran.get("precision") or what.target.precision, "batch": what.batch,
         "threads": what.threads or None,
         "options": json.dumps(what.options) if what.options else None, "status": row.status, "reason": row.reason,
-    }  # fmt: skip
-    for name in SCENARIOS:
-        result = row.scenarios.get(name)
-        found[f"{name}_images_per_second"] = result.throughput.value if result else None
-        for percentile in ("p50", "p90", "p99"):
-            entry = result.latency_ms.get(percentile) if result else None
-            found[f"{name}_{percentile}_ms"] = entry.value if entry else None
-    server = row.scenarios.get("server")
-    found["server_rate"] = server.rate if server else None
-    found["server_keeps_bound"] = server.keeps_bound if server else None
-    for stage in ("read", "preprocess", "copy", "engine", "postprocess", "around the engine", "whole"):
-        found[f"stage_{stage.replace(' ', '_')}_ms"] = row.stages_ms.get(stage)
-    accuracy, memory, loading, energy, start = row.accuracy, row.memory, row.loading, row.energy, row.cold_start
-    joule = energy.images_per_joule if energy else None
-    return found | {
-        "metric": accuracy.metric if accuracy else None, "accuracy": accuracy.value if accuracy else None,
-        "host_peak_bytes": memory.host_peak_bytes if memory else None,
-        "device_peak_bytes": memory.device_peak_bytes if memory else None,
-        "images_per_joule": joule.value if joule else None,
-        "cold_seconds": loading.cold_seconds if loading else None,
-        "cached_seconds": loading.cached_seconds if loading else None,
-        "cold_first_run_seconds": loading.cold_first_run_seconds if loading else None,
-        "cached_first_run_seconds": loading.cached_first_run_seconds if loading else None,
-        "cold_start_seconds": start.seconds.value if start else None,
-        "uncached_start_seconds": start.uncached_seconds if start else None,
-        "disturbed": row.contention.disturbed if row.contention else None,
-    }  # fmt: skip
+    } | {column: row.at(path) for column, path in _COLUMNS.items()}  # fmt: skip
 
 
 def read_report(path: str | os.PathLike[str]) -> Report:

@@ -165,8 +165,10 @@ class _Session:
         if self._reference_process is not None:
             self._reference_process.end()
 
-    def _report(self, stage: str, run: CombinationRun) -> None:
+    def _report(self, stage: str, run: CombinationRun, seconds: float) -> None:
+        """Reports a step that is expected to take so many seconds."""
         self._progress(stage, min(self._done / self._expected, 1.0), run.combination.name)
+        self._done += seconds
 
     # ---- starting ----
 
@@ -182,13 +184,11 @@ class _Session:
             if running and (full or running >= alive):
                 break
             group.append(run)
-            self._report("loading", run)
+            self._report("loading", run, _starting(self._settings, self._wants_loading))
             try:
                 self._load(run)
             except StepError as error:
                 run.fail(error)
-                self._done += self._settings.rounds * _round(self._settings)
-            self._done += _starting(self._settings, self._wants_loading)
         return group
 
     def _load(self, run: CombinationRun) -> None:
@@ -217,8 +217,6 @@ class _Session:
 
     def _cold_start(self, run: CombinationRun, number: int) -> None:
         """Measures one cold start in each of the first rounds; in the first also one without the cache."""
-        if not self._wants_loading or number > self._settings.starts:
-            return
         settings = self._settings
         order = {
             "model": run.combination.model, "type": run.prepared["kind"], "wrapper": settings.wrapper,
@@ -241,10 +239,12 @@ class _Session:
         seconds, rounds = self._settings.time / self._settings.rounds, self._settings.rounds
         order = random.Random(self._settings.seed)
         for number in range(1, rounds + 1):
+            starts = self._wants_loading and number <= self._settings.starts
+            expected = _round(self._settings) + (STARTING if starts else 0.0)
             running = [run for run in group if run.process is not None]
             order.shuffle(running)
             for run in running:
-                self._report(f"round {number} of {rounds}", run)
+                self._report(f"round {number} of {rounds}", run, expected)
                 assert run.process is not None
                 try:
                     result = {
@@ -253,13 +253,11 @@ class _Session:
                     }
                 except StepError as error:
                     run.fail(error)
-                    self._done += (rounds - number + 1) * _round(self._settings)
                     continue
                 for scenario, measurement in result.items():
                     run.measurements.setdefault(scenario, []).append(measurement)
-                self._cold_start(run, number)
-                self._done += _round(self._settings)
-                self._done += STARTING if self._wants_loading and number <= self._settings.starts else 0.0
+                if starts:
+                    self._cold_start(run, number)
         for run in group:
             run.complete = not run.failed
 
@@ -271,11 +269,10 @@ class _Session:
         try:
             run.memory = msgspec.convert(run.process.ask("memory"), Memory)
             if self._wants_accuracy:
-                self._report("accuracy", run)
+                self._report("accuracy", run, FINISHING)
                 run.accuracy = self._accuracy(run)
         except StepError as error:
             run.fail(error)
-        self._done += FINISHING if self._wants_accuracy else 0.0
         run.end()
 
     def _accuracy(self, run: CombinationRun) -> Accuracy:

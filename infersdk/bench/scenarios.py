@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import ConfigError, UnsupportedModelError
 from .plan import SCENARIOS, BenchSettings, Scenario
 from .server import Server
-from .statistics import Measurement, Steady
+from .statistics import Measurement, is_steady
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,17 +93,17 @@ class Scenarios:
         start = perf_counter()
         if scenario == "server":
             return perf_counter() - start, self._find_rate(window, limit)
-        steady = Steady()
+        windows: list[float] = []
         while perf_counter() - start < limit:
             if scenario in ("engine", "single_stream", "multi_stream"):
                 latencies: list[float] = []
                 while len(latencies) < _WINDOW_RUNS:
                     latencies += self.run(scenario, window).latencies
-                figure = float(np.median(latencies))
+                windows.append(float(np.median(latencies)))
             else:
                 done = self.run(scenario, window)
-                figure = done.seconds / done.images
-            if steady.add(figure):
+                windows.append(done.seconds / done.images)
+            if is_steady(windows):
                 return perf_counter() - start, True
         return perf_counter() - start, False
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "Estimate", "Measurement", "Steady", "median_of_rounds", "outliers", "percentile_of_rounds", "ratio", "thinned",
+    "Estimate", "Measurement", "is_steady", "median_of_rounds", "outliers", "percentile_of_rounds", "ratio", "thinned",
 ]  # fmt: skip
 
 #: Number of resamples, and the confidence of an interval.
@@ -129,25 +129,14 @@ def thinned(samples: Sequence[float]) -> list[float]:
     return [float(v) for v in np.quantile(np.asarray(samples, np.float64), np.linspace(0, 1, KEPT))]
 
 
-class Steady:
-    """When a warm-up is over: the figures of the last three windows are within `within` of each other.
+def is_steady(windows: Sequence[float]) -> bool:
+    """Whether a warm-up is over: the largest of the figures of the last three windows is within 5 % of the smallest.
 
     Clocks, caches, lazily compiled kernels and pages that are touched for the first time all show as windows that
     differ.
-
-    Args:
-        within: the largest of three figures over the smallest, less 1.
     """
-
-    def __init__(self, within: float = 0.05) -> None:
-        self._within = within
-        self.windows: list[float] = []
-
-    def add(self, figure: float) -> bool:
-        """Takes the figure of one window, such as its median run; returns whether it is steady."""
-        self.windows.append(figure)
-        last = self.windows[-3:]
-        return len(last) == 3 and max(last) <= (1 + self._within) * min(last)
+    last = windows[-3:]
+    return len(last) == 3 and max(last) <= 1.05 * min(last)
 
 
 def _resampled(count: int, times: int = RESAMPLES, seed: int = 0) -> npt.NDArray[np.int64]:

@@ -148,9 +148,7 @@ class _Search:
         for row in report.rows:
             result = self._judged.get(_judged_as(row.combination), "")
             row.accuracy = None if isinstance(result, str) else result
-        best = next(row for row in report.rows if row.name == alive[0].name) if alive else None
-        if best is None or not best.scenarios:
-            best = self._rows[alive[0].name if alive else tried[0][0]]
+        best = self._rows[alive[0].name if alive else tried[0][0]]
         return Tuned(
             best=best, report=report, objective=self._objective, tried=tried, dropped=self._dropped,
             failed=self._failed, untried=untried, accuracy=self._judgement(best), seconds=self._spent(),
@@ -279,18 +277,19 @@ class _Search:
         return kept
 
     def _accurate(self, what: Combination) -> bool:
+        is_first = what.target.precision is None and what.model == self._search[0].model
         result = self._judged.get(_judged_as(what)) or (None if self._stopped() else self._accuracy(what))
         if result is None or (self._stopped() and isinstance(result, str)):
-            return what.target.precision is None and what.model == self._search[0].model
+            return is_first
         if isinstance(result, str):
             self._dropped[what.name] = result
             return False
         reference: float | None = 1.0  # two outputs that agree
         if result.metric != "agreement":
             full = self._accuracy(self._reference())
-            if isinstance(full, str) and self._stopped():
-                return what.target.precision is None and what.model == self._search[0].model
             if isinstance(full, str):
+                if self._stopped():
+                    return is_first
                 raise ConfigError(f"there is no accuracy to compare with: {self._reference().name}: {full}")
             reference = full.value
         assert result.value is not None

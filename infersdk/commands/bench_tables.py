@@ -41,7 +41,7 @@ def show(report: Report) -> None:
             table.add_section()
             table.add_row(f"[bold]{escape(name)}[/bold]")
             last = name
-        label = escape(_label(row))
+        label = escape(row.label)
         if row.scenarios:
             table.add_row(label, *_cells(row), *(optional[name](row) for name in optional))
         else:
@@ -73,16 +73,6 @@ def _optional_columns(report: Report) -> dict[str, Callable[[Row], str]]:
         ),
     }
     return {name: cell for name, (there, cell) in columns.items() if any(map(there, report.rows))}
-
-
-def _label(row: Row) -> str:
-    what, ran = row.combination, row.ran or {}
-    settings = {**({"threads": what.threads} if what.threads else {}), **what.options}
-    target = str(what.target)
-    if ran:
-        on = "" if ran["device"] == "cpu" else f"@{ran['device']}"
-        target = f"{ran['backend']}{on} {ran['precision']}"
-    return f"{target} batch {what.batch}" + "".join(f" {key}={value}" for key, value in settings.items())
 
 
 def _cells(row: Row) -> Iterator[str]:

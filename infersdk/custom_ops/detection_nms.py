@@ -10,6 +10,8 @@ from ..errors import UnsupportedModelError
 from ..graph.passes.add_nms import require_detector
 from ..graph.passes.base import Pass
 from ..graph.passes.static_reshapes import trace_example
+from ..graph.shapes import infer_shapes
+from .onnx_schema import registered
 from .packaged.detection_nms import HEADS, DetectionNMS
 
 if TYPE_CHECKING:
@@ -77,14 +79,19 @@ def add_detection_nms(model: ir.Model, head: str, **settings: Any) -> None:
     if head == "yolox":
         settings = {"strides": (8, 16, 32), **settings}
     op = DetectionNMS.of({"head": head, "num_classes": classes, "width": width, "height": height} | settings)
-    assert output.shape is not None
-    results = _results(op, output.shape[0])
-    graph.append(
-        ir.node(op.name, [output], _attributes(op), domain=op.domain, outputs=results, name="infersdk_detection_nms")
+    # Empty lists, which are defaults, have no element type in ONNX.
+    attributes = {name: value for name, value in op.values().items() if value != ()}
+    node = ir.node(
+        op.name, [output], attributes, domain=op.domain, num_outputs=len(op.outputs), name="infersdk_detection_nms"
     )
+    for value, name in zip(node.outputs, op.outputs, strict=True):
+        value.name = name
+    graph.append(node)
     graph.outputs.clear()
-    graph.outputs.extend(results)
+    graph.outputs.extend(node.outputs)
     graph.opset_imports[op.domain] = max(op.version, graph.opset_imports.get(op.domain, 0))
+    with registered(DetectionNMS):
+        infer_shapes(model)
     model.metadata_props["end2end"] = "True"
 
 
@@ -126,22 +133,3 @@ def _input_size(graph: ir.Graph) -> tuple[int, int]:
         f"the input must be [batch, 3, height, width] with a fixed size, to which boxes are clipped; it is {result}; "
         "set the size first"
     )
-
-
-def _results(op: DetectionNMS, batch: Any) -> list[ir.Value]:
-    import onnx_ir as ir
-
-    shapes = ([batch, op.max_detections, 6], [batch], [batch, 4])
-    return [
-        ir.Value(name=name, type=ir.TensorType(ir.DataType[_ONNX[dtype]]), shape=ir.Shape(shape))
-        for (name, dtype), shape in zip(op.outputs.items(), shapes, strict=True)
-    ]
-
-
-_ONNX = {"float32": "FLOAT", "int32": "INT32"}
-
-
-def _attributes(op: DetectionNMS) -> dict[str, Any]:
-    """The attributes for ONNX, without empty lists, which are defaults and have no element type."""
-    values = {name: int(value) if isinstance(value, bool) else value for name, value in op.values().items()}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ()}

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NativeFunction", "NativeOp", "Node", "native_op"]
 
-_KIND = {name: getattr(lib, f"IFS_OP_{name}") for name in ("INT", "FLOAT", "STRING", "INTS", "FLOATS")}
-
 
 class NativeFunction(CFunction):
     """A kernel in the native core."""
@@ -167,28 +165,31 @@ def native_op(cls: type[CustomOp], signature: Signature, device: Device) -> Nati
 
 def native_attributes(attributes: Sequence[Attribute], values: dict[str, Any]) -> tuple[Any, list[Any]]:
     """The attributes as native structs, and the memory that they point to."""
-    kept: list[Any] = []
+    kept: list[Any] = []  # a pointer in a struct does not keep its memory alive
+
+    def keep(kind: str, value: Any) -> Any:
+        kept.append(ffi.new(kind, value))
+        return kept[-1]
+
     array = ffi.new("ifs_op_attribute[]", len(attributes))
-    for index, attribute in enumerate(attributes):
-        native, value = array[index], values.get(attribute.name, attribute.default)
-        kept.append(ffi.new("char[]", attribute.name.encode()))  # the pointer in the struct does not keep it alive
-        native.name = kept[-1]
-        native.kind = _KIND[attribute.onnx_kind]
+    for native, attribute in zip(array, attributes, strict=True):
+        kind, value = attribute.onnx_kind, values.get(attribute.name, attribute.default)
+        native.name = keep("char[]", attribute.name.encode())
+        native.kind = getattr(lib, f"IFS_OP_{kind}")
         if value is MISSING:
-            value = {"INT": 0, "FLOAT": 0.0, "STRING": "", "INTS": (), "FLOATS": ()}[attribute.onnx_kind]
-        if attribute.onnx_kind == "INT":
+            continue
+        if kind == "INT":
             native.i = int(value)
-        elif attribute.onnx_kind == "FLOAT":
+        elif kind == "FLOAT":
             native.f = value
-        elif attribute.onnx_kind == "STRING":
-            kept.append(ffi.new("char[]", value.encode()))
-            native.s = kept[-1]
+        elif kind == "STRING":
+            native.s = keep("char[]", value.encode())
         else:
-            member, kind = ("ints", "int64_t[]") if attribute.onnx_kind == "INTS" else ("floats", "float[]")
-            data = ffi.new(kind, list(value))
-            setattr(native, member, data)
             native.count = len(value)
-            kept.append(data)
+            if kind == "INTS":
+                native.ints = keep("int64_t[]", value)
+            else:
+                native.floats = keep("float[]", value)
     return array, kept
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import CustomOpError
 from .attributes import MISSING
 from .failures import note
-from .shapes import Dim, Rule, Size, Unknowns, evaluate
+from .shapes import Rule, evaluate
 
 if TYPE_CHECKING:
     from .declaration import CustomOp
@@ -193,18 +193,11 @@ def symbolic_shapes(op: type[CustomOp], rule: Rule, inputs: list[list[Any]]) -> 
     Raises:
         CustomOpError: known sizes do not meet the requirements of the operator.
     """
-    algebra = Unknowns()
     for size, wanted, what in rule.checks:
-        one, other = evaluate(size, inputs, algebra), evaluate(wanted, inputs, algebra)
+        one, other = evaluate(size, inputs), evaluate(wanted, inputs)
         if isinstance(one, int) and isinstance(other, int) and one != other:
             raise CustomOpError(f"operator {op.title()}: {what}: it is {one}, not {other}")
-    return [[_size(size, inputs, algebra) for size in shape] for shape in rule.outputs]
-
-
-def _size(size: Size, inputs: list[list[Any]], algebra: Unknowns) -> Any:
-    result = evaluate(size, inputs, algebra)
-    passed_on = isinstance(size, Dim) and size.operation == "dim"
-    return result if isinstance(result, int) or passed_on else None
+    return [[evaluate(size, inputs) for size in shape] for shape in rule.outputs]
 
 
 def _known_size(dim: Any) -> Any:

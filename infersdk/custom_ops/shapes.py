@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import CustomOpError, ShapeError
 
 __all__ = [
-    "Algebra", "Dim", "Rule", "Shape", "Size", "ceil_div", "encode", "evaluate", "maximum", "minimum",
+    "Dim", "Rule", "Shape", "Size", "ceil_div", "compute", "encode", "evaluate", "maximum", "minimum",
     "require_equal", "symbols",
 ]  # fmt: skip
 
@@ -220,35 +220,26 @@ def _shape(returned: Any) -> Shape:
     return Shape(returned)
 
 
-class Algebra:
-    """Arithmetic on the sizes of a runtime. This class uses Python operators, for ints and torch.SymInt.
-
-    Subclasses override `apply`.
-    """
-
-    def apply(self, operation: str, left: Any, right: Any) -> Any:
-        try:
-            return _FOLD[operation](left, right)
-        except ZeroDivisionError:
-            raise ShapeError(f"shape() divides {left} by {right}") from None
+def compute(operation: str, left: Any, right: Any) -> Any:
+    """Computes with ints."""
+    try:
+        return _FOLD[operation](left, right)
+    except ZeroDivisionError:
+        raise ShapeError(f"shape() divides {left} by {right}") from None
 
 
-def evaluate(size: Size, inputs: Sequence[Sequence[Any]], algebra: Algebra) -> Any:
-    """Evaluates a size for input shapes with the arithmetic of a runtime."""
+def compute_known(operation: str, left: Any, right: Any) -> int | None:
+    """Computes with ints and unknown sizes of any other type; results from unknown sizes are None."""
+    return compute(operation, left, right) if isinstance(left, int) and isinstance(right, int) else None
+
+
+def evaluate(size: Size, inputs: Sequence[Sequence[Any]], apply: Callable[[str, Any, Any], Any] = compute_known) -> Any:
+    """Evaluates a size for input shapes; `apply` computes with the sizes of a runtime."""
     if isinstance(size, int):
         return size
     if size.operation == "dim":
         return inputs[size.index][size.axis]
-    return algebra.apply(size.operation, evaluate(size.left, inputs, algebra), evaluate(size.right, inputs, algebra))
-
-
-class Unknowns(Algebra):
-    """Arithmetic on ints and unknown sizes of any other type. Results from unknown sizes are None."""
-
-    def apply(self, operation: str, left: Any, right: Any) -> Any:
-        if isinstance(left, int) and isinstance(right, int):
-            return super().apply(operation, left, right)
-        return None
+    return apply(size.operation, evaluate(size.left, inputs, apply), evaluate(size.right, inputs, apply))
 
 
 # ---- encoding for the native core ----

@@ -24,7 +24,7 @@ from ..errors import CustomOpError
 from .attributes import MISSING, Attribute
 from .native import Node, native_op
 from .onnx_schema import onnx_schema
-from .shapes import Algebra, evaluate
+from .shapes import compute, evaluate
 
 if TYPE_CHECKING:
     from .declaration import CustomOp, Signature
@@ -167,16 +167,14 @@ def _dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-class _Symbolic(Algebra):
-    """Arithmetic on torch's symbolic integers."""
-
-    def apply(self, operation: str, left: Any, right: Any) -> Any:
-        torch = _torch()
-        if operation == "ceil_div":
-            return (left + right - 1) // right
-        if operation in ("min", "max"):
-            return (torch.sym_min if operation == "min" else torch.sym_max)(left, right)
-        return super().apply(operation, left, right)
+def _apply(operation: str, left: Any, right: Any) -> Any:
+    """Computes with torch's symbolic integers."""
+    torch = _torch()
+    if operation == "ceil_div":
+        return (left + right - 1) // right
+    if operation in ("min", "max"):
+        return (torch.sym_min if operation == "min" else torch.sym_max)(left, right)
+    return compute(operation, left, right)
 
 
 def _fake(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
@@ -184,15 +182,15 @@ def _fake(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
     torch = _torch()
     signature = op.signature_for([_dtype_name(tensor.dtype) for tensor in tensors])
     inputs = [tuple(tensor.shape) for tensor in tensors]
-    rule, algebra = op.of(attributes).rule([len(shape) for shape in inputs]), _Symbolic()
+    rule = op.of(attributes).rule([len(shape) for shape in inputs])
     for size, wanted, what in rule.checks:
         torch._check(
-            evaluate(size, inputs, algebra) == evaluate(wanted, inputs, algebra),
+            evaluate(size, inputs, _apply) == evaluate(wanted, inputs, _apply),
             lambda what=what: f"operator {op.title()}: {what}",
         )
     device = next((tensor.device for tensor in tensors), torch.device("cpu"))
     made = [
-        torch.empty([evaluate(size, inputs, algebra) for size in shape], dtype=getattr(torch, dtype), device=device)
+        torch.empty([evaluate(size, inputs, _apply) for size in shape], dtype=getattr(torch, dtype), device=device)
         for shape, dtype in zip(rule.outputs, signature.outputs, strict=True)
     ]
     return made[0] if len(made) == 1 else tuple(made)

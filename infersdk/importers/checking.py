@@ -83,7 +83,4 @@ def _same(pair: Sequence[Any], both: Any) -> bool:
     if any(np.ndim(one) == 0 for one in pair):
         return False
     whole = np.concatenate(pair)
-    if whole.shape != both.shape:
-        return False
-    scale = max(1.0, _peak(whole))
-    return bool(np.allclose(both, whole, rtol=0, atol=1e-4 * scale, equal_nan=True))
+    return difference(whole, both, Tolerance(1e-4 * max(1.0, _peak(whole)), 0.0, 2.0)).within

@@ -137,15 +137,12 @@ class Request:
     samples: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def plain_shapes(self) -> list[dict[str, Any]]:
-        """The given shapes and those of the samples, for a worker."""
+    def order(self) -> dict[str, Any]:
+        """The shapes, with those of the samples, the samples, and `check`, as plain values for a worker."""
         of_samples = (InputShape(array.shape, name, array.dtype.name) for name, array in self.samples.items())
-        return [asdict(one) for one in (*(one for one in self.shapes if one.name not in self.samples), *of_samples)]
-
-    @property
-    def plain_samples(self) -> dict[str, Any]:
-        """The samples as lists, for a worker."""
-        return {name: array.tolist() for name, array in self.samples.items()}
+        shapes = [*(one for one in self.shapes if one.name not in self.samples), *of_samples]
+        samples = {name: array.tolist() for name, array in self.samples.items()}
+        return {"shapes": [asdict(one) for one in shapes], "samples": samples, "check": self.check}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelSource
     from .conversion import Request
 
-__all__ = ["Work", "opened_archive", "refusals", "require", "worker"]
+__all__ = ["Work", "opened_archive", "read_result", "refusals", "require", "worker"]
 
 _WORKERS = Path(__file__).resolve().parent / "workers"
 #: The time limit of a worker in seconds.
@@ -143,13 +143,9 @@ class Work:
         Raises:
             as `run()`.
         """
-        given = {"shapes": request.plain_shapes, "samples": request.plain_samples, "check": request.check}
-        answer = self.run({**given, **more})
-        files = sorted(self.folder.glob("inputs*.npz"))
-        samples = tuple(Sample(load_arrays(f), load_arrays(f.with_name(f"out{f.name[2:]}"))) for f in files)
-        reference = answer.get("unchecked") or Reference(str(answer["runtime"]), samples)
-        notes = [str(note) for note in answer.get("notes", ())]
-        return Imported((self.folder / "model.onnx").read_bytes(), reference, notes)
+        answer = self.run({**request.order, **more})
+        runtime, notes = str(answer["runtime"]), [str(note) for note in answer.get("notes", ())]
+        return read_result(self.folder, runtime, notes, str(answer.get("unchecked", "")))
 
     def model_file(self, source: ModelSource, suffix: str) -> str:
         """The path of a model. One in memory is written to the folder."""
@@ -158,6 +154,17 @@ class Work:
         path = self.folder / f"model{source.suffix or suffix}"
         path.write_bytes(source.read())
         return str(path)
+
+
+def read_result(folder: Path, runtime: str, notes: list[str], unchecked: str = "") -> Imported:
+    """Reads `model.onnx` and the results of the source from a folder.
+
+    Args:
+        unchecked: the reason why there are no results.
+    """
+    files = sorted(folder.glob("inputs*.npz"))
+    samples = tuple(Sample(load_arrays(f), load_arrays(f.with_name(f"out{f.name[2:]}"))) for f in files)
+    return Imported((folder / "model.onnx").read_bytes(), unchecked or Reference(runtime, samples), notes)
 
 
 @contextlib.contextmanager

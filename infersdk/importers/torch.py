@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
-from .conversion import Imported, Reference, Request, Sample
-from .processes import opened_archive, refusals, worker
+from .processes import opened_archive, read_result, refusals, worker
 from .workers import torch_export
-from .workers.exchange import ROUNDS, check_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..core.model_source import ModelSource
+    from .conversion import Imported, Request
 
 __all__ = ["import_checkpoint", "import_module", "import_program", "import_script"]
 
@@ -142,7 +141,7 @@ def import_module(request: Request) -> Imported:
     import inspect
 
     module = request.module
-    shapes = request.plain_shapes
+    shapes = request.order["shapes"]
     if not shapes:
         raise ConfigError("a module does not contain the shapes of its inputs; give them: shapes=[(1, 3, 224, 224)]")
     parameters = [
@@ -178,27 +177,17 @@ def export_in_process(
         ConfigError: PyTorch cannot run the module with inputs of these shapes.
         UnsupportedModelError: PyTorch cannot export the module.
     """
-    import torch
-
     training = module.training
     module.eval()
-    folders = tempfile.TemporaryDirectory(prefix="infersdk-convert-")
     try:
-        with torch.no_grad(), _quiet(), refusals(), folders as folder:
-            check_names(request.samples, names)
-            rounds = [torch_export.tensors_of(names, wanted, request.samples, number) for number in range(ROUNDS)]
-            samples = [
-                Sample(torch_export.arrays(tensors), torch_export.results_of(module, names, tensors))
-                for tensors in (rounds if request.check else rounds[:1])
-            ]
-            outputs = [f"{prefix}{index}" for index in range(len(samples[0].outputs))] if prefix else None
-            target = str(Path(folder, "model.onnx"))
-            notes = torch_export.export_module(module, rounds[0], names, target, outputs, free)
-            content = Path(target).read_bytes()
+        with tempfile.TemporaryDirectory(prefix="infersdk-convert-") as name, _quiet(), refusals():
+            folder = Path(name)
+            example, results = torch_export.run_module(folder, request.order, module, names, wanted)
+            outputs = [f"{prefix}{index}" for index in range(len(results))] if prefix else None
+            notes = torch_export.export_module(module, example, names, str(folder / "model.onnx"), outputs, free)
+            return read_result(folder, f"PyTorch {importlib.metadata.version('torch')}", notes)
     finally:
         module.train(training)
-    runtime = f"PyTorch {importlib.metadata.version('torch')}"
-    return Imported(content, Reference(runtime, samples=tuple(samples)), notes)
 
 
 @contextlib.contextmanager

@@ -76,15 +76,6 @@ class InferBackend(Backend):  # type: ignore[misc]
         return InferBackendRep(infer, [value.name for value in model.graph.input if value.name not in weights])
 
     @classmethod
-    def run_model(
-        cls, model: onnx.ModelProto, inputs: Sequence[npt.ArrayLike], device: str = "CPU", **kwargs: Any
-    ) -> tuple[npt.NDArray[Any], ...]:
-        """Loads, runs once, and closes."""
-        rep = cls.prepare(model, device, **kwargs)
-        with rep.infer:
-            return rep.run(inputs)
-
-    @classmethod
     def supports_device(cls, device: str) -> bool:
         """`"CPU"`, `"CUDA"` or `"CUDA:1"`: whether the runtime, as it is installed, has a device of that kind."""
         try:

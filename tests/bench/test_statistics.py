@@ -7,7 +7,7 @@ import pytest
 
 from infersdk.bench.statistics import (
     KEPT,
-    Steady,
+    is_steady,
     median_of_rounds,
     outliers,
     percentile_of_rounds,
@@ -84,9 +84,8 @@ def test_thinning_keeps_percentiles(rng: np.random.Generator) -> None:
     assert thinned([3.0, 1.0]) == [3.0, 1.0]
 
 
-def test_buckets() -> None:
-    steady = Steady()
+def test_windows_of_a_warm_up() -> None:
     # A model that gets quicker as kernels are compiled, and then stays so.
-    assert [steady.add(figure) for figure in (9.0, 5.0, 3.0, 2.1, 2.0, 2.05)] == [False] * 5 + [True]
-    never = Steady()
-    assert not any(never.add(1.2**i) for i in range(50))
+    windows = [9.0, 5.0, 3.0, 2.1, 2.0, 2.05]
+    assert [is_steady(windows[:count]) for count in range(1, 7)] == [False] * 5 + [True]
+    assert not any(is_steady([1.2**i for i in range(count)]) for count in range(50))

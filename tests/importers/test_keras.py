@@ -108,7 +108,7 @@ def test_layers_give_the_results_of_keras_2(framework: str, name: str, tmp_path:
     path, inputs, outputs = model_file(name, tmp_path)
     version = write_copy(ModelSource.of(path), tmp_path / "model.h5")
     shapes = [{"name": "", "sizes": [1, *array.shape[1:]]} for array in inputs]
-    request = {"model": "model.h5", "version": version, "shapes": shapes, "samples": {}}
+    request = {"model": "model.h5", "version": version, "shapes": shapes, "samples": {}, "check": True}
     target = tmp_path / "model.onnx"
     if name in REFUSED[framework]:
         with pytest.raises(Exception, match=REFUSED[framework][name]):

@@ -30,7 +30,7 @@ def import_pnnx(request: Request) -> Imported:
 
     names = [f"in{index}" for index in range(len(graph.inputs))]
     with refusals():
-        sizes = full_sizes(names, [one.shape for one in graph.inputs], request.plain_shapes, batch=None)
+        sizes = full_sizes(names, [one.shape for one in graph.inputs], request.order["shapes"], batch=None)
     dtypes = ["float32" if one.dtype is None else one.dtype.name for one in graph.inputs]
     wanted = list(zip(sizes, dtypes, strict=True))
     free = [{axis: None for axis, size in enumerate(one.shape or ()) if size is None} for one in graph.inputs]

@@ -76,14 +76,11 @@ _METHODS = _names("""
     expand expand_as fill index_put masked_fill permute repeat reshape reshape_as to type_as unflatten view
     view_as clone contiguous new_ones new_zeros new_full
 """)
-_PYTHON = {
-    "pnnx.Input", "pnnx.Output", "pnnx.Attribute", "pnnx.Expression", "prim::TupleConstruct", "prim::ListConstruct",
-    "prim::TupleUnpack", "prim::ListUnpack", "Tensor.slice", "Tensor.slice_copy", "Tensor.select", "Tensor.index",
-}  # fmt: skip
 _DTYPES = _names("""
     float float32 half float16 double float64 int int32 long int64 short int16 char int8 uint8 bool
 """)
 _LISTS = frozenset({"torch.cat", "torch.stack"})
+_ENDS = ("pnnx.Input", "pnnx.Output", "pnnx.Attribute")
 
 
 def run(graph: PnnxGraph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Any]:
@@ -180,7 +177,7 @@ def _results(one: Operator, inputs: list[Any], own: Any) -> list[Any]:
 def _known(kind: str) -> bool:
     family, _, name = kind.partition(".")
     families = {"nn": _MODULES, "F": _FUNCTIONAL, "torch": _TORCH, "Tensor": _METHODS}
-    return kind in _PYTHON or kind.removeprefix("aten::") in _RAW or name in families.get(family, ())
+    return kind in {*_ENDS, *_SPECIAL} or kind.removeprefix("aten::") in _RAW or name in families.get(family, ())
 
 
 def _numpy(value: Any) -> Any:
@@ -195,7 +192,7 @@ def _call(one: Operator, inputs: list[Any], own: Any) -> Any:
     family, _, name = one.type.partition(".")
     if one.type == "pnnx.Attribute":
         return own
-    if one.type in _PYTHON:
+    if one.type in _SPECIAL:
         return _SPECIAL[one.type](one, inputs)
     if one.type.startswith("aten::"):
         return _raw(one.type.removeprefix("aten::"), inputs)
@@ -408,31 +405,21 @@ def _slice(one: Operator, inputs: list[Any]) -> Any:
 def _tensor_index(one: Operator, inputs: list[Any]) -> Any:
     import torch
 
-    def value(node: Any) -> Any:
-        if isinstance(node, Input):
-            return inputs[node.index]
-        return [value(inner) for inner in node.arguments] if isinstance(node, Call) else node
-
-    given = inputs[1] if "expr" not in one.params else value(parse_expression(one.params["expr"], len(inputs)))
-    keys = [slice(None) if key is None else torch.as_tensor(key) for key in given]
+    given = _expression(one, inputs) if "expr" in one.params else inputs[1]
     # `@0` is the indexed tensor.
-    return inputs[0][tuple(keys)]
+    return inputs[0][tuple(slice(None) if key is None else torch.as_tensor(key) for key in given)]
 
 
 def _expression(one: Operator, inputs: list[Any]) -> Any:
-    tree = parse_expression(one.params["expr"], len(inputs))
-
     def value(node: Any) -> Any:
         if isinstance(node, Input):
             return inputs[node.index]
         if not isinstance(node, Call):
             return node
         given = [value(inner) for inner in node.arguments]
-        if node.function == "[]":
-            return given
-        return EXPRESSIONS[node.function](*given)
+        return given if node.function == "[]" else EXPRESSIONS[node.function](*given)
 
-    return value(tree)
+    return value(parse_expression(one.params["expr"], len(inputs)))
 
 
 def _torch_function(name: str) -> Callable[..., Any]:

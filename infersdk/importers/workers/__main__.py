@@ -5,7 +5,7 @@ The interpreter may not have infersdk, so this folder becomes a package of its o
 
 from __future__ import annotations
 
-import runpy
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,14 +14,15 @@ HERE = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    name = sys.argv.pop(1)
+    name, folder = sys.argv[1:]
     if not (HERE / f"{name}.py").is_file():
         print(f"there is no worker {name!r} in {HERE}", file=sys.stderr)
         raise SystemExit(2)
     package = ModuleType("workers")
     package.__path__ = [str(HERE)]
     sys.modules["workers"] = package
-    runpy.run_module(f"workers.{name}", run_name="__main__", alter_sys=True)
+    worker = importlib.import_module(f"workers.{name}")
+    importlib.import_module("workers.exchange").answer_request(Path(folder), worker.run, worker.MISSING)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ A worker reads `request.json` in its folder and writes `answer.json`, an object 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
 #: The number of sets of random inputs.
 ROUNDS = 3
@@ -43,19 +43,13 @@ def onnx_inputs(path: Path) -> tuple[list[Any], list[str]]:
     return [one for one in graph.input if one.name not in weights], [one.name for one in graph.output]
 
 
-def answer_request(
-    run: Callable[[Path, dict[str, Any]], dict[str, Any]],
-    missing: str,
-    summary: Callable[[BaseException], str] = lambda error: str(error)[:600],
-) -> None:
-    """Answers the request in the folder from the command line.
+def answer_request(folder: Path, run: Callable[[Path, dict[str, Any]], dict[str, Any]], missing: str) -> None:
+    """Answers the request in a folder.
 
     Args:
         run: returns the answer for the folder and the request.
         missing: the message if a package is not installed, with `{name}` for its name.
-        summary: returns the shortened message of any other exception.
     """
-    folder = Path(sys.argv[1])
     try:
         answer = run(folder, json.loads((folder / "request.json").read_text()))
     except RefusedError as error:
@@ -63,8 +57,36 @@ def answer_request(
     except ImportError as error:
         answer = {"error": missing.format(name=error.name), "kind": "missing"}
     except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {summary(error)}", "kind": "unsupported"}
+        answer = {"error": f"{type(error).__name__}: {first_line(error)}", "kind": "unsupported"}
     (folder / "answer.json").write_text(json.dumps(answer))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message and the reason from a later line or from the cause."""
+    lines = _lines(error)
+    text = lines[0] if lines else type(error).__name__
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    reason = reason_of(cause)
+    return text[:300] if reason in text else f"{text[:300]} ({reason})"
+
+
+def reason_of(error: BaseException) -> str:
+    """The line of a message with the reason: the last line that names an error, otherwise the first line."""
+    lines = _lines(error)
+    named = [line for line in lines if _NAMES_ERROR.match(line)]
+    return ((named or lines or [type(error).__name__])[-1 if named else 0])[:300]
+
+
+#: A line such as `RuntimeError: ...`, or PaddlePaddle's `(InvalidArgument) ...`.
+_NAMES_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception): |\((Invalid|Unavailable|NotFound|Fatal|OutOf)\w*\)")
+
+
+def _lines(error: BaseException) -> list[str]:
+    """The non-empty lines of a message without colour codes."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))
+    return [line.strip() for line in plain.splitlines() if line.strip()]
 
 
 def leaves(value: Any) -> list[Any]:
@@ -135,12 +157,17 @@ def full_sizes(
 
 
 def drawn_arrays(
-    names: Sequence[str], shapes: Iterable[Any], dtypes: Iterable[Any], samples: Mapping[str, Any], number: int
+    names: Sequence[str],
+    shapes: Iterable[Any],
+    dtypes: Iterable[Any],
+    samples: Mapping[str, Any],
+    number: int,
+    below: int | None = None,
 ) -> list[Any]:
     """The inputs of a round: the given samples, and random arrays for the others.
 
     Random floats are normally distributed, and in the last round from [0, 1). Integers are 0 or 1 in the first round,
-    then 0 to 9.
+    then 0 to 9. With `below`, all types have integers, which are smaller than this number.
     """
     import numpy as np
 
@@ -148,12 +175,32 @@ def drawn_arrays(
     arrays: list[Any] = []
     for name, shape, dtype in zip(names, shapes, map(np.dtype, dtypes), strict=True):
         drawn: Any
-        if dtype.kind == "f":
+        if dtype.kind == "f" and below is None:
             drawn = rng.random(shape) if number == ROUNDS - 1 else rng.standard_normal(shape)
         else:
-            drawn = rng.integers(0, 2 if number == 0 or dtype.kind == "b" else 10, shape)
+            drawn = rng.integers(0, 2 if number == 0 or dtype.kind == "b" else 10, shape) % (below or 10)
         arrays.append(np.asarray(samples.get(name, drawn), dtype))
     return arrays
+
+
+def run_rounds(
+    folder: Path,
+    request: dict[str, Any],
+    names: Sequence[str],
+    shapes: Sequence[Any],
+    dtypes: Sequence[Any],
+    run: Callable[[list[Any]], Iterable[Any]],
+    below: int | None = None,
+) -> None:
+    """Runs the source on the inputs of each round, and writes these with the results.
+
+    Raises:
+        RefusedError: a sample is for an input that does not exist.
+    """
+    check_names(request["samples"], names)
+    for number in range(ROUNDS if request["check"] else 0):
+        arrays = drawn_arrays(names, shapes, dtypes, request["samples"], number, below)
+        save_sample(folder, number, arrays, run(arrays))
 
 
 def save_sample(folder: Path, number: int, inputs: Iterable[Any], outputs: Iterable[Any]) -> None:

@@ -14,19 +14,16 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from .exchange import (
-    ROUNDS,
     RefusedError,
-    answer_request,
-    check_names,
-    drawn_arrays,
+    first_line,
     full_sizes,
     leaves,
     onnx_inputs,
-    save_sample,
+    run_rounds,
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 #: The packages of each framework.
@@ -34,6 +31,7 @@ PACKAGES = {"tf_keras": ("tf_keras", "tensorflow", "tf2onnx"), "keras": ("keras"
 #: The extra of each framework.
 EXTRAS = {"tf_keras": '"infersdk[tf-keras]"', "keras": '"infersdk[keras]"'}
 TF_OPSET = 17
+MISSING = "{name} is not installed, which Keras needs: pip install {name}"
 
 
 # ---- both frameworks ----
@@ -49,14 +47,9 @@ def output_names(names: Sequence[str]) -> list[str]:
     return made
 
 
-def draw(model: Any, names: Sequence[str], sizes: Any, dtypes: Any, request: dict[str, Any], number: int) -> list[Any]:
-    """The inputs of a round; random ones are integers for a model with an Embedding."""
-    check_names(request["samples"], names)
-    indices = [layer.input_dim for layer in model.layers if type(layer).__name__ == "Embedding"]
-    if not indices:
-        return drawn_arrays(names, sizes, dtypes, request["samples"], number)
-    whole = drawn_arrays(names, sizes, ["int64" for _ in sizes], request["samples"], number)
-    return [(array % min(indices)).astype(dtype) for array, dtype in zip(whole, dtypes, strict=True)]
+def least_rows(model: Any) -> int | None:
+    """The rows of the smallest Embedding, whose inputs must be smaller integers; None without an Embedding."""
+    return min((layer.input_dim for layer in model.layers if type(layer).__name__ == "Embedding"), default=None)
 
 
 def check_onnx(path: Path, inputs: int) -> None:
@@ -88,11 +81,6 @@ def describe_ends(path: Path, names: Sequence[str], shapes: Sequence[Sequence[in
     onnx.save(model, str(path))
 
 
-def first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines)[:300]}"
-
-
 # ---- tf_keras and tf2onnx ----
 
 
@@ -110,9 +98,10 @@ def convert_tf_keras(folder: Path, request: dict[str, Any], target: Path) -> dic
     def call(*arrays: Any) -> list[Any]:
         return leaves(model(list(arrays) if len(arrays) > 1 else arrays[0], training=False))
 
-    for number in range(ROUNDS):
-        arrays = draw(model, names, sizes, dtypes, request, number)
-        save_sample(folder, number, arrays, [leaf.numpy() for leaf in call(*arrays)])
+    def run(arrays: list[Any]) -> list[Any]:
+        return [leaf.numpy() for leaf in call(*arrays)]
+
+    run_rounds(folder, request, names, sizes, dtypes, run, least_rows(model))
     signature = [tf.TensorSpec(one.shape, one.dtype, name=name) for one, name in zip(model.inputs, names, strict=True)]
     tf2onnx.convert.from_function(tf.function(call), input_signature=signature, opset=TF_OPSET, output_path=str(target))
     shapes = [one.shape.as_list() for one in model.outputs]
@@ -169,7 +158,7 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
     import keras
     import torch
 
-    from .torch_export import export_module, export_traced
+    from .torch_export import export_dynamo, export_first, export_traced, run_module
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -193,28 +182,23 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
         def forward(self, *inputs: Any) -> tuple[Any, ...]:
             return tuple(leaves(self.model(list(inputs) if len(inputs) > 1 else inputs[0], training=False)))
 
-    module = Module().eval()
-    for number in range(ROUNDS):
-        arrays = draw(model, names, sizes, dtypes, request, number)
-        with torch.no_grad():
-            results = module(*[torch.from_numpy(array) for array in arrays])
-        save_sample(folder, number, arrays, [leaf.cpu().numpy() for leaf in results])
-    example = [torch.from_numpy(array) for array in draw(model, names, sizes, dtypes, request, 0)]
+    module, wanted = Module().eval(), list(zip(sizes, dtypes, strict=True))
+    example, results = run_module(folder, request, module, names, wanted, least_rows(model))
     last = [model.layers[-1].name]  # a Sequential model has one output
     outputs = output_names(last if isinstance(model, keras.Sequential) else model.output_names)
-    by = f"by Keras {keras.__version__} on PyTorch {torch.__version__} and "
-    shapes = [tuple(leaf.shape) for leaf in results]
-    try:
-        export_traced(module, example, names, str(target), outputs)
-        describe_ends(target, outputs, shapes)
+
+    def export(exporter: Callable[..., Any]) -> None:
+        exporter(module, example, names, str(target), outputs)
+        describe_ends(target, outputs, [result.shape for result in results])
         check_onnx(target, len(names))
-        notes = [f"{by}its TorchScript exporter"]
-    except Exception as error:
-        first = first_line(error)
-        export_module(module, example, names, str(target), outputs)
-        describe_ends(target, outputs, shapes)
-        check_onnx(target, len(names))
-        notes = [f"{by}its dynamo exporter, because the TorchScript exporter fails: {first}"]
+
+    notes = [
+        f"by Keras {keras.__version__} on PyTorch {torch.__version__}",
+        *export_first(
+            ("the TorchScript exporter", lambda: export(export_traced)),
+            ("the dynamo exporter", lambda: export(export_dynamo)),
+        ),
+    ]
     notes += [
         f"the sizes of input {name} are fixed to {list(size)}"
         for name, size, one in zip(names, sizes, model.inputs, strict=True)
@@ -258,7 +242,7 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
                 raise
             failed[key] = error.message
         except Exception as error:
-            failed[key] = first_line(error)
+            failed[key] = f"{type(error).__name__}: {first_line(error)}"
         else:
             answer["notes"] += [f"{other} fails: {reason}" for other, reason in failed.items()]
             return answer
@@ -266,7 +250,3 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     others = [key for key in order if key not in installed]
     hint = f"; {' and '.join(PACKAGES[others[0]])} may convert it" if others else ""
     raise RefusedError(f"{reasons}{hint}", "unsupported")
-
-
-if __name__ == "__main__":
-    answer_request(run, "{name} is not installed, which Keras needs: pip install {name}")

@@ -14,15 +14,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from .exchange import (
-    ROUNDS,
     FreeSizesError,
     RefusedError,
-    answer_request,
-    check_names,
-    drawn_arrays,
     full_sizes,
     onnx_inputs,
-    save_sample,
+    reason_of,
+    run_rounds,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OPSET = 17
+MISSING = '{name} is not installed: pip install "infersdk[paddle]"'
 #: Operators that access files, other processes, or Python functions.
 REACHING = re.compile(
     r"py_func|py_layer|run_program|save(_combine)?(_func)?|load(_combine)?(_func)?|.*read(er)?_?file.*|print"
@@ -57,13 +55,13 @@ class Model:
                     str(folder / "model"), self.executor
                 )
         except Exception as error:
-            text = f"PaddlePaddle {paddle.__version__} cannot load the file: {reason(error)}"
+            text = f"PaddlePaddle {paddle.__version__} cannot load the file: {reason_of(error)}"
             raise RefusedError(text, "format") from None
         self.refuse_reaching()
         try:
             self.current = paddle.pir.translate_to_pir(self.program.desc) if self.old else self.program
         except Exception as error:
-            text = f"PaddlePaddle {paddle.__version__} cannot translate it: {reason(error)}"
+            text = f"PaddlePaddle {paddle.__version__} cannot translate it: {reason_of(error)}"
             raise RefusedError(text, "unsupported") from None
 
     def refuse_reaching(self) -> None:
@@ -161,9 +159,8 @@ def run_source(folder: Path, model: Model, request: dict[str, Any]) -> str:
     """Runs the model on random inputs; returns the reason if this is not possible."""
     import onnx
 
-    shapes, samples = model.shapes(), request["samples"]
+    shapes = model.shapes()
     inputs = list(shapes)
-    check_names(samples, inputs)
     dtypes = [
         onnx.helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type)
         for one in onnx_inputs(folder / "model.onnx")[0]
@@ -173,14 +170,15 @@ def run_source(folder: Path, model: Model, request: dict[str, Any]) -> str:
         sizes = full_sizes(inputs, known, request["shapes"])
     except FreeSizesError as error:
         return error.message
-    for number in range(ROUNDS if request["check"] else 0):
-        arrays = drawn_arrays(inputs, sizes, dtypes, samples, number)
-        try:
-            results = model.run(dict(zip(inputs, arrays, strict=True)))
-        except Exception as error:
-            given = ", ".join(f"{name}={array.shape}" for name, array in zip(inputs, arrays, strict=True))
-            return f"PaddlePaddle cannot run the model with {given}: {reason(error)}"
-        save_sample(folder, number, arrays, results)
+    try:
+        run_rounds(
+            folder, request, inputs, sizes, dtypes, lambda arrays: model.run(dict(zip(inputs, arrays, strict=True)))
+        )
+    except RefusedError:
+        raise
+    except Exception as error:
+        given = ", ".join(f"{name}={shape}" for name, shape in zip(inputs, sizes, strict=True))
+        return f"PaddlePaddle cannot run the model with {given}: {reason_of(error)}"
     return ""
 
 
@@ -219,7 +217,7 @@ def by_paddle2onnx(path: Path, weights: Path) -> bytes:
     try:
         content = paddle2onnx.export(str(path), str(weights), None, opset_version=OPSET, enable_onnx_checker=True)
     except (Exception, SystemExit) as error:
-        raise RefusedError(f"paddle2onnx fails: {(errors or [reason(error)])[0][:400]}", "unsupported") from None
+        raise RefusedError(f"paddle2onnx fails: {(errors or [reason_of(error)])[0][:400]}", "unsupported") from None
     if not isinstance(content, bytes) or not content:
         raise RefusedError("paddle2onnx returned no model", "unsupported")
     return content
@@ -232,15 +230,6 @@ def check(path: Path) -> None:
     try:
         onnx.checker.check_model(str(path))
     except Exception as error:
-        raise RefusedError(f"paddle2onnx returned a model that is not valid: {reason(error)}", "unsupported") from None
-
-
-def reason(error: BaseException) -> str:
-    """The last line with an error of a message, which may begin with a stack trace."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    says = [line for line in lines if re.match(r"\(?\w*(Error|Invalid|Unavailable|NotFound|Fatal|OutOf)", line)]
-    return ((says or lines or [type(error).__name__])[-1])[:300]
-
-
-if __name__ == "__main__":
-    answer_request(run, '{name} is not installed: pip install "infersdk[paddle]"', reason)
+        raise RefusedError(
+            f"paddle2onnx returned a model that is not valid: {reason_of(error)}", "unsupported"
+        ) from None

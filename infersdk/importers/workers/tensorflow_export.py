@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from .exchange import (
-    ROUNDS,
     RefusedError,
-    answer_request,
-    check_names,
-    drawn_arrays,
     full_sizes,
     onnx_inputs,
-    save_sample,
+    run_rounds,
     shapes_by_input,
 )  # fmt: skip
 
 OPSET = 17
+MISSING = '{name} is not installed: pip install "infersdk[tensorflow]"'
 #: Operators that access files, other processes, or Python functions.
 REACHING = re.compile(
     r"ReadFile|.*Reader(V2)?|.*RecordDataset.*|TextLineDataset.*|LMDB.*"
@@ -111,7 +108,7 @@ def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[s
         with tf.compat.v1.Session(graph=graph) as session:
             return list(session.run(outputs, dict(zip(inputs, arrays, strict=True))))
 
-    samples(folder, names, sizes, [tensor.dtype.as_numpy_dtype for tensor in tensors], run, request)
+    run_rounds(folder, request, names, sizes, [tensor.dtype.as_numpy_dtype for tensor in tensors], run)
     return {
         "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
         "runtime": f"TensorFlow {tf.__version__}",
@@ -159,7 +156,7 @@ def convert_saved_model(folder: Path, request: dict[str, Any], target: Path) -> 
         results = signature(**given)
         return [results[n if n in results else n.partition(":")[0]].numpy() for n in output_names]
 
-    samples(folder, ordered, sizes, [arguments[key].dtype.as_numpy_dtype for key in ordered], run, request)
+    run_rounds(folder, request, ordered, sizes, [arguments[key].dtype.as_numpy_dtype for key in ordered], run)
     return {"notes": [f"signature {name}: inputs {', '.join(ordered)}"], "runtime": f"TensorFlow {tf.__version__}"}
 
 
@@ -189,7 +186,7 @@ def convert_tflite(folder: Path, request: dict[str, Any], target: Path) -> dict[
         return [interpreter.get_tensor(one["index"]).copy() for one in given]
 
     sizes = [[int(size) for size in one["shape"]] for one in ordered]
-    samples(folder, [one["name"] for one in ordered], sizes, [one["dtype"] for one in ordered], run, request)
+    run_rounds(folder, request, [one["name"] for one in ordered], sizes, [one["dtype"] for one in ordered], run)
     return {
         "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
         "runtime": f"TensorFlow Lite {tf.__version__}",
@@ -217,15 +214,6 @@ def run_tf2onnx(arguments: list[str], target: Path) -> None:
         raise RefusedError("tf2onnx wrote no model", "unsupported")
 
 
-def samples(
-    folder: Path, names: list[str], sizes: list[Any], dtypes: list[Any], run: Any, request: dict[str, Any]
-) -> None:
-    check_names(request["samples"], names)
-    for number in range(ROUNDS if request["check"] else 0):
-        arrays = drawn_arrays(names, sizes, dtypes, request["samples"], number)
-        save_sample(folder, number, arrays, run(arrays))
-
-
 KINDS = {"tensorflow-graph": convert_graph, "tensorflow-saved-model": convert_saved_model, "tflite": convert_tflite}
 
 
@@ -236,7 +224,3 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         tf.config.threading.set_intra_op_parallelism_threads(1)
     importlib.import_module("tf2onnx")
     return KINDS[request["kind"]](folder, request, folder / "model.onnx")
-
-
-if __name__ == "__main__":
-    answer_request(run, '{name} is not installed: pip install "infersdk[tensorflow]"')

@@ -15,21 +15,21 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from .exchange import (
-    ROUNDS,
     RefusedError,
-    answer_request,
-    check_names,
     drawn_arrays,
+    first_line,
     leaves,
-    save_sample,
+    reason_of,
+    run_rounds,
     shapes_by_input,
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
 OPSET = 18
+MISSING = "{name} is not installed, which PyTorch's exporter needs: pip install {name}"
 
 
 # ---- loading ----
@@ -131,32 +131,41 @@ def match_shapes(names: list[str], shapes: list[dict[str, Any]]) -> list[Any]:
     return [(tuple(result[name]["sizes"]), result[name]["dtype"] or "float32") for name in names]
 
 
-def tensors_of(names: list[str], wanted: list[Any], samples: Mapping[str, Any], number: int) -> list[Any]:
-    """The inputs of a round: the given samples and otherwise random tensors."""
-    import torch
+def run_module(
+    folder: Path,
+    request: dict[str, Any],
+    module: Any,
+    names: list[str],
+    wanted: list[Any],
+    below: int | None = None,
+) -> tuple[list[Any], list[Any]]:
+    """Runs a module on the inputs of each round; returns the inputs of the first one as tensors, and its results.
 
-    shapes, dtypes = zip(*wanted, strict=True) if wanted else ((), ())
-    return [torch.from_numpy(array) for array in drawn_arrays(names, shapes, dtypes, samples, number)]
-
-
-def results_of(module: Any, names: list[str], tensors: list[Any]) -> list[Any]:
-    """Runs a module; returns its outputs as arrays.
+    Args:
+        wanted: the shape and element type of each input.
+        below: see `drawn_arrays`.
 
     Raises:
         RefusedError: it fails; the message contains PyTorch's reason.
     """
     import torch
 
-    try:
-        with torch.no_grad():
-            return arrays(module(*[tensor.clone() for tensor in tensors]))
-    except Exception as error:
-        shapes = ", ".join(f"{name}={tuple(tensor.shape)}" for name, tensor in zip(names, tensors, strict=True))
-        raise RefusedError(
-            f"PyTorch cannot run the model with {shapes}: {reason_of(error)}; if random values are not valid, give "
-            f"samples: --input {names[-1]}=0,3,5, or samples={{{names[-1]!r}: [0, 3, 5]}}",
-            "config",
-        ) from None
+    def run(given: list[Any]) -> list[Any]:
+        try:
+            with torch.no_grad():
+                return arrays(module(*[torch.from_numpy(array).clone() for array in given]))
+        except Exception as error:
+            sizes = ", ".join(f"{name}={array.shape}" for name, array in zip(names, given, strict=True))
+            raise RefusedError(
+                f"PyTorch cannot run the model with {sizes}: {reason_of(error)}; if random values are not valid, give "
+                f"samples: --input {names[-1]}=0,3,5, or samples={{{names[-1]!r}: [0, 3, 5]}}",
+                "config",
+            ) from None
+
+    shapes, dtypes = zip(*wanted, strict=True) if wanted else ((), ())
+    run_rounds(folder, request, names, shapes, dtypes, run, below)
+    example = drawn_arrays(names, shapes, dtypes, request["samples"], 0, below)
+    return [torch.from_numpy(array) for array in example], run(example)
 
 
 def arrays(results: Any) -> list[Any]:
@@ -169,30 +178,21 @@ def arrays(results: Any) -> list[Any]:
 # ---- exporting ----
 
 
-def export_script(module: Any, example: list[Any], names: list[str], path: str) -> list[str]:
-    """Exports with the TorchScript exporter or, if it fails, TS2EPConverter and dynamo. Returns notes."""
-    return export_either(
-        lambda: export_traced(module, example, names, path), "the TorchScript exporter",
-        lambda: export_converted(module, example, path), "TS2EPConverter with the dynamo exporter",
-        "TS2EPConverter and the dynamo exporter",
-    )  # fmt: skip
+def export_first(*exporters: tuple[str, Callable[[], None]]) -> list[str]:
+    """Exports with the first exporter that does not fail. Returns notes, which name it unless it is the first.
 
-
-def export_either(
-    export: Callable[[], None], name: str, export_otherwise: Callable[[], None], other: str, by: str
-) -> list[str]:
-    """Exports or, if this fails, exports otherwise. Returns notes, which name the other exporter by `by`."""
-    try:
-        export()
-        return []
-    except Exception as error:
-        first = first_line(error)
-    try:
-        export_otherwise()
-    except Exception as error:
-        text = f"{name} fails ({first}), and so does {other}: {first_line(error)}"
-        raise RefusedError(text, "unsupported") from None
-    return [f"by {by}, because {name} fails: {first}"]
+    Raises:
+        RefusedError: all of them fail.
+    """
+    failures: list[str] = []
+    for name, export in exporters:
+        try:
+            export()
+        except Exception as error:
+            failures.append(f"{name} fails: {first_line(error)}")
+        else:
+            return [f"by {name}, because {'; '.join(failures)}"] if failures else []
+    raise RefusedError("; ".join(failures), "unsupported")
 
 
 def export_traced(
@@ -220,6 +220,23 @@ def export_program(program: Any, path: str) -> None:
     torch.onnx.export(program, (), path, dynamo=True, opset_version=OPSET, external_data=False, verbose=False)
 
 
+def export_dynamo(
+    module: Any,
+    example: list[Any],
+    names: list[str],
+    path: str,
+    outputs: list[str] | None = None,
+    free: list[dict[int, None]] | None = None,
+) -> None:
+    import torch
+
+    torch.onnx.export(
+        module, tuple(example), path, dynamo=True, opset_version=OPSET, external_data=False, verbose=False,
+        input_names=names, output_names=outputs,
+        dynamic_shapes=free and (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),),
+    )  # fmt: skip
+
+
 def export_module(
     module: Any,
     example: list[Any],
@@ -228,63 +245,17 @@ def export_module(
     outputs: list[str] | None = None,
     free: list[dict[int, None]] | None = None,
 ) -> list[str]:
-    """Exports with the dynamo exporter or, if it fails, tracing and the TorchScript exporter. Returns notes.
+    """Exports with the dynamo exporter or, if it fails and no axes are free, by tracing. Returns notes.
 
     Args:
         outputs: the names of the outputs.
         free: the free axes of each input. The signature of the module must then be `*inputs`.
     """
-    import torch
-
-    def export() -> None:
-        torch.onnx.export(
-            module, tuple(example), path, dynamo=True, opset_version=OPSET, external_data=False, verbose=False,
-            input_names=names, output_names=outputs,
-            dynamic_shapes=free and (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),),
-        )  # fmt: skip
-
-    if free is None:
-        return traced_otherwise(export, module, example, names, path, outputs)
-    try:
-        export()
-    except Exception as error:
-        raise RefusedError(f"the dynamo exporter fails: {first_line(error)}", "unsupported") from None
-    return []
-
-
-def traced_otherwise(
-    export: Callable[[], None], module: Any, example: list[Any], names: list[str], path: str,
-    outputs: list[str] | None = None,
-) -> list[str]:  # fmt: skip
-    """Exports with the dynamo exporter or, if it fails, tracing. Returns notes."""
-    return export_either(
-        export, "the dynamo exporter", lambda: export_traced(module, example, names, path, outputs),
-        "the TorchScript exporter", "tracing and the TorchScript exporter",
-    )  # fmt: skip
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of a message and the reason from a later line or from the cause."""
-    lines = _lines(error)
-    text = lines[0] if lines else type(error).__name__
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    reason = reason_of(cause)
-    return text[:300] if reason in text else f"{text[:300]} ({reason})"
-
-
-def reason_of(error: BaseException) -> str:
-    """The line of a message with the reason: the last line that names an error, otherwise the first line."""
-    lines = _lines(error)
-    named = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
-    return ((named or lines or [type(error).__name__])[-1 if named else 0])[:300]
-
-
-def _lines(error: BaseException) -> list[str]:
-    """The non-empty lines of a message without colour codes."""
-    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))
-    return [line.strip() for line in plain.splitlines() if line.strip()]
+    traced = ("the TorchScript exporter", lambda: export_traced(module, example, names, path, outputs))
+    return export_first(
+        ("the dynamo exporter", lambda: export_dynamo(module, example, names, path, outputs, free)),
+        *([traced] if free is None else []),
+    )
 
 
 # ---- the process ----
@@ -303,19 +274,15 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     else:
         module = loaded.module()
         names, wanted = program_inputs(loaded)
-    samples = request["samples"]
-    check_names(samples, names)
-    example = tensors_of(names, wanted, samples, 0)
-    for number in range(ROUNDS if request["check"] else 1):
-        tensors = tensors_of(names, wanted, samples, number)
-        save_sample(folder, number, arrays(tensors), results_of(module, names, tensors))
+    example, _ = run_module(folder, request, module, names, wanted)
+    traced = ("the TorchScript exporter", lambda: export_traced(module, example, names, target))
+    converted = ("TS2EPConverter with the dynamo exporter", lambda: export_converted(module, example, target))
     if request["converted"]:
-        export_converted(module, example, target)
-        notes = ["by TS2EPConverter and the dynamo exporter"]
+        notes = [f"by {converted[0]}", *export_first(converted)]
     elif request["kind"] == "torchscript":
-        notes = export_script(module, example, names, target)
+        notes = export_first(traced, converted)
     else:
-        notes = traced_otherwise(lambda: export_program(loaded, target), module, example, names, target)
+        notes = export_first(("the dynamo exporter", lambda: export_program(loaded, target)), traced)
     return {"notes": notes, "runtime": f"PyTorch {torch.__version__}"}
 
 
@@ -343,8 +310,3 @@ def size_of(size: Any, program: Any) -> int:
         limits = program.range_constraints[size.node.expr]
         return max(int(limits.lower), 2) if int(limits.lower) < 1 << 20 else 2
     return 2
-
-
-if __name__ == "__main__":
-    needed = "{name} is not installed, which PyTorch's exporter needs: pip install {name}"
-    answer_request(run, needed, summary=first_line)

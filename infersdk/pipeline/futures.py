@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from _thread import allocate_lock
+from _thread import RLock, allocate_lock
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, LOGGER, PENDING, RUNNING
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from concurrent.futures._base import PENDING
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from .threads import PipelineThread, log_error
 
-__all__ = ["AsyncResults", "LazyFuture", "RequestFuture", "outcome_of", "wake_waiters", "wakes_in_turn"]
-
-_CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)
-_DONE = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
-
-# Which state follows which.
-_BEGIN = {PENDING: RUNNING, CANCELLED: CANCELLED_AND_NOTIFIED}
-_CANCEL = {PENDING: CANCELLED}
-_FINISH = {PENDING: FINISHED, RUNNING: FINISHED}
-
+__all__ = ["AsyncResults", "RequestFuture", "outcome_of", "wake_waiters", "wakes_in_turn"]
 
 #: Number of threads that are woken at a time.
 ABREAST = 2
@@ -37,28 +27,17 @@ class _Waiter:
         following: the thread that this one wakes when it has been woken.
     """
 
-    __slots__ = ("_lock", "following", "woken")
+    __slots__ = ("following", "lock", "woken")
 
     def __init__(self) -> None:
-        self._lock = allocate_lock()
-        self._lock.acquire()
+        self.lock = allocate_lock()
+        self.lock.acquire()
         self.following: _Waiter | None = None
         self.woken = False
 
     def wake(self) -> None:
         self.woken = True
-        self._lock.release()
-
-    def wait(self, timeout: float) -> None:
-        """Waits for `wake()`; -1 is without limit."""
-        self._lock.acquire(timeout=timeout)
-
-    def wake_following(self) -> None:
-        """After the wait for a future that has ended: whoever ended it wakes this thread, if that has not happened."""
-        if not self.woken:
-            self._lock.acquire()
-        if self.following is not None:
-            self.following.wake()
+        self.lock.release()
 
 
 class _Turns(threading.local):
@@ -94,173 +73,39 @@ def wake_waiters() -> None:
             waiter.wake()
 
 
-class LazyFuture(Future[Any]):
-    """A `Future` that makes its `Condition` only for `concurrent.futures.wait()` and `as_completed()`. Making it takes
-    most of the time of making a `Future`.
+class _Condition(RLock):
+    """The part of a `threading.Condition` that a `Future` uses, made in a tenth of its time; see `wakes_in_turn()`."""
 
-    As long as there is no `Condition`, a lock of its own guards each change of the state, and the making of the
-    `Condition` as well. From then on each change holds both: the `Condition` first.
-    """
+    __slots__ = ("_blocked",)
 
-    # Until an instance has its own.
-    _state: str = PENDING
-    _result: Any = None
-    _exception: BaseException | None = None
-    _done_callbacks: Sequence[Callable[[Future[Any]], object]] = ()
-    _own_condition: threading.Condition | None = None
-    _blocked: Sequence[_Waiter] = ()
+    def __init__(self) -> None:
+        self._blocked: list[_Waiter] = []
 
-    def __init__(self) -> None:  # not that of `Future`, which makes a Condition
-        self._change = allocate_lock()
-
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]
-        condition = self._own_condition
-        if condition is None:
-            with self._change:
-                condition = self._own_condition
-                if condition is None:
-                    self._waiters = []
-                    condition = self._own_condition = threading.Condition()
-        return condition
-
-    # ---- for the thread that waits ----
-
-    def cancelled(self) -> bool:
-        return self._state in _CANCELLED
-
-    def running(self) -> bool:
-        return self._state == RUNNING
-
-    def done(self) -> bool:
-        return self._state in _DONE
-
-    def result(self, timeout: float | None = None) -> Any:
-        """As `Future.result()`."""
-        error = self.exception(timeout)
-        if error is None:
-            return self._result
-        try:
-            raise error
-        finally:
-            del self, error  # the traceback of the exception would keep it in a cycle
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As `Future.exception()`."""
-        try:
-            if self._state not in _DONE:
-                self._wait(timeout)
-            state = self._state
-            if state == FINISHED:
-                return self._exception
-            raise CancelledError if state in _CANCELLED else FutureTimeoutError
-        finally:
-            del self
-
-    def _wait(self, timeout: float | None) -> None:
+    def wait(self, timeout: float | None = None) -> None:
+        """As `Condition.wait()`."""
         waiter = _Waiter()
-        with self._change:
-            if self._state in _DONE:
-                return
-            self._blocked = [*self._blocked, waiter]
+        self._blocked.append(waiter)
+        self.release()
         try:
-            waiter.wait(-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
+            waiter.lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
         finally:
-            with self._change:
-                ended = self._state in _DONE
-                if not ended:
-                    self._blocked = [other for other in self._blocked if other is not waiter]
-            if ended:
-                waiter.wake_following()
-
-    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """As `Future.add_done_callback()`."""
-        with self._change:
-            if self._state not in _DONE:
-                self._done_callbacks = [*self._done_callbacks, fn]
-                return
-        try:
-            fn(self)
-        except Exception:
-            LOGGER.exception("exception calling callback for %r", self)
-
-    # ---- for the thread that ends it ----
-
-    def cancel(self) -> bool:
-        """As `Future.cancel()`."""
-        before = self._follow(_CANCEL)
-        if before != PENDING:
-            return before in _CANCELLED
-        self._ended()
-        return True
-
-    def set_running_or_notify_cancel(self) -> bool:
-        """As `Future.set_running_or_notify_cancel()`."""
-        before = self._follow(_BEGIN)
-        if before == PENDING:
-            return True
-        if before == CANCELLED:
-            return False
-        LOGGER.critical("Future %s in unexpected state: %s", id(self), before)
-        raise RuntimeError(f"the future is {before.lower()} already; only one that is pending can begin")
-
-    def set_result(self, result: Any) -> None:
-        """As `Future.set_result()`."""
-        self._finish(result, None)
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """As `Future.set_exception()`."""
-        self._finish(None, exception)
-
-    def _finish(self, result: Any, exception: BaseException | None) -> None:
-        before = self._follow(_FINISH, result, exception)
-        if before in _DONE:
-            raise InvalidStateError(f"{before}: {self!r}")
-        self._ended()
-
-    def _ended(self) -> None:
-        """The state is final."""
-        if self._blocked:
-            waiters = _turns.waiters
-            if waiters is None:
-                for waiter in self._blocked:
-                    waiter.wake()
+            self.acquire()
+            if waiter in self._blocked:
+                self._blocked.remove(waiter)
             else:
-                waiters += self._blocked
-        if self._done_callbacks:
-            wake_waiters()
-            self._invoke_callbacks()  # type: ignore[attr-defined]
+                if not waiter.woken:  # the time was up, but the notifying thread has it in turn
+                    waiter.lock.acquire()
+                if waiter.following is not None:
+                    waiter.following.wake()
 
-    def _follow(self, following: Mapping[str, str], result: Any = None, exception: BaseException | None = None) -> str:
-        """Changes the state to the one that follows, if one does, with the outcome; returns the state before."""
-        with self._change:
-            condition = self._own_condition
-            if condition is None:
-                return self._write(following, result, exception)
-        with condition:
-            with self._change:
-                before = self._write(following, result, exception)
-            if before in following and self._state in _DONE:
-                self._inform_waiters()
-        return before
-
-    def _write(self, following: Mapping[str, str], result: Any, exception: BaseException | None) -> str:
-        """Under the lock."""
-        before = self._state
-        if before in following:
-            self._result, self._exception = result, exception
-            self._state = following[before]  # last: others read it without the lock
-        return before
-
-    def _inform_waiters(self) -> None:
-        """Informs those of `concurrent.futures.wait()` and `as_completed()` of the state. Under the `Condition`."""
-        for waiter in self._waiters:
-            if self._state == CANCELLED_AND_NOTIFIED:
-                waiter.add_cancelled(self)
-            elif self._state == FINISHED and self._exception is None:
-                waiter.add_result(self)
-            elif self._state == FINISHED:
-                waiter.add_exception(self)
+    def notify_all(self) -> None:
+        """As `Condition.notify_all()`."""
+        blocked, self._blocked = self._blocked, []
+        if _turns.waiters is not None:
+            _turns.waiters += blocked
+            return
+        for waiter in blocked:
+            waiter.wake()
 
 
 class _Cancellable(Protocol):
@@ -269,14 +114,20 @@ class _Cancellable(Protocol):
     def cancel(self) -> bool: ...
 
 
-class RequestFuture(LazyFuture):
+class RequestFuture(Future[Any]):
     """The future of a request: `end()` is the request's `on_done`.
 
     Attributes:
         request: what `cancel()` cancels; None before it is made and after it has ended.
     """
 
-    request: _Cancellable | None = None
+    def __init__(self) -> None:  # not that of `Future`: making a `threading.Condition` takes most of its time
+        self._condition = _Condition()  # type: ignore[assignment]
+        self._state = PENDING
+        self._result = self._exception = None
+        self._waiters = []
+        self._done_callbacks = []
+        self.request: _Cancellable | None = None
 
     def running(self) -> bool:
         return not self.done() and bool(getattr(self.request, "dispatched", False))
@@ -329,6 +180,7 @@ class _Guarded:
         self.callback = callback
 
     def __call__(self, future: Future[Any]) -> None:
+        wake_waiters()
         try:
             self.callback(future)
         except Exception:

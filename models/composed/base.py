@@ -16,9 +16,7 @@ from ...config import convert
 from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.uploads import UploadPools
-from ...pipeline.futures import RequestFuture, outcome_of
-from ...pipeline.request import check_seconds
-from ...pipeline.threads import CancelsPending
+from ...pipeline.request import RequestFuture, cancels_pending, check_seconds, outcome_of
 from ..declaration import Declared
 from ..image_model import ImageModel
 from ..results import Detections
@@ -288,7 +286,7 @@ def _map_requests(
     images: Iterator[Any], submit: Callable[[Any], Future[Result]], ahead: int, return_exceptions: bool
 ) -> Iterator[Result]:
     pending: deque[Future[Result]] = deque()
-    with CancelsPending(pending):
+    with cancels_pending(pending):
         for image in images:
             pending.append(_submitted(submit, image, return_exceptions))
             if len(pending) >= ahead:

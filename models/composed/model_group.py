@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ClosedError, ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
 from ...image.uploads import UploadPools
-from ...pipeline.futures import RequestFuture
+from ...pipeline.request import RequestFuture
 from ..ocr import OCR
 from ..results import Result
 from ..results.plain import plain_rows, plain_value

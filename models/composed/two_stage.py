@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import ClosedError, ConfigError, DeadlineExceeded, Overloaded
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
-from ...pipeline.futures import RequestFuture
+from ...pipeline.request import RequestFuture
 from ..declaration import UNCHECKED, argument
 from ..results import Detections
 from .base import Composed, map_requests, require_boxes, whole_image

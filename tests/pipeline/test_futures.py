@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infersdk.pipeline.futures import RequestFuture, wake_waiters, wakes_in_turn
+from infersdk.pipeline.request import RequestFuture, wake_waiters, wakes_in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ import sys
 import threading
 from _thread import RLock, allocate_lock
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures._base import PENDING
 from contextvars import ContextVar
@@ -230,22 +230,19 @@ def wake_waiters() -> None:
 class _Condition(RLock):  # type: ignore[misc]  # the type stubs call it final, and it is not
     """The part of a `threading.Condition` that a `Future` uses, made in a tenth of its time; see `wakes_in_turn()`."""
 
-    __slots__ = ("_blocked",)
-
-    def __init__(self) -> None:
-        self._blocked: list[_Waiter] = []
+    _blocked: Sequence[_Waiter] = ()
 
     def wait(self, timeout: float | None = None) -> None:
         """As `Condition.wait()`."""
         waiter = _Waiter()
-        self._blocked.append(waiter)
+        self._blocked = [*self._blocked, waiter]
         self.release()
         try:
             waiter.lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
         finally:
             self.acquire()
             if waiter in self._blocked:
-                self._blocked.remove(waiter)
+                self._blocked = [other for other in self._blocked if other is not waiter]
             else:
                 if not waiter.woken:  # the time was up, but the notifying thread has it in turn
                     waiter.lock.acquire()
@@ -254,7 +251,9 @@ class _Condition(RLock):  # type: ignore[misc]  # the type stubs call it final, 
 
     def notify_all(self) -> None:
         """As `Condition.notify_all()`."""
-        blocked, self._blocked = self._blocked, []
+        blocked, self._blocked = self._blocked, ()
+        if not blocked:
+            return
         if _turns.waiters is not None:
             _turns.waiters += blocked
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..core.text import logger
 from ..errors import InferenceError
-from ..pipeline.threads import prepare_elsewhere, run_elsewhere
+from ..pipeline.request import run_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +51,6 @@ class IdleRelease:
 
     def until_the_end(self, results: Iterator[T]) -> Iterator[T]:
         """These results; the model counts as used until they end."""
-        prepare_elsewhere()
         self.__enter__()
         try:
             yield from results

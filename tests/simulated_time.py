@@ -1,4 +1,4 @@
-"""A pipeline in simulated time: the scheduler and the admission themselves, with a device and callers that are made up.
+"""A pipeline in simulated time: the scheduler itself, with a device and callers that are made up.
 
 The time is that of the events, so a run is the same on every machine, however busy it is.
 """
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from infersdk.pipeline.request import Request
-from infersdk.pipeline.scheduler import Admission, InstanceGroup, Scheduler
+from infersdk.pipeline.scheduler import InstanceGroup, Scheduler
 from infersdk.pipeline.stats import Statistics
 
 if TYPE_CHECKING:
-    from infersdk.pipeline.request import BatchState
+    from infersdk.pipeline.scheduler import BatchState
 
 __all__ = ["Simulation", "h200_seconds"]
 
@@ -76,7 +76,6 @@ class Simulation:
         self.scheduler = Scheduler([self.group], max_delay, self.statistics, lock, lambda: self.now)
         if not learns:
             self.scheduler._complete = lambda batch, occupied: occupied >= batch.capacity  # type: ignore[method-assign]
-        self._admission = Admission(self.scheduler, self.statistics, threading.Condition(lock))
         self._seconds, self._copy, self._host, self._lag, self._think = seconds, copy, host, lag, think
         self._max_delay = max_delay
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -121,12 +120,12 @@ class Simulation:
         self._at(self._host_free, then)
 
     def _submit(self, comes_back: bool) -> None:
-        request = Request(self, comes_back, None, None, lambda _: None)
+        request = Request(self.withdraw, comes_back, None, None, lambda _: None)
         request.submitted = self.now
-        if self._admission.admit(request, True):
+        if self.scheduler.admit(request, True):
             self.scheduler.prepared(request)
         else:
-            self._admission.enqueue(request)
+            self.scheduler.enqueue(request)
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -173,5 +172,5 @@ class Simulation:
                 self._present -= 1
             elif request.item:
                 self.submit_at(self.now + self._lag + self._think())
-        self._admission.release(batch)
+        self.scheduler.release(batch)
         self._dispatch()

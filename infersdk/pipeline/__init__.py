@@ -22,9 +22,7 @@ An arrow points from a class to the classes that it uses::
                              |   |   +-------> PrepareWorkers     threads: write requests into rows, end expired ones
                              |   +-----------> BatchRunners       threads of one group: run batches, end requests
                              v                    |
-                          Admission <-------------+               who has a slot, who waits for one
-                             v                    |
-                          Scheduler <-------------+               which batch fills, when a batch leaves
+                          Scheduler <-------------+               who has a slot, which batch fills, when it leaves
                              v
                           InstanceGroup  --> BatchState  --> BatchBuffer
                           one model          rows and        memory and an execution context:
@@ -33,9 +31,8 @@ An arrow points from a class to the classes that it uses::
     Request: one item; it ends by `on_done(result or exception)`, outside of the lock
     RequestFuture, AsyncResults: the ends of requests as futures of `concurrent.futures` and of asyncio
     Statistics, Deadlines: plain data
-    CancelsPending: cancels what is left of an iteration, in a thread of its own where that was given up
 
-One lock guards Admission, Scheduler, InstanceGroup, BatchState, Statistics and Deadlines. Their methods are called with
+One lock guards Scheduler, InstanceGroup, BatchState, Statistics and Deadlines. Their methods are called with
 the lock held, for microseconds, and call no user code. User code (images, models, callbacks of futures) runs in
 `PrepareWorkers`, `BatchRunners` and the caller's threads, without the lock.
 

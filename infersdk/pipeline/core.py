@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, ForkError, Overloaded, PipelineError
 from .batch_buffer import sizes_to_run
-from .request import end_request
-from .scheduler import Admission, InstanceGroup, Scheduler
+from .request import PipelineThread, end_request, log_error
+from .scheduler import InstanceGroup, Scheduler
 from .stats import PipelineStats, Statistics, bucket_name
-from .threads import Lifecycle, log_error
-from .workers import BatchRunners, Deadlines, PrepareWorkers, fail_expired
+from .workers import BatchRunners, PrepareWorkers, fail_expired
 
 if TYPE_CHECKING:
     from ..core.backend import Progress
     from .batch_buffer import BatchBuffer
-    from .request import BatchState, Request
+    from .request import Request
+    from .scheduler import BatchState
 
 __all__ = ["PipelineCore"]
 
@@ -71,39 +71,44 @@ class PipelineCore:
         workers: int,
         name: str,
     ) -> None:
-        self._lock = threading.Lock()
-        self._drained = threading.Condition(self._lock)  # close() waits here
-        self._lifecycle = Lifecycle()
-        self.groups = [InstanceGroup(i, *group, self._lock) for i, group in enumerate(groups)]
+        self.lock = threading.Lock()
+        self.closing = False  # no more requests come in
+        self.stopped = False  # the threads end
+        self.fault: BaseException | None = None  # what ended a thread of the pipeline; no batch is begun any more
+        self.name = name
+        self.groups = [InstanceGroup(i, *group, self.lock) for i, group in enumerate(groups)]
         batches = [batch for group in self.groups for batch in group.batches]
         self.capacity = batches[0].capacity
         self.slots = sum(batch.capacity for batch in batches)
         self._prepares_quickly = batches[0].buffer.prepares_quickly
         self._bucket_of = batches[0].buffer.bucket_of
-        self._name = name
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
-        self._statistics = Statistics()
-        self._scheduler = Scheduler(self.groups, max_delay, self._statistics, self._lock)
-        self._admission = Admission(self._scheduler, self._statistics, self._drained)
-        self._workers = PrepareWorkers(
-            self._lock, self._lifecycle, self._scheduler, self._admission, Deadlines(), count=workers, name=name,
-            supervisor=self,
-        )  # fmt: skip
-        self.threads = [*self._workers.threads]
-        self._runners = [
-            BatchRunners(
-                self._lock, self._lifecycle, group, self._scheduler, self._admission, self._statistics, self._workers,
-                name=f"{name}-{i}", supervisor=self,
-            )
-            for i, group in enumerate(self.groups)
-        ]  # fmt: skip
-        for runners in self._runners:
-            self.threads += runners.threads
+        self.statistics = Statistics()
+        self.scheduler = Scheduler(self.groups, max_delay, self.statistics, self.lock)
+        self.workers = PrepareWorkers(self, workers)
+        self.threads = [*self.workers.threads]
+        for group in self.groups:
+            self.threads += BatchRunners(self, group).threads
         self._running_threads = set[threading.Thread](self.threads)
         self._closing_threads = set[threading.Thread]()  # those among them that are in close()
         for thread in self.threads:
             thread.start()
+
+    def thread(self, name: str, work: Callable[[], None]) -> PipelineThread:
+        """A thread of this pipeline, which is not started. An exception of its work is a fault of the pipeline."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.thread_failed(error)
+            finally:
+                with self.lock:
+                    self._running_threads.discard(threading.current_thread())
+                    self.scheduler.drained.notify_all()
+
+        return PipelineThread(target=run, name=f"{self.name}-{name}", daemon=True)
 
     # ---- requests in ----
 
@@ -135,7 +140,7 @@ class PipelineCore:
         steps: dict[Request, _Step] = {}  # of those that were taken in
         changing, waiter = False, None
         try:
-            with self._lock:
+            with self.lock:
                 changing = True
                 for request in requests:
                     steps[request] = self._take_in(request, refusal)
@@ -144,7 +149,7 @@ class PipelineCore:
                     waiter.acquire()
             changing = False
             if own := [request for request, step in steps.items() if step is _PREPARE]:
-                self._workers.prepare_all(own)
+                self.workers.prepare_all(own)
             if expired := [request for request, step in steps.items() if step is _EXPIRE]:
                 fail_expired(expired)
             if waiter is not None and not waiter.acquire(timeout=-1 if timeout is None else timeout):
@@ -161,23 +166,23 @@ class PipelineCore:
 
     def _take_in(self, request: Request, refusal: str | None) -> _Step:
         """Gives a request a slot, or puts it into the queue. Returns the next step of the caller. Under the lock."""
-        if self._lifecycle.closing:
+        if self.closing:
             self._check_open()
         if request.time_limit is not None and request.time_limit <= 0:
-            self._statistics.in_pipeline += 1
-            self._admission.settle(request, "expired")
+            self.statistics.in_pipeline += 1
+            self.scheduler.settle(request, "expired")
             return _EXPIRE
         # Quick preparation takes less time here than waking up another thread.
-        if self._admission.admit(request, request.quick):
+        if self.scheduler.admit(request, request.quick):
             step = _PREPARE if request.quick else _NOTHING
         elif refusal is not None:
-            self._statistics.rejected += 1
-            raise Overloaded(f"all {self.slots} slots of {self._name} are taken{refusal}")
+            self.statistics.rejected += 1
+            raise Overloaded(f"all {self.slots} slots of {self.name} are taken{refusal}")
         else:
-            self._admission.enqueue(request)
+            self.scheduler.enqueue(request)
             step = _QUEUED
         if request.deadline is not None:
-            self._workers.watch(request)
+            self.workers.watch(request)
         return step
 
     def _give_up(self, request: Request, timeout: float | None) -> None:
@@ -185,22 +190,21 @@ class PipelineCore:
         if request.batch is not None or request.settled:
             return  # it has got its slot, or has ended
         request.settled = True
-        self._admission.remove(request)
-        self._statistics.in_pipeline -= 1
-        self._statistics.rejected += 1
-        raise Overloaded(f"all {self.slots} slots of {self._name} were taken for {timeout:g} s")
+        self.scheduler.remove(request)
+        self.statistics.in_pipeline -= 1
+        self.statistics.rejected += 1
+        raise Overloaded(f"all {self.slots} slots of {self.name} were taken for {timeout:g} s")
 
     def _abandon(self, request: Request) -> None:
         """A caller does not go on with its own row: the thread that runs the batch must not wait for it, nor run it."""
         request.cancel()  # first: a row that is not prepared does not run
-        with self._lock:
+        with self.lock:
             batch = request.batch
-            if not request.preparing or batch is None or self._lifecycle.fault is not None:
+            if not request.preparing or batch is None or self.fault is not None:
                 return
-            if self._scheduler.prepared(request):
-                self._admission.serve_queue()
+            self.scheduler.prepared(request)
             if batch.sealed:
-                self._scheduler.notify_prepared(batch)
+                self.scheduler.notify_prepared(batch)
 
     # ---- requests that end early ----
 
@@ -209,9 +213,9 @@ class PipelineCore:
         return self._forks == _forks and bool(self._locked(self._withdraw, request))
 
     def _withdraw(self, request: Request) -> bool:
-        if request.dispatched or not self._admission.settle(request, "cancelled"):
+        if request.dispatched or not self.scheduler.settle(request, "cancelled"):
             return False
-        self._admission.remove(request)
+        self.scheduler.remove(request)
         return True
 
     # ---- faults ----
@@ -222,7 +226,7 @@ class PipelineCore:
         """
         changing = False
         try:
-            with self._lock:
+            with self.lock:
                 changing = True
                 return change(*arguments)
         except PipelineError:
@@ -234,30 +238,25 @@ class PipelineCore:
 
     def thread_failed(self, error: BaseException, requests: Sequence[Request] = ()) -> None:
         """Ends all requests, except those of batches that other threads are running, and takes no more in."""
-        log_error(f"{self._name} has failed, and takes no more requests", error)
-        with self._lock:
-            self._lifecycle.fault = self._lifecycle.fault or error
-            self._lifecycle.closing = self._lifecycle.stopped = self._scheduler.draining = True
-            stranded = [*requests, *self._admission.queue]
-            stranded += [request for request in self._scheduler.requests() if not request.dispatched]
+        log_error(f"{self.name} has failed, and takes no more requests", error)
+        with self.lock:
+            self.fault = self.fault or error
+            self.closing = self.stopped = self.scheduler.draining = True
+            stranded = [*requests, *self.scheduler.queue]
+            stranded += [request for request in self.scheduler.requests() if not request.dispatched]
             for request in stranded:
                 request.settled = True
-            self._admission.clear_queue()
+            self.scheduler.clear_queue()
             self._wake_all()
         for request in stranded:
             end_request(request, self._fault())
 
-    def thread_ended(self) -> None:
-        with self._lock:
-            self._running_threads.discard(threading.current_thread())
-            self._drained.notify_all()
-
     def _fault(self) -> PipelineError:
         error = PipelineError(
-            f"{self._name} has failed by a fault of its own ({self._lifecycle.fault!r}); make a new one, and report "
+            f"{self.name} has failed by a fault of its own ({self.fault!r}); make a new one, and report "
             "the fault with the traceback in the log"
         )
-        error.__cause__ = self._lifecycle.fault
+        error.__cause__ = self.fault
         return error
 
     # ---- the end ----
@@ -265,15 +264,15 @@ class PipelineCore:
     def _check_process(self) -> None:
         if self._forks != _forks:
             raise ForkError(
-                f"{self._name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
+                f"{self.name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
                 "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
             )
 
     def _check_open(self) -> None:
-        if self._lifecycle.fault is not None:
+        if self.fault is not None:
             raise self._fault()
-        if self._lifecycle.closing:
-            raise ClosedError(f"{self._name} was closed; make a new one")
+        if self.closing:
+            raise ClosedError(f"{self.name} was closed; make a new one")
 
     def close(self, *, drain: bool) -> None:
         """Ends it: with `drain` all requests that were taken in are run first, otherwise those whose batch has not left
@@ -281,16 +280,16 @@ class PipelineCore:
         """
         if self._forks != _forks:
             return  # the threads are the parent's, and so are the buffers
-        with self._lock:
-            self._lifecycle.closing = True
-            self._scheduler.draining |= drain  # otherwise later: a request that is withdrawn must not leave
-            left_over = [] if drain else [*self._admission.queue, *self._scheduler.requests()]
+        with self.lock:
+            self.closing = True
+            self.scheduler.draining |= drain  # otherwise later: a request that is withdrawn must not leave
+            left_over = [] if drain else [*self.scheduler.queue, *self.scheduler.requests()]
             self._wake_all()
         errors = []
         for request in left_over:
             try:
                 if self.withdraw(request):
-                    request.end(ClosedError(f"{self._name} was closed before the batch of this request left"))
+                    request.end(ClosedError(f"{self.name} was closed before the batch of this request left"))
             except BaseException as error:  # of a callback
                 errors.append(error)
         self._wait_until_ended()
@@ -299,16 +298,16 @@ class PipelineCore:
 
     def _wait_until_ended(self) -> None:
         current = threading.current_thread()
-        with self._lock:
-            self._scheduler.draining = True
+        with self.lock:
+            self.scheduler.draining = True
             self._wake_all()
-            while self._lifecycle.fault is None and (not self._scheduler.idle or self._admission.queue):
-                self._drained.wait()
-            self._lifecycle.stopped = True
+            while self.fault is None and (not self.scheduler.idle or self.scheduler.queue):
+                self.scheduler.drained.wait()
+            self.stopped = True
             self._closing_threads.add(current)
             self._wake_all()
             while self._running_threads - self._closing_threads:
-                self._drained.wait()
+                self.scheduler.drained.wait()
             close_buffers, self._buffers_closed = not self._buffers_closed, True
         if close_buffers:
             for group in self.groups:
@@ -320,8 +319,8 @@ class PipelineCore:
 
     def _wake_all(self) -> None:
         """Under the lock."""
-        self._scheduler.wake_all()
-        self._drained.notify_all()
+        self.scheduler.wake_all()
+        self.scheduler.drained.notify_all()
 
     # ---- the rest ----
 
@@ -330,7 +329,7 @@ class PipelineCore:
         `Pipeline.warm_up()`.
         """
         self._check_process()
-        with self._lock:
+        with self.lock:
             self._check_open()
         batches = [batch for group in self.groups for batch in group.batches]
         for done, batch in enumerate(batches):
@@ -348,36 +347,31 @@ class PipelineCore:
                     batch.buffer.set_bucket(bucket)
                     batch.buffer.warm_up(size, example)
             finally:
-                with self._drained:
-                    self._admission.release(batch)
+                with self.scheduler.drained:
+                    self.scheduler.release(batch)
         if progress is not None:
             progress("Warmed up", 1.0)
 
     def _take_out(self, batch: BatchState) -> None:
         """Waits until this batch has no requests, and takes it out of service."""
         free = self.groups[batch.group].free
-        with self._drained:
+        with self.scheduler.drained:
             while batch not in free:
                 self._check_not_closing()
-                self._drained.wait()
+                self.scheduler.drained.wait()
             self._check_not_closing()
             free.remove(batch)
 
     def _check_not_closing(self) -> None:
-        if self._lifecycle.closing:
+        if self.closing:
             raise ClosedError("the pipeline was closed while it warmed up; make a new one")
 
     def stats(self) -> PipelineStats:
-        with self._lock:
-            waiting = sum(not request.settled for request in self._admission.queue)
-            return self._statistics.snapshot(waiting=waiting, slots=self.slots)
-
-    @property
-    def fault(self) -> BaseException | None:
-        """See `Pipeline.fault`."""
-        return self._lifecycle.fault
+        with self.lock:
+            waiting = sum(not request.settled for request in self.scheduler.queue)
+            return self.statistics.snapshot(waiting=waiting, slots=self.slots)
 
     def durations(self) -> dict[str, tuple[list[int], float, int]]:
         """See `Pipeline.durations()`."""
-        with self._lock:
-            return self._statistics.durations()
+        with self.lock:
+            return self.statistics.durations()

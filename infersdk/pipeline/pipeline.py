@@ -22,9 +22,16 @@ from ..errors import ConfigError, Overloaded
 from ..infer import Infer
 from .batch_buffer import BatchBuffer, TensorBatchBuffer, runs_side_by_side
 from .core import PipelineCore
-from .futures import AsyncResults, RequestFuture, outcome_of, wake_waiters
-from .request import MOST_SECONDS, Request, check_seconds
-from .threads import CancelsPending
+from .request import (
+    MOST_SECONDS,
+    AsyncResults,
+    Request,
+    RequestFuture,
+    cancels_pending,
+    check_seconds,
+    outcome_of,
+    wake_waiters,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -243,7 +250,7 @@ class Pipeline(Generic[Result]):
         deadline: float | None,
         on_done: Callable[[Any], object],
     ) -> Request:
-        return Request(self._core, item, parameters or None, check_seconds("deadline", deadline), on_done)
+        return Request(self._core.withdraw, item, parameters or None, check_seconds("deadline", deadline), on_done)
 
     @property
     def _rejects(self) -> bool:
@@ -277,7 +284,7 @@ class Pipeline(Generic[Result]):
         self, items: Iterator[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
     ) -> Iterator[Result]:
         pending: deque[RequestFuture] = deque()
-        with CancelsPending(pending):
+        with cancels_pending(pending):
             for item in items:
                 future = RequestFuture()
                 future.request = request = self._request(item, parameters, None, future.end)

@@ -1,44 +1,50 @@
-"""A request, and the batch in which it has a row."""
+"""A request, from its submission to its end: by a callback, a future of `concurrent.futures`, or one of asyncio."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
+from _thread import RLock, allocate_lock
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from concurrent.futures._base import PENDING
 from contextvars import ContextVar
 from numbers import Real
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ..core.text import logger
 from ..errors import InputError
-from .threads import PipelineThread, log_error
 
 if TYPE_CHECKING:
-    from .batch_buffer import BatchBuffer
+    import asyncio
+
+    from .scheduler import BatchState
 
 __all__ = [
     "MOST_SECONDS",
-    "BatchState",
+    "AsyncResults",
+    "PipelineThread",
     "Request",
-    "RequestOwner",
+    "RequestFuture",
     "RequestStages",
+    "cancels_pending",
     "check_seconds",
     "end_request",
-    "prepare_row",
+    "log_error",
+    "outcome_of",
+    "run_elsewhere",
     "stage_listener",
+    "wake_waiters",
+    "wakes_in_turn",
 ]
 
+_log = logger("infersdk.pipeline")
 
 #: Maximum time limit of a request or a batch, in seconds; every system can wait that long.
 MOST_SECONDS = 1_000_000.0
-
-
-class RequestOwner(Protocol):
-    """The pipeline of a request."""
-
-    def withdraw(self, request: Request) -> bool:
-        """Claims the end of a request, unless its batch has left or it has ended."""
 
 
 class RequestStages(NamedTuple):
@@ -72,24 +78,25 @@ class Request:
     afterwards without the lock, since `on_done` runs the caller's code.
 
     Args:
+        withdraw: claims the end of a request, unless its batch has left or it has ended.
         on_done: called once with the result, or with the exception, in the thread that ends the request.
         time_limit: seconds within which its batch has to leave.
     """
 
     __slots__ = (
-        "_on_done", "batch", "bucket", "deadline", "dispatched", "item", "listener", "owner", "parameters",
+        "_on_done", "_withdraw", "batch", "bucket", "deadline", "dispatched", "item", "listener", "parameters",
         "prepared_at", "preparing", "quick", "row", "settled", "slot_waiter", "submitted", "time_limit",
     )  # fmt: skip
 
     def __init__(
         self,
-        owner: RequestOwner,
+        withdraw: Callable[[Request], bool],
         item: Any,
         parameters: Mapping[str, Any] | None,
         time_limit: float | None,
         on_done: Callable[[Any], object],
     ) -> None:
-        self.owner, self.item, self.parameters = owner, item, parameters
+        self._withdraw, self.item, self.parameters = withdraw, item, parameters
         self._on_done: Callable[[Any], object] | None = on_done
         self.submitted = monotonic()
         self.listener = stage_listener.get()  # is called with the times of the request's stages
@@ -119,87 +126,20 @@ class Request:
 
     def cancel(self) -> bool:
         """Cancels the request, unless its batch has left or it has ended. Its slot is free again at once."""
-        if not self.owner.withdraw(self):
+        if not self._withdraw(self):
             return False
         self.end(CancelledError())
         return True
 
 
-class BatchState:
-    """A batch buffer and the requests in its rows. It changes under the pipeline's lock.
-
-    It is free, then filling, then sealed (no more requests come in), then dispatched (it has left for
-    the model), then free again.
-    """
-
-    def __init__(self, buffer: BatchBuffer, group: int, lock: threading.Lock) -> None:
-        self.buffer, self.group = buffer, group  # the index of its instance group
-        self.capacity = self.share = buffer.capacity  # the share is how many requests it takes before it may leave
-        self.rows_prepared = threading.Condition(lock)  # the thread that runs it waits here for the last rows
-        self.clear()
-
-    def clear(self) -> None:
-        """All rows are free."""
-        self.rows: list[Request | None] = []
-        self.vacant: list[int] = []  # rows without a request.
-        self.unprepared: deque[Request] = deque()  # requests in rows that no thread has begun to prepare
-        self.preparing = 0  # rows that threads are preparing now
-        self.oldest = 0.0  # when its oldest request was submitted
-        self.bucket: Hashable = None  # of its requests
-        self.sealed = False
-
-    @property
-    def occupied(self) -> int:
-        """Rows with a request."""
-        return len(self.rows) - len(self.vacant)
-
-    @property
-    def prepared(self) -> bool:
-        """Whether all of its rows are prepared."""
-        return not self.unprepared and not self.preparing
-
-    def add(self, request: Request) -> int:
-        """Gives a request a row, which is there; returns how many are occupied now."""
-        if self.vacant:
-            row = self.vacant.pop()
-            self.rows[row] = request
-        else:
-            row = len(self.rows)
-            self.rows.append(request)
-        request.batch, request.row = self, row
-        return len(self.rows) - len(self.vacant)
-
-    def vacate(self, row: int) -> None:
-        """The request in this row has gone."""
-        self.rows[row] = None
-        self.vacant.append(row)
-        left = [request.submitted for request in self.rows if request is not None]
-        self.oldest = min(left, default=0.0)
-
-    def compact(self) -> list[Request]:
-        """Moves the last requests into rows that are empty, so that all lie in front; returns them in their order."""
-        rows = self.rows
-        if None not in rows:
-            return [*rows]  # type: ignore[list-item]
-        count = sum(request is not None for request in rows)
-        empty = [row for row in range(count) if rows[row] is None]
-        behind = [row for row in range(count, len(rows)) if rows[row] is not None]
-        for row, source in zip(empty, behind, strict=True):
-            self.buffer.move(source, row)
-            rows[row], rows[source] = rows[source], None
-        return [request for request in rows if request is not None]
+class PipelineThread(threading.Thread):
+    """A thread of a pipeline. It logs the exceptions of callers' code, and goes on."""
 
 
-def prepare_row(batch: BatchState, request: Request) -> None:
-    """Prepares the row of a request."""
-    if request.listener is None:
-        batch.buffer.prepare(request.row, request.item, request.parameters)
-        return
-    began = monotonic()
-    try:
-        batch.buffer.prepare(request.row, request.item, request.parameters)
-    finally:
-        request.prepared_at = (began, monotonic())
+def log_error(message: str, error: BaseException) -> None:
+    """Logs an exception with its traceback. Exceptions of log handlers are suppressed."""
+    with contextlib.suppress(BaseException):
+        _log.error("%s: %r", message, error, exc_info=error)
 
 
 def end_request(request: Request, outcome: object) -> None:
@@ -228,3 +168,269 @@ def check_seconds(name: str, value: Any) -> float | None:
     if not 0 <= value <= MOST_SECONDS:  # type: ignore[operator]
         raise InputError(f"{name} is from 0 to {MOST_SECONDS:,.0f} seconds, not {value!r}; leave it out for no limit")
     return float(value)
+
+
+#: Number of threads that are woken at a time.
+ABREAST = 2
+
+
+class _Waiter:
+    """A thread that waits for a future.
+
+    Attributes:
+        following: the thread that this one wakes when it has been woken.
+    """
+
+    __slots__ = ("following", "lock", "woken")
+
+    def __init__(self) -> None:
+        self.lock = allocate_lock()
+        self.lock.acquire()
+        self.following: _Waiter | None = None
+        self.woken = False
+
+    def wake(self) -> None:
+        self.woken = True
+        self.lock.release()
+
+
+class _Turns(threading.local):
+    """The waiters that the calling thread has to wake; None where it wakes each one at once."""
+
+    waiters: list[_Waiter] | None = None
+
+
+_turns = _Turns()
+
+
+@contextlib.contextmanager
+def wakes_in_turn() -> Iterator[None]:
+    """Wakes the threads that wait for futures of this block at its end, `ABREAST` at a time. Each of them wakes another
+    one: woken at the same time, all would wait for the interpreter's lock.
+    """
+    _turns.waiters = []
+    try:
+        yield
+    finally:
+        wake_waiters()
+        _turns.waiters = None
+
+
+def wake_waiters() -> None:
+    """Wakes the threads that the calling thread has not woken yet. Called before user code runs."""
+    waiters = _turns.waiters
+    if waiters:
+        _turns.waiters = []
+        for waiter, following in zip(waiters, waiters[ABREAST:], strict=False):
+            waiter.following = following
+        for waiter in waiters[:ABREAST]:
+            waiter.wake()
+
+
+class _Condition(RLock):  # type: ignore[misc]  # the type stubs call it final, and it is not
+    """The part of a `threading.Condition` that a `Future` uses, made in a tenth of its time; see `wakes_in_turn()`."""
+
+    _blocked: Sequence[_Waiter] = ()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """As `Condition.wait()`."""
+        waiter = _Waiter()
+        self._blocked = [*self._blocked, waiter]
+        self.release()
+        try:
+            waiter.lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
+        finally:
+            self.acquire()
+            if waiter in self._blocked:
+                self._blocked = [other for other in self._blocked if other is not waiter]
+            else:
+                if not waiter.woken:  # the time was up, but the notifying thread has it in turn
+                    waiter.lock.acquire()
+                if waiter.following is not None:
+                    waiter.following.wake()
+
+    def notify_all(self) -> None:
+        """As `Condition.notify_all()`."""
+        blocked, self._blocked = self._blocked, ()
+        if not blocked:
+            return
+        if _turns.waiters is not None:
+            _turns.waiters += blocked
+            return
+        for waiter in blocked:
+            waiter.wake()
+
+
+class _Cancellable(Protocol):
+    """A request of a pipeline, or of a composition."""
+
+    def cancel(self) -> bool: ...
+
+
+class RequestFuture(Future[Any]):
+    """The future of a request: `end()` is the request's `on_done`.
+
+    Attributes:
+        request: what `cancel()` cancels; None before it is made and after it has ended.
+    """
+
+    def __init__(self) -> None:  # not that of `Future`: making a `threading.Condition` takes most of its time
+        self._condition = _Condition()  # type: ignore[assignment]
+        self._state = PENDING
+        self._result = self._exception = None
+        self._waiters = []
+        self._done_callbacks: list[Callable[[Future[Any]], object]] = []
+        self.request: _Cancellable | None = None
+
+    def running(self) -> bool:
+        return not self.done() and bool(getattr(self.request, "dispatched", False))
+
+    def cancel(self) -> bool:
+        """Cancels the request, unless its batch has left. Its slot is free again at once."""
+        request = self.request
+        return (request is not None and request.cancel()) or self.cancelled()
+
+    def end(self, outcome: Any) -> None:
+        """Ends the future with a result, or with an exception."""
+        self.request = None
+        if isinstance(outcome, CancelledError):
+            super().cancel()
+            self.set_running_or_notify_cancel()  # informs the threads in concurrent.futures.wait()
+        elif isinstance(outcome, BaseException):
+            self.set_exception(outcome)
+        else:
+            self.set_result(outcome)
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """As `Future.add_done_callback()`. A thread of the pipeline logs every exception of a callback, also SystemExit
+        and KeyboardInterrupt, and runs the next one.
+        """
+        super().add_done_callback(_Guarded(fn))
+
+
+def outcome_of(future: Future[Any], return_exceptions: bool) -> Any:
+    """The result of a request, once there is one; its exception is raised.
+
+    Args:
+        return_exceptions: return the exception instead, unless the request was cancelled.
+    """
+    try:
+        return future.result()
+    except CancelledError:
+        raise
+    except Exception as error:
+        if not return_exceptions:
+            raise
+        return error
+
+
+class _Guarded:
+    """A callback of a future whose exceptions do not end a thread of a pipeline."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[Future[Any]], object]) -> None:
+        self.callback = callback
+
+    def __call__(self, future: Future[Any]) -> None:
+        wake_waiters()
+        try:
+            self.callback(future)
+        except Exception:
+            raise  # the future logs it
+        except BaseException as error:
+            if not isinstance(threading.current_thread(), PipelineThread):
+                raise
+            log_error(f"the callback {self.callback!r} of a future raised", error)
+
+
+class AsyncResults:
+    """Passes the results of requests to one event loop, and wakes its thread once for those that end together.
+
+    Any number of threads may use it.
+    """
+
+    def __init__(self) -> None:
+        self._ended: deque[tuple[asyncio.Future[Any], Any]] = deque()
+        self._called = False  # the event loop has been woken, and has not begun to take them
+
+    def put(self, future: asyncio.Future[Any], outcome: Any) -> None:
+        """A request has ended."""
+        self._ended.append((future, outcome))
+        if self._called:
+            return
+        self._called = True
+        loop = future.get_loop()
+        try:
+            loop.call_soon_threadsafe(self._take)
+        except BaseException as error:
+            if not loop.is_closed():  # otherwise the coroutines have ended with their loop
+                log_error("an event loop did not take the results of its requests", error)
+
+    def _take(self) -> None:
+        self._called = False  # first: what comes from now on calls again
+        while self._ended:
+            _resolve(*self._ended.popleft())
+
+
+def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
+    """In the thread of the event loop."""
+    if future.done():  # the coroutine was cancelled meanwhile
+        return
+    if isinstance(outcome, CancelledError):
+        future.cancel()
+    elif isinstance(outcome, StopIteration):  # no coroutine can raise it
+        error = RuntimeError("the request raised StopIteration")
+        error.__cause__ = outcome
+        future.set_exception(error)
+    elif isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+#: Maximum seconds that `run_elsewhere()` waits.
+PATIENCE = 0.02
+
+
+def run_elsewhere(task: Callable[[], object]) -> None:
+    """Runs a function in another thread, and waits for it up to `PATIENCE` seconds. Its exceptions are logged.
+
+    The garbage collector may end an abandoned generator in any thread, also in one that holds a lock that the function
+    needs.
+    """
+
+    def run() -> None:
+        try:
+            task()
+        except BaseException as error:  # of a callback
+            log_error("ending an iteration that was abandoned failed", error)
+
+    if sys.is_finalizing():
+        return  # no thread starts any more, and all pipelines are closed
+    thread = threading.Thread(target=run, name="infersdk-abandoned", daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+
+
+@contextlib.contextmanager
+def cancels_pending(requests: Collection[_Cancellable]) -> Iterator[None]:
+    """In a generator: cancels the requests that are left when it ends early.
+
+    Args:
+        requests: the block adds requests, and removes those whose outcomes it has taken.
+    """
+
+    def cancel() -> None:
+        for request in requests:
+            request.cancel()
+
+    try:
+        yield
+    except GeneratorExit:
+        if requests:
+            run_elsewhere(cancel)
+        raise
+    except BaseException:
+        cancel()
+        raise

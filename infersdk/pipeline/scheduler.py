@@ -14,14 +14,12 @@ from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from .request import BatchState
-
 if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
     from .request import Request
     from .stats import Statistics
 
-__all__ = ["Admission", "Callers", "InstanceGroup", "Scheduler"]
+__all__ = ["BatchState", "Callers", "InstanceGroup", "Scheduler"]
 
 
 #: Batches after which a peak counts as old. It is forgotten after as many again.
@@ -62,6 +60,71 @@ class Callers:
         self._batches = 0
 
 
+class BatchState:
+    """A batch buffer and the requests in its rows. It changes under the pipeline's lock.
+
+    It is free, then filling, then sealed (no more requests come in), then dispatched (it has left for
+    the model), then free again.
+    """
+
+    def __init__(self, buffer: BatchBuffer, group: int, lock: threading.Lock) -> None:
+        self.buffer, self.group = buffer, group  # the index of its instance group
+        self.capacity = self.share = buffer.capacity  # the share is how many requests it takes before it may leave
+        self.rows_prepared = threading.Condition(lock)  # the thread that runs it waits here for the last rows
+        self.clear()
+
+    def clear(self) -> None:
+        """All rows are free."""
+        self.rows: list[Request | None] = []
+        self.vacant: list[int] = []  # rows without a request.
+        self.unprepared: deque[Request] = deque()  # requests in rows that no thread has begun to prepare
+        self.preparing = 0  # rows that threads are preparing now
+        self.oldest = 0.0  # when its oldest request was submitted
+        self.bucket: Hashable = None  # of its requests
+        self.sealed = False
+
+    @property
+    def occupied(self) -> int:
+        """Rows with a request."""
+        return len(self.rows) - len(self.vacant)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether all of its rows are prepared."""
+        return not self.unprepared and not self.preparing
+
+    def add(self, request: Request) -> int:
+        """Gives a request a row, which is there; returns how many are occupied now."""
+        if self.vacant:
+            row = self.vacant.pop()
+            self.rows[row] = request
+        else:
+            row = len(self.rows)
+            self.rows.append(request)
+        request.batch, request.row = self, row
+        return len(self.rows) - len(self.vacant)
+
+    def vacate(self, row: int) -> None:
+        """The request in this row has gone."""
+        self.rows[row] = None
+        self.vacant.append(row)
+        left = [request.submitted for request in self.rows if request is not None]
+        self.oldest = min(left, default=0.0)
+
+    def compact(self) -> list[Request]:
+        """Moves the last requests into rows that are empty, so that all lie in front; returns them in their order."""
+        rows = self.rows
+        if None not in rows:
+            return [*rows]  # type: ignore[list-item]
+        count = sum(request is not None for request in rows)
+        empty = [row for row in range(count) if rows[row] is None]
+        behind = [row for row in range(count, len(rows)) if rows[row] is not None]
+        for row, source in zip(empty, behind, strict=True):
+            self.buffer.move(source, row)
+            rows[row], rows[source] = rows[source], None
+        return [request for request in rows if request is not None]
+
+
 class InstanceGroup:
     """The instances of one model: each is a batch buffer with its own execution context.
 
@@ -91,7 +154,7 @@ class InstanceGroup:
 
 
 class Scheduler:
-    """Fills one batch of each bucket at a time, and decides when a batch leaves.
+    """Gives requests rows of batches, fills one batch of each bucket at a time, and decides when a batch leaves.
 
     It has no thread, and is used under the pipeline's lock.
 
@@ -120,6 +183,8 @@ class Scheduler:
     ) -> None:
         self.groups = groups
         self.unprepared: deque[BatchState] = deque()  # with rows that no thread has begun to prepare
+        self.queue: deque[Request] = deque()  # these wait for a slot
+        self.drained = threading.Condition(lock)  # a slot is free, and no request waits for it
         self.rows_to_prepare = threading.Condition(lock)  # the workers wait here
         self.idle_workers = 0
         self.draining = False  # nothing waits for further requests
@@ -128,9 +193,82 @@ class Scheduler:
         self._filling: dict[Hashable, BatchState] = {}  # by their buckets, in the order in which they began
         self._blocked = False  # the next request of the queue finds no row, though batches are filling
 
+    # ---- slots: rows of batches, in the order in which requests came ----
+
+    def admit(self, request: Request, preparing: bool) -> bool:
+        """Gives a request a slot, if one is free and no request waits for it; see `Scheduler.add()`."""
+        if self.queue:
+            return False
+        self._statistics.in_pipeline += 1
+        if self._add(request, preparing):
+            return True
+        self._statistics.in_pipeline -= 1
+        return False
+
+    def enqueue(self, request: Request) -> None:
+        """Puts a request into the queue; its `slot_waiter` is released when it leaves the queue."""
+        self._statistics.in_pipeline += 1
+        self.queue.append(request)
+
+    def settle(self, request: Request, outcome: str) -> bool:
+        """Claims the right to end a request, once, and counts it as "failed", "cancelled" or "expired"."""
+        if request.settled:
+            return False
+        request.settled = True
+        self._statistics.in_pipeline -= 1
+        setattr(self._statistics, outcome, getattr(self._statistics, outcome) + 1)
+        return True
+
+    def remove(self, request: Request) -> None:
+        """Takes a settled request out of the queue, or out of its slot unless a thread is at work on that."""
+        if request.batch is not None:
+            if self._leave_row(request):
+                self.serve_queue()
+        elif request in self.queue:
+            self.queue.remove(request)
+            self._left_queue(request)
+
+    def release(self, batch: BatchState, *, prepares: bool = False) -> list[Request]:
+        """A batch has been run, and its slots are free. See `serve_queue()`."""
+        self._free(batch)
+        return self.serve_queue(prepares=prepares)
+
+    def serve_queue(self, *, prepares: bool = False) -> list[Request]:
+        """Gives free slots to the requests that wait for them.
+
+        Args:
+            prepares: the calling thread prepares those whose preparation takes less time than waking up another thread.
+
+        Returns:
+            Those that the calling thread prepares now.
+        """
+        own: list[Request] = []
+        while self.queue:
+            request = self.queue[0]
+            if not request.settled:
+                preparing = prepares and request.quick
+                if not self._add(request, preparing):
+                    return own
+                if preparing:
+                    own.append(request)
+            self.queue.popleft()
+            self._left_queue(request)
+        self.drained.notify_all()
+        return own
+
+    def clear_queue(self) -> None:
+        """Ends the waiting for slots: these requests have ended."""
+        while self.queue:
+            self._left_queue(self.queue.popleft())
+
+    def _left_queue(self, request: Request) -> None:
+        waiter, request.slot_waiter = request.slot_waiter, None
+        if waiter is not None:
+            waiter.release()
+
     # ---- requests in and out of batches ----
 
-    def add(self, request: Request, preparing: bool = False) -> bool:
+    def _add(self, request: Request, preparing: bool = False) -> bool:
         """Gives a request a row, if one is free.
 
         Args:
@@ -191,7 +329,7 @@ class Scheduler:
         if batch.prepared:
             group.changed.notify()
 
-    def remove(self, request: Request) -> bool:
+    def _leave_row(self, request: Request) -> bool:
         """Takes a request out of its row, unless a thread prepares it, or it has left. Whether a row is free now."""
         batch = request.batch
         assert batch is not None
@@ -201,22 +339,22 @@ class Scheduler:
             batch.unprepared.remove(request)
             if not batch.unprepared:
                 self.unprepared.remove(batch)
-        self.vacate(batch, request.row)
+        self._vacate(batch, request.row)
         return True
 
-    def vacate(self, batch: BatchState, row: int) -> None:
+    def _vacate(self, batch: BatchState, row: int) -> None:
         """The request in this row has gone."""
         batch.vacate(row)
         empty = not batch.occupied and not batch.preparing
         if not batch.sealed:
             if empty:
                 del self._filling[batch.bucket]
-                self.free(batch)
+                self._free(batch)
         elif batch not in self.groups[batch.group].full:
             batch.rows_prepared.notify()  # a thread is about to run it, and may be waiting for this very row
         elif empty:
             self.groups[batch.group].full.remove(batch)
-            self.free(batch)
+            self._free(batch)
 
     # ---- rows to prepare ----
 
@@ -232,15 +370,15 @@ class Scheduler:
         batch.preparing += share
         return requests
 
-    def prepared(self, request: Request) -> bool:
-        """A thread is done with the row of this request. Whether the row is free now, since the request has ended."""
+    def prepared(self, request: Request) -> None:
+        """A thread is done with the row of this request, which is free now if the request has ended."""
         batch = request.batch
         assert batch is not None
         request.preparing = False
         batch.preparing -= 1
         if request.settled:
-            self.vacate(batch, request.row)
-        return request.settled
+            self._vacate(batch, request.row)
+            self.serve_queue()
 
     def notify_prepared(self, batch: BatchState) -> None:
         """Wakes the thread that waits for the rows of this sealed batch, if all are prepared."""
@@ -277,14 +415,9 @@ class Scheduler:
             batch = ready
             del self._filling[batch.bucket]
         batch.sealed = True
-        self._leave(batch)
-        return batch, None
-
-    def _leave(self, batch: BatchState) -> None:
-        """Counts this batch as in flight."""
-        group = self.groups[batch.group]
         group.in_flight += 1
         self._callers.batch_left()
+        return batch, None
 
     def _complete(self, batch: BatchState, occupied: int) -> bool:
         """Whether a batch with this number of requests leaves rather than waits for more."""
@@ -313,7 +446,7 @@ class Scheduler:
         if group.full or any(batch.group == group.index for batch in self._filling.values()):
             group.changed.notify()
 
-    def free(self, batch: BatchState) -> None:
+    def _free(self, batch: BatchState) -> None:
         """This batch has no request any more."""
         batch.clear()
         self._blocked = False
@@ -337,86 +470,3 @@ class Scheduler:
             group.changed.notify_all()
             for batch in group.batches:
                 batch.rows_prepared.notify_all()
-
-
-class Admission:
-    """Gives requests slots (rows of batches), in the order in which they came. Used under the pipeline's lock.
-
-    Args:
-        drained: notified when a slot is free and no request waits for it.
-    """
-
-    def __init__(self, scheduler: Scheduler, statistics: Statistics, drained: threading.Condition) -> None:
-        self.queue: deque[Request] = deque()  # requests that wait for a slot
-        self._scheduler, self._statistics, self._drained = scheduler, statistics, drained
-
-    def admit(self, request: Request, preparing: bool) -> bool:
-        """Gives a request a slot, if one is free and no request waits for it; see `Scheduler.add()`."""
-        if self.queue:
-            return False
-        self._statistics.in_pipeline += 1
-        if self._scheduler.add(request, preparing):
-            return True
-        self._statistics.in_pipeline -= 1
-        return False
-
-    def enqueue(self, request: Request) -> None:
-        """Puts a request into the queue; its `slot_waiter` is released when it leaves the queue."""
-        self._statistics.in_pipeline += 1
-        self.queue.append(request)
-
-    def settle(self, request: Request, outcome: str) -> bool:
-        """Claims the right to end a request, once, and counts it as "failed", "cancelled" or "expired"."""
-        if request.settled:
-            return False
-        request.settled = True
-        self._statistics.in_pipeline -= 1
-        setattr(self._statistics, outcome, getattr(self._statistics, outcome) + 1)
-        return True
-
-    def remove(self, request: Request) -> None:
-        """Takes a settled request out of the queue, or out of its slot unless a thread is at work on that."""
-        if request.batch is not None:
-            if self._scheduler.remove(request):
-                self.serve_queue()
-        elif request in self.queue:
-            self.queue.remove(request)
-            self._left_queue(request)
-
-    def release(self, batch: BatchState, *, prepares: bool = False) -> list[Request]:
-        """A batch has been run, and its slots are free. See `serve_queue()`."""
-        self._scheduler.free(batch)
-        return self.serve_queue(prepares=prepares)
-
-    def serve_queue(self, *, prepares: bool = False) -> list[Request]:
-        """Gives free slots to the requests that wait for them.
-
-        Args:
-            prepares: the calling thread prepares those whose preparation takes less time than waking up another thread.
-
-        Returns:
-            Those that the calling thread prepares now.
-        """
-        own: list[Request] = []
-        while self.queue:
-            request = self.queue[0]
-            if not request.settled:
-                preparing = prepares and request.quick
-                if not self._scheduler.add(request, preparing):
-                    return own
-                if preparing:
-                    own.append(request)
-            self.queue.popleft()
-            self._left_queue(request)
-        self._drained.notify_all()
-        return own
-
-    def clear_queue(self) -> None:
-        """Ends the waiting for slots: these requests have ended."""
-        while self.queue:
-            self._left_queue(self.queue.popleft())
-
-    def _left_queue(self, request: Request) -> None:
-        waiter, request.slot_waiter = request.slot_waiter, None
-        if waiter is not None:
-            waiter.release()

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import heapq
-import threading
 from collections.abc import Mapping, Sequence
 from itertools import count, groupby
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlineExceeded
-from .futures import wakes_in_turn
-from .request import BatchState, Request, RequestStages, end_request, prepare_row
-from .threads import Lifecycle, PipelineThread, Supervisor, log_error
+from .request import Request, RequestStages, end_request, log_error, wakes_in_turn
 
 if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
-    from .scheduler import Admission, InstanceGroup, Scheduler
-    from .stats import Statistics
+    from .core import PipelineCore
+    from .scheduler import BatchState, InstanceGroup
 
 __all__ = ["BatchRunners", "Deadlines", "PrepareWorkers", "fail_expired"]
 
@@ -57,26 +54,14 @@ class Deadlines:
 class PrepareWorkers:
     """Threads that prepare the rows of batches, and end requests whose deadline passes before their batch leaves."""
 
-    def __init__(
-        self,
-        lock: threading.Lock,
-        lifecycle: Lifecycle,
-        scheduler: Scheduler,
-        admission: Admission,
-        deadlines: Deadlines,
-        *,
-        count: int,
-        name: str,
-        supervisor: Supervisor,
-    ) -> None:
-        self._lock, self._lifecycle, self._count = lock, lifecycle, count
-        self._scheduler, self._admission, self._deadlines = scheduler, admission, deadlines
-        self.threads = [PipelineThread(f"{name}-worker-{i}", self._work, supervisor) for i in range(count)]
+    def __init__(self, core: PipelineCore, count: int) -> None:
+        self._core, self._count, self._deadlines = core, count, Deadlines()
+        self.threads = [core.thread(f"worker-{i}", self._work) for i in range(count)]
 
     def watch(self, request: Request) -> None:
         """Ends this request when its deadline passes. Under the lock."""
-        if self._deadlines.add(request):
-            self._scheduler.rows_to_prepare.notify()  # the thread that waits for the next deadline would wait too long
+        if self._deadlines.add(request):  # the thread that waits for the next deadline would wait too long
+            self._core.scheduler.rows_to_prepare.notify()
 
     def prepare_all(self, requests: Sequence[Request]) -> None:
         """Prepares rows in the thread that submits their requests: those of one batch after those of another."""
@@ -106,12 +91,12 @@ class PrepareWorkers:
 
     def _work_once(self) -> bool:
         """Prepares rows, or ends requests that expired, once there are some. False at the end."""
-        with self._lock:
+        with self._core.lock:
             expired = self._wait()
             requests = list[Request]()
-            if self._scheduler.unprepared:
-                requests = self._scheduler.take_unprepared(self._count)
-            elif self._lifecycle.stopped and not expired:
+            if self._core.scheduler.unprepared:
+                requests = self._core.scheduler.take_unprepared(self._count)
+            elif self._core.stopped and not expired:
                 return False
         fail_expired(expired)
         if requests:
@@ -120,45 +105,52 @@ class PrepareWorkers:
 
     def _wait(self) -> list[Request]:
         """Waits for rows to prepare, a deadline, or the end. Returns the requests that expired. Under the lock."""
-        scheduler, expired = self._scheduler, list[Request]()
+        scheduler, expired = self._core.scheduler, list[Request]()
         scheduler.idle_workers += 1
         try:
-            while not scheduler.unprepared and not self._lifecycle.stopped:
+            while not scheduler.unprepared and not self._core.stopped:
                 deadline = self._deadlines.next()
                 if deadline is None:
                     scheduler.rows_to_prepare.wait()
                     continue
                 now = monotonic()
-                expired = [r for r in self._deadlines.pop_past(now) if self._admission.settle(r, "expired")]
+                expired = [r for r in self._deadlines.pop_past(now) if self._core.scheduler.settle(r, "expired")]
                 if expired:
                     break
                 scheduler.rows_to_prepare.wait(max(0.0, deadline - now))
         finally:
             scheduler.idle_workers -= 1
         for request in expired:
-            self._admission.remove(request)
+            self._core.scheduler.remove(request)
         return expired
 
     def _finish(self, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
         """The rows of these requests are prepared; requests that failed to be are ended."""
         failed = []
-        with self._lock:
+        with self._core.lock:
             batches = dict.fromkeys(request.batch for request in requests)
             for request in requests:
-                if request in errors and self._admission.settle(request, "failed"):
+                if request in errors and self._core.scheduler.settle(request, "failed"):
                     failed.append(request)
-                self._prepared(request)
+                if self._core.fault is None:  # after a fault all requests have failed, and the state is unreliable
+                    self._core.scheduler.prepared(request)
             for batch in batches:
                 if batch is not None and batch.sealed:
-                    self._scheduler.notify_prepared(batch)
+                    self._core.scheduler.notify_prepared(batch)
         for request in failed:
             end_request(request, errors[request])
 
-    def _prepared(self, request: Request) -> None:
-        """The row of this request is prepared. Under the lock."""
-        # After a fault all requests have failed, and the state is not to be relied on.
-        if self._lifecycle.fault is None and self._scheduler.prepared(request):
-            self._admission.serve_queue()
+
+def prepare_row(batch: BatchState, request: Request) -> None:
+    """Prepares the row of a request."""
+    if request.listener is None:
+        batch.buffer.prepare(request.row, request.item, request.parameters)
+        return
+    began = monotonic()
+    try:
+        batch.buffer.prepare(request.row, request.item, request.parameters)
+    finally:
+        request.prepared_at = (began, monotonic())
 
 
 def fail_expired(requests: Sequence[Request]) -> None:
@@ -177,31 +169,15 @@ class BatchRunners:
     There is one more than batches may be in flight: it postprocesses while the next batch is on the model.
     """
 
-    def __init__(
-        self,
-        lock: threading.Lock,
-        lifecycle: Lifecycle,
-        group: InstanceGroup,
-        scheduler: Scheduler,
-        admission: Admission,
-        statistics: Statistics,
-        workers: PrepareWorkers,
-        *,
-        name: str,
-        supervisor: Supervisor,
-    ) -> None:
-        self._lock, self._lifecycle, self._group = lock, lifecycle, group
-        self._scheduler, self._admission, self._statistics = scheduler, admission, statistics
-        self._workers, self._name, self._supervisor = workers, name, supervisor
-        self.threads = [
-            PipelineThread(f"{name}-runner-{i}", self._work, supervisor) for i in range(group.max_in_flight + 1)
-        ]
+    def __init__(self, core: PipelineCore, group: InstanceGroup) -> None:
+        self._core, self._group = core, group
+        self.threads = [core.thread(f"{group.index}-runner-{i}", self._work) for i in range(group.max_in_flight + 1)]
 
     def _work(self) -> None:
         while True:
             requests: list[Request] = []
             try:
-                with self._lock:
+                with self._core.lock:
                     batch = self._wait()
                     if batch is None:
                         return
@@ -209,19 +185,19 @@ class BatchRunners:
                 fail_expired(expired)
                 self._run(batch, requests)
             except BaseException as error:
-                self._supervisor.thread_failed(error, requests)
+                self._core.thread_failed(error, requests)
                 return
 
     def _wait(self) -> BatchState | None:
         """Waits for a batch that leaves, and until its rows are prepared; None at the end. Under the lock."""
-        group, lifecycle = self._group, self._lifecycle
-        while lifecycle.fault is None:
-            batch, timeout = self._scheduler.next_batch(group)
+        core, group = self._core, self._group
+        while core.fault is None:
+            batch, timeout = core.scheduler.next_batch(group)
             if batch is not None:
-                while not batch.prepared and lifecycle.fault is None:
+                while not batch.prepared and core.fault is None:
                     batch.rows_prepared.wait()
-                return batch if lifecycle.fault is None else None
-            if lifecycle.stopped:
+                return batch if core.fault is None else None
+            if core.stopped:
                 return None
             group.changed.wait(timeout)
         return None
@@ -238,10 +214,10 @@ class BatchRunners:
                 request.dispatched = True
                 requests.append(request)
                 continue
-            if self._admission.settle(request, "expired"):
+            if self._core.scheduler.settle(request, "expired"):
                 expired.append(request)
             batch.rows[row] = None
-        self._statistics.batch_left(len(requests))
+        self._core.statistics.batch_left(len(requests))
         return expired
 
     def _run(self, batch: BatchState, requests: list[Request]) -> None:
@@ -253,19 +229,19 @@ class BatchRunners:
             if batch.buffer.refresh():
                 sizes = batch.buffer.batch_sizes()
         except BaseException as error:  # these requests have their results; the next run raises it again
-            log_error(f"{self._name}: a batch buffer could not be brought up to date", error)
+            log_error(f"{self._core.name}: a batch buffer could not be brought up to date", error)
         done = monotonic()
         failed = sum(isinstance(result, BaseException) for result in results)
-        with self._lock:
+        with self._core.lock:
             submitted = [request.submitted for request in requests]
-            self._statistics.batch_done(submitted, failed, left, ran, done, batch.bucket)
+            self._core.statistics.batch_done(submitted, failed, left, ran, done, batch.bucket)
             if sizes is not None:
                 self._group.batch_sizes = sizes
-            to_prepare = self._admission.release(batch, prepares=True)
+            to_prepare = self._core.scheduler.release(batch, prepares=True)
             for request in requests:  # last: a request without a batch says that its batch is free
                 request.settled, request.batch = True, None
         if to_prepare:
-            self._workers.prepare_rows(to_prepare)
+            self._core.workers.prepare_rows(to_prepare)
         _notify_listeners(requests, left, ran, done)
         with wakes_in_turn():
             for request, result in zip(requests, results, strict=True):
@@ -286,8 +262,8 @@ class BatchRunners:
             failure = error
             results = self._failed_rows(buffer, count, error) if compacted else [error] * count
         ran = monotonic()
-        with self._lock:
-            self._scheduler.outputs_ready(self._group)
+        with self._core.lock:
+            self._core.scheduler.outputs_ready(self._group)
         if requests and failure is None:
             try:
                 return _checked_results(buffer, count), ran
@@ -308,8 +284,8 @@ class BatchRunners:
         """
         if count < 2:
             return [failure] * count
-        with self._lock:
-            self._statistics.reruns += 1
+        with self._core.lock:
+            self._core.statistics.reruns += 1
         results: list[Any] = []
         first_half = count // 2
         for first, half in ((0, first_half), (first_half, count - first_half)):

@@ -16,9 +16,7 @@ from ...config import convert
 from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.uploads import UploadPools
-from ...pipeline.futures import RequestFuture, outcome_of
-from ...pipeline.request import check_seconds
-from ...pipeline.threads import CancelsPending
+from ...pipeline.request import RequestFuture, cancels_pending, check_seconds, outcome_of
 from ..declaration import Declared
 from ..image_model import ImageModel
 from ..results import Detections
@@ -159,7 +157,7 @@ class Composed(ImageModel[Result], Declared, ABC):
         self, images: Iterable[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
     ) -> Iterator[Result]:
         pending: deque[RequestFuture] = deque()
-        with CancelsPending(pending):
+        with cancels_pending(pending):
             for image in images:
                 future = RequestFuture()
                 future.request = request = ImageRequest(future.end, None)

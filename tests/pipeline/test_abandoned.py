@@ -12,8 +12,8 @@ from squares import LONG, Squares, consistent, until
 
 from infersdk import Pipeline
 from infersdk.models.releasing import IdleRelease
-from infersdk.pipeline import threads
-from infersdk.pipeline.threads import run_elsewhere
+from infersdk.pipeline import request
+from infersdk.pipeline.request import run_elsewhere
 
 if TYPE_CHECKING:
     import pytest
@@ -47,7 +47,7 @@ def test_in_a_thread_that_holds_the_lock_of_the_pipeline() -> None:
         results = held(model, pipeline)
 
         def collect() -> None:
-            with pipeline._core._lock:
+            with pipeline._core.lock:
                 results.close()  # type: ignore[attr-defined]
 
         assert ended_by(threading.Thread(target=collect, daemon=True))
@@ -96,7 +96,6 @@ def test_what_a_task_raises_is_logged_and_ends_no_thread(caplog: pytest.LogCaptu
     def fails() -> None:
         raise SystemExit("mine")
 
-    threads.prepare_elsewhere()
     run_elsewhere(fails)
     done = threading.Event()
     run_elsewhere(done.set)
@@ -105,8 +104,7 @@ def test_what_a_task_raises_is_logged_and_ends_no_thread(caplog: pytest.LogCaptu
 
 
 def test_a_task_that_waits_for_the_calling_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "PATIENCE", 0.05)
-    threads.prepare_elsewhere()
+    monkeypatch.setattr(request, "PATIENCE", 0.05)
     lock, done = threading.Lock(), threading.Event()
 
     def task() -> None:

@@ -289,7 +289,7 @@ def broken(*_: Any, **__: Any) -> Any:
     [
         (Scheduler, "next_batch"),
         (Scheduler, "outputs_ready"),
-        (Scheduler, "free"),
+        (Scheduler, "_free"),
         (Statistics, "batch_left"),
         (Statistics, "batch_done"),
         (workers, "fail_expired"),
@@ -372,7 +372,7 @@ def test_ctrl_c_in_the_middle_of_a_change(model: Squares, monkeypatch: pytest.Mo
 
     pipeline = Pipeline(model, max_delay=LONG)
     waiting = pipeline.submit(2)
-    monkeypatch.setattr(Scheduler, "add", interrupted)
+    monkeypatch.setattr(Scheduler, "_add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pipeline.submit(4)
     assert isinstance(waiting.exception(LONG), PipelineError)

@@ -536,7 +536,7 @@ def test_ctrl_c_while_a_thread_prepares_its_own_request(
 ) -> None:
     """The runner that has the row does not wait for it for ever."""
     pipeline = Pipeline(model, max_delay=0)
-    workers = pipeline._core._workers
+    workers = pipeline._core.workers
     prepare_own, prepare = workers.prepare_all, SquaresBuffer.prepare
 
     def interrupted(*arguments: Any) -> Any:

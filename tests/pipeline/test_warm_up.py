@@ -144,7 +144,7 @@ def test_a_pipeline_that_is_closed() -> None:
         if fraction > 0.5:
             closing.start()
             model.go.wait(LONG)
-            while not pipeline._core._lifecycle.closing:
+            while not pipeline._core.closing:
                 pass
 
     def warm_up() -> None:

@@ -1,4 +1,4 @@
-"""A future without a `Condition` keeps the contract of `concurrent.futures.Future`: each test runs with both."""
+"""The futures of requests keep the contract of `concurrent.futures.Future`: each test runs with both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infersdk.pipeline.futures import LazyFuture, wake_waiters, wakes_in_turn
+from infersdk.pipeline.request import RequestFuture, wake_waiters, wakes_in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 LONG = 30.0
 
 
-@pytest.fixture(params=[Future, LazyFuture])
+class OfNoRequest(RequestFuture):
+    """It is cancelled, and begins, as any future."""
+
+    cancel, running = Future.cancel, Future.running  # type: ignore[assignment]
+
+
+@pytest.fixture(params=[Future, OfNoRequest])
 def make(request: pytest.FixtureRequest) -> Make:
     return request.param  # type: ignore[no-any-return]
 
@@ -44,69 +50,6 @@ def threads() -> Iterator[list[threading.Thread]]:
     for thread in started:
         thread.join(LONG)
         assert not thread.is_alive()
-
-
-def states(future: Future[Any]) -> tuple[bool, bool, bool]:
-    return future.done(), future.running(), future.cancelled()
-
-
-def test_a_result(make: Make) -> None:
-    future = make()
-    assert states(future) == (False, False, False)
-    assert future.set_running_or_notify_cancel()
-    assert states(future) == (False, True, False)
-    assert not future.cancel()
-    future.set_result(5)
-    assert states(future) == (True, False, False)
-    assert not future.cancel()
-    assert future.result() == future.result(timeout=0) == 5
-    assert future.exception() is None
-
-
-def test_an_exception(make: Make) -> None:
-    future, error = make(), ValueError("no such image")
-    future.set_exception(error)
-    assert states(future) == (True, False, False)
-    assert future.exception() is error
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no such image") as caught:
-            future.result()
-        assert caught.value is error
-
-
-def test_a_cancelled_one(make: Make) -> None:
-    future = make()
-    assert future.cancel()
-    assert future.cancel()
-    assert states(future) == (True, False, True)
-    assert not future.set_running_or_notify_cancel()
-    assert states(future) == (True, False, True)
-    assert future.cancel()
-    for ask in (future.result, future.exception):
-        with pytest.raises(futures.CancelledError):
-            ask()
-    with pytest.raises(RuntimeError):
-        future.set_running_or_notify_cancel()
-
-
-@pytest.mark.parametrize("end", ["result", "exception", "cancel"])
-def test_it_ends_once(make: Make, end: str) -> None:
-    future = make()
-    if end == "cancel":
-        future.cancel()
-    else:
-        getattr(future, f"set_{end}")(None if end == "result" else KeyError("a"))
-    for again in (lambda: future.set_result(1), lambda: future.set_exception(ValueError())):
-        with pytest.raises(futures.InvalidStateError, match="CANCELLED" if end == "cancel" else "FINISHED"):
-            again()
-    assert future.cancelled() == (end == "cancel")
-
-
-def test_a_future_that_began_does_not_begin_again(make: Make) -> None:
-    future = make()
-    future.set_running_or_notify_cancel()
-    with pytest.raises(RuntimeError):
-        future.set_running_or_notify_cancel()
 
 
 def test_who_waits_too_long(make: Make) -> None:
@@ -155,15 +98,6 @@ def test_callbacks_run_once_in_order_and_whatever_one_raises(make: Make, caplog:
     assert called[2:] == [3]
     assert [record.name for record in caplog.records] == ["concurrent.futures"] * 2
     assert future.result() == 7
-
-
-def test_a_callback_of_a_cancelled_one(make: Make) -> None:
-    future, called = make(), list[bool]()
-    future.add_done_callback(lambda f: called.append(f.cancelled()))
-    future.cancel()
-    assert called == [True]
-    future.set_running_or_notify_cancel()
-    assert called == [True]
 
 
 def test_a_callback_may_ask_and_add_another(make: Make) -> None:
@@ -357,10 +291,10 @@ async def _first(future: Future[Any]) -> Any:
 
 def waiting(
     count: int, timeouts: dict[int, float] | None = None
-) -> tuple[list[LazyFuture], list[threading.Thread], list[Any]]:
+) -> tuple[list[RequestFuture], list[threading.Thread], list[Any]]:
     """Futures, a thread that waits for each of them, and what the threads have got so far."""
     ended: list[Any] = []
-    awaited = [LazyFuture() for _ in range(count)]
+    awaited = [RequestFuture() for _ in range(count)]
 
     def wait(index: int) -> None:
         try:
@@ -371,8 +305,8 @@ def waiting(
     started = [threading.Thread(target=wait, args=(index,)) for index in range(count)]
     for thread in started:
         thread.start()
-    end = time.monotonic() + LONG
-    while sum(bool(future._blocked) for future in awaited) < count - len(timeouts or {}) and time.monotonic() < end:
+    blocked, end = count - len(timeouts or {}), time.monotonic() + LONG
+    while sum(bool(future._condition._blocked) for future in awaited) < blocked and time.monotonic() < end:
         time.sleep(0.001)
     return awaited, started, ended
 

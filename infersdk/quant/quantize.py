@@ -19,7 +19,6 @@ from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights
 from .joins import aligned_ranges, joined_factors, scale_input_channels
 from .plan import Plan, channel_axis, data_input, plan, weight_array
-from .products import write_product
 from .ranges import scale_and_zero_point
 from .table import CalibrationTable, TensorRange
 
@@ -114,10 +113,7 @@ def quantized_model(
         known = table.tensors.get(data_input(planned.nodes_by_name[name]).name or "")
         if corrects and known is not None and known.mean:
             corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean) / factors.get(name, 1))
-        if name in planned.products:
-            write_product(graph, nodes[name], codes.codes, codes.scales)
-        else:
-            _store_weights(graph, nodes[name], codes)
+        _store_weights(graph, nodes[name], codes)
     graph.sort()
     drop_unused_weights(graph)
     record = QuantizationRecord(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from .joins import can_join
 from .moves import move_quantizers
 from .prepare import prepare
 from .ranges import BOUNDED
@@ -52,7 +51,6 @@ class Plan:
         points: the quantised values in order, each with the value whose range it has. For example, the output of a
             MaxPool has the range of its input.
         moved: the same for values whose quantiser was moved before nodes that only move values.
-        joins: the concatenations of codes with different scales.
         left: layers that stay in floating point by default, with the reason.
         excluded: layers that the caller excluded.
     """
@@ -63,7 +61,6 @@ class Plan:
     nodes: tuple[str, ...]
     points: Mapping[str, str]
     moved: Mapping[str, str]
-    joins: tuple[str, ...]
     left: Mapping[str, str]
     excluded: tuple[str, ...] = ()
     _graph: _Graph = field(repr=False, kw_only=True)
@@ -90,15 +87,6 @@ class Plan:
     def is_bounded(self, name: str) -> bool:
         """Whether a value is always between 0 and 1."""
         return name in self._graph.bounded
-
-    def join_of(self, layer: str) -> str | None:
-        """The name of the concatenation of codes that a layer reads; None if there is none."""
-        maker = data_input(self.nodes_by_name[layer]).producer()
-        return maker.name if maker is not None and maker.name in self.joins else None
-
-    def joined_values(self, join: str) -> tuple[str, ...]:
-        """The inputs of a concatenation."""
-        return tuple(value.name or "" for value in self.nodes_by_name[join].inputs if value is not None)
 
     def without(self, exclude: Collection[str]) -> Plan:
         """The plan with more nodes, and their activation functions, in floating point.
@@ -238,11 +226,8 @@ class _Graph:
             moves = move_quantizers(self.model.graph, points, chosen, self.floats)
             points, moved = moves.points, moves.moved
             chosen = [name for name in self.nodes if name in moves.nodes or name in chosen]
-        joins = tuple(name for name in chosen if scheme.joins and can_join(self.nodes[name], layers, points))
-        for name in joins:
-            del points[self.nodes[name].outputs[0].name or ""]
         return Plan(
-            self.model, scheme, tuple(layers), tuple(chosen), points, moved, joins, left, excluded,
+            self.model, scheme, tuple(layers), tuple(chosen), points, moved, left, excluded,
             _graph=self,
         )  # fmt: skip
 

@@ -44,7 +44,6 @@ class Scheme:
         between: operators between layers are quantised too; otherwise only the inputs of layers.
         moves: quantisers are moved before operators that only move values, such as MaxPool and Concat.
         float_results: a layer may be INT8 with a floating-point result.
-        joins: codes with different scales are concatenated for convolutions.
         depthwise: depthwise convolutions are quantised.
         least_products: a layer with fewer products per value stays in floating point if all layers before it do.
         least_last_products: a layer with fewer products per value stays in floating point if no later layer has
@@ -57,7 +56,6 @@ class Scheme:
     between: bool
     moves: bool = False
     float_results: bool = True
-    joins: bool = False
     depthwise: bool = True
     least_products: int = 1
     least_last_products: int = 1
@@ -75,7 +73,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         scheme.name: scheme
         for scheme in (
             Scheme(
-                "onnxruntime", signed=False, between=True, float_results=False, joins=True,
+                "onnxruntime", signed=False, between=True, float_results=False,
                 least_products=192, least_last_products=64,
                 operators=WEIGHTED - {"ConvTranspose"},
             ),

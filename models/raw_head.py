@@ -155,7 +155,7 @@ def decoded_shape(head: RawHead, shapes: Mapping[str, Sequence[int | str | None]
     """The shape of the output that the decoding would give, by the shapes of the maps."""
     rows: int | str = 0
     for level in head.levels:
-        height, width = level.sides(shapes[level.maps[-1]])
+        height, width = shapes[level.maps[-1]][2:4]
         if not isinstance(height, int) or not isinstance(width, int) or not isinstance(rows, int):
             rows = "boxes"
         else:
@@ -175,8 +175,7 @@ class HeadMaps:
 
     Attributes:
         head: the head of these maps.
-        maps: `[batch, channels, height, width]` each, or `[batch, height, width, channels]` for levels with channels
-            last; a level with weights has its features.
+        maps: `[batch, channels, height, width]` each; a level with weights has its features.
     """
 
     head: RawHead
@@ -218,11 +217,9 @@ class HeadMaps:
         shapes = dict(zip(self.head.names, self.maps, strict=True))
         levels = []
         for level in self.head.levels:
-            height, width = level.sides(shapes[level.maps[0]].shape)
-            assert isinstance(height, int)
-            assert isinstance(width, int)
+            height, width = shapes[level.maps[0]].shape[2:4]
             weights, bias = level.convolution() or (None, None)
-            levels.append(GridLevel(width, height, level.stride, level.anchors, level.channels_last, weights, bias))
+            levels.append(GridLevel(width, height, level.stride, level.anchors, weights, bias))
         return RawHeadDecoder(
             self.head.layout, num_classes, levels, bins=self.head.bins, dtype=self.dtype.name, **settings
         )

@@ -103,8 +103,8 @@ def yolov5_model(
         computed_shapes: whether the targets of Reshape nodes are computed from the shape of the map.
         sigmoid, perm, grid_of, anchors_of: what is written in place of the head's own.
         further_output: whether a map is an output, too.
-        pointwise: whether the convolution of a level is of 1x1, behind another one: a quantiser makes a product of it,
-            and a decoder may start at its features.
+        pointwise: whether the convolution of a level is of 1x1, behind another one: a decoder may start at its
+            features.
         scale: factor of the weights that give the logits.
     """
     import onnx
@@ -151,11 +151,11 @@ def yolov5_model(
     return path
 
 
-def quantised_yolov5(path: Path, *, exclude: int | None = None, **settings: Any) -> Path:
-    """The file of `yolov5_model` as the quantiser writes it for ONNX Runtime: the maps have their channels last.
+def quantised_yolov5(path: Path, target: str, **settings: Any) -> Path:
+    """The file of `yolov5_model` in 8 bits. For ONNX Runtime its last convolutions stay in floating point.
 
     Args:
-        exclude: the number of a level that stays in floating point, with its channels first.
+        target: of `quant.quantize`.
         settings: of `yolov5_model`.
     """
     import onnx
@@ -166,9 +166,8 @@ def quantised_yolov5(path: Path, *, exclude: int | None = None, **settings: Any)
     model = onnx.load(str(whole))
     shape = [dim.dim_value or 1 for dim in model.graph.input[0].type.tensor_type.shape.dim]
     samples = [{"images": np.random.default_rng(i).random(shape, F)} for i in range(8)]
-    last = [node.name for node in model.graph.node if node.op_type == "Conv"][1::2]
-    table = quant.calibrate(whole, samples, target="onnxruntime", method="minmax")
-    quant.quantize(whole, path, table, target="onnxruntime", exclude=[] if exclude is None else [last[exclude]])
+    table = quant.calibrate(whole, samples, target=target, method="minmax")
+    quant.quantize(whole, path, table, target=target)
     return path
 
 

@@ -45,7 +45,6 @@ def decoded_yolov5(head: RawHead, maps: dict[str, np.ndarray]) -> np.ndarray:
     parts = []
     for level in head.levels:
         one = maps[level.maps[0]].astype(np.float64)
-        one = one.transpose(0, 3, 1, 2) if level.channels_last else one
         if (convolution := level.convolution()) is not None:
             weights, bias = convolution
             one = np.einsum("of,nfhw->nohw", weights.astype(np.float64), one) + bias[:, None, None]

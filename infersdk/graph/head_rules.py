@@ -45,25 +45,19 @@ class HeadEnd:
 
 @dataclass(frozen=True)
 class _Map:
-    """A value where a walk stops: a map [n, channels, h, w], or [n, h, w, channels]."""
+    """A value where a walk stops: a map [n, channels, h, w]."""
 
     name: str
     dims: tuple[int, ...]
-    channels_last: bool
     stride: int
 
     @property
     def channels(self) -> int:
-        return self.dims[3 if self.channels_last else 1]
+        return self.dims[1]
 
     @property
     def grid(self) -> tuple[int, int]:
-        height, width = self.dims[1:3] if self.channels_last else self.dims[2:]
-        return height, width
-
-    def first(self, array: Array) -> Array:
-        """Transposes an array of these dimensions to channels first."""
-        return array.transpose(0, 3, 1, 2) if self.channels_last else array
+        return self.dims[2], self.dims[3]
 
 
 def find_head(proto: Any, name: str, dims: Sequence[int]) -> HeadEnd:
@@ -114,27 +108,15 @@ def _stops(end: GraphEnd, name: str, batch: int, sides: tuple[int, ...]) -> bool
     if end.maker(name, "Concat") is not None:
         return False  # it joins the boxes and classes of a level
     dims = end.dims(name)
-    return len(dims) == 4 and dims[0] == batch and _stride(dims, sides) != (0, False)
-
-
-def _stride(dims: Sequence[int], sides: tuple[int, ...]) -> tuple[int, bool]:
-    """The stride of a map and whether its channels are last; (0, False) if it is not a map."""
-    for first, last in ((2, False), (1, True)):
-        stride = sides[0] // dims[first]
-        if stride > 1 and (stride * dims[first], stride * dims[first + 1]) == sides:
-            return stride, last
-    return 0, False
+    stride = sides[0] // dims[2] if len(dims) == 4 and dims[0] == batch else 0
+    return stride > 1 and (stride * dims[2], stride * dims[3]) == sides
 
 
 def _maps(end: GraphEnd, names: Sequence[str], sides: tuple[int, ...]) -> list[_Map]:
     """The maps in their order."""
-    result = []
-    for name in names:
-        stride, last = _stride(end.dims(name), sides)
-        result.append(_Map(name, tuple(end.dims(name)), last, stride))
-    if not result:
+    if not names:
         raise UnprovenError("its output is not made of maps")
-    return result
+    return [_Map(name, tuple(end.dims(name)), sides[0] // end.dims(name)[2]) for name in names]
 
 
 # ---- the checks ----
@@ -148,7 +130,7 @@ def _anchor_head(maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array
         count = one.channels // values
         if values < 6 or count * values != one.channels:
             raise UnprovenError(f"its boxes have {values} values, and {one.name!r} {one.channels} channels")
-        logits = one.first(random[one]).reshape(len(decoded), count, values, height, width).transpose(0, 1, 3, 4, 2)
+        logits = random[one].reshape(len(decoded), count, values, height, width).transpose(0, 1, 3, 4, 2)
         box = decoded[:, first : first + count * height * width].reshape(logits.shape)
         first += count * height * width
         s = sigmoid(logits)
@@ -164,7 +146,7 @@ def _anchor_head(maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array
         if not _is_close(box[..., 4:], s[..., 4:], near):
             raise UnprovenError("its scores are not sigmoids of its maps")
         pairs = tuple((float(w), float(h)) for w, h in anchors)
-        levels.append(HeadLevel(maps=(one.name,), stride=one.stride, anchors=pairs, channels_last=one.channels_last))
+        levels.append(HeadLevel(maps=(one.name,), stride=one.stride, anchors=pairs))
     if first != decoded.shape[1]:
         raise UnprovenError(f"its output has {decoded.shape[1]} boxes, and its maps {first}")
     _check_limit("anchors a cell", max(len(level.anchors) for level in levels), MOST_ANCHORS)
@@ -186,7 +168,7 @@ def _distance_head(
     for boxes, classes in pairs:
         count, cells = len(bins), boxes.grid[0] * boxes.grid[1]
         fits = boxes.channels == 4 * count and boxes.grid == classes.grid and 4 + classes.channels == decoded.shape[1]
-        if not fits or boxes.channels_last or classes.channels_last:
+        if not fits:
             raise UnprovenError(f"{boxes.name!r} and {classes.name!r} are not the maps of a level")
         part = decoded[:, :, first : first + cells]
         logits = random[boxes].reshape(len(decoded), 4, count, cells)
@@ -245,7 +227,7 @@ def _features(end: GraphEnd, level: HeadLevel) -> HeadLevel | None:
     """The level cut at its features; None if its map is not computed by such a convolution."""
     conv = end.maker(level.maps[0], "Conv")
     weights = end.constant(conv.input[1]) if conv is not None else None
-    if conv is None or weights is None or level.channels_last or not is_pointwise(conv.attribute, weights):
+    if conv is None or weights is None or not is_pointwise(conv.attribute, weights):
         return None
     bias = end.constant(conv.input[2]) if len(conv.input) > 2 else np.zeros(len(weights), np.float32)
     features = conv.input[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -28,7 +28,6 @@ class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):
             `[batch, 4 * bins, height, width]` and the map of the classes.
         stride: the stride in pixels.
         anchors: YOLOv5: width and height of each anchor in pixels.
-        channels_last: YOLOv5: whether the map is `[batch, height, width, anchors * values]`.
         weights, bias: YOLOv5 features: the last convolution in little-endian float32, `[anchors * values, features]`
             and `[anchors * values]`; empty for a map.
     """
@@ -36,7 +35,6 @@ class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):
     maps: tuple[str, ...]
     stride: int
     anchors: tuple[tuple[float, float], ...] = ()
-    channels_last: bool = False
     weights: bytes = b""
     bias: bytes = b""
 
@@ -46,11 +44,6 @@ class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):
             return None
         bias = np.frombuffer(self.bias, "<f4").astype(np.float32, copy=False)
         return np.frombuffer(self.weights, "<f4").astype(np.float32, copy=False).reshape(len(bias), -1), bias
-
-    def sides(self, shape: Sequence[int | str | None]) -> tuple[int | str | None, int | str | None]:
-        """The height and width from the shape of a map."""
-        height, width = shape[1:3] if self.channels_last else shape[2:4]
-        return height, width
 
 
 class RawHead(msgspec.Struct, frozen=True, kw_only=True):

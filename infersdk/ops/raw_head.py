@@ -35,8 +35,6 @@ class GridLevel(NamedTuple):
     """Pixels of the canvas from cell to cell."""
     anchors: Sequence[tuple[float, float]] = ()
     """Of "yolov5": the width and height of each box of a cell, in pixels of the canvas."""
-    channels_last: bool = False
-    """Of "yolov5": whether its map is `[height, width, channels]`."""
     weights: npt.NDArray[np.float32] | None = None
     """Of "yolov5": where the features stand in place of the map, the weights `[channels of the map, features]` of the
     convolution of 1 x 1 that would make the map."""
@@ -51,9 +49,9 @@ class RawHeadDecoder(Handle):
     from those of the decoded output by the rounding of exponentials alone.
 
     Args:
-        head: "yolov5": one map a level, `[anchors * (5 + num_classes + extra), height, width]`, or with these channels
-            last: centre `(2 s(xy) - 0.5 + cell) * stride`, size `(2 s(wh))^2 * anchor`, score
-            `s(objectness) * s(class)`, with s for the sigmoid. "yolov8" (YOLO11 too): two maps a level,
+        head: "yolov5": one map a level, `[anchors * (5 + num_classes + extra), height, width]`: centre
+            `(2 s(xy) - 0.5 + cell) * stride`, size `(2 s(wh))^2 * anchor`, score `s(objectness) * s(class)`, with s for
+            the sigmoid. "yolov8" (YOLO11 too): two maps a level,
             `[4 * len(bins), height, width]` and `[num_classes, height, width]`: the distances of the edges from the
             centre of the cell are `sum(softmax(logits) * bins) * stride`, score `s(class)`. A level of "yolov5" with
             weights takes its features in place of its map, `[features, height, width]`: only the values of boxes whose
@@ -88,7 +86,7 @@ class RawHeadDecoder(Handle):
 
         self._dtype = np.dtype(settings.get("dtype", "float32"))
         self._shapes = tuple(
-            (level.height, level.width, channels) if level.channels_last else (channels, level.height, level.width)
+            (channels, level.height, level.width)
             for level in levels
             for channels in ([_channels(level, values)] if head == "yolov5" else [4 * len(bins), num_classes])
         )
@@ -168,7 +166,6 @@ def _raw_head(head: str, levels: Sequence[GridLevel], bins: Sequence[float], val
         for name in ("width", "height", "stride"):
             setattr(one, name, int32(f"levels[{index}].{name}", getattr(level, name)))
         one.num_anchors = len(level.anchors) if head == "yolov5" else 1
-        one.channels_last = level.channels_last
         for number, side in enumerate(side for anchor in level.anchors for side in anchor):
             one.anchors[number] = side
         if level.weights is not None and head != "yolov5":

@@ -11,7 +11,6 @@ from ..errors import CalibrationError
 from ..graph.builder import GraphBuilder
 from ..graph.files import model_bytes
 from ..graph.weights import add_weight
-from .joins import joined_factors, scale_input_channels
 from .observe import Inputs, batches_of
 from .plan import data_input, weight_array
 from .quantize import correct_bias, insert_quantizer, output_axis, value_ranges, weight_codes
@@ -93,17 +92,10 @@ def _compared(
         copy = _copy(graph, node, inputs, f"{name}/quantized_alone")
         if name == layer:
             source = data_input(node)
-            join = nodes.get(planned.join_of(layer))
-            factors: Any = 1.0
-            if join is None:
-                copy.replace_input_with(0, quantised(source, source.name or ""))
-            else:
-                parts = [quantised(value, value.name or "") for value in join.inputs if value is not None]
-                copy.replace_input_with(0, _copy(graph, join, parts, f"{layer}/{join.name}").outputs[0])
-                factors = joined_factors(join, [ranges[part] for part in planned.joined_values(join.name or "")])
+            copy.replace_input_with(0, quantised(source, source.name or ""))
             known = table.tensors.get(source.name or "")
             means = known.mean if known is not None and table.bias_correction else []
-            _round_weights(graph, copy, np.asarray(factors), np.asarray(means))
+            _round_weights(graph, copy, np.asarray(means))
         result = node.outputs[0]
         inner = planned.scheme.between and name != last
         replaced[result] = quantised(copy.outputs[0], result.name or "") if inner else copy.outputs[0]
@@ -124,22 +116,11 @@ def _copy(graph: ir.Graph, node: ir.Node, inputs: Sequence[ir.Value | None], nam
     return copy
 
 
-def _round_weights(
-    graph: ir.Graph, node: ir.Node, factors: npt.NDArray[np.float64], means: npt.NDArray[np.float64]
-) -> None:
-    """Rounds the weights of a layer to 8 bits and corrects its bias.
-
-    Args:
-        factors: factors of the weights before rounding, per input channel or as a scalar.
-        means: the means of the input channels; if empty, the bias is not corrected.
-    """
-    if factors.ndim:
-        scale_input_channels(graph, node, factors)
+def _round_weights(graph: ir.Graph, node: ir.Node, means: npt.NDArray[np.float64]) -> None:
+    """Rounds the weights of a layer to 8 bits and corrects its bias, unless the means of its input are empty."""
     weights = weight_array(node)
     codes = weight_codes(weights, output_axis(node))
     if means.size:
-        correct_bias(graph, node, codes, means / factors)
+        correct_bias(graph, node, codes, means)
     rounded = (weights - codes.error(weights)).astype(np.float32)
     node.replace_input_with(1, add_weight(graph, f"{node.name}/rounded", rounded))
-    if factors.ndim:
-        scale_input_channels(graph, node, 1 / factors)

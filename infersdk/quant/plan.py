@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from .joins import can_join
 from .moves import move_quantizers
 from .prepare import prepare
-from .products import is_pointwise
 from .ranges import BOUNDED
 from .schemes import WEIGHTED, Scheme, find_scheme
 
@@ -53,8 +51,6 @@ class Plan:
         points: the quantised values in order, each with the value whose range it has. For example, the output of a
             MaxPool has the range of its input.
         moved: the same for values whose quantiser was moved before nodes that only move values.
-        products: the layers that become matrix products with floating-point results.
-        joins: the concatenations of codes with different scales.
         left: layers that stay in floating point by default, with the reason.
         excluded: layers that the caller excluded.
     """
@@ -65,8 +61,6 @@ class Plan:
     nodes: tuple[str, ...]
     points: Mapping[str, str]
     moved: Mapping[str, str]
-    products: tuple[str, ...]
-    joins: tuple[str, ...]
     left: Mapping[str, str]
     excluded: tuple[str, ...] = ()
     _graph: _Graph = field(repr=False, kw_only=True)
@@ -93,15 +87,6 @@ class Plan:
     def is_bounded(self, name: str) -> bool:
         """Whether a value is always between 0 and 1."""
         return name in self._graph.bounded
-
-    def join_of(self, layer: str) -> str | None:
-        """The name of the concatenation of codes that a layer reads; None if there is none."""
-        maker = data_input(self.nodes_by_name[layer]).producer()
-        return maker.name if maker is not None and maker.name in self.joins else None
-
-    def joined_values(self, join: str) -> tuple[str, ...]:
-        """The inputs of a concatenation."""
-        return tuple(value.name or "" for value in self.nodes_by_name[join].inputs if value is not None)
 
     def without(self, exclude: Collection[str]) -> Plan:
         """The plan with more nodes, and their activation functions, in floating point.
@@ -175,7 +160,7 @@ class _Graph:
                 left[name] = f"{scheme.name} computes {node.op_type} in floating point"
             elif is_depthwise(node) and not scheme.depthwise:
                 left[name] = "depthwise convolutions are not faster in 8 bits and lose most accuracy"
-            elif not scheme.float_results and self._feeds_tail(node) and not self._is_product(scheme, node):
+            elif not scheme.float_results and self._feeds_tail(node):
                 left[name] = (
                     f"its result stays in floating point, and {scheme.name} then computes the layer in floating point"
                 )
@@ -236,33 +221,22 @@ class _Graph:
                 what = f"has no layer left to quantise for {scheme.name}: {reason}"
             raise UnsupportedModelError(f"the model {what}")
         chosen = self._chosen(scheme, layers, floating)
-        products = tuple(name for name in layers if self._is_product(scheme, self.nodes[name], chosen))
-        points, moved = self.points(scheme, chosen, products), dict[str, str]()
+        points, moved = self.points(scheme, chosen), dict[str, str]()
         if scheme.moves:
             moves = move_quantizers(self.model.graph, points, chosen, self.floats)
             points, moved = moves.points, moves.moved
             chosen = [name for name in self.nodes if name in moves.nodes or name in chosen]
-        joins = tuple(name for name in chosen if scheme.joins and can_join(self.nodes[name], layers, points))
-        for name in joins:
-            del points[self.nodes[name].outputs[0].name or ""]
         return Plan(
-            self.model, scheme, tuple(layers), tuple(chosen), points, moved, products, joins, left, excluded,
+            self.model, scheme, tuple(layers), tuple(chosen), points, moved, left, excluded,
             _graph=self,
         )  # fmt: skip
 
-    def points(self, scheme: Scheme, chosen: Sequence[str], products: Collection[str]) -> dict[str, str]:
-        """The quantised values for quantised nodes, each with the value whose range it has.
-
-        Args:
-            products: the layers whose results stay in floating point.
-        """
+    def points(self, scheme: Scheme, chosen: Sequence[str]) -> dict[str, str]:
+        """The quantised values for quantised nodes, each with the value whose range it has."""
         nodes = [self.nodes[name] for name in chosen]
         values = {value for node in nodes for value in self._read(node)}
         if scheme.between:
-            layers = [
-                node for node in nodes
-                if _has_weights(node) and node.name not in products and not self._feeds_tail(node)
-            ]  # fmt: skip
+            layers = [node for node in nodes if _has_weights(node) and not self._feeds_tail(node)]
             values |= {self._result(scheme, node) for node in layers}
             read = set(values)
             values |= {value for node in nodes for value in node.outputs if value in read}
@@ -340,18 +314,6 @@ class _Graph:
         inner = {node.name, *self.functions[node.name or ""]}
         readers = {use for name in inner for value in self.nodes[name or ""].outputs for use in value.consumers()}
         return any(use.op_type in ("AveragePool", "MaxPool") for use in readers)
-
-    def _is_product(self, scheme: Scheme, node: ir.Node, chosen: Collection[str] | None = None) -> bool:
-        """Whether a layer becomes a matrix product with a floating-point result, since no quantised node reads it.
-
-        Args:
-            chosen: the quantised nodes; by default, all readers except those in the tail are assumed to be quantised.
-        """
-        if not scheme.products or scheme.float_results or not is_pointwise(node):
-            return False
-        if self._feeds_tail(node) or chosen is None or self._result(scheme, node) is not node.outputs[0]:
-            return self._feeds_tail(node)
-        return not {use.name for use in node.outputs[0].consumers()} & set(chosen)
 
     def _feeds_tail(self, node: ir.Node) -> bool:
         """Whether the result is a model output or is read by the tail."""

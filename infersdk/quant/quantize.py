@@ -17,9 +17,7 @@ from ..core.files import atomic_write
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights
-from .joins import aligned_ranges, joined_factors, scale_input_channels
 from .plan import Plan, channel_axis, data_input, plan, weight_array
-from .products import write_product
 from .ranges import scale_and_zero_point
 from .table import CalibrationTable, TensorRange
 
@@ -103,21 +101,16 @@ def quantized_model(
     for name in planned.points:
         readers = _readers(values[name], scheme, chosen)
         if readers:
-            _quantize_value(graph, values[name], ranges[name], scheme, name, readers, planned.joins)
-    factors = dict[str, Any]()  # per input channel of layers that read joined codes
-    for name in planned.joins:
-        found = joined_factors(nodes[name], [ranges[value] for value in planned.joined_values(name)])
-        factors |= dict.fromkeys(_restore_joined(graph, nodes[name], found), found)
+            restored = insert_quantizer(graph, values[name], ranges[name], scheme, name)
+            for use in readers:
+                use.node.replace_input_with(use.idx, restored)
     corrected = 0
     for name in planned.layers:
         codes = weight_codes(weight_array(nodes[name]), output_axis(nodes[name]))
         known = table.tensors.get(data_input(planned.nodes_by_name[name]).name or "")
         if corrects and known is not None and known.mean:
-            corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean) / factors.get(name, 1))
-        if name in planned.products:
-            write_product(graph, nodes[name], codes.codes, codes.scales)
-        else:
-            _store_weights(graph, nodes[name], codes)
+            corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean))
+        _store_weights(graph, nodes[name], codes)
     graph.sort()
     drop_unused_weights(graph)
     record = QuantizationRecord(
@@ -141,21 +134,14 @@ def value_ranges(planned: Plan, table: CalibrationTable) -> dict[str, TensorRang
     """The range of each value in 8 bits."""
     sources = {**planned.moved, **planned.points}
     known = {name: _BOUNDS if planned.is_bounded(name) else table.tensors[name] for name in sources.values()}
-    groups = [[planned.points[value] for value in planned.joined_values(join)] for join in planned.joins]
-    aligned = aligned_ranges(groups, known)
-    return {name: aligned[source] for name, source in sources.items()}
+    return {name: known[source] for name, source in sources.items()}
 
 
 def input_ranges(planned: Plan, table: CalibrationTable) -> dict[str, tuple[float, float]]:
-    """The range of the input codes of each quantised layer. For joined codes, the union of their ranges."""
+    """The range of the input codes of each quantised layer."""
     ranges = value_ranges(planned, table)
-    result = {}
-    for layer in planned.layers:
-        join = planned.join_of(layer)
-        names = planned.joined_values(join) if join else [data_input(planned.nodes_by_name[layer]).name or ""]
-        ends = [_covered(ranges[name], planned.scheme) for name in names]
-        result[layer] = min(low for low, _ in ends), max(high for _, high in ends)
-    return result
+    inputs = {layer: data_input(planned.nodes_by_name[layer]).name or "" for layer in planned.layers}
+    return {layer: _covered(ranges[name], planned.scheme) for layer, name in inputs.items()}
 
 
 _BOUNDS = TensorRange(min=0.0, max=1.0, low=0.0, high=1.0, threshold=1.0)
@@ -168,38 +154,13 @@ def _covered(found: TensorRange, scheme: Scheme) -> tuple[float, float]:
 
 def insert_quantizer(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
     """Quantises and dequantises a value; returns the output of the new DequantizeLinear."""
-    return _restored(graph, _codes(graph, value, found, scheme, name), name)
-
-
-def _quantize_value(
-    graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str, readers: Sequence[Any],
-    joins: Collection[str],
-) -> None:  # fmt: skip
-    """Inserts Q/DQ before readers of a value. Joined concatenations read the codes."""
-    codes = _codes(graph, value, found, scheme, name)
-    joined = [use for use in readers if use.node.name in joins]
-    for use in joined:
-        use.node.replace_input_with(use.idx, codes)
-    if len(joined) < len(readers):
-        restored = _restored(graph, codes, name)
-        for use in readers:
-            if use not in joined:
-                use.node.replace_input_with(use.idx, restored)
-
-
-def _codes(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
-    """Quantises a value; returns the output of the new QuantizeLinear."""
     scale, zero = scale_and_zero_point(*_covered(found, scheme), signed=scheme.signed)
-    scale_value = add_weight(graph, f"{name}_scale", np.asarray(scale))
-    zero_value = add_weight(graph, f"{name}_zero_point", np.asarray(zero, scheme.dtype))
-    return _append(graph, "QuantizeLinear", [value, scale_value, zero_value], name, scheme.dtype)
-
-
-def _restored(graph: ir.Graph, codes: ir.Value, name: str, like: ir.Value | None = None) -> ir.Value:
-    """Dequantises codes with the scale of the QuantizeLinear that computes them, or computes `like`."""
-    maker = (like or codes).producer()
-    assert maker is not None
-    return _append(graph, "DequantizeLinear", [codes, *maker.inputs[1:3]], name, np.float32)
+    parameters = [
+        add_weight(graph, f"{name}_scale", np.asarray(scale)),
+        add_weight(graph, f"{name}_zero_point", np.asarray(zero, scheme.dtype)),
+    ]
+    codes = _append(graph, "QuantizeLinear", [value, *parameters], name, scheme.dtype)
+    return _append(graph, "DequantizeLinear", [codes, *parameters], name, np.float32)
 
 
 def _append(
@@ -215,32 +176,6 @@ def _append(
     result.shape = inputs[0].shape if inputs[0] is not None else None
     graph.append(node)
     return result
-
-
-def _restore_joined(graph: ir.Graph, node: ir.Node, factors: npt.NDArray[np.float64]) -> list[str]:
-    """Dequantises joined codes with their largest scale. The weights of the next layers compensate for that.
-
-    Returns:
-        The names of these layers.
-    """
-    result = node.outputs[0]
-    uses = list(result.uses())
-    largest = max((codes for codes in node.inputs if codes is not None), key=_scale)
-    result.type = largest.type
-    restored = _restored(graph, result, result.name or "", largest)
-    for use in uses:
-        use.node.replace_input_with(0, restored)
-        scale_input_channels(graph, use.node, factors)
-    return [use.node.name or "" for use in uses]
-
-
-def _scale(codes: ir.Value) -> float:
-    """The scale of the QuantizeLinear that computes codes."""
-    maker = codes.producer()
-    assert maker is not None
-    assert maker.inputs[1] is not None
-    assert maker.inputs[1].const_value is not None
-    return float(maker.inputs[1].const_value.numpy())
 
 
 def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[Any]:

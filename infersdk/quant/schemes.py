@@ -7,7 +7,7 @@ They follow from the properties of the runtimes and are valid for all models:
 - OpenVINO and TensorRT fuse operators between layers into the layers, in floating point, so only the inputs of layers
   have to be quantised.
 - ONNX Runtime computes a layer in 8 bits only if its result is quantised too, and operators between layers only if they
-  are quantised. A matrix product is an exception: its result may be floating point.
+  are quantised.
 - OpenVINO pools and concatenates in 8 bits if the quantiser comes before; TensorRT moves quantisers itself.
 - Depthwise convolutions are limited by memory, hardly faster in 8 bits, and lose most accuracy.
 - ONNX Runtime computes a SiLU in 8 bits in two steps, which take longer than one step in floating point. Only layers
@@ -44,9 +44,6 @@ class Scheme:
         between: operators between layers are quantised too; otherwise only the inputs of layers.
         moves: quantisers are moved before operators that only move values, such as MaxPool and Concat.
         float_results: a layer may be INT8 with a floating-point result.
-        products: 1 x 1 convolutions with floating-point results become matrix products, which may be INT8 without
-            `float_results`.
-        joins: codes with different scales are concatenated for convolutions.
         depthwise: depthwise convolutions are quantised.
         least_products: a layer with fewer products per value stays in floating point if all layers before it do.
         least_last_products: a layer with fewer products per value stays in floating point if no later layer has
@@ -59,8 +56,6 @@ class Scheme:
     between: bool
     moves: bool = False
     float_results: bool = True
-    products: bool = False
-    joins: bool = False
     depthwise: bool = True
     least_products: int = 1
     least_last_products: int = 1
@@ -78,7 +73,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         scheme.name: scheme
         for scheme in (
             Scheme(
-                "onnxruntime", signed=False, between=True, float_results=False, products=True, joins=True,
+                "onnxruntime", signed=False, between=True, float_results=False,
                 least_products=192, least_last_products=64,
                 operators=WEIGHTED - {"ConvTranspose"},
             ),

@@ -516,9 +516,9 @@ ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void 
  * the threshold, so a decoder that starts here computes the few boxes that count, and the network moves less memory.
  * With s for the sigmoid, and `cell` for the column and row of a position:
  *
- *   YOLOV5  one map a level, [anchors * (5 + classes + extra), height, width], or with these channels last. Centre =
- *           (2 s(xy) - 0.5 + cell) * stride, size = (2 s(wh))^2 * anchor, score = s(objectness) * s(class). Rows count
- *           the levels, then the anchors, then the positions.
+ *   YOLOV5  one map a level, [anchors * (5 + classes + extra), height, width].
+ *           Centre = (2 s(xy) - 0.5 + cell) * stride, size = (2 s(wh))^2 * anchor, score = s(objectness) * s(class).
+ *           Rows count the levels, then the anchors, then the positions.
  *   YOLOV8  two maps a level, [4 * bins, height, width] and [classes, height, width]. The distances of the left, upper,
  *           right and lower edge from cell + 0.5 are sum(softmax(logits) * bins) * stride; score = s(class). Rows count
  *           the levels, then the positions. `extra` is 0.
@@ -537,7 +537,6 @@ typedef struct ifs_detect_level {
     int32_t width, height; /* of the map: cells */
     int32_t stride; /* pixels of the canvas from cell to cell */
     int32_t num_anchors; /* boxes of a cell; 1 for YOLOV8 */
-    int32_t channels_last; /* YOLOV5: 1 for a map [height, width, channels]; else 0 */
     int32_t num_features; /* YOLOV5: 0 for a map; else the features [num_features, height, width] stand in its place */
     float anchors[16]; /* YOLOV5: width and height of each, in pixels of the canvas; above 0 */
     const float *weights; /* [channels of the map, num_features] of the convolution; NULL for a map */

@@ -5,8 +5,7 @@
  *
  * A sigmoid ascends, so logits are compared with a limit a little below the threshold's own logit, 64 positions at
  * once. Only what is above the limit is computed, and compared with the threshold itself. The classes of neighbouring
- * positions share cache lines, which is why those of a block are read together. Where the channels come last, those of
- * one position share cache lines, and positions are read one by one.
+ * positions share cache lines, which is why those of a block are read together.
  */
 #include "detect_decoder.h"
 
@@ -28,16 +27,12 @@ static ifs_status check_level(const ifs_detect_params *p, const ifs_detect_level
     IFS__TRY(check_int("stride", index, level->stride, 1 << 16));
     bool grouped = p->head == IFS_DETECT_HEAD_YOLOV5;
     IFS__TRY(check_int("num_anchors", index, level->num_anchors, grouped ? IFS_MAX_CELL_ANCHORS : 1));
-    if (level->channels_last < 0 || level->channels_last > grouped)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "levels[%d].channels_last is %d; it must be 0, or 1 for YOLOV5",
-                         index, (int)level->channels_last);
     if (level->num_features) {
         IFS__TRY(check_int("num_features", index, level->num_features, 1 << 16));
-        if (!grouped || level->channels_last || p->dtype != IFS_FLOAT32 || !level->weights)
+        if (!grouped || p->dtype != IFS_FLOAT32 || !level->weights)
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                             "levels[%d] has %d features; they need the head YOLOV5, float32, weights, and channels "
-                             "that come first",
-                             index, (int)level->num_features);
+                             "levels[%d] has %d features; they need the head YOLOV5, float32, and weights", index,
+                             (int)level->num_features);
     }
     for (int i = 0; grouped && i < 2 * level->num_anchors; i++)
         if (!(level->anchors[i] > 0 && ifs__finite(level->anchors[i])))
@@ -144,10 +139,8 @@ ifs__box ifs__raw_box(const ifs__detect_view *v, int32_t row) {
     size_t anchor = index / plane, position = index % plane, values = ifs__yolov5_values(&d->params);
     if (level->num_features)
         return yolov5_box(level, d->boxes, IFS_FLOAT32, 4 * (size_t)row, 1, anchor, position);
-    size_t first = anchor * values * plane + position, step = plane;
-    if (level->channels_last)
-        first = (position * (size_t)level->num_anchors + anchor) * values, step = 1;
-    return yolov5_box(level, v->maps[i], d->params.dtype, first, step, anchor, position);
+    size_t first = anchor * values * plane + position;
+    return yolov5_box(level, v->maps[i], d->params.dtype, first, plane, anchor, position);
 }
 
 /* ---- the scan ---- */
@@ -229,36 +222,6 @@ static ifs_status scan_yolov5(ifs_detection_decoder *d, const ifs__detect_view *
     return scan_blocks(d, v, scan, b, mask);
 }
 
-/* The classes of one position, `first` of which is that of class 0, to d->columns. */
-static void read_position(ifs_detection_decoder *d, const void *map, size_t first) {
-    for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++)
-        for (size_t c = run->first; c < run->first + run->count; c++)
-            d->columns[c] = ifs__element(map, d->params.dtype, first + c);
-}
-
-/* The same as scan_yolov5 of a map whose channels come last. */
-static ifs_status scan_yolov5_last(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
-                                   int level, size_t anchor, size_t start, size_t width) {
-    const ifs_detect_level *l = &d->raw.levels[level];
-    const void *map = v->maps[level];
-    size_t plane = (size_t)l->width * (size_t)l->height, values = ifs__yolov5_values(&d->params);
-    size_t channels = (size_t)l->num_anchors * values, first = start * channels + anchor * values + 4;
-    int32_t hits[IFS__COLUMNS + IFS__SCAN_SLACK];
-    size_t n = d->params.dtype == IFS_FLOAT32
-                   ? scan->objectness((const float *)map + first, channels, width, d->logit_limit, hits)
-                   : scan->objectness_half((const uint16_t *)map + first, channels, width, d->logit_limit, hits);
-    for (size_t i = 0; i < n; i++) {
-        size_t at = first + (size_t)hits[i] * channels;
-        float objectness = ifs__sigmoid(ifs__element(map, d->params.dtype, at));
-        if (!(objectness > d->params.conf_threshold))
-            continue;
-        read_position(d, map, at + 1);
-        int32_t row = d->first_row[level] + (int32_t)(anchor * plane + start) + hits[i];
-        IFS__TRY(ifs__scan_logits(d, v, scan, row, d->columns, objectness));
-    }
-    return IFS_OK;
-}
-
 static ifs_status scan_yolov8(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level,
                               size_t start, size_t width) {
     const ifs_detect_level *l = &d->raw.levels[level];
@@ -281,10 +244,9 @@ ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v, co
         for (size_t anchor = 0; anchor < (size_t)l->num_anchors; anchor++)
             for (size_t start = 0; start < plane; start += IFS__COLUMNS) {
                 size_t width = plane - start < IFS__COLUMNS ? plane - start : IFS__COLUMNS;
-                IFS__TRY(binned             ? scan_yolov8(d, v, scan, level, start, width)
-                         : l->num_features  ? ifs__scan_features(d, v, scan, level, anchor, start, width)
-                         : l->channels_last ? scan_yolov5_last(d, v, scan, level, anchor, start, width)
-                                            : scan_yolov5(d, v, scan, level, anchor, start, width));
+                IFS__TRY(binned            ? scan_yolov8(d, v, scan, level, start, width)
+                         : l->num_features ? ifs__scan_features(d, v, scan, level, anchor, start, width)
+                                           : scan_yolov5(d, v, scan, level, anchor, start, width));
             }
     }
     return IFS_OK;

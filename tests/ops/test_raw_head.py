@@ -122,9 +122,6 @@ def check(
     dtype = own.pop("dtype", "float32")
     with DetectionDecoder(head, num_classes, rows, **own) as reference:
         want, stats = reference(whole, GEOMETRY)
-    if head == "yolov5":
-        pairs = zip(maps, levels, strict=True)
-        maps = [np.ascontiguousarray(one.transpose(1, 2, 0)) if level.channels_last else one for one, level in pairs]
     with RawHeadDecoder(head, num_classes, levels, bins=bins, dtype=dtype, **own) as decoder:
         for simd in VARIANTS:
             with variant(simd):
@@ -163,29 +160,6 @@ def by_all_variants(count: int, levels: list[GridLevel], maps: list[np.ndarray],
             found.add((boxes.tobytes(), stats))
     (one,) = found
     return one
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("multi_label", [False, True], ids=["single", "multi"])
-@pytest.mark.parametrize("kind", ["plain", "ties", "odd", "none"])
-def test_channels_last(rng: np.random.Generator, dtype: str, multi_label: bool, kind: str) -> None:
-    """The same bits as from maps with the channels first, whichever levels have them last."""
-    seen = 0
-    for classes in (1, 3, 17, 80):
-        levels = random_levels(rng, "yolov5")
-        extra = int(rng.integers(3))
-        maps = random_maps(rng, "yolov5", levels, classes, 0, kind, dtype, extra)
-        own = {"dtype": dtype, "multi_label": multi_label, "extra": extra, **random_settings(rng, classes)}
-        want = by_all_variants(classes, levels, maps, **own)
-        for turned in ([True] * len(levels), (rng.random(len(levels)) < 0.5).tolist()):
-            given_levels = [one._replace(channels_last=last) for one, last in zip(levels, turned, strict=True)]
-            given_maps = [
-                np.ascontiguousarray(one.transpose(1, 2, 0)) if last else one
-                for one, last in zip(maps, turned, strict=True)
-            ]
-            assert by_all_variants(classes, given_levels, given_maps, **own) == want
-        seen += want[1].candidates
-    assert kind == "none" or seen > 0
 
 
 def map_of(features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -247,10 +221,9 @@ def test_weights_of_another_form_are_refused() -> None:
         RawHeadDecoder("yolov5", 2, [good._replace(weights=np.zeros((7, 5)))])  # type: ignore[arg-type]
     with pytest.raises(errors.DTypeError, match=r"levels\[0\].bias is float16"):
         RawHeadDecoder("yolov5", 2, [good._replace(bias=np.zeros(7, np.float16))])  # type: ignore[arg-type]
-    needs = r"levels\[0\] has 5 features; they need the head YOLOV5, float32, weights, and channels that come first"
-    with pytest.raises(errors.InputError, match=needs):
-        RawHeadDecoder("yolov5", 2, [good._replace(channels_last=True)])
-    with pytest.raises(errors.InputError, match=needs):
+    with pytest.raises(
+        errors.InputError, match=r"levels\[0\] has 5 features; they need the head YOLOV5, float32, and weights"
+    ):
         RawHeadDecoder("yolov5", 2, [good], dtype="float16")
     with pytest.raises(errors.InputError, match=r"levels\[0\] has weights; yolov8 takes maps"):
         RawHeadDecoder("yolov8", 2, [good._replace(anchors=())], bins=[0, 1])
@@ -264,8 +237,7 @@ def test_weights_of_another_form_are_refused() -> None:
 def test_the_threshold_decides_as_it_does_for_scores(head: str, data: st.DataObject) -> None:
     """Thresholds that are scores themselves, and their neighbours: no candidate more, and none less."""
     classes = data.draw(st.integers(1, 3))
-    last = head == "yolov5" and data.draw(st.booleans())
-    levels = [GridLevel(data.draw(st.integers(1, 5)), 2, 8, [(10.0, 20.0)] if head == "yolov5" else (), last)]
+    levels = [GridLevel(data.draw(st.integers(1, 5)), 2, 8, [(10.0, 20.0)] if head == "yolov5" else ())]
     bins = [] if head == "yolov5" else [0.0, 1.0, 2.0]
     seed = data.draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
@@ -293,8 +265,6 @@ def test_what_is_wrong_is_said() -> None:
         RawHeadDecoder("yolov5", 2, [level._replace(anchors=[(1, -1)])])
     with pytest.raises(errors.InputError, match=r"levels\[0\].stride is 0; it must be 1 to"):
         RawHeadDecoder("yolov5", 2, [level._replace(stride=0)])
-    with pytest.raises(errors.InputError, match=r"levels\[0\].channels_last is 1; it must be 0, or 1 for YOLOV5"):
-        RawHeadDecoder("yolov8", 2, [level._replace(anchors=(), channels_last=True)], bins=[0, 1])
     with pytest.raises(errors.InputError, match=r"levels\[0\].width is \d+; it must fit 32 bits"):
         RawHeadDecoder("yolov5", 2, [level._replace(width=2**40, height=0)])
     with pytest.raises(errors.InputError, match=r"num_bins is 2; it must be 1 to 64 for YOLOV8, and 0 for YOLOV5"):

@@ -68,10 +68,10 @@ def test_up_to_the_end_layers_behind_a_depthwise_one_stay_in_floating_point(tmp_
     planned = quant.plan(model, "onnxruntime")
     assert planned.layers == ("Conv_c1", "Conv_c2", "Conv_c3")
     assert planned.left["Conv_c5"] == "onnxruntime computes it and the layers after it faster in floating point"
-    assert list(planned.left) == ["Conv_c0", *(f"Conv_c{index}" for index in range(4, 8))]
+    assert sorted(planned.left) == ["Conv_c0", *(f"Conv_c{index}" for index in range(4, 8))]
     # One of 64 products does not begin it, and stays in floating point behind one of fewer.
     model = chain(tmp_path / "m.onnx", [(64, 3, 3, 3), (64, 64, 3, 3), (64, 64, 1, 1), (4, 64, 1, 1)])
-    assert quant.plan(model, "onnxruntime").layers == ("Conv_c1", "Conv_c2", "Conv_c3")
+    assert quant.plan(model, "onnxruntime").layers == ("Conv_c1", "Conv_c2")
     model = chain(tmp_path / "m.onnx", [(64, 3, 3, 3), (64, 64, 3, 3), (64, 1, 3, 3), (64, 64, 1, 1), (4, 64, 1, 1)])
     assert quant.plan(model, "onnxruntime").layers == ("Conv_c1",)
     assert len(quant.plan(model, "portable").layers) == 5
@@ -79,7 +79,7 @@ def test_up_to_the_end_layers_behind_a_depthwise_one_stay_in_floating_point(tmp_
 
 def test_where_no_layer_is_worth_it_all_are_quantised(tmp_path: Path) -> None:
     planned = quant.plan(chain(tmp_path / "m.onnx", SHAPES[:3]), "onnxruntime")
-    assert planned.layers == ("Conv_c0", "Conv_c1", "Conv_c2")
+    assert planned.layers == ("Conv_c0", "Conv_c1")  # the result of the last one stays in floating point
 
 
 def network(path: Path, nodes: list[Any], weights: dict[str, Any], inputs: dict[str, list[Any]]) -> Path:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EndAtHead"]
 
-#: The batch size that verifies the order of images in the maps of a free batch.
-_IMAGES = 3
-
 
 @dataclass(frozen=True)
 class EndAtHead(Pass):
@@ -42,7 +39,7 @@ class EndAtHead(Pass):
     """
 
     name: ClassVar[str] = "end-at-head"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape"))
@@ -103,11 +100,7 @@ class EndAtHead(Pass):
 
 
 def _find(proto: Any) -> HeadEnd:
-    """Finds the head for one image.
-
-    Maps of convolutions contain the images of a batch in order. Maps with channels last come from a Reshape with
-    computed sizes, so a free batch is verified with a second batch size.
-    """
+    """Finds the head for one image: the maps of convolutions contain the images of a batch in order."""
     from ..head_rules import find_head
 
     value = _images(proto)
@@ -116,12 +109,7 @@ def _find(proto: Any) -> HeadEnd:
         raise UnprovenError("it has sparse weights")
     if len(sizes) != 4 or not all(sizes[1:]):
         raise UnprovenError("the size of its images is free")
-    first = find_head(proto, value.name, [sizes[0] or 1, *sizes[1:]])
-    if not sizes[0] and any(level.channels_last for level in first.head.levels):
-        others = find_head(proto, value.name, [_IMAGES, *sizes[1:]])
-        if others.head != first.head:
-            raise UnprovenError(f"its head for {_IMAGES} images differs from its head for one")
-    return first
+    return find_head(proto, value.name, [sizes[0] or 1, *sizes[1:]])
 
 
 def _images(proto: Any) -> Any:

@@ -155,15 +155,6 @@ static void decode(void) {
     free(output), free(plain), free(other);
 }
 
-/* A map with its channels last of one with them first, or the other way round: [rows, columns] transposed. */
-static void *transposed(const void *map, size_t rows, size_t columns, size_t size) {
-    uint8_t *to = exact(rows * columns * size);
-    for (size_t i = 0; i < rows; i++)
-        for (size_t k = 0; k < columns; k++)
-            memcpy(to + (k * rows + i) * size, (const uint8_t *)map + (i * columns + k) * size, size);
-    return to;
-}
-
 /* The map that a level's convolution makes of its features, [channels][positions]. */
 static void *map_of(const ifs_detect_level *level, const float *features, size_t channels) {
     size_t positions = (size_t)level->width * (size_t)level->height, count = (size_t)level->num_features;
@@ -180,22 +171,15 @@ static void *map_of(const ifs_detect_level *level, const float *features, size_t
     return map;
 }
 
-/* The same maps with the order of their channels changed give the same bits, and so do the maps of features. */
-static void check_orders(const ifs_detect_params *p, ifs_raw_head raw, void *const *maps, const ifs_geometry *g,
-                         const ifs_detection *wanted, int32_t count) {
+/* The maps of features give the same bits as the features. */
+static void check_features(const ifs_detect_params *p, ifs_raw_head raw, void *const *maps, const ifs_geometry *g,
+                           const ifs_detection *wanted, int32_t count) {
     void *others[IFS_MAX_LEVELS] = {NULL};
     for (int32_t i = 0; i < raw.num_levels; i++) {
         ifs_detect_level *level = &raw.levels[i];
-        size_t positions = (size_t)level->width * (size_t)level->height,
-               channels = (size_t)level->num_anchors * (size_t)(5 + p->num_classes + p->num_extra);
-        if (level->num_features) {
-            others[i] = map_of(level, maps[i], channels);
-            level->num_features = 0;
-            continue;
-        }
-        others[i] = transposed(maps[i], level->channels_last ? positions : channels,
-                               level->channels_last ? channels : positions, p->dtype == IFS_FLOAT32 ? 4 : 2);
-        level->channels_last = !level->channels_last;
+        size_t channels = (size_t)level->num_anchors * (size_t)(5 + p->num_classes + p->num_extra);
+        others[i] = level->num_features ? map_of(level, maps[i], channels) : maps[i];
+        level->num_features = 0;
     }
     ifs_detection_decoder *decoder = NULL;
     CHECK(ifs_detection_decoder_create_raw(p, &raw, &decoder) == IFS_OK);
@@ -205,14 +189,14 @@ static void check_orders(const ifs_detect_params *p, ifs_raw_head raw, void *con
     CHECK(number == count && memcmp(found, wanted, sizeof *found * (size_t)count) == 0);
     ifs_detection_decoder_destroy(decoder);
     for (int32_t i = 0; i < raw.num_levels; i++)
-        free(others[i]);
+        if (others[i] != maps[i])
+            free(others[i]);
     free(found);
 }
 
 /* Makes a level one of features, with weights of its own. */
 static void with_features(ifs_detect_level *level, const ifs_detect_params *p) {
     size_t channels = (size_t)level->num_anchors * (size_t)(5 + p->num_classes + p->num_extra);
-    level->channels_last = 0;
     level->num_features = 1 + (int32_t)below(below(8) ? 20 : 100);
     float *weights = exact(channels * (size_t)level->num_features * sizeof *weights),
           *bias = below(4) ? exact(channels * sizeof *bias) : NULL;
@@ -243,8 +227,7 @@ static void decode_raw(void) {
     for (int32_t i = 0; i < raw.num_levels; i++) {
         int32_t boxes = p.head == IFS_DETECT_HEAD_YOLOV5 ? 1 + (int32_t)below(4) : 1;
         raw.levels[i] =
-            (ifs_detect_level){1 + (int32_t)below(20), 1 + (int32_t)below(9), 8 << i, boxes, 0, 0, {0}, NULL, NULL};
-        raw.levels[i].channels_last = p.head == IFS_DETECT_HEAD_YOLOV5 && coin();
+            (ifs_detect_level){1 + (int32_t)below(20), 1 + (int32_t)below(9), 8 << i, boxes, 0, {0}, NULL, NULL};
         for (int32_t k = 0; k < 16; k++)
             raw.levels[i].anchors[k] = (float)(1 + below(200));
         p.num_anchors += raw.levels[i].width * raw.levels[i].height * boxes;
@@ -259,8 +242,7 @@ static void decode_raw(void) {
                               &raw.levels[0].width,
                               &raw.levels[0].height,
                               &raw.levels[0].stride,
-                              &raw.levels[0].num_anchors,
-                              &raw.levels[0].channels_last};
+                              &raw.levels[0].num_anchors};
         *numbers[below(sizeof numbers / sizeof *numbers)] = odd_number(12);
         raw.levels[0].anchors[below(2)] = odd_float();
     }
@@ -305,7 +287,7 @@ static void decode_raw(void) {
     check_detections(&p, &g, plain, count, &stats);
     digest("decode raw", plain, sizeof *plain * (size_t)count);
     if (p.head == IFS_DETECT_HEAD_YOLOV5)
-        check_orders(&p, raw, maps, &g, plain, count);
+        check_features(&p, raw, maps, &g, plain, count);
     for (int32_t simd = IFS_SIMD_NEON; simd <= IFS_SIMD_AVX512; simd++) {
         if (ifs_set_simd(simd) != IFS_OK)
             continue;

@@ -37,12 +37,9 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     distances: tuple[dict[str, Any], ...] = (
         {}, {"separate": True}, {"last_axis": True, "slices": True, "bins": 4}, {"computed_slices": True},
     )  # fmt: skip
-    quantised: tuple[dict[str, Any], ...] = (
-        {}, {"classes": 20, "form": "folded"}, {"exclude": 1}
-    )  # fmt: skip
     files = [yolov5_model(folder / f"5{i}.onnx", size=SIZE, **changes) for i, changes in enumerate(anchored)]
     files += [yolov8_model(folder / f"8{i}.onnx", size=SIZE, **changes) for i, changes in enumerate(distances)]
-    files += [quantised_yolov5(folder / f"q{i}.onnx", size=SIZE, **changes) for i, changes in enumerate(quantised)]
+    files += [quantised_yolov5(folder / f"q{one}.onnx", one, size=SIZE) for one in ("onnxruntime", "openvino")]
     return [file.read_bytes() for file in files]
 
 

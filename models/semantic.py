@@ -217,11 +217,11 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         output = outputs[self._maps[0]]
         if is_integer(output.dtype):
-            classes = len(self.class_names) or NO_CLASS
-            if output.min() < 0 or output.max() >= classes:
+            known = len(self.class_names) or NO_CLASS
+            if output.min() < 0 or output.max() >= known:
                 raise UnsupportedModelError(
                     f"its class numbers reach from {output.min()} to {output.max()} in its first run, and "
-                    + (f"there are names for {classes} classes" if self.class_names else f"a class map has {classes}")
+                    + (f"there are names for {known} classes" if self.class_names else f"a class map has {known}")
                 )
             return
         super().verify(outputs)

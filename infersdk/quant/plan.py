@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from .moves import move_quantizers
+from .moves import SAME_SCALE, move_quantizers
 from .prepare import prepare
 from .ranges import BOUNDED
 from .schemes import WEIGHTED, Scheme, find_scheme
@@ -29,14 +29,8 @@ BETWEEN = frozenset(
 )
 #: Activation functions, which stay in floating point with the layer before them.
 FUNCTIONS = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Tanh"})
-#: Operators that copy or select values: their output has the scale of their input.
-SAME_SCALE = frozenset(
-    {"Flatten", "Identity", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
-)
 #: Operators with several activations as inputs. Others have one; their other inputs are weights and settings.
 _SEVERAL_INPUTS = frozenset({"Add", "Concat", "Mul"})
-#: Operators that may be between a softmax and the layer that computes its mean.
-_MOVES = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
@@ -69,8 +63,7 @@ class Plan:
     def activations(self) -> tuple[str, ...]:
         """The values to observe: those that need a range for any target, and the inputs of layers."""
         needed = {name for name in self.points.values() if not self.is_bounded(name)}
-        averages = [average for layer, average in self._graph.averages.items() if layer in self.layers]
-        readers = [*(self.nodes_by_name[name] for name in self.layers), *averages]
+        readers = [*(self.nodes_by_name[name] for name in self.layers), *self._graph.averages]
         needed |= {data_input(node).name or "" for node in readers}
         return tuple(name for name in self._graph.order if name in needed)
 
@@ -87,6 +80,10 @@ class Plan:
     def is_bounded(self, name: str) -> bool:
         """Whether a value is always between 0 and 1."""
         return name in self._graph.bounded
+
+    def without_moves(self) -> Plan:
+        """The plan with each quantiser directly before the nodes that read its value."""
+        return self._graph.plan(replace(self.scheme, moves=False), self.left, self.excluded)
 
     def without(self, exclude: Collection[str]) -> Plan:
         """The plan with more nodes, and their activation functions, in floating point.
@@ -145,9 +142,9 @@ class _Graph:
         self.floats = {value for value in _values(graph) if _is_float(value)}
         self.bounded = {value.name for node in graph if node.op_type in BOUNDED for value in node.outputs}
         self.order = [value.name or "" for value in _values(graph)]
-        self.averages = self._averages()
-        ends = [*(node for node in self.layers if node.name not in self.tail), *self.averages.values()]
-        self.body = _ancestors(graph, ends)
+        # Rounding errors of single values average out, so the input of a GlobalAveragePool can be quantised.
+        self.averages = [node for node in graph if node.op_type == "GlobalAveragePool"]
+        self.body = _ancestors(graph, [*(node for node in self.layers if node.name not in self.tail), *self.averages])
 
     def candidates(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
         """The layers that stay in floating point by default, with the reason."""
@@ -210,7 +207,7 @@ class _Graph:
                 behind.add(name)
         return left
 
-    def plan(self, scheme: Scheme, left: dict[str, str], excluded: tuple[str, ...]) -> Plan:
+    def plan(self, scheme: Scheme, left: Mapping[str, str], excluded: tuple[str, ...]) -> Plan:
         """The plan with these layers and nodes in floating point."""
         floating = {member for name in (*left, *excluded) for member in (name, *self.functions.get(name, ()))}
         layers = [node.name or "" for node in self.layers if node.name not in floating]
@@ -223,9 +220,8 @@ class _Graph:
         chosen = self._chosen(scheme, layers, floating)
         points, moved = self.points(scheme, chosen), dict[str, str]()
         if scheme.moves:
-            moves = move_quantizers(self.model.graph, points, chosen, self.floats)
-            points, moved = moves.points, moves.moved
-            chosen = [name for name in self.nodes if name in moves.nodes or name in chosen]
+            points, moved, moving = move_quantizers(self.model.graph, points, chosen, self.floats)
+            chosen = [name for name in self.nodes if name in moving or name in chosen]
         return Plan(
             self.model, scheme, tuple(layers), tuple(chosen), points, moved, left, excluded,
             _graph=self,
@@ -270,8 +266,6 @@ class _Graph:
     def _chosen(self, scheme: Scheme, layers: Sequence[str], floating: Collection[str]) -> list[str]:
         """The nodes that are quantised, in order."""
         chosen = set(layers)
-        if scheme.moves:
-            chosen |= {average.name or "" for layer, average in self.averages.items() if layer in chosen}
         if not scheme.between:
             return [name for name in self.nodes if name in chosen]
         results = [self._result(scheme, self.nodes[name]).producer() for name in layers]
@@ -290,24 +284,6 @@ class _Graph:
                 if not readers & chosen:
                     chosen.discard(name)
         return [name for name in self.nodes if name in chosen]
-
-    def _averages(self) -> dict[str, ir.Node]:
-        """The GlobalAveragePool nodes that are the only readers of a layer, by the name of the layer.
-
-        Rounding errors of single values average out, so the result of such a layer can be quantised.
-        """
-        result = {}
-        for node in self.layers:
-            members = [node, *(self.nodes[name] for name in self.functions[node.name or ""])]
-            made = {value for member in members for value in member.outputs}
-            readers = {use for value in made for use in value.consumers()}.difference(members)
-            last = next(iter(readers)) if len(readers) == 1 else None
-            output = any(value.is_graph_output() for value in made)
-            if last is None or last.op_type != "GlobalAveragePool" or last.graph is not self.model.graph:
-                continue
-            if not output and node.name not in self.tail:
-                result[node.name or ""] = last
-        return result
 
     def _feeds_pooling(self, node: ir.Node) -> bool:
         """Whether a pooling reads the result of a layer. In floating point, the pooling would cost more."""
@@ -359,7 +335,7 @@ def _is_mean(node: ir.Node) -> bool:
     if results != 1:
         return False
     maker = data_input(node).producer()
-    while maker is not None and maker.op_type in _MOVES and maker.inputs[0] is not None:
+    while maker is not None and maker.op_type in SAME_SCALE and maker.inputs[0] is not None:
         maker = maker.inputs[0].producer()
     return maker is not None and maker.op_type == "Softmax"
 

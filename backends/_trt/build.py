@@ -151,12 +151,13 @@ def build_engine(
             inputs, outputs = _described(network, info.inputs, info.outputs, flavour)
             alone = options.exact_batches if flavour.rtx else options.exact_batches or []
             profiles = make_profiles(inputs, max_batch, options.profiles, alone)
-            config: Any = builder.create_builder_config()  # TensorRT-RTX has more than the stubs know
+            config = builder.create_builder_config()
             _configure(flavour, config, options, precision)
+            rtx_config: Any = config  # TensorRT-RTX has more than the stubs know
             if targets:
-                config.num_compute_capabilities = len(targets)
+                rtx_config.num_compute_capabilities = len(targets)
             for i, target in enumerate(targets):
-                if not config.set_compute_capability(target, i):
+                if not rtx_config.set_compute_capability(target, i):
                     raise ConfigError(f"the runtime refuses to build for {target}")
             for profile in profiles:
                 ranges = builder.create_optimization_profile()

@@ -6,13 +6,12 @@ ends with equal results for random data have equal results for all data, except 
 
 from __future__ import annotations
 
-import contextlib
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UnsupportedModelError
-from .shapes import ShapeTrace, evaluate
+from .shapes import evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["GraphEnd", "UnprovenError", "is_pointwise", "sigmoid"]
 
 Array = Any
+#: Weights with more elements are not sizes; shape inference does not need their contents.
+_MOST_SIZES = 256
 #: The attributes of a 1 x 1 convolution.
 _PLAIN = {"kernel_shape": [1, 1], "strides": [1, 1], "dilations": [1, 1], "pads": [0] * 4, "group": 1}
 #: The ONNX codes of float32 and float16.
@@ -46,7 +47,11 @@ class GraphEnd:
         given = {one.name for one in graph.input}
         self._weights = {one.name: one for one in graph.initializer if one.name not in given}
         self._makers = {name: node for node in graph.node for name in node.output if name}
-        self._trace = _traced(proto, shapes)
+        sizes: dict[str, tuple[int, list[int]]] = {}
+        self._types = _inferred(proto, shapes, sizes)
+        while more := self._reshaped():  # shape inference does not evaluate all shape arithmetic of exporters
+            sizes |= more
+            self._types = _inferred(proto, shapes, sizes)
 
     def maker(self, name: str, kind: str) -> Any:
         """The node that computes a value, if it has this standard operator; else None."""
@@ -59,11 +64,28 @@ class GraphEnd:
 
     def dims(self, name: str) -> list[int]:
         """The dimensions of a value; empty if one is unknown."""
-        return self._trace[name][1] if name in self._trace else []
+        kind = self._types.get(name)
+        sizes = [dim.dim_value for dim in kind.shape.dim] if kind is not None else []
+        return sizes if all(sizes) else []
+
+    def _reshaped(self) -> dict[str, tuple[int, list[int]]]:
+        """The types and dimensions of Reshape outputs whose target is computed from shapes and not yet known."""
+        result = {}
+        for name, node in self._makers.items():
+            before = self.dims(node.input[0]) if _operator(node) == "Reshape" and not self.dims(name) else []
+            if before:
+                try:
+                    target = self.compute(self.walk(node.input[1], lambda _: False)[0], {}, node.input[1])
+                    (array,) = _evaluated(node, [np.broadcast_to(0.0, before), target], False, self.opset)
+                    result[name] = self.dtype(node.input[0]), list(array.shape)
+                except (UnprovenError, TypeError, ValueError, IndexError):
+                    continue
+        return result
 
     def dtype(self, name: str) -> int:
         """The ONNX code of the element type of a value; 0 if unknown."""
-        return self._trace[name][0] if name in self._trace else 0
+        kind = self._types.get(name)
+        return int(kind.elem_type) if kind is not None else 0
 
     def constant(self, name: str) -> npt.NDArray[Any] | None:
         """The array of a weight that is not an input, or of a Constant node; None for other values."""
@@ -158,23 +180,38 @@ def _value(attribute: Any) -> Any:
     return numpy_helper.to_array(value) if attribute.type == attribute.TENSOR else value
 
 
-def _traced(proto: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, list[int]]]:
-    """The ONNX code of the element type and the dimensions of each value with a known rank, by name.
+def _inferred(
+    proto: Any, shapes: Mapping[str, Sequence[int]], known: Mapping[str, tuple[int, list[int]]]
+) -> dict[str, Any]:
+    """The `TypeProto.Tensor` of each value, by name.
 
-    The dimensions are empty if one is unknown.
+    Args:
+        shapes: the shapes of inputs.
+        known: known types and dimensions of other values.
     """
-    import onnx_ir as ir
+    import onnx
 
-    model = ir.from_proto(proto)
-    model.graph.sort()
-    trace = ShapeTrace(model, shapes)
-    with contextlib.suppress(UnsupportedModelError):  # without shapes no rule matches
-        for node in model.graph:
-            trace.step(node)
-    return {
-        value.name or "": (int(trace.types.get(value, 0)), [] if not all(dims) else [int(dim or 0) for dim in dims])
-        for value, dims in trace.shapes.items()
-    }
+    graph = onnx.GraphProto(node=proto.graph.node, name="graph", input=proto.graph.input)
+    inputs = {one.name for one in graph.input}
+    for value in graph.input:
+        if value.name in shapes:
+            kind = value.type.tensor_type.elem_type
+            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, shapes[value.name]))
+    for weight in proto.graph.initializer:
+        if prod(weight.dims) <= _MOST_SIZES:
+            graph.initializer.append(weight)
+        elif weight.name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
+    graph.output.extend(onnx.ValueInfoProto(name=one.name) for one in proto.graph.output)
+    graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in known.items()
+    )
+    model = onnx.ModelProto(graph=graph, ir_version=proto.ir_version, opset_import=proto.opset_import)
+    try:
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:  # it raises several types; without shapes no rule matches
+        return {}
+    return {one.name: one.type.tensor_type for one in (*graph.input, *graph.value_info, *graph.output)}
 
 
 def _evaluated(node: Any, inputs: list[Array], of_data: bool, opset: int) -> tuple[Array, ...]:

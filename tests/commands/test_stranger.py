@@ -134,5 +134,5 @@ def test_quantize(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
             image.rotate(45 * number).save(tmp_path / f"{number}.png")
     command = ("quantize", network, "--type", TYPE, "--data", tmp_path, "--method", "minmax", "-o", tmp_path / "q.onnx")
     report = json.loads(run(capsys, *command, "--json"))
-    assert report["layers"] == 2
+    assert report["layers"] == 1  # the last one has a floating-point result
     assert 90 < report["agreement"] < 100

@@ -18,7 +18,7 @@ from infersdk.pipeline.scheduler import InstanceGroup, Scheduler
 from infersdk.pipeline.stats import Statistics
 
 if TYPE_CHECKING:
-    from infersdk.pipeline.scheduler import BatchState
+    from infersdk.pipeline.request import BatchState
 
 __all__ = ["Simulation", "h200_seconds"]
 

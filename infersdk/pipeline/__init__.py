@@ -17,7 +17,7 @@ result or exception.
 
 An arrow points from a class to the classes that it uses::
 
-    Pipeline ------------> PipelineCore        takes requests in, cancels them, closes; has THE LOCK
+    Pipeline ------------> PipelineCore        a PipelineState, with THE LOCK: takes requests in, cancels, closes
     what users call          |   |   |
                              |   |   +-------> PrepareWorkers     threads: write requests into rows, end expired ones
                              |   +-----------> BatchRunners       threads of one group: run batches, end requests

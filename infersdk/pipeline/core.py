@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, ForkError, Overloaded, PipelineError
 from .batch_buffer import sizes_to_run
-from .request import PipelineThread, end_request, log_error
-from .scheduler import InstanceGroup, Scheduler
-from .stats import PipelineStats, Statistics, bucket_name
-from .workers import BatchRunners, PrepareWorkers, fail_expired
+from .stats import PipelineStats, bucket_name
+from .workers import BatchRunners, PipelineState, PrepareWorkers, fail_expired
 
 if TYPE_CHECKING:
     from ..core.backend import Progress
     from .batch_buffer import BatchBuffer
-    from .request import Request
-    from .scheduler import BatchState
+    from .request import BatchState, Request
 
 __all__ = ["PipelineCore"]
 
@@ -52,7 +49,7 @@ class _Step(Enum):
 _NOTHING, _PREPARE, _QUEUED, _EXPIRE = _Step  # faster to look up
 
 
-class PipelineCore:
+class PipelineCore(PipelineState):
     """The implementation of a `Pipeline`.
 
     Args:
@@ -71,12 +68,7 @@ class PipelineCore:
         workers: int,
         name: str,
     ) -> None:
-        self.lock = threading.Lock()
-        self.closing = False  # no more requests come in
-        self.stopped = False  # the threads end
-        self.fault: BaseException | None = None  # what ended a thread of the pipeline; no batch is begun any more
-        self.name = name
-        self.groups = [InstanceGroup(i, *group, self.lock) for i, group in enumerate(groups)]
+        super().__init__(groups, max_delay, name)
         batches = [batch for group in self.groups for batch in group.batches]
         self.capacity = batches[0].capacity
         self.slots = sum(batch.capacity for batch in batches)
@@ -84,31 +76,14 @@ class PipelineCore:
         self._bucket_of = batches[0].buffer.bucket_of
         self._process, self._forks = os.getpid(), _forks
         self._buffers_closed = False
-        self.statistics = Statistics()
-        self.scheduler = Scheduler(self.groups, max_delay, self.statistics, self.lock)
         self.workers = PrepareWorkers(self, workers)
         self.threads = [*self.workers.threads]
         for group in self.groups:
-            self.threads += BatchRunners(self, group).threads
-        self._running_threads = set[threading.Thread](self.threads)
+            self.threads += BatchRunners(self, group, self.workers).threads
+        self.running_threads |= set(self.threads)
         self._closing_threads = set[threading.Thread]()  # those among them that are in close()
         for thread in self.threads:
             thread.start()
-
-    def thread(self, name: str, work: Callable[[], None]) -> PipelineThread:
-        """A thread of this pipeline, which is not started. An exception of its work is a fault of the pipeline."""
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                self.thread_failed(error)
-            finally:
-                with self.lock:
-                    self._running_threads.discard(threading.current_thread())
-                    self.scheduler.drained.notify_all()
-
-        return PipelineThread(target=run, name=f"{self.name}-{name}", daemon=True)
 
     # ---- requests in ----
 
@@ -236,29 +211,6 @@ class PipelineCore:
                 self.thread_failed(error)
             raise
 
-    def thread_failed(self, error: BaseException, requests: Sequence[Request] = ()) -> None:
-        """Ends all requests, except those of batches that other threads are running, and takes no more in."""
-        log_error(f"{self.name} has failed, and takes no more requests", error)
-        with self.lock:
-            self.fault = self.fault or error
-            self.closing = self.stopped = self.scheduler.draining = True
-            stranded = [*requests, *self.scheduler.queue]
-            stranded += [request for request in self.scheduler.requests() if not request.dispatched]
-            for request in stranded:
-                request.settled = True
-            self.scheduler.clear_queue()
-            self._wake_all()
-        for request in stranded:
-            end_request(request, self._fault())
-
-    def _fault(self) -> PipelineError:
-        error = PipelineError(
-            f"{self.name} has failed by a fault of its own ({self.fault!r}); make a new one, and report "
-            "the fault with the traceback in the log"
-        )
-        error.__cause__ = self.fault
-        return error
-
     # ---- the end ----
 
     def _check_process(self) -> None:
@@ -270,7 +222,7 @@ class PipelineCore:
 
     def _check_open(self) -> None:
         if self.fault is not None:
-            raise self._fault()
+            raise self.fault_error()
         if self.closing:
             raise ClosedError(f"{self.name} was closed; make a new one")
 
@@ -284,7 +236,7 @@ class PipelineCore:
             self.closing = True
             self.scheduler.draining |= drain  # otherwise later: a request that is withdrawn must not leave
             left_over = [] if drain else [*self.scheduler.queue, *self.scheduler.requests()]
-            self._wake_all()
+            self.wake_all()
         errors = []
         for request in left_over:
             try:
@@ -300,13 +252,13 @@ class PipelineCore:
         current = threading.current_thread()
         with self.lock:
             self.scheduler.draining = True
-            self._wake_all()
+            self.wake_all()
             while self.fault is None and (not self.scheduler.idle or self.scheduler.queue):
                 self.scheduler.drained.wait()
             self.stopped = True
             self._closing_threads.add(current)
-            self._wake_all()
-            while self._running_threads - self._closing_threads:
+            self.wake_all()
+            while self.running_threads - self._closing_threads:
                 self.scheduler.drained.wait()
             close_buffers, self._buffers_closed = not self._buffers_closed, True
         if close_buffers:
@@ -316,11 +268,6 @@ class PipelineCore:
         for thread in self.threads:
             if current not in self.threads:
                 thread.join()
-
-    def _wake_all(self) -> None:
-        """Under the lock."""
-        self.scheduler.wake_all()
-        self.scheduler.drained.notify_all()
 
     # ---- the rest ----
 

@@ -1,4 +1,4 @@
-"""A request, from its submission to its end: by a callback, a future of `concurrent.futures`, or one of asyncio."""
+"""A request, its row in a batch, and its end: by a callback, a future of `concurrent.futures`, or one of asyncio."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from ..errors import InputError
 if TYPE_CHECKING:
     import asyncio
 
-    from .scheduler import BatchState
+    from .batch_buffer import BatchBuffer
 
 __all__ = [
     "MOST_SECONDS",
     "AsyncResults",
+    "BatchState",
     "PipelineThread",
     "Request",
     "RequestFuture",
@@ -130,6 +131,71 @@ class Request:
             return False
         self.end(CancelledError())
         return True
+
+
+class BatchState:
+    """A batch buffer and the requests in its rows. It changes under the pipeline's lock.
+
+    It is free, then filling, then sealed (no more requests come in), then dispatched (it has left for
+    the model), then free again.
+    """
+
+    def __init__(self, buffer: BatchBuffer, group: int, lock: threading.Lock) -> None:
+        self.buffer, self.group = buffer, group  # the index of its instance group
+        self.capacity = self.share = buffer.capacity  # the share is how many requests it takes before it may leave
+        self.rows_prepared = threading.Condition(lock)  # the thread that runs it waits here for the last rows
+        self.clear()
+
+    def clear(self) -> None:
+        """All rows are free."""
+        self.rows: list[Request | None] = []
+        self.vacant: list[int] = []  # rows without a request.
+        self.unprepared: deque[Request] = deque()  # requests in rows that no thread has begun to prepare
+        self.preparing = 0  # rows that threads are preparing now
+        self.oldest = 0.0  # when its oldest request was submitted
+        self.bucket: Hashable = None  # of its requests
+        self.sealed = False
+
+    @property
+    def occupied(self) -> int:
+        """Rows with a request."""
+        return len(self.rows) - len(self.vacant)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether all of its rows are prepared."""
+        return not self.unprepared and not self.preparing
+
+    def add(self, request: Request) -> int:
+        """Gives a request a row, which is there; returns how many are occupied now."""
+        if self.vacant:
+            row = self.vacant.pop()
+            self.rows[row] = request
+        else:
+            row = len(self.rows)
+            self.rows.append(request)
+        request.batch, request.row = self, row
+        return len(self.rows) - len(self.vacant)
+
+    def vacate(self, row: int) -> None:
+        """The request in this row has gone."""
+        self.rows[row] = None
+        self.vacant.append(row)
+        left = [request.submitted for request in self.rows if request is not None]
+        self.oldest = min(left, default=0.0)
+
+    def compact(self) -> list[Request]:
+        """Moves the last requests into rows that are empty, so that all lie in front; returns them in their order."""
+        rows = self.rows
+        if None not in rows:
+            return [*rows]  # type: ignore[list-item]
+        count = sum(request is not None for request in rows)
+        empty = [row for row in range(count) if rows[row] is None]
+        behind = [row for row in range(count, len(rows)) if rows[row] is not None]
+        for row, source in zip(empty, behind, strict=True):
+            self.buffer.move(source, row)
+            rows[row], rows[source] = rows[source], None
+        return [request for request in rows if request is not None]
 
 
 class PipelineThread(threading.Thread):

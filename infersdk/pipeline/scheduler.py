@@ -6,20 +6,24 @@ of them wait, no further request is expected (`Callers`).
 
 from __future__ import annotations
 
+import heapq
 import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from itertools import count
 from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
+
+from .request import BatchState
 
 if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
     from .request import Request
     from .stats import Statistics
 
-__all__ = ["BatchState", "Callers", "InstanceGroup", "Scheduler"]
+__all__ = ["Callers", "Deadlines", "InstanceGroup", "Scheduler"]
 
 
 #: Batches after which a peak counts as old. It is forgotten after as many again.
@@ -60,69 +64,36 @@ class Callers:
         self._batches = 0
 
 
-class BatchState:
-    """A batch buffer and the requests in its rows. It changes under the pipeline's lock.
+class Deadlines:
+    """Requests that have a deadline, the next one first. Used under the pipeline's lock."""
 
-    It is free, then filling, then sealed (no more requests come in), then dispatched (it has left for
-    the model), then free again.
-    """
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Request]] = []
+        self._order = count()  # of two requests with the same deadline the earlier one is first
+        self._limit = 64
 
-    def __init__(self, buffer: BatchBuffer, group: int, lock: threading.Lock) -> None:
-        self.buffer, self.group = buffer, group  # the index of its instance group
-        self.capacity = self.share = buffer.capacity  # the share is how many requests it takes before it may leave
-        self.rows_prepared = threading.Condition(lock)  # the thread that runs it waits here for the last rows
-        self.clear()
+    def add(self, request: Request) -> bool:
+        """Watches a request; whether its deadline is the next one of all."""
+        assert request.deadline is not None
+        if len(self._heap) > self._limit:  # requests that ended long ago need not stay until their deadline
+            self._heap = [entry for entry in self._heap if not (entry[2].settled or entry[2].dispatched)]
+            heapq.heapify(self._heap)
+            self._limit = 2 * len(self._heap) + 64
+        heapq.heappush(self._heap, (request.deadline, next(self._order), request))
+        return self._heap[0][2] is request
 
-    def clear(self) -> None:
-        """All rows are free."""
-        self.rows: list[Request | None] = []
-        self.vacant: list[int] = []  # rows without a request.
-        self.unprepared: deque[Request] = deque()  # requests in rows that no thread has begun to prepare
-        self.preparing = 0  # rows that threads are preparing now
-        self.oldest = 0.0  # when its oldest request was submitted
-        self.bucket: Hashable = None  # of its requests
-        self.sealed = False
+    def next(self) -> float | None:
+        """The next deadline, on the monotonic clock."""
+        return self._heap[0][0] if self._heap else None
 
-    @property
-    def occupied(self) -> int:
-        """Rows with a request."""
-        return len(self.rows) - len(self.vacant)
-
-    @property
-    def prepared(self) -> bool:
-        """Whether all of its rows are prepared."""
-        return not self.unprepared and not self.preparing
-
-    def add(self, request: Request) -> int:
-        """Gives a request a row, which is there; returns how many are occupied now."""
-        if self.vacant:
-            row = self.vacant.pop()
-            self.rows[row] = request
-        else:
-            row = len(self.rows)
-            self.rows.append(request)
-        request.batch, request.row = self, row
-        return len(self.rows) - len(self.vacant)
-
-    def vacate(self, row: int) -> None:
-        """The request in this row has gone."""
-        self.rows[row] = None
-        self.vacant.append(row)
-        left = [request.submitted for request in self.rows if request is not None]
-        self.oldest = min(left, default=0.0)
-
-    def compact(self) -> list[Request]:
-        """Moves the last requests into rows that are empty, so that all lie in front; returns them in their order."""
-        rows = self.rows
-        if None not in rows:
-            return [*rows]  # type: ignore[list-item]
-        count = sum(request is not None for request in rows)
-        empty = [row for row in range(count) if rows[row] is None]
-        behind = [row for row in range(count, len(rows)) if rows[row] is not None]
-        for row, source in zip(empty, behind, strict=True):
-            self.buffer.move(source, row)
-            rows[row], rows[source] = rows[source], None
-        return [request for request in rows if request is not None]
+    def pop_past(self, now: float) -> list[Request]:
+        """Removes the requests whose deadline is past; returns those that have neither ended nor left."""
+        past = []
+        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].settled):
+            request = heapq.heappop(self._heap)[2]
+            if not request.settled and not request.dispatched:
+                past.append(request)
+        return past
 
 
 class InstanceGroup:

@@ -1,67 +1,98 @@
-"""The threads that prepare requests, and those that run batches."""
+"""The threads that prepare requests, those that run batches, and the state that they share."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
-from itertools import count, groupby
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DeadlineExceeded
-from .request import Request, RequestStages, end_request, log_error, wakes_in_turn
+from ..errors import DeadlineExceeded, PipelineError
+from .request import PipelineThread, Request, RequestStages, end_request, log_error, wakes_in_turn
+from .scheduler import Deadlines, InstanceGroup, Scheduler
+from .stats import Statistics
 
 if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
-    from .core import PipelineCore
-    from .scheduler import BatchState, InstanceGroup
+    from .request import BatchState
 
-__all__ = ["BatchRunners", "Deadlines", "PrepareWorkers", "fail_expired"]
+__all__ = ["BatchRunners", "PipelineState", "PrepareWorkers", "fail_expired"]
 
 
-class Deadlines:
-    """Requests that have a deadline, the next one first. Used under the pipeline's lock."""
+class PipelineState:
+    """The state of a pipeline that its threads share, and its end by a fault. It changes under `lock`.
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Request]] = []
-        self._order = count()  # of two requests with the same deadline the earlier one is first
-        self._limit = 64
+    Args:
+        groups, max_delay, name: see `PipelineCore`.
+    """
 
-    def add(self, request: Request) -> bool:
-        """Watches a request; whether its deadline is the next one of all."""
-        assert request.deadline is not None
-        if len(self._heap) > self._limit:  # requests that ended long ago need not stay until their deadline
-            self._heap = [entry for entry in self._heap if not (entry[2].settled or entry[2].dispatched)]
-            heapq.heapify(self._heap)
-            self._limit = 2 * len(self._heap) + 64
-        heapq.heappush(self._heap, (request.deadline, next(self._order), request))
-        return self._heap[0][2] is request
+    def __init__(self, groups: Sequence[tuple[Sequence[BatchBuffer], int, int]], max_delay: float, name: str) -> None:
+        self.lock = threading.Lock()
+        self.closing = False  # no more requests come in
+        self.stopped = False  # the threads end
+        self.fault: BaseException | None = None  # what ended a thread of the pipeline; no batch is begun any more
+        self.name = name
+        self.groups = [InstanceGroup(i, *group, self.lock) for i, group in enumerate(groups)]
+        self.statistics = Statistics()
+        self.scheduler = Scheduler(self.groups, max_delay, self.statistics, self.lock)
+        self.running_threads = set[threading.Thread]()
 
-    def next(self) -> float | None:
-        """The next deadline, on the monotonic clock."""
-        return self._heap[0][0] if self._heap else None
+    def thread(self, name: str, work: Callable[[], None]) -> PipelineThread:
+        """A thread of this pipeline, which is not started. An exception of its work is a fault of the pipeline."""
 
-    def pop_past(self, now: float) -> list[Request]:
-        """Removes the requests whose deadline is past; returns those that have neither ended nor left."""
-        past = []
-        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].settled):
-            request = heapq.heappop(self._heap)[2]
-            if not request.settled and not request.dispatched:
-                past.append(request)
-        return past
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.thread_failed(error)
+            finally:
+                with self.lock:
+                    self.running_threads.discard(threading.current_thread())
+                    self.scheduler.drained.notify_all()
+
+        return PipelineThread(target=run, name=f"{self.name}-{name}", daemon=True)
+
+    def thread_failed(self, error: BaseException, requests: Sequence[Request] = ()) -> None:
+        """Ends all requests, except those of batches that other threads are running, and takes no more in."""
+        log_error(f"{self.name} has failed, and takes no more requests", error)
+        with self.lock:
+            self.fault = self.fault or error
+            self.closing = self.stopped = self.scheduler.draining = True
+            stranded = [*requests, *self.scheduler.queue]
+            stranded += [request for request in self.scheduler.requests() if not request.dispatched]
+            for request in stranded:
+                request.settled = True
+            self.scheduler.clear_queue()
+            self.wake_all()
+        for request in stranded:
+            end_request(request, self.fault_error())
+
+    def fault_error(self) -> PipelineError:
+        error = PipelineError(
+            f"{self.name} has failed by a fault of its own ({self.fault!r}); make a new one, and report "
+            "the fault with the traceback in the log"
+        )
+        error.__cause__ = self.fault
+        return error
+
+    def wake_all(self) -> None:
+        """Under the lock."""
+        self.scheduler.wake_all()
+        self.scheduler.drained.notify_all()
 
 
 class PrepareWorkers:
     """Threads that prepare the rows of batches, and end requests whose deadline passes before their batch leaves."""
 
-    def __init__(self, core: PipelineCore, count: int) -> None:
-        self._core, self._count, self._deadlines = core, count, Deadlines()
-        self.threads = [core.thread(f"worker-{i}", self._work) for i in range(count)]
+    def __init__(self, state: PipelineState, count: int) -> None:
+        self._state, self._count, self._deadlines = state, count, Deadlines()
+        self.threads = [state.thread(f"worker-{i}", self._work) for i in range(count)]
 
     def watch(self, request: Request) -> None:
         """Ends this request when its deadline passes. Under the lock."""
         if self._deadlines.add(request):  # the thread that waits for the next deadline would wait too long
-            self._core.scheduler.rows_to_prepare.notify()
+            self._state.scheduler.rows_to_prepare.notify()
 
     def prepare_all(self, requests: Sequence[Request]) -> None:
         """Prepares rows in the thread that submits their requests: those of one batch after those of another."""
@@ -79,7 +110,7 @@ class PrepareWorkers:
                 continue
             assert request.batch is not None
             try:
-                prepare_row(request.batch, request)
+                _prepare_row(request.batch, request)
             except BaseException as error:
                 errors[request] = error
         self._finish(requests, errors)
@@ -91,12 +122,12 @@ class PrepareWorkers:
 
     def _work_once(self) -> bool:
         """Prepares rows, or ends requests that expired, once there are some. False at the end."""
-        with self._core.lock:
+        with self._state.lock:
             expired = self._wait()
             requests = list[Request]()
-            if self._core.scheduler.unprepared:
-                requests = self._core.scheduler.take_unprepared(self._count)
-            elif self._core.stopped and not expired:
+            if self._state.scheduler.unprepared:
+                requests = self._state.scheduler.take_unprepared(self._count)
+            elif self._state.stopped and not expired:
                 return False
         fail_expired(expired)
         if requests:
@@ -105,43 +136,43 @@ class PrepareWorkers:
 
     def _wait(self) -> list[Request]:
         """Waits for rows to prepare, a deadline, or the end. Returns the requests that expired. Under the lock."""
-        scheduler, expired = self._core.scheduler, list[Request]()
+        scheduler, expired = self._state.scheduler, list[Request]()
         scheduler.idle_workers += 1
         try:
-            while not scheduler.unprepared and not self._core.stopped:
+            while not scheduler.unprepared and not self._state.stopped:
                 deadline = self._deadlines.next()
                 if deadline is None:
                     scheduler.rows_to_prepare.wait()
                     continue
                 now = monotonic()
-                expired = [r for r in self._deadlines.pop_past(now) if self._core.scheduler.settle(r, "expired")]
+                expired = [r for r in self._deadlines.pop_past(now) if self._state.scheduler.settle(r, "expired")]
                 if expired:
                     break
                 scheduler.rows_to_prepare.wait(max(0.0, deadline - now))
         finally:
             scheduler.idle_workers -= 1
         for request in expired:
-            self._core.scheduler.remove(request)
+            self._state.scheduler.remove(request)
         return expired
 
     def _finish(self, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
         """The rows of these requests are prepared; requests that failed to be are ended."""
         failed = []
-        with self._core.lock:
+        with self._state.lock:
             batches = dict.fromkeys(request.batch for request in requests)
             for request in requests:
-                if request in errors and self._core.scheduler.settle(request, "failed"):
+                if request in errors and self._state.scheduler.settle(request, "failed"):
                     failed.append(request)
-                if self._core.fault is None:  # after a fault all requests have failed, and the state is unreliable
-                    self._core.scheduler.prepared(request)
+                if self._state.fault is None:  # after a fault all requests have failed, and the state is unreliable
+                    self._state.scheduler.prepared(request)
             for batch in batches:
                 if batch is not None and batch.sealed:
-                    self._core.scheduler.notify_prepared(batch)
+                    self._state.scheduler.notify_prepared(batch)
         for request in failed:
             end_request(request, errors[request])
 
 
-def prepare_row(batch: BatchState, request: Request) -> None:
+def _prepare_row(batch: BatchState, request: Request) -> None:
     """Prepares the row of a request."""
     if request.listener is None:
         batch.buffer.prepare(request.row, request.item, request.parameters)
@@ -169,15 +200,15 @@ class BatchRunners:
     There is one more than batches may be in flight: it postprocesses while the next batch is on the model.
     """
 
-    def __init__(self, core: PipelineCore, group: InstanceGroup) -> None:
-        self._core, self._group = core, group
-        self.threads = [core.thread(f"{group.index}-runner-{i}", self._work) for i in range(group.max_in_flight + 1)]
+    def __init__(self, state: PipelineState, group: InstanceGroup, workers: PrepareWorkers) -> None:
+        self._state, self._group, self._workers = state, group, workers
+        self.threads = [state.thread(f"{group.index}-runner-{i}", self._work) for i in range(group.max_in_flight + 1)]
 
     def _work(self) -> None:
         while True:
             requests: list[Request] = []
             try:
-                with self._core.lock:
+                with self._state.lock:
                     batch = self._wait()
                     if batch is None:
                         return
@@ -185,19 +216,19 @@ class BatchRunners:
                 fail_expired(expired)
                 self._run(batch, requests)
             except BaseException as error:
-                self._core.thread_failed(error, requests)
+                self._state.thread_failed(error, requests)
                 return
 
     def _wait(self) -> BatchState | None:
         """Waits for a batch that leaves, and until its rows are prepared; None at the end. Under the lock."""
-        core, group = self._core, self._group
-        while core.fault is None:
-            batch, timeout = core.scheduler.next_batch(group)
+        state, group = self._state, self._group
+        while state.fault is None:
+            batch, timeout = state.scheduler.next_batch(group)
             if batch is not None:
-                while not batch.prepared and core.fault is None:
+                while not batch.prepared and state.fault is None:
                     batch.rows_prepared.wait()
-                return batch if core.fault is None else None
-            if core.stopped:
+                return batch if state.fault is None else None
+            if state.stopped:
                 return None
             group.changed.wait(timeout)
         return None
@@ -214,10 +245,10 @@ class BatchRunners:
                 request.dispatched = True
                 requests.append(request)
                 continue
-            if self._core.scheduler.settle(request, "expired"):
+            if self._state.scheduler.settle(request, "expired"):
                 expired.append(request)
             batch.rows[row] = None
-        self._core.statistics.batch_left(len(requests))
+        self._state.statistics.batch_left(len(requests))
         return expired
 
     def _run(self, batch: BatchState, requests: list[Request]) -> None:
@@ -229,19 +260,19 @@ class BatchRunners:
             if batch.buffer.refresh():
                 sizes = batch.buffer.batch_sizes()
         except BaseException as error:  # these requests have their results; the next run raises it again
-            log_error(f"{self._core.name}: a batch buffer could not be brought up to date", error)
+            log_error(f"{self._state.name}: a batch buffer could not be brought up to date", error)
         done = monotonic()
         failed = sum(isinstance(result, BaseException) for result in results)
-        with self._core.lock:
+        with self._state.lock:
             submitted = [request.submitted for request in requests]
-            self._core.statistics.batch_done(submitted, failed, left, ran, done, batch.bucket)
+            self._state.statistics.batch_done(submitted, failed, left, ran, done, batch.bucket)
             if sizes is not None:
                 self._group.batch_sizes = sizes
-            to_prepare = self._core.scheduler.release(batch, prepares=True)
+            to_prepare = self._state.scheduler.release(batch, prepares=True)
             for request in requests:  # last: a request without a batch says that its batch is free
                 request.settled, request.batch = True, None
         if to_prepare:
-            self._core.workers.prepare_rows(to_prepare)
+            self._workers.prepare_rows(to_prepare)
         _notify_listeners(requests, left, ran, done)
         with wakes_in_turn():
             for request, result in zip(requests, results, strict=True):
@@ -262,8 +293,8 @@ class BatchRunners:
             failure = error
             results = self._failed_rows(buffer, count, error) if compacted else [error] * count
         ran = monotonic()
-        with self._core.lock:
-            self._core.scheduler.outputs_ready(self._group)
+        with self._state.lock:
+            self._state.scheduler.outputs_ready(self._group)
         if requests and failure is None:
             try:
                 return _checked_results(buffer, count), ran
@@ -284,8 +315,8 @@ class BatchRunners:
         """
         if count < 2:
             return [failure] * count
-        with self._core.lock:
-            self._core.statistics.reruns += 1
+        with self._state.lock:
+            self._state.statistics.reruns += 1
         results: list[Any] = []
         first_half = count // 2
         for first, half in ((0, first_half), (first_half, count - first_half)):

@@ -6,8 +6,8 @@ functions that follow the network (`ModelStages`); it knows nothing of model fam
 
 from __future__ import annotations
 
+from .buffer import DevicePostprocess, HostOutputs, ModelStages, OutputRow, Parameters, Timings
 from .execution import Execution
-from .stages import DevicePostprocess, HostOutputs, ModelStages, OutputRow, Parameters, Timings
 
 __all__ = [
     "DevicePostprocess",

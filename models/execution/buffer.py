@@ -1,30 +1,194 @@
-"""The batch buffer of a wrapper: its rows are on the host here, or on a CUDA device (`cuda_buffer`)."""
+"""The rows of a batch on the host, and the part of a model that runs with them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-import numpy as np
+import msgspec
 
 from ...errors import ConfigError
+from ...image import image_size
 from ...ops import preprocess_into
 from ...pipeline.batch_buffer import SideBySide
 from ..preprocessor import geometry_of_pixels
-from .stages import HostOutputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import numpy.typing as npt
 
-    from ...image import Geometry
+    from ...image import DeviceImage, Geometry, HostImage
+    from ...image.nvimgcodec import EncodedImage
     from ...infer import Infer
-    from ..preprocessor import ImageInput, Preprocessor
-    from .cuda import CudaInstances
-    from .cuda_buffer import CudaBuffer
-    from .stages import ModelStages, Parameters
+    from ..canvases import Canvases
+    from ..preprocessor import Preprocessor
 
-__all__ = ["HostBuffer", "ModelBuffer"]
+__all__ = [
+    "DevicePostprocess",
+    "HostBuffer",
+    "HostOutputs",
+    "ModelStages",
+    "OutputRow",
+    "Parameters",
+    "Row",
+    "Timings",
+]
 
 Result = TypeVar("Result")
+
+#: Settings of one request that differ from the model's own (`conf=0.5`); None where there are none.
+Parameters: TypeAlias = "Mapping[str, Any] | None"
+
+
+class Row(NamedTuple):
+    """An image of a batch, its geometry on the canvas, and the parameters of its request."""
+
+    image: HostImage | DeviceImage | EncodedImage
+    geometry: Geometry
+    parameters: Parameters = None
+
+
+class Timings(msgspec.Struct):
+    """Seconds of the last call in each stage, over all its images. On a GPU the stages run in parallel, and `infer` has
+    the whole time.
+    """
+
+    read: float = 0.0
+    preprocess: float = 0.0
+    infer: float = 0.0
+    postprocess: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.read + self.preprocess + self.infer + self.postprocess
+
+
+class DevicePostprocess(Protocol):
+    """Postprocessing on a CUDA device, on the stream of one execution context. An optional addition to a wrapper."""
+
+    def queue(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> None:
+        """Queues the postprocessing of the batch that is on the stream, and the copy of its results to the host."""
+
+    def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
+        """Waits for that copy, and returns one result for each image."""
+
+    def close(self) -> None:
+        """Frees its memory."""
+
+
+@dataclass
+class ModelStages(Generic[Result]):
+    """The part of a model that its batch buffers use.
+
+    Attributes:
+        canvases: from images to the network's input.
+        verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
+        postprocess: results from the outputs of a batch: arrays by name, whose first rows belong to the geometries.
+        postprocess_rows: the same with the parameters of each row, where there are any.
+        device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
+            None the outputs are fetched, and `postprocess` runs on the host.
+        decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
+        preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` or `"auto"`.
+        verified: whether `verify` has passed. It is shared by all buffers of a model.
+        decoded: how many images each decoder has decoded.
+        locations: with `preprocess="auto"`, the faster location of each kind of batch; see `PreprocessPlacement`.
+    """
+
+    canvases: Canvases
+    verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
+    postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry]], list[Result]]
+    postprocess_rows: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
+    device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
+    decode: str = "cpu"
+    preprocess: str = "auto"
+    verified: bool = field(default=False)
+    decoded: Counter[str] = field(default_factory=Counter)
+    locations: dict[tuple[int, bool], str] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """The preprocessor of the whole input."""
+        return self.canvases.whole
+
+    def bucket_of(self, source: Any) -> tuple[int, int] | None:
+        """The canvas of an image; None where there is only one.
+
+        It is the whole input for addresses and for streams that cannot seek, whose size is unknown before they are
+        read.
+        """
+        if not self.canvases.several:
+            return None
+        size = image_size(source, self.canvases.whole.channel_order)
+        return self.canvases.sizes[-1] if size is None else self.canvases.of(size).input.size
+
+    def with_decoders(self, results: list[Result], decoders: Sequence[str | None]) -> list[Result]:
+        """The results with the name of the decoder of each image, where they have a field for it. Counts the images.
+
+        Args:
+            decoders: None for an image that came as an array.
+        """
+        named = [decoder for decoder in decoders if decoder is not None]
+        if not named:
+            return results
+        with self._lock:
+            self.decoded.update(named)
+        return [
+            result
+            if decoder is None or not hasattr(result, "decoder")
+            else dataclasses.replace(result, decoder=decoder)  # type: ignore[type-var]
+            for result, decoder in zip(results, decoders, strict=True)
+        ]
+
+    def verify_once(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        if not self.verified:
+            self.verify(outputs)
+            self.verified = True
+
+
+class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
+    """A network's outputs as arrays on the host, each fetched when it is looked at. They are those of its last run.
+
+    Attributes:
+        tensors: the outputs by name.
+    """
+
+    def __init__(self, infer: Infer) -> None:
+        self.tensors = infer.outputs
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.tensors[name].numpy()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
+    """The outputs of one image of a batch, each looked up when it is needed.
+
+    Args:
+        outputs: those of the batch.
+        row: of the image.
+    """
+
+    def __init__(self, outputs: Mapping[str, npt.NDArray[Any]], row: int) -> None:
+        self._outputs, self._row = outputs, row
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = self._outputs[name][self._row]
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
 
 
 class HostBuffer(Generic[Result]):
@@ -125,119 +289,3 @@ class HostBuffer(Generic[Result]):
 
     def close(self) -> None:
         self._runs.close()
-
-
-class ModelBuffer(Generic[Result]):
-    """A `BatchBuffer` of a wrapper. It follows a hot swap (`while_building`) between batches.
-
-    Args:
-        network: `network.current()` serves; None for a buffer on the instances of a device.
-        owned: whether the network is closed with the buffer.
-        input: of the network.
-        stages: of the model.
-        instances: returns those of the wrapper on a CUDA device.
-        check_parameters: raises ConfigError for parameters that a request cannot have.
-        capacity: maximum number of images in a batch; None is the largest batch of the network.
-        of_pipeline: whether it belongs to a pipeline: `run()` then waits for the device.
-
-    Attributes:
-        capacity: the maximum number of images in a batch.
-        serving: the network that serves.
-    """
-
-    def __init__(
-        self,
-        network: Infer | None,
-        owned: bool,
-        input: ImageInput,
-        stages: ModelStages[Result],
-        instances: Callable[[], CudaInstances],
-        check_parameters: Callable[[Parameters], None],
-        *,
-        capacity: int | None = None,
-        of_pipeline: bool = False,
-    ) -> None:
-        self._network, self._owned, self._input = network, owned, input
-        self._stages, self._instances = stages, instances
-        self._check_parameters, self._asked, self._of_pipeline = check_parameters, capacity, of_pipeline
-        self._canvas = stages.preprocessor
-        self._follow(self._current())
-
-    def _current(self) -> Infer:
-        """The network that serves now."""
-        serving = self._instances().serving if self._network is None else self._network.current()
-        assert serving is not None
-        return serving
-
-    def _follow(self, infer: Infer) -> None:
-        """Makes the rows for this network."""
-        self.serving = infer
-        self.capacity = self._input.batch_limit(infer, self._asked)
-        if infer.stream is None:
-            self.rows: HostBuffer[Result] | CudaBuffer[Result] = HostBuffer(infer, self._stages, self.capacity)
-        else:
-            from .cuda_buffer import CudaBuffer
-
-            instances = self._instances()
-            self.rows = CudaBuffer(infer, instances, self._stages, self.capacity, self._of_pipeline)
-            if self._network is not None:  # all buffers share a few instances there
-                instances.add(self._network, self._owned, infer)
-                self._network = None
-        if self._of_pipeline:
-            self._asked = self.capacity  # a pipeline counts on it
-            self.rows.begin(self._canvas, self.capacity)
-
-    def refresh(self) -> bool:
-        infer = self._current()
-        if infer is self.serving:
-            return False
-        self.rows.close()
-        self._follow(infer)
-        return True
-
-    # ---- rows ----
-
-    def prepares_quickly(self, item: Any) -> bool:
-        return self.rows.prepares_quickly(item)
-
-    def bucket_of(self, item: Any) -> tuple[int, int] | None:
-        return self._stages.bucket_of(item)
-
-    def set_bucket(self, bucket: Any) -> None:
-        if bucket is not None:
-            self._canvas = self._stages.canvases.on(bucket)
-            self.rows.begin(self._canvas, self.capacity)
-
-    def buckets(self) -> Sequence[tuple[int, int] | None]:
-        canvases = self._stages.canvases
-        return canvases.sizes if canvases.several else (None,)
-
-    def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
-        if parameters:
-            self._check_parameters(parameters)
-        self.rows.write(row, self.rows.read(item), parameters)
-
-    def move(self, source: int, target: int) -> None:
-        self.rows.move(source, target)
-
-    def run(self, count: int) -> None:
-        self.rows.run(count)
-        if self._of_pipeline:
-            self.rows.wait()
-
-    def results(self, count: int) -> Sequence[Result]:
-        return self.rows.results(count)
-
-    # ---- the rest ----
-
-    def batch_sizes(self) -> Sequence[int]:
-        return self.serving.scheduling.batch_sizes(self.capacity)
-
-    def warm_up(self, count: int, example: Any = None) -> None:
-        image = np.full((64, 64, 3), 114, np.uint8) if example is None else example
-        self.rows.warm_up(count, image)
-
-    def close(self) -> None:
-        self.rows.close()
-        if self._network is not None and self._owned:
-            self._network.close()

@@ -24,8 +24,8 @@ from ...image import DeviceImage, HostImage
 from ...image.uploads import bring_in
 from ...ops.batch import ImageBatch, shared_workers
 from ..preprocessor import geometry_of_pixels
+from .buffer import HostOutputs
 from .placement import LocationCost, PreprocessPlacement, WholeBatch
-from .stages import HostOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...image import Geometry
     from ...infer import Infer
     from ...ops.batch import Workers
-    from .stages import DevicePostprocess, ModelStages, Parameters, Row
+    from .buffer import DevicePostprocess, ModelStages, Parameters, Row
 
 __all__ = ["CudaInstance", "CudaInstances", "CudaRun"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...image import DeviceImage, HostImage, SharedImage
 from ...image.nvimgcodec import EncodedImage, JpegDecoder, encoded_image, is_installed, shared_decoder
-from .stages import ModelStages, Parameters, Row
+from .buffer import ModelStages, Parameters, Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,8 +23,7 @@ from ...core.processors import available_processors
 from ...errors import ClosedError
 from ...pipeline.batch_buffer import sizes_to_run
 from ..decoding import is_read_by_any_thread, shared_pool
-from .buffer import ModelBuffer
-from .stages import Timings
+from .buffer import HostBuffer, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -32,16 +31,133 @@ if TYPE_CHECKING:
     from ...core.backend import Progress
     from ...infer import Infer
     from ..preprocessor import ImageInput
+    from .buffer import ModelStages, Parameters
     from .cuda import CudaInstances
-    from .stages import ModelStages, Parameters
+    from .cuda_buffer import CudaBuffer
 
-__all__ = ["Execution", "grouped"]
+__all__ = ["Execution", "ModelBuffer", "grouped"]
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 #: Maximum number of batches whose images wait for others of their canvas; beyond it the oldest batch leaves.
 MOST_WAITING = 3
+
+
+class ModelBuffer(Generic[Result]):
+    """A `BatchBuffer` of a wrapper. It follows a hot swap (`while_building`) between batches.
+
+    Args:
+        network: `network.current()` serves; None for a buffer on the instances of a device.
+        owned: whether the network is closed with the buffer.
+        input: of the network.
+        stages: of the model.
+        instances: returns those of the wrapper on a CUDA device.
+        check_parameters: raises ConfigError for parameters that a request cannot have.
+        capacity: maximum number of images in a batch; None is the largest batch of the network.
+        of_pipeline: whether it belongs to a pipeline: `run()` then waits for the device.
+
+    Attributes:
+        capacity: the maximum number of images in a batch.
+        serving: the network that serves.
+    """
+
+    def __init__(
+        self,
+        network: Infer | None,
+        owned: bool,
+        input: ImageInput,
+        stages: ModelStages[Result],
+        instances: Callable[[], CudaInstances],
+        check_parameters: Callable[[Parameters], None],
+        *,
+        capacity: int | None = None,
+        of_pipeline: bool = False,
+    ) -> None:
+        self._network, self._owned, self._input = network, owned, input
+        self._stages, self._instances = stages, instances
+        self._check_parameters, self._asked, self._of_pipeline = check_parameters, capacity, of_pipeline
+        self._canvas = stages.preprocessor
+        self._follow(self._current())
+
+    def _current(self) -> Infer:
+        """The network that serves now."""
+        serving = self._instances().serving if self._network is None else self._network.current()
+        assert serving is not None
+        return serving
+
+    def _follow(self, infer: Infer) -> None:
+        """Makes the rows for this network."""
+        self.serving = infer
+        self.capacity = self._input.batch_limit(infer, self._asked)
+        if infer.stream is None:
+            self.rows: HostBuffer[Result] | CudaBuffer[Result] = HostBuffer(infer, self._stages, self.capacity)
+        else:
+            from .cuda_buffer import CudaBuffer
+
+            instances = self._instances()
+            self.rows = CudaBuffer(infer, instances, self._stages, self.capacity, self._of_pipeline)
+            if self._network is not None:  # all buffers share a few instances there
+                instances.add(self._network, self._owned, infer)
+                self._network = None
+        if self._of_pipeline:
+            self._asked = self.capacity  # a pipeline counts on it
+            self.rows.begin(self._canvas, self.capacity)
+
+    def refresh(self) -> bool:
+        infer = self._current()
+        if infer is self.serving:
+            return False
+        self.rows.close()
+        self._follow(infer)
+        return True
+
+    # ---- rows ----
+
+    def prepares_quickly(self, item: Any) -> bool:
+        return self.rows.prepares_quickly(item)
+
+    def bucket_of(self, item: Any) -> tuple[int, int] | None:
+        return self._stages.bucket_of(item)
+
+    def set_bucket(self, bucket: Any) -> None:
+        if bucket is not None:
+            self._canvas = self._stages.canvases.on(bucket)
+            self.rows.begin(self._canvas, self.capacity)
+
+    def buckets(self) -> Sequence[tuple[int, int] | None]:
+        canvases = self._stages.canvases
+        return canvases.sizes if canvases.several else (None,)
+
+    def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
+        if parameters:
+            self._check_parameters(parameters)
+        self.rows.write(row, self.rows.read(item), parameters)
+
+    def move(self, source: int, target: int) -> None:
+        self.rows.move(source, target)
+
+    def run(self, count: int) -> None:
+        self.rows.run(count)
+        if self._of_pipeline:
+            self.rows.wait()
+
+    def results(self, count: int) -> Sequence[Result]:
+        return self.rows.results(count)
+
+    # ---- the rest ----
+
+    def batch_sizes(self) -> Sequence[int]:
+        return self.serving.scheduling.batch_sizes(self.capacity)
+
+    def warm_up(self, count: int, example: Any = None) -> None:
+        image = np.full((64, 64, 3), 114, np.uint8) if example is None else example
+        self.rows.warm_up(count, image)
+
+    def close(self) -> None:
+        self.rows.close()
+        if self._network is not None and self._owned:
+            self._network.close()
 
 
 class Execution(Generic[Result]):

@@ -152,3 +152,12 @@ def choice_of(then: list[Any]) -> Any:
         "else_branch": helper.make_graph([helper.make_node("Neg", ["x"], ["b"])], "else", [], out),
     }
     return helper.make_node("If", ["c"], ["y"], **branches)
+
+
+def run_node(node: Any, *arrays: Any) -> list[Any]:
+    """Runs a kernel on the processor; returns the outputs."""
+    given = [np.ascontiguousarray(array, dtype) for array, dtype in zip(arrays, node.native.inputs, strict=True)]
+    shapes = node.shapes([array.shape for array in given])
+    made = [np.empty(shape, dtype) for shape, dtype in zip(shapes, node.native.outputs, strict=True)]
+    node.run_arrays(given, made)
+    return made

@@ -14,10 +14,10 @@ Detection is measured as COCO does: mAP over IoU 0.5 to 0.95 and all classes; so
 similarity (OKS). Class maps are measured by the mean IoU of the classes, classification by top-1.
 """
 
-from .agreement import Agreement, agreement, score_shift
+from ..models.results import Agreement
 from .classification import LabelledImage, read_labels, top_figures
 from .detection import CocoTruth, coco_figures, read_coco
-from .gate import Contender, GateReport, Score, Task, gate
+from .gate import Contender, GateReport, Score, Task, agreement, gate, score_shift
 from .segmentation import MappedImage, iou_figures, read_label_maps
 from .tasks import TASKS, ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask, coco_task, labelled_task
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.target import Target
-from ..errors import ConfigError, UnsupportedModelError
-from .agreement import score_shift
+from ..errors import ConfigError, InputError, UnsupportedModelError
+from ..models.results import Agreement, Result
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Contender", "GateReport", "Score", "Task", "gate"]
+__all__ = ["Contender", "GateReport", "Score", "Task", "agreement", "gate", "score_shift"]
 
 
 class Task(Protocol):
@@ -156,3 +156,41 @@ def gate(
         except (ConfigError, UnsupportedModelError) as error:
             raise type(error)(f"{contender.label}: {error}") from error
     return GateReport(task.metric, task.images, max_drop, tuple(scores), max_score_shift)
+
+
+# ---- agreement ----
+
+
+def agreement(reference: Sequence[Any], results: Sequence[Any], *, min_score: float = 0.0) -> Agreement:
+    """The agreement of the results of wrappers; the first ones are the reference.
+
+    It includes changes of scores and small moves of boxes, which need not change mAP. Each result type has its own
+    measure: `infersdk.models.Result.agreement()`.
+
+    Args:
+        min_score: ignore rows of the reference with lower scores; the best class always counts.
+
+    Raises:
+        InputError: there are no results, or not as many on both sides.
+        UnsupportedModelError: the results have no measure.
+    """
+    if len(reference) != len(results) or not reference:
+        raise InputError(f"{len(reference)} results against {len(results)}; give one or more, as many on both sides")
+    if not isinstance(reference[0], Result):
+        raise UnsupportedModelError(
+            f"results of {type(reference[0]).__name__} have no measure of agreement; let postprocess() return a "
+            "subclass of infersdk.models.Result that defines _agreement()"
+        )
+    pairs = zip(reference, results, strict=True)
+    return Agreement.joined(one.agreement(other, min_score=min_score) for one, other in pairs)
+
+
+def score_shift(reference: Sequence[Any], results: Sequence[Any], *, min_score: float = 0.25) -> float:
+    """The mean score change of the boxes with at least `min_score` in the reference, or of the best classes.
+
+    Boxes that are found again with any score count.
+
+    Raises:
+        InputError, UnsupportedModelError: as `agreement`.
+    """
+    return agreement(reference, results, min_score=min_score).score_shift

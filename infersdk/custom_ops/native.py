@@ -306,14 +306,6 @@ class Node:
         else:
             self.run([_memory(array) for array in inputs], [_memory(array) for array in outputs])
 
-    def __call__(self, *arrays: Any) -> list[Any]:
-        """Runs a kernel on the processor with NumPy arrays; returns the outputs."""
-        given = [np.ascontiguousarray(array, dtype) for array, dtype in zip(arrays, self.native.inputs, strict=True)]
-        shapes = self.shapes([array.shape for array in given])
-        made = [np.empty(shape, dtype) for shape, dtype in zip(shapes, self.native.outputs, strict=True)]
-        self.run_arrays(given, made)
-        return made
-
 
 def _memory(array: Any) -> tuple[int, tuple[int, ...]]:
     return array.__array_interface__["data"][0], array.shape

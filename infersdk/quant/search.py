@@ -13,7 +13,7 @@ from .quantize import quantize
 from .ranges import PERCENTILE
 
 if TYPE_CHECKING:
-    from ..accuracy.agreement import Agreement
+    from ..models.results import Agreement
     from .observe import Observations
     from .plan import Plan
     from .table import CalibrationTable, Method

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..accuracy.agreement import Agreement, agreement
+from ..accuracy import Agreement, agreement
 from ..errors import CalibrationError, ConfigError, UnsupportedModelError
 from ..graph.files import write_model
 from .layer_times import layer_times

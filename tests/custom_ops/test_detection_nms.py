@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from boxes_in_models import SIZE, check_rows, decoded, detector, head_output
+from custom_operators import run_node
 from PIL import Image
 
 import infersdk
@@ -35,7 +36,7 @@ def test_the_boxes_are_those_of_the_decoder(head: str, dtype: str, rng: np.rando
     node = Node(op, native_op(DetectionNMS, DetectionNMS.signature_for([dtype]), Device.parse("cpu")), "nms")
     for batch in (1, 5, 2):  # the state grows once and is used again
         output = head_output(rng, head, batch, anchors).astype(dtype)
-        check_rows(tuple(node(output)), decoded(output, head, strides=strides, max_det=50, **settings))  # type: ignore[arg-type]
+        check_rows(tuple(run_node(node, output)), decoded(output, head, strides=strides, max_det=50, **settings))  # type: ignore[arg-type]
 
 
 def test_a_wrong_setting_is_named() -> None:
@@ -45,9 +46,9 @@ def test_a_wrong_setting_is_named() -> None:
         "nms",
     )
     with pytest.raises(Exception, match="infersdk::DetectionNMS, node nms: its CPU kernel failed: conf_threshold is 3"):
-        node(np.zeros((1, 10, 9), "float32"))
+        run_node(node, np.zeros((1, 10, 9), "float32"))
     with pytest.raises(Exception, match="a box has 5 . num_classes . extra numbers: it is 8, not 9"):
-        node(np.zeros((1, 10, 8), "float32"))
+        run_node(node, np.zeros((1, 10, 8), "float32"))
 
 
 # ---- models ----

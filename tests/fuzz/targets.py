@@ -209,7 +209,7 @@ def _load(path: Path) -> None:
 def importers(rng: random.Random) -> bool:
     """PNNX graphs with their weights, and Keras files, damaged: what this package reads by itself."""
     from infersdk.core.model_source import ModelSource
-    from infersdk.importers.keras.files import write_copy
+    from infersdk.importers.keras.importing import write_copy
     from infersdk.importers.pnnx import PnnxGraph
     from infersdk.importers.pnnx.expressions import parse_expression
 

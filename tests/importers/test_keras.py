@@ -22,7 +22,7 @@ from infersdk.errors import (
     UnsupportedModelError,
 )
 from infersdk.importers import convert
-from infersdk.importers.keras.files import write_copy
+from infersdk.importers.keras.importing import write_copy
 from infersdk.importers.workers import keras_export
 
 h5py = pytest.importorskip("h5py")

@@ -58,7 +58,10 @@ class FP16Loss:
 
 @dataclass(frozen=True)
 class OutputLoss:
-    """The relative error of a model output with all nodes in FP16, and with the reported nodes in FP32."""
+    """The relative error of a model output with all nodes in FP16, and with the reported nodes in FP32.
+
+    It is infinity if the output has another shape than in FP32, as boxes behind NMS may have.
+    """
 
     name: str
     error_before: float
@@ -269,7 +272,9 @@ class _Graph:
             for name in step.done_with:
                 del full[name], half[name]
         for name, meter in outputs.items():
-            if full[name].dtype == np.float32 and full[name].shape == half[name].shape:
+            if full[name].shape != half[name].shape:
+                meter.broken = True
+            elif full[name].dtype == np.float32:
                 meter.add(full[name], half[name])
 
     def _half(self, name: str, array: Any) -> Any:

@@ -134,6 +134,19 @@ def test_loss_of_precision_is_found(tmp_path: Path) -> None:
     assert find_fp16_loss(path, [{"x": x}], tolerance=1e9).losses == ()
 
 
+def test_an_output_of_another_shape(tmp_path: Path) -> None:
+    """1.0001 is above 1, and is 1 in float16: fewer rows are selected, as by an NMS."""
+    nodes = [
+        models.node("Greater", "x one", "above", name="compare"),
+        models.node("Compress", "x above", "y", name="select", axis=0),
+    ]
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [models.value("x", (3,))], [models.value("y", ("rows",))], {"one": np.float32(1)}
+    )
+    (y,) = find_fp16_loss(path, [{"x": np.array([0.5, 1.0001, 3], np.float32)}]).outputs
+    assert y.error_before == float("inf")
+
+
 def test_a_branch_is_one_node(tmp_path: Path) -> None:
     inner = onnx.helper.make_graph([models.node("Exp", "x", "o")], "branch", [], [models.value("o", ("n",))])
     nodes = [models.node("If", "c", "h", name="branch", then_branch=inner, else_branch=inner),

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
 
-__all__ = ["Detector", "Fraction", "RowDetector", "best_boxes"]
+__all__ = ["Detector", "Fraction", "RowDetector", "best_boxes", "box_outputs"]
 
+Shape = tuple[int | str | None, ...]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -156,3 +157,19 @@ def best_boxes(
     rows = np.flatnonzero(above)
     chosen = rows[np.argsort(-scores[rows], kind="stable")][:max_det]
     return chosen, DetectStats(len(rows), 0, len(rows), len(rows) - len(chosen))
+
+
+def box_outputs(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
+    """The names of the outputs of scores and boxes: two of three dimensions with the same number of rows.
+
+    Boxes have four values. Where both have four, or the file leaves the values open, the name contains "box".
+    """
+    threes = {name: shape for name, shape in shapes.items() if len(shape) == 3}
+    fours = [name for name, shape in threes.items() if shape[2] == 4]
+    if len(fours) != 1:
+        might = [name for name, shape in threes.items() if shape[2] == 4 or not isinstance(shape[2], int)]
+        fours = [name for name in might if "box" in name.lower()]
+    rows = {shape[1] for shape in threes.values() if isinstance(shape[1], int)}
+    if len(threes) != 2 or len(rows) > 1 or len(fours) != 1:
+        return None
+    return next(name for name in threes if name != fours[0]), fours[0]

@@ -11,7 +11,7 @@ from ..errors import UnsupportedModelError
 from ..ops import resize_map
 from .classifier import preset_pixels
 from .description import ModelDescription, Recognition
-from .detector import Detector, Fraction, best_boxes
+from .detector import Detector, Fraction, best_boxes, box_outputs
 from .execution import OutputRow
 from .output_checks import (
     check_centred_fractions,
@@ -336,17 +336,11 @@ def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def query_outputs(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
     """The names of the outputs of logits and boxes of a detector with queries, by the names that exporters give them,
-    else by their shapes: two outputs of three dimensions with one number of rows, not above 1000, one of them of four
-    values.
+    else by their shapes; see `box_outputs()`. It has up to 1000 queries.
     """
-    threes = {name: shape for name, shape in shapes.items() if len(shape) == 3}
     for logits, boxes in QUERY_NAMES:
-        if logits in threes and boxes in threes:
+        if len(shapes.get(logits, ())) == len(shapes.get(boxes, ())) == 3:
             return logits, boxes
-    if len(threes) != 2 or len({shape[1] for shape in threes.values()}) != 1:
-        return None
-    fours = [name for name, shape in threes.items() if shape[2] == 4]
-    rows = next(iter(threes.values()))[1]
-    if len(fours) != 1 or (isinstance(rows, int) and rows > MOST_QUERIES):
-        return None
-    return next(name for name in threes if name != fours[0]), fours[0]
+    found = box_outputs(shapes)
+    queries = None if found is None else shapes[found[0]][1]
+    return None if isinstance(queries, int) and queries > MOST_QUERIES else found

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from ..ops import DetectStats, nms
 from .description import GRIDS, Recognition, cells_of, count_cells
-from .detector import Detector, Fraction
+from .detector import Detector, Fraction, box_outputs
 from .output_checks import (
     TOLERANCE,
     check_around_cells,
@@ -76,7 +76,7 @@ class SSD(Detector):
         if (known := super().recognises(model)).answer == "no":
             return known
         shapes = {spec.name: spec.shape for spec in model.outputs}
-        if len(shapes) != 2 or (names := anchor_outputs(shapes)) is None:
+        if len(shapes) != 2 or (names := box_outputs(shapes)) is None:
             return Recognition.no("it has no two outputs for each anchor: scores, and boxes of four values")
         anchors, classes = shapes[names[0]][1:]
         if isinstance(classes, int) and classes <= cls.background:
@@ -128,7 +128,7 @@ class SSD(Detector):
     # ---- the outputs ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
-        names = anchor_outputs(shapes)
+        names = box_outputs(shapes)
         assert names is not None
         self._scores, self._boxes = names
         classes = shapes[self._scores][2]
@@ -236,19 +236,3 @@ def nas_preprocessor(input: ImageInput, channel_order: str) -> Preprocessor:
         return scaled(size, input.size, min((side - BORDER) / own for side, own in zip(input.size, size, strict=True)))
 
     return Preprocessor(input, input.transform(order="rgb", fill=114, scale=pixels), bordered, channel_order)
-
-
-def anchor_outputs(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
-    """The names of the outputs of scores and boxes: two of three dimensions with the same number of rows.
-
-    Boxes have four values. Where both have four, or the file leaves the values open, the name contains "box".
-    """
-    threes = {name: shape for name, shape in shapes.items() if len(shape) == 3}
-    fours = [name for name, shape in threes.items() if shape[2] == 4]
-    if len(fours) != 1:
-        might = [name for name, shape in threes.items() if shape[2] == 4 or not isinstance(shape[2], int)]
-        fours = [name for name in might if "box" in name.lower()]
-    rows = {shape[1] for shape in threes.values() if isinstance(shape[1], int)}
-    if len(threes) != 2 or len(rows) > 1 or len(fours) != 1:
-        return None
-    return next(name for name in threes if name != fours[0]), fours[0]

@@ -106,8 +106,8 @@ class Classifier(VisionModel[Classifications]):
         if len(model.outputs) != 1:
             return Recognition.no(f"it has {len(model.outputs)} outputs, and a classifier has one")
         name, shape = model.outputs[0].name, model.outputs[0].shape
-        if (reason := _refuses_row(name, shape)) is not None:
-            return Recognition.no(reason)
+        if len(shape) < 2 or sum(d != 1 for d in shape[1:] if isinstance(d, int)) > 1:
+            return Recognition.no(f"its output {name!r} of shape {shape} is not a row of classes for each image")
         if model.task is None and not all(isinstance(side, int) for side in shape[2:]):
             return Recognition.nearly(f"its file leaves open whether its output {name!r} is a row of classes")
         return Recognition.yes("a classifier")
@@ -188,9 +188,7 @@ class Classifier(VisionModel[Classifications]):
         return as_size(self.crop, "crop") or self._stated_in(model.metadata).get("crop")
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
-        name, shape = next(iter(shapes.items()))
-        if (reason := _refuses_row(name, shape)) is not None:
-            raise UnsupportedModelError(reason)
+        shape = next(iter(shapes.values()))
         sizes = [d for d in shape[1:] if isinstance(d, int)]
         return math.prod(sizes) if len(sizes) == len(shape) - 1 else None
 
@@ -210,13 +208,6 @@ class Classifier(VisionModel[Classifications]):
                 f"its output reaches from {rows.min():.4g} to {rows.max():.4g} in its first run: these are scores that "
                 "do not add up to 1, and no logits; give softmax=False for scores that are independent of each other"
             )
-
-
-def _refuses_row(name: str, shape: Sequence[int | str | None]) -> str | None:
-    """Why an output is not a row of classes for each image; None if it is."""
-    if len(shape) < 2 or sum(d != 1 for d in shape[1:] if isinstance(d, int)) > 1:
-        return f"its output {name!r} of shape {tuple(shape)} is not a row of classes for each image"
-    return None
 
 
 def _are_probabilities(row: np.ndarray[tuple[int], np.dtype[np.floating]]) -> bool:

@@ -36,7 +36,8 @@ T = TypeVar("T")
 #: Marks a setting that the wrapper itself checks, since its type is not one that msgspec can check:
 #: `Annotated[Infer | None, UNCHECKED]`.
 UNCHECKED = object()
-
+#: Stands for an argument of the constructor that is not in `Settings`.
+_ARGUMENT = object()
 
 #: Settings by the names that other programs have for them.
 _HABITS = {
@@ -53,11 +54,7 @@ class _NoSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def argument(*, default: Any = ..., kw_only: bool = True) -> Any:
     """An argument of the constructor that is not in `Settings`."""
-    return _Argument()
-
-
-class _Argument:
-    pass
+    return _ARGUMENT
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(argument,))
@@ -91,7 +88,7 @@ class Declared:
         super().__init_subclass__(**kwargs)
         fields = []
         for name, annotation in inspect.get_annotations(cls).items():
-            if name.startswith("_") or isinstance(vars(cls).get(name), _Argument):
+            if name.startswith("_") or vars(cls).get(name) is _ARGUMENT:
                 continue
             kind = _evaluated(cls, name, annotation)
             if kind is ClassVar or typing.get_origin(kind) is ClassVar:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..errors import ConfigError
@@ -34,8 +34,11 @@ def pixel_settings(metadata: Mapping[str, str], given: Collection[str] = ()) -> 
     """
     entries = {key.removeprefix("model_info ").strip().lower(): text for key, text in metadata.items()}
     result: dict[str, Any] = {}
-    if not {"crop", "resize"} <= set(given) and (size := _size(entries)) is not None:
-        result["crop"] = size
+    size = next((key for key in ("input_size", "imgsz") if key in entries), None)
+    if size is not None and not {"crop", "resize"} <= set(given):
+        expected = "a size, such as 224 or (3, 224, 224)"
+        sides = _numbers(size, entries[size], expected, (1, 2, 3), lambda side: side >= 1 and side.is_integer())[-2:]
+        result["crop"] = int(sides[-1]), int(sides[0])
     if entries.get("author", "").lower() == "ultralytics":
         result |= {"scale": 1 / 255, "mean": (0.0,) * 3, "std": (1.0,) * 3, "input_order": "rgb"}
         return result | ({"resize": min(result["crop"])} if "crop" in result else {})
@@ -55,7 +58,8 @@ def _normalisation(entries: Mapping[str, str]) -> dict[str, Any]:
     for name, of_bytes in (("mean", "mean_values"), ("std", "scale_values")):
         key = name if name in entries else of_bytes
         if key in entries:
-            result[name] = _triple(key, entries[key])
+            numbers = _numbers(key, entries[key], "one number, or one for each channel", (1, 3))
+            result[name] = tuple(numbers * (3 // len(numbers)))
     if "scale" in entries:
         result["scale"] = _positive("scale", entries["scale"])
     elif "mean_values" in entries or "scale_values" in entries:
@@ -83,41 +87,20 @@ def _scale_of(found: Mapping[str, Any]) -> float:
     )
 
 
-def _size(entries: Mapping[str, str]) -> tuple[int, int] | None:
-    """(width, height)."""
-    key = next((key for key in ("input_size", "imgsz") if key in entries), None)
-    if key is None:
-        return None
-    numbers = _numbers(key, entries[key])
-    sides = numbers * 2 if len(numbers) == 1 else numbers[-2:]
-    if len(numbers) > 3 or not all(side >= 1 and side == int(side) for side in sides):
-        raise _wrong(key, entries[key], "a size, such as 224 or (3, 224, 224)")
-    return int(sides[1]), int(sides[0])
-
-
-def _triple(key: str, text: str) -> tuple[float, float, float]:
-    numbers = _numbers(key, text)
-    if len(numbers) not in (1, 3):
-        raise _wrong(key, text, "one number, or one for each channel")
-    first, second, third = numbers * 3 if len(numbers) == 1 else numbers
-    return first, second, third
-
-
 def _positive(key: str, text: str) -> float:
-    numbers = _numbers(key, text)
-    if len(numbers) != 1 or not numbers[0] > 0:
-        raise _wrong(key, text, "a number above 0")
-    return numbers[0]
+    return _numbers(key, text, "a number above 0", (1,), lambda number: number > 0)[0]
 
 
-def _numbers(key: str, text: str) -> list[float]:
-    """`[0.5, 0.5, 0.5]`, `(0.5, 0.5, 0.5)`, `0.5 0.5 0.5`, `0.5`."""
+def _numbers(
+    key: str, text: str, expected: str, counts: Collection[int], valid: Callable[[float], bool] = math.isfinite
+) -> list[float]:
+    """`[0.5, 0.5, 0.5]`, `(0.5, 0.5, 0.5)`, `0.5 0.5 0.5`, `0.5`: so many valid numbers."""
     try:
         numbers = [float(part) for part in text.strip(" [](){}").replace(",", " ").split()]
     except ValueError:
         numbers = []
-    if not numbers or not all(map(math.isfinite, numbers)):
-        raise _wrong(key, text, "numbers")
+    if len(numbers) not in counts or not all(math.isfinite(number) and valid(number) for number in numbers):
+        raise _wrong(key, text, expected)
     return numbers
 
 

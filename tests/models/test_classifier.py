@@ -148,7 +148,7 @@ def test_a_size_in_the_metadata_is_for_models_that_leave_it_open(tmp_path: Path)
 @pytest.mark.parametrize(
     ("entries", "words", "remedy"),
     [
-        ({"mean": "many"}, "mean is 'many', not numbers", {"preset": "unit"}),
+        ({"mean": "many"}, "mean is 'many', not one number", {"preset": "unit"}),
         ({"mean": "0.5, 0.5"}, "one number, or one for each channel", {"mean": 0.5, "std": 0.5, "scale": 1 / 255}),
         ({"mean": "0", "std": "1"}, "does not say which", {"mean": 0, "std": 1, "scale": 1.0}),
         ({"std": "0"}, "does not say which", {"preset": "unit"}),

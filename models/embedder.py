@@ -55,8 +55,8 @@ class Embedder(VisionModel[Embedding]):
         spec = model.outputs[0]
         if len(spec.shape) < 2 or sum(d != 1 for d in spec.shape[1:] if isinstance(d, int)) > 1:
             return Recognition.no(f"its output {spec} is not a vector for each image")
-        known = [d for d in spec.shape[1:] if isinstance(d, int)]
-        is_vector = len(known) == len(spec.shape) - 1 and math.prod(known) % STEP == 0
+        sizes = [d for d in spec.shape[1:] if isinstance(d, int)]
+        is_vector = len(sizes) == len(spec.shape) - 1 and math.prod(sizes) % STEP == 0
         if model.task is None and (model.names or not is_vector):
             return Recognition.nearly("its values may be those of classes")
         return Recognition.yes("a model that gives vectors")

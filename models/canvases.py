@@ -133,16 +133,25 @@ class CanvasPlan(msgspec.Struct, frozen=True):
     border: int = 0
 
     @classmethod
-    def of(cls, model: ModelSource | Infer, whole: Size, sizes: Sequence[Size] | None, border: int = 0) -> CanvasPlan:
+    def of(
+        cls,
+        model: ModelSource | Infer,
+        asked: Size | None,
+        fallback: int,
+        sizes: Sequence[Size] | None,
+        border: int = 0,
+    ) -> CanvasPlan:
         """The plan for a model file, or for a network that is loaded already and leaves its height and width free.
 
         Args:
-            whole: (width, height) of the whole input, for a model that leaves it open.
+            asked: the requested (width, height) of the whole input; None is that of the model.
+            fallback: the sides of a model that leaves them open.
             sizes: the requested canvases.
 
         Raises:
             UnsupportedModelError: the height and width are fixed, and cannot be freed: of a file that is not ONNX, or
                 of a loaded network.
+            ConfigError: the requested size is not that of the model.
         """
         network: Infer | ModelInfo
         if isinstance(model, Infer):
@@ -167,10 +176,11 @@ class CanvasPlan(msgspec.Struct, frozen=True):
                 f"canvas='fit' needs a free height and width, and the input of {source.name} is {inputs[0].text}; give "
                 "the ONNX file in place of the loaded model, or use canvas='fixed'"
             )
+        whole = ImageInput.of(inputs, asked, fallback).size
         if isinstance(height, int) and isinstance(width, int):
             from ..graph.passes import FreeSize
 
-            return cls(source.with_passes(FreeSize(stride)), (width, height), sizes, stride, border)
+            source = source.with_passes(FreeSize(stride))
         return cls(source, whole, sizes, stride, border)
 
     def canvases(self) -> tuple[Size, ...]:

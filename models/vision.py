@@ -389,8 +389,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         if not self.fits_canvas:
             raise ConfigError(f"canvas='fit' is not for {type(self).__name__}; use canvas='fixed'")
         border = self.usual_border if self.settings.canvas_border is None else self.settings.canvas_border
-        whole = self.asked_size() or (self.fallback_size, self.fallback_size)
-        return CanvasPlan.of(model, whole, self.settings.canvas_sizes, border)
+        return CanvasPlan.of(model, self.asked_size(), self.fallback_size, self.settings.canvas_sizes, border)
 
     def _profiles(self, source: ModelSource, backend: str) -> Mapping[str, Any]:
         """The option `profiles` of a backend that builds for ranges of shapes, where the model leaves its size open."""

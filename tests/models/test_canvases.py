@@ -156,6 +156,8 @@ def test_wrong_settings(tmp_path: Path, assets: Path) -> None:
     for size, words in (((640, 360), "640 x 360 has to be multiples of 32"), ((672, 640), "within 640 x 640")):
         with pytest.raises(ConfigError, match=words):
             YOLOv8(model, canvas="fit", canvas_sizes=[size])
+    with pytest.raises(ConfigError, match=r"input is 640 x 640; it cannot be set to \(320, 320\)"):
+        YOLOv8(model, canvas="fit", size=320)
     with pytest.raises(ConfigError, match="canvas='fit' is not for Classifier"):
         Classifier(assets / "models" / "squeezenet1.1.onnx", canvas="fit")
     with YOLOv8(model) as fixed, pytest.raises(UnsupportedModelError, match="free height and width.*640"):
@@ -164,7 +166,7 @@ def test_wrong_settings(tmp_path: Path, assets: Path) -> None:
 
 def test_profiles_for_tensorrt(assets: Path) -> None:
     pytest.importorskip("tensorrt_rtx_bindings")
-    plan = CanvasPlan.of(ModelSource.of(assets / "models" / "yolov8n.onnx"), (320, 320), [(640, 384)])
+    plan = CanvasPlan.of(ModelSource.of(assets / "models" / "yolov8n.onnx"), None, 320, [(640, 384)])
     low, high = [1, 3, 384, 640], [4, 3, 384, 640]
     whole = {"min": [1, 3, 640, 640], "opt": [4, 3, 640, 640], "max": [4, 3, 640, 640]}
     expected = {"profiles": {"images": [{"min": low, "opt": high, "max": high}, whole]}}

@@ -62,7 +62,7 @@ def convert(
         free_batch: whether to make a fixed batch free. If the graph does not allow this, a note gives the reason.
         check: whether to check the result.
         tolerance: the tolerance of `Check.passed`.
-        python: the Python interpreter with the framework of the source; None means the present one.
+        python: the Python interpreter with the framework of a file; None means the present one.
         external_data: the weights file of a model in memory.
         samples: values by the name of the input, for inputs that do not accept random ones: `{"offsets": [0, 3, 5]}`,
             or texts `NAME=0,3,5[:int64]` and `NAME=FILE.npy`. They also define the shape and type of the input.
@@ -80,11 +80,13 @@ def convert(
         raise ConfigError(
             f"inputs and outputs apply to frozen TensorFlow graphs; {str(source)!r} is {kind.title}, which defines them"
         )
+    if python is not None and kind.key in ("pnnx", "torch-module"):
+        raise ConfigError(f"python={python!r} is for files of frameworks; {kind.title} is converted in this process")
     request = Request(
         source, module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, samples_by_name(samples)
     )
     require_onnx("converting a model")
-    imported = _importer(kind)(request)
+    imported = _importer(kind, installed=python is None)(request)
     alternative, failure = imported.alternative, None
     try:
         result = _converted(imported, request, kind, free_batch, tolerance)
@@ -146,9 +148,14 @@ def _source(model: Any, external_data: Any) -> tuple[ModelSource, Any, FileForma
     return source, None, kind
 
 
-def _importer(kind: FileFormat) -> Any:
+def _importer(kind: FileFormat, installed: bool) -> Any:
+    """The function that imports a format.
+
+    Args:
+        installed: whether the packages have to be installed here, and not in another interpreter.
+    """
     for name in kind.packages:
-        if importlib.util.find_spec(name) is None:
+        if installed and importlib.util.find_spec(name) is None:
             raise BackendUnavailableError(
                 f"converting {kind.title} needs {name}, which is not installed: {kind.install}"
             )

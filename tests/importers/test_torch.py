@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import pickle
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from conversions import converted
 
 import infersdk
-from infersdk.errors import ConfigError, ModelFormatError, UnsupportedModelError
+from infersdk.errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
 from infersdk.importers import convert
 from infersdk.importers.workers.exchange import RefusedError
 from infersdk.importers.workers.torch_export import check_expression
@@ -77,6 +79,17 @@ def test_torchscript(script: Path) -> None:
 def test_shapes_are_demanded(shapes: Any, message: str, script: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         convert(script, shapes=shapes)
+
+
+def test_the_torch_of_another_interpreter(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages are not required in this process."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+    with pytest.raises(BackendUnavailableError, match="needs torch, which is not installed"):
+        convert(script)
+    converted(script, shapes={"image": (2, 3, 8, 9), "scale": (2,)}, python=sys.executable)
+    with pytest.raises(ConfigError, match="a PyTorch module is converted in this process"):
+        convert(torch.nn.ReLU(), shapes=[(1, 3)], python=sys.executable)
 
 
 def test_loading_converts_and_keeps(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

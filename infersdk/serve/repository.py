@@ -302,7 +302,11 @@ class Repository:
         """Closes endpoints in the threads for closing. The time for draining starts now."""
         loop, until = asyncio.get_running_loop(), monotonic() + self._settings.drain
         for endpoint in endpoints:
-            future = loop.run_in_executor(self._closer, _close, endpoint, until)
+            try:
+                future = loop.run_in_executor(self._closer, _close, endpoint, until)
+            except RuntimeError:  # the interpreter ends, and its executors take nothing any more
+                _close(endpoint, until)
+                continue
             self._closing.add(future)
             future.add_done_callback(self._has_closed)
 

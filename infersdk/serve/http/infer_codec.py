@@ -28,8 +28,8 @@ _NO_DATA = msgspec.Raw()
 _MAX_DEPTH = 32
 #: Requests and responses with more elements of JSON and BYTES are converted in a worker thread.
 _MANY = 4096
-#: Maximum bytes of the JSON of a request besides the data of its inputs.
-_LONGEST_HEAD = 1 << 18
+#: Maximum inputs and outputs of a request, and maximum bytes of JSON of parameters, a shape or an output.
+_MOST_TENSORS, _MOST_TEXT = 1024, 1 << 16
 #: Nested data may have max_elements / _LISTS_SHARE lists.
 _LISTS_SHARE = 4
 
@@ -61,18 +61,18 @@ class InferBody(msgspec.Struct):
     outputs: list[_Output] = []
 
 
-class _Data(msgspec.Struct):
+class _Parts(msgspec.Struct):
+    """The undecoded parts of an `InferBody` or of an input, to check their sizes first."""
+
+    inputs: list[msgspec.Raw] = []
+    outputs: list[msgspec.Raw] = []
+    parameters: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    shape: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
-class _Sizes(msgspec.Struct):
-    """An `InferBody` of which only the data of the inputs is looked for, to check the size of the rest first."""
-
-    inputs: list[_Data] = []
-
-
 _decode = msgspec.json.Decoder(InferBody).decode
-_decode_sizes = msgspec.json.Decoder(_Sizes).decode
+_decode_parts = msgspec.json.Decoder(_Parts).decode
 
 
 async def read_request(
@@ -115,18 +115,26 @@ def _parse(head: bytes, service: InferenceService) -> InferBody:
         raise _too_many(commas + 1, limit)
     try:
         if len(head) > LONG:
-            _check_head(head)
+            _check_parts(head)
         return _decode(head)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RequestError(f"failed to parse the request JSON: {error}") from None
 
 
-def _check_head(head: bytes) -> None:
-    """Raises RequestError if the JSON besides the data of inputs is too long to decode quickly."""
-    rest = len(head) - sum(len(memoryview(one.data)) for one in _decode_sizes(head).inputs)
-    if rest > _LONGEST_HEAD:
+def _check_parts(head: bytes) -> None:
+    """Raises RequestError if parts of the JSON other than the data of inputs are too long to decode quickly."""
+    whole = _decode_parts(head)
+    if len(whole.inputs) > _MOST_TENSORS or len(whole.outputs) > _MOST_TENSORS:
         raise RequestError(
-            f"a request has at most {_LONGEST_HEAD:,} bytes of JSON besides the data of its inputs, not {rest:,}",
+            f"a request has at most {_MOST_TENSORS:,} inputs and outputs each, not {len(whole.inputs):,} and "
+            f"{len(whole.outputs):,}",
+            Status.TOO_LARGE,
+        )
+    inputs = [_decode_parts(one) for one in whole.inputs]
+    small = [*(part for one in (whole, *inputs) for part in (one.parameters, one.shape)), *whole.outputs]
+    if (longest := max(len(memoryview(part)) for part in small)) > _MOST_TEXT:
+        raise RequestError(
+            f"parameters, a shape and an output have at most {_MOST_TEXT:,} bytes of JSON, not {longest:,}",
             Status.TOO_LARGE,
         )
 

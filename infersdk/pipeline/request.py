@@ -356,6 +356,16 @@ class RequestFuture(Future[Any]):
         request = self.request
         return (request is not None and request.cancel()) or self.cancelled()
 
+    def result(self, timeout: float | None = None) -> Any:
+        """As `Future.result()`, but it also raises exceptions whose truth value is false."""
+        error = self.exception(timeout)
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            del self, error  # the traceback of the exception must not keep them alive
+
     def end(self, outcome: Any) -> None:
         """Ends the future with a result, or with an exception."""
         self.request = None

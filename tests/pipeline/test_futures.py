@@ -131,6 +131,17 @@ def test_a_raised_exception_is_in_no_cycle(make: Make) -> None:
 # ---- concurrent.futures and asyncio ----
 
 
+def test_an_exception_whose_truth_value_is_false_is_raised() -> None:
+    class EmptyError(Exception):
+        def __bool__(self) -> bool:
+            return False
+
+    future = RequestFuture()
+    future.end(EmptyError())
+    with pytest.raises(EmptyError):
+        future.result(LONG)
+
+
 def test_wait(make: Make, threads: list[threading.Thread]) -> None:
     ended, failed, cancelled, pending, late = (make() for _ in range(5))
     ended.set_result(1)

@@ -457,12 +457,9 @@ class OpenVinoInfer(Infer):
 
     def _importer(self) -> Callable[[], _Compiled]:
         """A function that imports the compiled model from host memory, which is faster than compiling it."""
-        load, exported, (_, target, properties) = (
-            self._core.import_model,
-            self._compiled.export_model(),
-            self._arguments,
-        )
-        return lambda: _Compiled(load(exported, target, properties))
+        core, (_, target, properties) = self._core, self._arguments
+        exported = self._compiled.export_model()
+        return lambda: _Compiled(core.import_model(exported, target, properties))
 
     def _restore(self) -> None:
         self._renew()

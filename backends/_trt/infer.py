@@ -35,7 +35,7 @@ from ...errors import (
 from ...infer import BackendInfo, Declaration, Infer, Scheduling
 from .._batch_buckets import next_size
 from .build import build_engine, engine_key, load_plugins
-from .contexts import ContextSet, OutputAllocator, make_allocator
+from .contexts import OutputAllocator, make_allocator
 from .details import EngineDetails
 from .engine import SUFFIXES, Engine, check_details, check_header, read_engine
 from .flavour import FLAVOURS, Flavour
@@ -248,7 +248,14 @@ class _TensorRt(ProfiledRuns, Infer):
         self._captures, self._failed_captures = self.options.cuda_graph, 0
         self.scheduling = self._scheduling()
         self._first = True
-        self._use_contexts(self._engine.join(self.options))
+        contexts = self._engine.join(self.options)
+        try:
+            with self._engine.guard:
+                self._context = contexts.get(0, self.stream)
+        except BaseException:
+            self._engine.leave(contexts)
+            raise
+        self._contexts = contexts
 
     def _scheduling(self) -> Scheduling:
         """Each size compiles kernels (TensorRT-RTX) and captures graphs, which takes seconds. So there are few sizes:
@@ -258,16 +265,6 @@ class _TensorRt(ProfiledRuns, Infer):
         if self.max_batch is None or not (self.flavour.rtx or self._captures):
             return Scheduling.on_stream(warm_up_runs=runs)
         return Scheduling.on_stream(warm_up_runs=runs, bucket_batch=partial(next_size, largest=self.max_batch))
-
-    def _use_contexts(self, contexts: ContextSet) -> None:
-        """Runs on the contexts of a set from now on, and creates the first one."""
-        try:
-            with self._engine.guard:
-                self._context = contexts.get(0, self.stream)
-        except BaseException:
-            self._engine.leave(contexts)
-            raise
-        self._contexts = contexts
 
     # ---- running ----
 
@@ -364,15 +361,11 @@ class _TensorRt(ProfiledRuns, Infer):
                 tensor.resize(shape)
             self._addresses[name] = stage.device_ptr(read=False, write=True, stream=self.stream)
 
-    def _graph_key(self) -> tuple[Any, ...]:
-        """The shapes and addresses of a graph."""
-        return (self._context.profile, *self._shapes.items(), *self._addresses.items())
-
     def _launch(self) -> None:
         """Queues a run as a CUDA graph. The first run of a context with these shapes compiles kernels; a later one is
         captured.
         """
-        key = self._graph_key()
+        key = (self._context.profile, *self._shapes.items(), *self._addresses.items())
         graph = self._graphs.get(key)
         if graph is None:
             self._set_context()
@@ -451,38 +444,11 @@ class _TensorRt(ProfiledRuns, Infer):
     # ---- as one of several engines of a model that is cut ----
 
     def use_stream(self, stream: Stream) -> None:
-        """Runs on the caller's `stream` from now on, and on contexts that no clone shares, so that the graph of the
-        caller does not wait for other runs.
-        """
+        """Runs on the caller's `stream` from now on."""
         self.stream.synchronize()
-        self._engine.leave(self._contexts)
         if self._own_stream:
             self.stream.close()
         self.stream, self._own_stream = stream, False
-        self._use_contexts(ContextSet(self._engine, self.options))
-        self._bound = None
-
-    def place_run(self) -> tuple[Any, ...] | None:
-        """Binds and updates the inputs for `queue_run()`. Returns the key of a graph of the run; None if it cannot be
-        captured.
-        """
-        if self._bound != self._generations():
-            self._rebind()
-        self._update_addresses()
-        with self._cuda.current():
-            self._set_context()
-            capturable = not (self._first or self._grown or self._copied) and self._can_capture()
-        return self._graph_key() if capturable else None
-
-    def queue_run(self) -> None:
-        """Queues a run that was placed; during a capture, within `capture_guard`."""
-        with self._cuda.current():
-            self._queue()
-
-    @property
-    def capture_guard(self) -> contextlib.AbstractContextManager[Any]:
-        """Held during a capture: creating contexts and compiling in other threads may end a capture."""
-        return self._engine.guard
 
     # ---- the rest ----
 

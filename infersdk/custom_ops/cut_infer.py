@@ -5,10 +5,9 @@ Tensors between the parts are not copied. On a GPU, all parts are queued on one 
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +18,7 @@ import numpy as np
 
 from ..core.formats import FORMATS
 from ..core.model_source import ModelLike, ModelSource
-from ..core.stream import CudaGraph, Stream
+from ..core.stream import Stream
 from ..core.target import describe_layers, keeps_precision
 from ..core.tensor import Tensor
 from ..core.tensor_spec import TensorSpec
@@ -45,19 +44,12 @@ __all__ = ["CutInfer"]
 
 _log = logger("infersdk.custom_ops")
 
-#: The maximum number of cached CUDA graphs, one for each set of shapes and addresses.
-GRAPHS = 16
-
 
 @runtime_checkable
-class Capturable(Protocol):
-    """A backend whose runs can be queued on a given stream and captured in a CUDA graph."""
+class TakesStream(Protocol):
+    """A backend whose runs can be queued on a given stream."""
 
     def use_stream(self, stream: Stream) -> None: ...
-
-    def place_run(self) -> tuple[Any, ...] | None: ...
-
-    def queue_run(self) -> None: ...
 
 
 class CutInfer(Infer):
@@ -183,8 +175,6 @@ class CutInfer(Infer):
             changes["profiles"] = {n: r for n, r in self.options.profiles.items() if n in segment.inputs}
         if getattr(self.options, "fp16_keep", None):
             changes["fp16_keep"] = []  # the whole model is converted already
-        if self._captures:
-            changes["cuda_graph"] = False  # one graph of all parts is captured instead
         if getattr(self.options, "progress", None) is not None:
             changes["progress"] = _share(self.options.progress, index, len(self.plan.segments))
         return msgspec.structs.replace(self.options, **changes) if changes else self.options
@@ -193,7 +183,7 @@ class CutInfer(Infer):
         """Runs all parts on one stream if the backend supports it; otherwise tensors synchronise the streams."""
         self.stream = next((segment.stream for segment in self._segments if segment.stream is not None), None)
         self._own_stream: Stream | None = None
-        if self.stream is not None and all(isinstance(segment, Capturable) for segment in self._segments):
+        if self.stream is not None and all(isinstance(segment, TakesStream) for segment in self._segments):
             self.stream = self._own_stream = Stream(self._device)
             for segment in self._segments:
                 segment.use_stream(self.stream)  # type: ignore[attr-defined]
@@ -203,10 +193,10 @@ class CutInfer(Infer):
         self.scheduling = Scheduling(
             concurrency=min((part.concurrency for part in parts), default=1),
             serializes_runs=self.stream is not None,
+            warm_up_runs=max((part.warm_up_runs for part in parts), default=1),
             shares_stream=self._own_stream is None and any(part.shares_stream for part in parts),
             bucket_batch=lambda n: max((part.bucket_batch(n) for part in parts), default=n),
         )
-        self._graphs: OrderedDict[tuple[Any, ...], CudaGraph | None] = OrderedDict()
 
     def _check_precision(self) -> None:
         wanted = self._requested_precision
@@ -257,76 +247,25 @@ class CutInfer(Infer):
     def _bind(self) -> None:
         pass  # segments detect changes of shapes and addresses
 
-    @property
-    def _captures(self) -> bool:
-        return bool(getattr(self.options, "cuda_graph", False)) and issubclass(self._kind, Capturable)
-
     def _enqueue(self) -> None:
-        key = self._placed() if self._captures else None
-        if key is None:
-            self._run_steps()
-        elif key not in self._graphs:
-            self._graphs[key] = None  # the first run is not captured: kernels and runtimes initialise
-            if len(self._graphs) > GRAPHS:
-                self._graphs.popitem(last=False)
-            self._run_steps()
-        else:
-            self._replay(key)
-
-    def _placed(self) -> tuple[Any, ...] | None:
-        """Sets the shapes and addresses of all values; returns the key of a CUDA graph, or None without capture."""
-        key = []
-        for step, part in self._parts:
-            if isinstance(part, Node):
-                key.append(tuple(self._place_kernel(step, part)))
-            elif (placed := part.place_run()) is not None:  # type: ignore[attr-defined]
-                key.append(placed)
-            else:
-                return None
-        return None if self._copies() else tuple(key)
-
-    def _copies(self) -> list[str]:
-        """The outputs that are inputs or weights of the model, which are copied."""
-        return [name for name in self._outputs if name in self._inputs or name in self.plan.weights]
-
-    def _replay(self, key: tuple[Any, ...]) -> None:
-        assert self.stream is not None
-        self._graphs.move_to_end(key)
-        graph = self._graphs[key]
-        if graph is None:
-            with contextlib.ExitStack() as guards:
-                for guard in {id(s.capture_guard): s.capture_guard for s in self._segments}.values():  # type: ignore[attr-defined]
-                    guards.enter_context(guard)
-                graph = self._graphs[key] = CudaGraph(self.stream, lambda: self._queue_all(key))
-        graph.launch(self.stream)
-
-    def _queue_all(self, key: tuple[Any, ...]) -> None:
-        assert self.stream is not None
-        for (step, part), placed in zip(self._parts, key, strict=True):
-            if isinstance(part, Node):
-                count = len(step.inputs)
-                part.run(placed[:count], placed[count:], self.stream.handle)
-            else:
-                part.queue_run()  # type: ignore[attr-defined]
-
-    def _run_steps(self) -> None:
         for step, part in self._parts:
             if isinstance(part, Node):
                 self._run_kernel(step, part)
             else:
                 part.enqueue()
-        for name in self._copies():
-            source = self._values[name]
-            self._outputs[name].resize(source.shape).copy_from(source)
+        for name in self._outputs:
+            if name in self._inputs or name in self.plan.weights:
+                source = self._values[name]
+                self._outputs[name].resize(source.shape).copy_from(source)
 
     def _run_kernel(self, call: KernelCall, node: Node) -> None:
-        if self.stream is not None:
-            addresses = self._place_kernel(call, node)
-            count = len(call.inputs)
-            node.run(addresses[:count], addresses[count:], self.stream.handle)
-            return
         inputs, outputs = self._sized(call, node)
-        node.run_arrays([t.numpy() for t in inputs], [t.numpy(writable=True) for t in outputs])
+        if self.stream is None:
+            node.run_arrays([t.numpy() for t in inputs], [t.numpy(writable=True) for t in outputs])
+            return
+        read = [(tensor.device_ptr(stream=self.stream), tensor.shape) for tensor in inputs]
+        written = [(tensor.device_ptr(read=False, write=True, stream=self.stream), tensor.shape) for tensor in outputs]
+        node.run(read, written, self.stream.handle)
 
     def _sized(self, call: KernelCall, node: Node) -> tuple[list[Tensor], list[Tensor]]:
         """The inputs, and the outputs resized to the inferred shapes."""
@@ -336,14 +275,6 @@ class CutInfer(Infer):
             if tensor.shape != shape:
                 tensor.resize(shape)
         return inputs, outputs
-
-    def _place_kernel(self, call: KernelCall, node: Node) -> list[tuple[int, tuple[int, ...]]]:
-        """The device addresses and shapes of the inputs and outputs of a kernel."""
-        inputs, outputs = self._sized(call, node)
-        return [
-            *((tensor.device_ptr(stream=self.stream), tensor.shape) for tensor in inputs),
-            *((tensor.device_ptr(read=False, write=True, stream=self.stream), tensor.shape) for tensor in outputs),
-        ]
 
     def _wait(self) -> None:
         for segment in self._segments:
@@ -396,7 +327,6 @@ class CutInfer(Infer):
         twin._share_stream()
 
     def _close(self) -> None:
-        getattr(self, "_graphs", {}).clear()
         for segment in self._segments:
             segment.close()
         for tensor in self._own:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 
-from ...errors import ClosedError, ConfigError, DeadlineExceeded, Overloaded
+from ...errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, InputError, Overloaded
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
+from ...pipeline.request import RequestFuture, cancels_pending
 from ..declaration import UNCHECKED, argument
 from ..results import Detections
 from .base import Composed, require_boxes, whole_image
 from .crops import CropKind, Cutter, cutter
+from .image_request import ImageRequest
 
 if TYPE_CHECKING:
     from ..image_model import ImageModel
-    from .image_request import ImageRequest
 
 __all__ = ["TwoStage"]
 
 #: Images whose parts are gathered for one call of the second model, at most.
 GATHERED = 16
+
+#: Images in order: the boxes or the exception of each, and its parts.
+_Group: TypeAlias = "list[tuple[Any, Sequence[Any]]]"
 
 
 class TwoStage(Composed[Detections]):
@@ -76,31 +81,102 @@ class TwoStage(Composed[Detections]):
     # ---- calls ----
 
     def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Detections]:
-        read: deque[Any] = deque()
+        detect = partial(self.detector.stream, **parameters)
+        for group in self._groups(images, detect, GATHERED, read=True):
+            parts = _parts(group)
+            yield from self._results(group, self.second(parts) if parts else [])
+
+    def _map(
+        self,
+        images: Iterable[ImageSource | HostImage],
+        parameters: Mapping[str, Any] | None,
+        ahead: int,
+        return_exceptions: bool,
+    ) -> Iterator[Detections]:
+        """Half of the images that are read ahead are in the detector's pipeline; the parts of the others are in the
+        second model's.
+        """
+        first = (ahead + 1) // 2
+        detect = partial(self.detector.map, in_flight=first, return_exceptions=True, **(parameters or {}))
+        groups: deque[_Group] = deque()
+        futures: deque[RequestFuture] = deque()
+
+        def ended() -> Iterator[Detections]:
+            answers = futures.popleft().result()
+            for one in answers:
+                if isinstance(one, (CancelledError, ClosedError)):
+                    raise one
+            return self._results(groups.popleft(), answers, return_exceptions)
+
+        with cancels_pending(futures):
+            for group in self._groups(images, detect, max(min(GATHERED, (ahead - first) // 2), 1)):
+                groups.append(group)
+                futures.append(self._submit_parts(group))
+                while sum(map(len, groups)) > ahead - first:
+                    yield from ended()
+            while groups:
+                yield from ended()
+
+    def _submit_parts(self, group: _Group) -> RequestFuture:
+        """The answers of the second model, or its exceptions, for the parts of several images."""
+        future = RequestFuture()
+        future.request = request = ImageRequest(future.end, None)
+        if parts := _parts(group):
+            request.submit(self.second, parts, request.end, wait=True)
+        else:
+            request.end([])
+        return future
+
+    def _groups(
+        self,
+        images: Iterable[Any],
+        detect: Callable[[Iterator[Any]], Iterator[Any]],
+        size: int,
+        read: bool = False,
+    ) -> Iterator[_Group]:
+        """Images whose parts go through the second model together: they fill a batch, or are `size` images.
+
+        Args:
+            detect: the boxes or exceptions of the detector.
+            read: the images are decoded before the detector has them.
+        """
+        shared: deque[Any] = deque()  # images that the detector has
 
         def sources() -> Iterator[Any]:
-            for source in images:
-                read.append(self._shared(source, read=True))
-                yield read[-1]
+            for image in images:
+                try:
+                    shared.append(self._shared(image, read))
+                except (ImageError, InputError):
+                    shared.append(image)  # the detector cannot read it either, and has an exception in its place
+                yield shared[-1]
 
         batch = self.second.details.batch_limit
-        waiting: list[tuple[Detections, Sequence[Any]]] = []
-        count = 0
-        for boxes in self.detector.stream(sources(), **parameters):
-            parts = self.cut(read.popleft(), boxes)
-            waiting.append((boxes, parts))
-            count += len(parts)
-            if count >= batch or len(waiting) == GATHERED:
-                yield from self._run_second(waiting)
-                waiting, count = [], 0
-        yield from self._run_second(waiting)
+        group: _Group = []
+        for boxes in detect(sources()):
+            image = shared.popleft()
+            if isinstance(boxes, Exception):
+                group.append((boxes, ()))
+            else:
+                try:
+                    group.append((boxes, self.cut(image, boxes)))
+                except Exception as error:
+                    group.append((error, ()))
+            if len(group) == size or sum(len(parts) for _, parts in group) >= batch:
+                yield group
+                group = []
+        if group:
+            yield group
 
-    def _run_second(self, waiting: Sequence[tuple[Detections, Sequence[Any]]]) -> Iterator[Detections]:
-        """The results of images whose parts go through the second model together."""
-        good = [part for _, parts in waiting for part in parts if not isinstance(part, Exception)]
-        answers = iter(self.second(good) if good else [])
-        for boxes, parts in waiting:
-            yield self.joined(boxes, parts, answers)
+    def _results(self, group: _Group, answers: Iterable[Any], return_exceptions: bool = False) -> Iterator[Detections]:
+        """The results of several images, of which the answers for all parts are there."""
+        rest = iter(answers)
+        for found, parts in group:
+            if not isinstance(found, Exception):
+                yield self.joined(found, parts, rest)
+            elif return_exceptions:
+                yield found
+            else:
+                raise found
 
     # ---- requests ----
 
@@ -213,3 +289,8 @@ class TwoStage(Composed[Detections]):
 
     def __repr__(self) -> str:
         return f"<TwoStage {self.detector!r}, then {self.second!r}>"
+
+
+def _parts(group: _Group) -> list[Any]:
+    """What the second model runs: the parts that could be cut out."""
+    return [part for _, parts in group for part in parts if not isinstance(part, Exception)]

@@ -139,7 +139,7 @@ def test_map_drives_both_models(assets: Path) -> None:
 
         read: list[Any] = [on_device(read_image(files[0])), *map(read_image, files[1:])]
         two.warm_up(example=read[0])
-        before = [model.details.pipelines[0].stats().done for model in two.models]
+        before = [model.details.pipelines[0].stats().done for model in two.models.values()]
         futures = []
         for index, result in enumerate(two.map(read * 10)):
             check(result, index)
@@ -147,7 +147,10 @@ def test_map_drives_both_models(assets: Path) -> None:
                 futures.append((index, two.submit(read[index % len(read)])))
         for index, future in futures:
             check(future.result(60), index)
-        counted = [model.details.pipelines[0].stats().done - old for model, old in zip(two.models, before, strict=True)]
+        counted = [
+            model.details.pipelines[0].stats().done - old
+            for model, old in zip(two.models.values(), before, strict=True)
+        ]
         images = [*range(80), *(index for index, _ in futures)]
         boxes = sum(len(expected[index % len(files)]) for index in images)
         assert counted[0] == len(images)

@@ -292,5 +292,5 @@ class TwoStage(Composed[Detections]):
 
 
 def _parts(group: _Group) -> list[Any]:
-    """What the second model runs: the parts that could be cut out."""
+    """The parts that could be cut out, for the second model."""
     return [part for _, parts in group for part in parts if not isinstance(part, Exception)]

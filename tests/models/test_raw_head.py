@@ -241,7 +241,7 @@ def test_other_formats_and_missing_packages(assets: Path, model: Path, monkeypat
     with pytest.raises(errors.ConfigError, match="yolov8n-pose.xml is not an ONNX file"):
         YOLOv8(assets / "ir" / "yolov8n-pose.xml", "openvino", decode_head="native")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(errors.ConfigError, match="needs onnx, which is not installed"):
+    with pytest.raises(errors.ConfigError, match="needs onnx and onnx_ir, which are not both installed"):
         YOLOv5(model, decode_head="native")
     with YOLOv5(model) as wrapper:
         assert wrapper.decode_head_used == "graph"

@@ -24,7 +24,7 @@ __all__ = ["GraphEnd", "UnprovenError", "is_pointwise", "sigmoid"]
 
 Array = Any
 #: The attributes of a 1 x 1 convolution.
-_PLAIN = {
+_PLAIN: dict[str, Any] = {
     "auto_pad": "NOTSET", "kernel_shape": [1, 1], "strides": [1, 1], "dilations": [1, 1], "pads": [0] * 4, "group": 1,
 }  # fmt: skip
 

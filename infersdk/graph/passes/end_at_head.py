@@ -61,8 +61,9 @@ class EndAtHead(Pass):
             end = _find(model)
         except UnprovenError:
             return False
-        graph = model.graph
-        batch, taken, names = _images(model).shape[0], taken_names(graph), {}
+        graph, image = model.graph, _images(model)
+        assert image.shape is not None
+        batch, taken, names = image.shape[0], taken_names(graph), {}
         for index, (value, dims) in enumerate(end.values.items()):
             names[value.name] = name = free_name(f"head_{index}", taken)
             taken.add(name)

@@ -121,7 +121,7 @@ class GraphEnd:
 
 def is_pointwise(node: ir.Node, weights: npt.NDArray[Any]) -> bool:
     """Whether a convolution is 1 x 1 with finite weights: a weighted sum of the channels of each position."""
-    plain = all(np.array_equal(one.value, _PLAIN.get(name)) for name, one in node.attributes.items())
+    plain = all(np.array_equal(one.value, _PLAIN.get(name, ())) for name, one in node.attributes.items())
     return plain and weights.ndim == 4 and weights.shape[2:] == (1, 1) and bool(np.isfinite(weights).all())
 
 

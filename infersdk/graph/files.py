@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "load_proto", "model_bytes",
-    "parse_model", "private_copy", "read_model", "require_onnx", "tensor_array",
-    "write_large", "write_model",
+    "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "has_sparse_weights", "load_proto",
+    "model_bytes", "parse_model", "private_copy", "read_model", "require_onnx", "tensor_array", "write_large",
+    "write_model",
 ]  # fmt: skip
 
 #: The maximum size of a protobuf message.
@@ -248,11 +248,19 @@ def _tensors(graph: Any) -> Iterator[Any]:
             yield from (attribute.t, *attribute.tensors)
 
 
+def has_sparse_weights(proto: Any) -> bool:
+    """Whether a `ModelProto` has sparse weights or constants, which onnx_ir cannot read."""
+    return any(
+        graph.sparse_initializer or any(one.HasField("sparse_tensor") for node in graph.node for one in node.attribute)
+        for graph in _graphs(proto.graph)
+    )
+
+
 def _from_proto(proto: Any, name: str, folder: Path | None) -> ir.Model:
     """Converts a `ModelProto`. `folder` contains its external data."""
     import onnx_ir as ir
 
-    if any(graph.sparse_initializer for graph in _graphs(proto.graph)):
+    if has_sparse_weights(proto):
         raise UnsupportedModelError(f"{name!r} has sparse weights, which the graph tools would lose; store them dense")
     try:
         model: ir.Model = ir.from_proto(proto)

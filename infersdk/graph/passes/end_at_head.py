@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from ..files import load_proto
+from ..files import has_sparse_weights, load_proto
 from ..graph_end import UnprovenError
 from ..weights import free_name, taken_names
 from ._sizes import data_inputs, fixed
@@ -43,7 +43,7 @@ class EndAtHead(Pass):
     def concerns(self, source: ModelSource) -> bool:
         if not source.is_onnx or not all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape")):
             return False
-        return not load_proto(source).graph.sparse_initializer  # `read_model` raises an error for sparse weights
+        return not has_sparse_weights(load_proto(source))  # `read_model` raises an error for these
 
     def find(self, model: ir.Model) -> RawHead:
         """The head of a model, with the present names of the maps.

@@ -48,7 +48,7 @@ class SizeFreeing(ShapeChange):
         old, new = (tuple(shapes[value.name or ""][rows : rows + 2]) for shapes in (before, after))
         super().__init__(model, before, after, image=((old[0], old[1]), (new[0], new[1])))
         self._height, self._start = old[0], self._builder(next(iter(model.graph)))
-        self._scaled: dict[int, ir.Value] = {}  # the computed rows and columns of the image (1) and of maps, by stride
+        self._by_stride: dict[int, ir.Value] = {}  # the computed rows and columns of the image (1) and of maps, by stride
         self._cut: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}  # sliced grids
 
     # ---- replacing constants ----
@@ -120,14 +120,14 @@ class SizeFreeing(ShapeChange):
     def _size_of(self, rows: int) -> ir.Value:
         """The rows and columns, int64 [2], of the feature map with `rows` rows for the old image size."""
         stride, build = round(self._height / rows), self._start
-        if not self._scaled:
+        if not self._by_stride:
             limits = build.ints(self._rows), build.ints(self._rows + 2)
-            self._scaled[1] = self._traced(build, build("Slice", build("Shape", self._value), *limits))
-        if stride not in self._scaled:
+            self._by_stride[1] = self._traced(build, build("Slice", build("Shape", self._value), *limits))
+        if stride not in self._by_stride:
             # Rounded up, as in a convolution with padding.
-            up = build("Add", self._scaled[1], build.ints(stride - 1))
-            self._scaled[stride] = self._traced(build, build("Div", up, build.ints(stride)))
-        return self._scaled[stride]
+            up = build("Add", self._by_stride[1], build.ints(stride - 1))
+            self._by_stride[stride] = self._traced(build, build("Div", up, build.ints(stride)))
+        return self._by_stride[stride]
 
     # ---- grids ----
 

@@ -81,7 +81,9 @@ def find_head(model: ir.Model, image: ir.Value, dims: Sequence[int]) -> HeadEnd:
     end, output = GraphEnd(model, {image.name or "": dims}), model.graph.outputs[0]
     sides = tuple(dims[1:3] if dims[1] != 3 and dims[3] == 3 else dims[2:])
     nodes, values = end.walk(output, lambda one: _stops(end, one, dims[0], sides))
-    maps = _maps(end, values, sides)
+    if not values:
+        raise UnprovenError("its output is not made of maps")
+    maps = [_Map(value, tuple(end.dims(value)), sides[0] // end.dims(value)[2]) for value in values]
     names = {kind.name if (kind := end.types.get(value)) else "" for value in values}
     if names not in ({"FLOAT"}, {"FLOAT16"}):
         raise UnprovenError("its maps are not all float32, or all float16")
@@ -109,13 +111,6 @@ def _stops(end: GraphEnd, value: ir.Value, batch: int, sides: tuple[int, ...]) -
     dims = end.dims(value)
     stride = sides[0] // dims[2] if len(dims) == 4 and dims[0] == batch else 0
     return stride > 1 and (stride * dims[2], stride * dims[3]) == sides
-
-
-def _maps(end: GraphEnd, values: Sequence[ir.Value], sides: tuple[int, ...]) -> list[_Map]:
-    """The maps in their order."""
-    if not values:
-        raise UnprovenError("its output is not made of maps")
-    return [_Map(value, tuple(end.dims(value)), sides[0] // end.dims(value)[2]) for value in values]
 
 
 # ---- the checks ----

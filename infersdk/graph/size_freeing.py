@@ -48,7 +48,7 @@ class SizeFreeing(ShapeChange):
         old, new = (tuple(shapes[value.name or ""][rows : rows + 2]) for shapes in (before, after))
         super().__init__(model, before, after, image=((old[0], old[1]), (new[0], new[1])))
         self._height, self._start = old[0], self._builder(next(iter(model.graph)))
-        self._by_stride: dict[int, ir.Value] = {}  # the computed rows and columns of the image (1) and of maps, by stride
+        self._by_stride: dict[int, ir.Value] = {}  # computed rows and columns of the image (1) and of maps
         self._cut: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}  # sliced grids
 
     # ---- replacing constants ----

@@ -42,29 +42,21 @@ class GraphBuilder:
         Args:
             name: name of the node and its output, the operator's by default. A number is appended if it is taken.
         """
-        return self.node(operator, *inputs, name=name, **attributes)[0]
-
-    def node(
-        self, operator: str, *inputs: ir.Value | npt.ArrayLike | None, outputs: int = 1, name: str = "",
-        domain: str = "", **attributes: Any,
-    ) -> list[ir.Value]:  # fmt: skip
-        """Adds a node with several outputs and returns them."""
         import onnx_ir as ir
 
         values = [value if value is None or isinstance(value, ir.Value) else self.constant(value) for value in inputs]
         while values and values[-1] is None:
             values.pop()
-        called = self.free_name(name or operator)
+        called = self._free_name(self._prefix + (name or operator))
         given = {key: value for key, value in attributes.items() if value is not None}
-        made = ir.node(operator, values, given, domain=domain, name=called, num_outputs=outputs)
-        for index, output in enumerate(made.outputs):
-            output.name = self.free_name(f"{called}_output" + (f"_{index}" if outputs > 1 else ""), prefixed=True)
+        made = ir.node(operator, values, given, name=called)
+        made.outputs[0].name = self._free_name(f"{called}_output")
         if self._before is None:
             self._graph.append(made)
         else:
             self._graph.insert_before(self._before, made)
         self.nodes.append(made)
-        return list(made.outputs)
+        return made.outputs[0]
 
     def constant(self, array: npt.ArrayLike, name: str = "") -> ir.Value:
         """Adds a weight. Small unnamed weights with equal contents are shared."""
@@ -72,18 +64,14 @@ class GraphBuilder:
         key = (values.dtype.str, values.shape, values.tobytes()) if values.size <= 64 and not name else None
         if key in self._constants:
             return self._constants[key]
-        made = add_weight(self._graph, self.free_name(name or "constant"), values)
+        made = add_weight(self._graph, self._free_name(self._prefix + (name or "constant")), values)
         if key is not None:
             self._constants[key] = made
         return made
 
-    def prefix(self, prefix: str) -> None:
-        """Sets the prefix for names from now on."""
-        self._prefix = prefix
-
-    def free_name(self, name: str, *, prefixed: bool = False) -> str:
-        """Reserves the name, with the prefix, and with a number if it is taken."""
-        result = free_name(name if prefixed else self._prefix + name, self._taken)
+    def _free_name(self, name: str) -> str:
+        """Reserves the name, with a number if it is taken."""
+        result = free_name(name, self._taken)
         self._taken.add(result)
         return result
 

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fold_factors", "only_user"]
 
-#: The smallest magnitude of a factor to divide by.
-_SMALLEST = 1e-3
-
 
 def fold_factors(graph: ir.Graph) -> int:
     """Folds constant factors (Mul) and offsets (Add) into adjacent convolutions; returns the number of folded nodes.
@@ -25,7 +22,6 @@ def fold_factors(graph: ir.Graph) -> int:
     - After a convolution: a scalar or a value per channel is folded into the weights and the bias.
     - Before convolutions: a scalar factor is folded into the weights. A scalar offset is folded into the biases of
       convolutions without padding, since padding would no longer be 0.
-    - x * s + b before padded convolutions becomes x + b / s, and s is folded into the weights.
 
     Results differ by rounding only.
     """
@@ -63,18 +59,16 @@ def _operands(node: ir.Node) -> tuple[npt.NDArray[Any], ir.Value] | None:
 
 def _behind(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, build: GraphBuilder) -> bool:
     """Folds a node into the convolution before it."""
-    conv, weights = data.producer(), None
-    if conv is not None and only_user(node.graph, data) is node:  # type: ignore[arg-type]
-        weights = _weights_of(conv)
-    if conv is None or weights is None or (conv.op_type == "ConvTranspose" and _group(conv) != 1):
+    conv = data.producer()
+    if conv is None or only_user(node.graph, data) is not node:  # type: ignore[arg-type]
         return False
-    axis = 0 if conv.op_type == "Conv" else 1
-    channels = _channels(array, weights.shape[axis], weights.ndim)
-    if channels is None:
+    weights = _weights_of(conv)
+    channels = None if weights is None else _channels(array, len(weights), weights.ndim)
+    if weights is None or channels is None:
         return False
-    bias = _bias_of(conv, weights.shape[axis])
+    bias = _bias_of(conv, len(weights))
     if node.op_type == "Mul":
-        shape = [-1 if at == axis else 1 for at in range(weights.ndim)]
+        shape = [-1] + [1] * (weights.ndim - 1)
         _set(conv, build, weights * channels.reshape(shape), bias * channels if bias.any() else None)
     else:
         _set(conv, build, None, bias + channels)
@@ -85,7 +79,7 @@ def _behind(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, build: Graph
 def _in_front(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, build: GraphBuilder) -> bool:
     """Folds a scalar into the convolutions after it."""
     uses = list(node.outputs[0].uses())
-    convs = [use.node for use in uses if use.idx == 0 and use.node.op_type == "Conv" and use.node.graph is node.graph]
+    convs = [use.node for use in uses if use.idx == 0 and use.node.graph is node.graph]
     weights = [kernel for conv in convs if (kernel := _weights_of(conv)) is not None]
     if array.size != 1 or not uses or len(weights) != len(uses) or not _keeps_axes(array, data, weights[0].ndim):
         return False
@@ -98,34 +92,8 @@ def _in_front(node: ir.Node, array: npt.NDArray[Any], data: ir.Value, build: Gra
             sums = kernel.sum(axis=tuple(range(1, kernel.ndim)))
             _set(conv, build, None, _bias_of(conv, len(kernel)) + number * sums)
     else:
-        return _swap(node, data, number, convs, weights, build)
+        return False
     _replace_by_input(node, data)
-    return True
-
-
-def _swap(
-    add: ir.Node, data: ir.Value, offset: float, convs: list[ir.Node], weights: list[npt.NDArray[np.float64]],
-    build: GraphBuilder,
-) -> bool:  # fmt: skip
-    """Rewrites x * s + b as x + b / s, and folds s into the convolutions after it."""
-    mul, graph = data.producer(), add.graph
-    assert graph is not None
-    if mul is None or mul.op_type != "Mul" or mul.domain or only_user(graph, data) is not add:
-        return False
-    found = _operands(mul)
-    if found is None or found[0].size != 1:
-        return False
-    factor, source = found
-    number = float(factor.item())
-    if not _SMALLEST <= abs(number) < np.inf or not _keeps_axes(factor, source, weights[0].ndim):
-        return False
-    for conv, kernel in zip(convs, weights, strict=True):
-        _set(conv, build, kernel * number, None)
-    add.replace_input_with(0, source)
-    add.replace_input_with(
-        1, build.constant(np.array([offset / number], factor.dtype), f"{add.outputs[0].name}_offset")
-    )
-    graph.remove(mul, safe=True)
     return True
 
 
@@ -148,7 +116,7 @@ def _replace_by_input(node: ir.Node, data: ir.Value) -> None:
 
 def _weights_of(conv: ir.Node) -> npt.NDArray[np.float64] | None:
     """The constant floating-point weights of a convolution; None for other nodes."""
-    if conv.op_type not in ("Conv", "ConvTranspose") or conv.domain:
+    if conv.op_type != "Conv" or conv.domain:
         return None
     array = constant_of(conv.inputs[1])
     if array is None or array.dtype not in (np.float32, np.float64):
@@ -161,10 +129,6 @@ def _weights_of(conv: ir.Node) -> npt.NDArray[np.float64] | None:
 def _bias_of(conv: ir.Node, channels: int) -> npt.NDArray[np.float64]:
     array = constant_of(conv.inputs[2]) if len(conv.inputs) > 2 else None
     return np.zeros(channels) if array is None else array.astype(np.float64)
-
-
-def _group(conv: ir.Node) -> int:
-    return int(conv.attributes.get_int("group", 1))
 
 
 def _is_padded(conv: ir.Node) -> bool:

@@ -121,33 +121,18 @@ class ShapeTrace:
         """
         if inner_graphs(node):
             return  # shapes from branches and loops may differ between runs
-        if node.op_type in ("Shape", "Size"):
-            self._sizes(node)
-        elif self._compute(node):
-            return
-        self._infer(node)
-
-    def _sizes(self, node: ir.Node) -> None:
-        shape = self.shapes.get(node.inputs[0]) if node.inputs[0] is not None else None
-        if shape is None or None in shape:
-            return
-        sizes = np.asarray(shape, np.int64)
-        if node.op_type == "Size":
-            self.data[node.outputs[0]] = np.asarray(sizes.prod())
-        else:
-            start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(shape))
-            self.data[node.outputs[0]] = sizes[start:end]
+        if not self._compute(node):
+            self._infer(node)
 
     def _compute(self, node: ir.Node) -> bool:
         """Evaluates a node if all its inputs are known and small; returns whether it did."""
-        inputs = [value for value in node.inputs if value is not None]
-        if not inputs and node.op_type != "Constant":
-            return False
-        if any(value not in self.data for value in inputs) or node.op_type.startswith("Random"):
-            return False
         import onnx_ir as ir
 
-        arrays = [None if value is None else self.data[value] for value in node.inputs]
+        if node.op_type.startswith("Random") or (not node.inputs and node.op_type != "Constant"):
+            return False
+        arrays = [None if value is None else self._read(node, value) for value in node.inputs]
+        if any(array is None and value is not None for array, value in zip(arrays, node.inputs, strict=True)):
+            return False
         try:
             results = evaluate(ir.to_proto(node), arrays, self._model.graph.opset_imports.get("", 1))
         except Exception:  # not in the reference implementation; its shape is inferred instead
@@ -159,6 +144,14 @@ class ShapeTrace:
             self.shapes[output] = tuple(np.shape(array))
             self.types[output] = ir.DataType.from_numpy(self.data[output].dtype)
         return True
+
+    def _read(self, node: ir.Node, value: ir.Value) -> npt.NDArray[Any] | None:
+        """The contents of an input of a node; any for Shape and Size, which read only the shape. None if unknown."""
+        shape = self.shapes.get(value, (None,))
+        sizes = [size for size in shape if size is not None]
+        if node.op_type in ("Shape", "Size") and len(sizes) == len(shape):
+            return np.broadcast_to(0.0, sizes)
+        return self.data.get(value)
 
     def _infer(self, node: ir.Node) -> None:
         import onnx

@@ -44,13 +44,11 @@ class SizeFreeing(ShapeChange):
         before: Mapping[str, Sequence[int]],
         after: Mapping[str, Sequence[int]],
     ) -> None:
-        value, rows = image
+        self._value, self._rows = value, rows = image
         old, new = (tuple(shapes[value.name or ""][rows : rows + 2]) for shapes in (before, after))
         super().__init__(model, before, after, image=((old[0], old[1]), (new[0], new[1])))
-        self._old_image: Size = (old[0], old[1])
-        self._value, self._rows = value, rows
-        self._size: ir.Value | None = None  # the rows and columns of the image, computed
-        self._scaled_sizes: dict[int, ir.Value] = {}  # the same for feature maps, by stride
+        self._height, self._start = old[0], self._builder(next(iter(model.graph)))
+        self._by_stride: dict[int, ir.Value] = {}  # computed rows and columns of the image (1) and of maps
         self._cut: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}  # sliced grids
 
     # ---- replacing constants ----
@@ -121,23 +119,15 @@ class SizeFreeing(ShapeChange):
 
     def _size_of(self, rows: int) -> ir.Value:
         """The rows and columns, int64 [2], of the feature map with `rows` rows for the old image size."""
-        stride = round(self._old_image[0] / rows)
-        if stride not in self._scaled_sizes:
-            build = self._builder(next(iter(self._model.graph)) if self._size is None else self._behind_size)
-            if self._size is None:
-                axes = build.ints(self._rows), build.ints(self._rows + 2)
-                self._size = self._traced(build, build("Slice", build("Shape", self._value), *axes))
+        stride, build = round(self._height / rows), self._start
+        if not self._by_stride:
+            limits = build.ints(self._rows), build.ints(self._rows + 2)
+            self._by_stride[1] = self._traced(build, build("Slice", build("Shape", self._value), *limits))
+        if stride not in self._by_stride:
             # Rounded up, as in a convolution with padding.
-            up = build("Add", self._size, build.ints(stride - 1))
-            self._scaled_sizes[stride] = self._traced(build, build("Div", up, build.ints(stride)))
-        return self._scaled_sizes[stride]
-
-    @property
-    def _behind_size(self) -> ir.Node:
-        """The node before which the sizes of feature maps are inserted."""
-        assert self._size is not None
-        users = [use.node for use in self._size.uses()]
-        return users[0]
+            up = build("Add", self._by_stride[1], build.ints(stride - 1))
+            self._by_stride[stride] = self._traced(build, build("Div", up, build.ints(stride)))
+        return self._by_stride[stride]
 
     # ---- grids ----
 

@@ -21,7 +21,6 @@ _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _WEIGHTED = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger")
 _GUTTER = 26.0  # between columns
 _WIDEST = 180.0
-_LETTER = 7.0  # pixels of a letter in a box
 _RANKS_IN_COLUMN = 26
 _MOST_COLUMNS = 4
 _SWEEPS = 4
@@ -148,22 +147,10 @@ def main_node(report: LayerReport, row: LayerRow) -> int:
     return next(weighted, next(others, row.nodes[0]))
 
 
-def label_of(report: LayerReport, row: LayerRow, width: float) -> tuple[str, str]:
-    """The name of a row's layer and its operators, each shortened to `width` pixels: `("model.2/cv1/conv", "Conv")`."""
+def label_of(report: LayerReport, row: LayerRow) -> tuple[str, str]:
+    """The name of a row's layer and its operators: `("model.2/cv1/conv", "Conv + Mul")`."""
     path = module_path(report, row)
     operators = [report.nodes[node].operator for node in row.nodes]
     shown = [one for one in operators if one not in _QUANTIZATION]
     name = path[1:] if path[0] in operators else path[:-1] if not shown or path[-1] in operators else path
-    letters = max(int(width / _LETTER), 2)
-    text = " + ".join(dict.fromkeys(shown or operators))
-    return _tail(name, letters), text if len(text) <= letters else text[: letters - 1] + "…"
-
-
-def _tail(path: tuple[str, ...], letters: int) -> str:
-    """As much of the end of a path as fits: `…/cv1/conv`."""
-    full = "/".join(path)
-    for start in range(len(path)):
-        text = full if start == 0 else "…/" + "/".join(path[start:])
-        if len(text) <= letters:
-            return text
-    return "…" + full[1 - letters :]
+    return "/".join(name), " + ".join(dict.fromkeys(shown or operators))

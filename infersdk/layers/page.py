@@ -75,7 +75,7 @@ def _graph(report: LayerReport) -> Any:
     for box in drawing.boxes:
         row = report.rows[box.row]
         rectangle = {"x": box.x, "y": box.y, "width": box.width, "height": box.height}
-        name, operators = label_of(report, row, box.width)
+        name, operators = label_of(report, row)
         boxes.append({**rectangle, "label": name, "operators": operators})
         width = box.width / len(report.sides)
         for number, side in enumerate(report.sides):

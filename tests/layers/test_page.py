@@ -150,23 +150,22 @@ def test_drawing_keeps_the_order_of_the_graph(report: LayerReport) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "width", "label"),
+    ("nodes", "label"),
     [
         (
             "x_DequantizeLinear:DequantizeLinear /model.2/cv1/conv/Conv:Conv /model.2/cv1/act/Mul:Mul y:QuantizeLinear",
-            180, ("model.2/cv1/conv", "Conv + Mul"),
+            ("model.2/cv1/conv", "Conv + Mul"),
         ),
-        ("/model.2/cv1/conv/Conv:Conv", 90, ("…/cv1/conv", "Conv")),
-        ("/model.24/Transpose_1:Transpose", 180, ("model.24/Transpose_1", "Transpose")),
-        ("/model.4/m/Add_output_0_QuantizeLinear:QuantizeLinear", 180, ("model.4/m", "QuantizeLinear")),
-        ("first:Conv", 180, ("first", "Conv")),
+        ("/model.24/Transpose_1:Transpose", ("model.24/Transpose_1", "Transpose")),
+        ("/model.4/m/Add_output_0_QuantizeLinear:QuantizeLinear", ("model.4/m", "QuantizeLinear")),
+        ("first:Conv", ("first", "Conv")),
     ],
 )  # fmt: skip
-def test_a_box_of_an_int8_file_has_the_name_of_its_layer(nodes: str, width: float, label: tuple[str, str]) -> None:
+def test_a_box_of_an_int8_file_has_the_name_of_its_layer(nodes: str, label: tuple[str, str]) -> None:
     pairs = [node.rsplit(":", 1) for node in nodes.split()]
     report: Any = SimpleNamespace(nodes=[SimpleNamespace(name=name, operator=kind) for name, kind in pairs])
     row: Any = SimpleNamespace(nodes=tuple(range(len(pairs))))
-    assert label_of(report, row, width) == label
+    assert label_of(report, row) == label
 
 
 @pytest.mark.parametrize("width", [400, 1280])

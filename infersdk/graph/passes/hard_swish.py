@@ -38,7 +38,7 @@ class HardSwish(Pass):
     """
 
     name: ClassVar[str] = "hard-swish"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and source.mentions(b"Clip") and source.mentions(b"Conv")

@@ -64,14 +64,9 @@ class Declared:
     #: The settings as a frozen msgspec.Struct, made from the class body.
     Settings: ClassVar[type[Any]] = _NoSettings
 
-    #: Names that subclasses declare or override, and users of a model do not call.
-    _hooks: ClassVar[frozenset[str]] = frozenset()
-
     def __dir__(self) -> list[str]:
         """The members for users: settings are listed by `settings`."""
-        hooks = (name for kind in type(self).__mro__ for name in vars(kind).get("_hooks", ()))
-        hidden = {*self.Settings.__struct_fields__, *hooks}
-        return [name for name in super().__dir__() if name not in hidden]
+        return [name for name in super().__dir__() if name not in self.Settings.__struct_fields__]
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Settings take effect in the constructor: a new value would change nothing.

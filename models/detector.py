@@ -96,7 +96,6 @@ class RowDetector(Detector):
     #: A noun phrase for a file of the family.
     family: ClassVar[str] = "a detector"
     fits_canvas: ClassVar[bool] = True
-    _hooks: ClassVar[frozenset[str]] = frozenset({"columns", "count_extra", "extra", "extra_values", "family"})
 
     @classmethod
     def recognises(cls, model: ModelDescription) -> Recognition:

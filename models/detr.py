@@ -59,12 +59,6 @@ class DETR(Detector):
     preset: Literal["imagenet", "unit"] | None = None
 
     fallback_size: ClassVar[int] = 800
-    _hooks: ClassVar[frozenset[str]] = frozenset(
-        {
-            "candidates", "columns", "maps", "model_types", "no_object", "normalization", "other_names", "quantiles",
-            "verify_classes",
-        }
-    )  # fmt: skip
     #: The values of `model_type` in the metadata, as transformers calls them.
     model_types: ClassVar[frozenset[str]] = frozenset({"detr", "table-transformer", "yolos"})
     #: Names of outputs that an exporter of another family gives.

@@ -32,7 +32,6 @@ class EndToEnd(RowDetector):
 
     aliases: ClassVar[tuple[str, ...]] = ("yolov10", "yolo26")
     family: ClassVar[str] = "an end-to-end detector"
-    _hooks: ClassVar[frozenset[str]] = frozenset({"verify_boxes"})
 
     @classmethod
     def recognises(cls, model: ModelDescription) -> Recognition:

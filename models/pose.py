@@ -38,7 +38,6 @@ class _Pose(RowDetector):
     keypoints: KeypointShape | None = None
 
     task: ClassVar[str] = "pose"
-    _hooks: ClassVar[frozenset[str]] = frozenset({"keypoint_shape"})
 
     @classmethod
     def recognises(cls, model: ModelDescription) -> Recognition:

@@ -34,8 +34,6 @@ class PresetInput(VisionModel[Result]):
     fit: Literal["stretch", "letterbox"] | None = None
     size: int | tuple[int, int] | None = None
 
-    _hooks: ClassVar[frozenset[str]] = frozenset({"model_types", "presets_by_family", "usual_fit", "usual_preset"})
-
     #: Presets by `model_type` in the metadata, as transformers calls the families.
     presets_by_family: ClassVar[dict[str, str]] = {}
 

@@ -39,7 +39,6 @@ class _MapModel(VisionModel[Result]):
     """Base class of models that give scores for each class at each point."""
 
     task: ClassVar[str] = "semantic"
-    _hooks: ClassVar[frozenset[str]] = frozenset({"gives_logits", "map_layout", "map_threshold", "result"})
 
     #: The names of the outputs whose maps the result has, in order.
     _maps: tuple[str, ...] = ()

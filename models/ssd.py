@@ -63,9 +63,6 @@ class SSD(Detector):
 
     fallback_size: ClassVar[int] = 300
     per_call: ClassVar[frozenset[str]] = Detector.per_call | {"iou"}
-    _hooks: ClassVar[frozenset[str]] = frozenset(
-        {"background", "family", "recognises_anchors", "to_pixels", "verify_values"}
-    )
     #: Classes of the scores in front of the first one that counts.
     background: ClassVar[int] = 1
     _scores: str

@@ -43,6 +43,8 @@ Result = TypeVar("Result")
 
 #: Settings that say how the network is loaded; `infersdk.load()` takes them.
 LOADING = ("device", "precision", "max_batch", "while_building")
+#: Members that wrappers add to those of `Requests`, for users.
+FOR_USERS = ("backend", "clone", "decode_head_used", "path", "per_call", "task")
 #: Variants of a wrapper, for the settings of calls, that are kept.
 MOST_VARIANTS = 32
 
@@ -107,14 +109,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     canvas_sizes: list[tuple[int, int]] | None = None
     canvas_border: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
-    _hooks: ClassVar[frozenset[str]] = frozenset(
-        {
-            "Settings", "aliases", "asked_size", "count_classes", "device_postprocess", "fallback_size", "fits_canvas",
-            "other_tasks", "postprocess", "preprocessing", "raw_layout", "recognises", "size_to_build", "usual_border",
-            "verify",
-        }
-    )  # fmt: skip
-
     #: The task, as in Ultralytics' metadata: "detect", "classify", "segment", "pose", ...
     task: ClassVar[str] = ""
     #: Further words for the task in the metadata of files.
@@ -154,6 +148,13 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         except BaseException:
             self.network.close()
             raise
+
+    def __dir__(self) -> list[str]:
+        """The members for users, without the hooks of wrappers: all that the classes of this package add."""
+        kinds = [kind for kind in type(self).__mro__ if issubclass(kind, VisionModel)]
+        added = {name for kind in kinds if kind.__module__.startswith(f"{__package__}.") for name in vars(kind)}
+        hooks = added - {*dir(Requests), *FOR_USERS}
+        return [name for name in super().__dir__() if name not in hooks]
 
     # ---- required of a wrapper ----
 

@@ -140,12 +140,6 @@ class YOLO(RowDetector):
     class_agnostic: bool = False
     decode_head: Literal["auto", "graph", "native"] = "auto"
 
-    _hooks: ClassVar[frozenset[str]] = frozenset(
-        {
-            "anchors", "channel_first", "decoder", "head", "leading", "refuses_head", "split", "strides", "suppression",
-            "verify_boxes", "verify_scores",
-        }
-    )  # fmt: skip
     per_call: ClassVar[frozenset[str]] = frozenset(
         {"conf", "iou", "max_det", "max_candidates", "multi_label", "class_agnostic", "classes"}
     )

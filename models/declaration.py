@@ -14,11 +14,12 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
+from ..config import convert
 from ..errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -29,9 +30,12 @@ else:
         return lambda cls: cls
 
 
-__all__ = ["UNCHECKED", "Declared", "annotation", "argument", "nearest_setting", "unknown_setting"]
+__all__ = ["UNCHECKED", "Declared", "Fraction", "annotation", "argument", "nearest_setting", "unknown_setting"]
 
 T = TypeVar("T")
+
+#: The type of a setting from 0 to 1.
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 #: Marks a setting that the wrapper itself checks, since its type is not one that msgspec can check:
 #: `Annotated[Infer | None, UNCHECKED]`.
@@ -67,6 +71,11 @@ class Declared:
     def __dir__(self) -> list[str]:
         """The members for users: settings are listed by `settings`."""
         return [name for name in super().__dir__() if name not in self.Settings.__struct_fields__]
+
+    def _set(self, settings: Mapping[str, Any]) -> None:
+        """Checks the settings, and makes them attributes."""
+        self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
+        self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Settings take effect in the constructor: a new value would change nothing.

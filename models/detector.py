@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from ..ops import DetectStats
+from .declaration import Fraction
 from .description import ModelDescription, Recognition
 from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
 
-__all__ = ["Detector", "Fraction", "RowDetector", "best_boxes", "box_outputs"]
+__all__ = ["Detector", "RowDetector", "best_boxes", "box_outputs"]
 
 Shape = tuple[int | str | None, ...]
-Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Detector(VisionModel[Detections]):

@@ -10,8 +10,9 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from ..ops import resize_map
 from .classifier import preset_pixels
+from .declaration import Fraction
 from .description import ModelDescription, Recognition
-from .detector import Detector, Fraction, best_boxes, box_outputs
+from .detector import Detector, best_boxes, box_outputs
 from .execution import OutputRow
 from .output_checks import (
     check_centred_fractions,

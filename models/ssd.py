@@ -8,8 +8,9 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from ..ops import DetectStats, nms
+from .declaration import Fraction
 from .description import GRIDS, Recognition, cells_of, count_cells
-from .detector import Detector, Fraction, box_outputs
+from .detector import Detector, box_outputs
 from .output_checks import (
     TOLERANCE,
     check_around_cells,

@@ -6,14 +6,13 @@ import copy
 import os
 import typing
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
-from ..config import convert
 from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
@@ -25,8 +24,7 @@ from .details import VisionDetails
 from .execution import DevicePostprocess, Execution, ModelStages, Parameters, Timings
 from .names import class_names
 from .preprocessor import ImageInput, Preprocessor, as_size
-from .releasing import IdleRelease
-from .requests import PipelineHolder, Requests
+from .requests import Requests
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -313,7 +311,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     def clone(self) -> Self:
         """A second wrapper for another thread, over the same weights or engine."""
         twin = copy.copy(self)
-        twin._pipeline_holder = PipelineHolder(self._pipeline_holder.settings)
         twin.network = self.network.clone()
         try:
             twin._start()
@@ -339,17 +336,9 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     # ---- internals ----
 
-    def _release_now(self) -> Callable[[], None]:
-        """Releases all but the pipeline, and returns what closes that."""
-        pipeline = self._pipeline_holder.detach()
+    def _release_networks(self) -> None:
         self._execution.release()
         self.network.release()
-        return pipeline.close if pipeline is not None else lambda: None
-
-    def _set(self, settings: Mapping[str, Any]) -> None:
-        """Checks the settings, and makes them attributes."""
-        self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
-        self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
 
     def _prepare(self) -> None:
         """Checks the model, and makes the parts that calls use."""
@@ -371,7 +360,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             self.settings.preprocess,
         )  # fmt: skip
         self._variants: dict[str, Self] = {}  # by the settings of calls; clones share them
-        self._pipeline_holder = PipelineHolder({})
         self._start()
 
     def _preprocessor(self, input: ImageInput) -> Preprocessor:
@@ -403,9 +391,9 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         return profiles(source, backend, sizes, self.settings.max_batch)
 
     def _start(self) -> None:
+        super()._start()
         self._limit = self._input.batch_limit(self.network)
         self._execution: Execution[Result] = Execution(self.network, self._input, self._stages, self._check_parameters)
-        self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
 
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""

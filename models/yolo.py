@@ -14,8 +14,9 @@ from ..image import Geometry, PixelTransform
 from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
+from .declaration import Fraction
 from .description import GRIDS, ModelDescription, Recognition, boxes_per_cell, cells_of, count_cells
-from .detector import Fraction, RowDetector
+from .detector import RowDetector
 from .device_variants import DeviceDecoder, DeviceVariants
 from .execution import OutputRow
 from .output_checks import (

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..ops import DetectStats, nms
+from .declaration import Fraction
 from .description import ModelDescription, Recognition, cells_of
-from .detector import Detector, Fraction
+from .detector import Detector
 from .output_checks import check_offsets, check_scores
 from .preprocessor import ImageInput, Preprocessor
 

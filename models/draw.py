@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -14,8 +13,10 @@ from ..errors import ConfigError
 from ._fonts import font_for, load_font
 from .colours import colour, ink
 from .oriented import corners
+from .results.masks import eroded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     import numpy.typing as npt
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Colour: TypeAlias = "tuple[int, int, int]"
 
-__all__ = ["Box", "blank_image", "draw_boxes", "draw_texts", "to_pil"]
+__all__ = ["blank_image", "draw_boxes", "draw_texts", "to_pil"]
 
 #: The opacity of masks, 0 to 255.
 TINT = 115
@@ -37,21 +38,6 @@ COCO_SKELETON = (
     (15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8), (7, 9), (8, 10),
     (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6),
 )  # fmt: skip
-
-
-class Box(Protocol):
-    """The part of a detection that is drawn."""
-
-    @property
-    def xyxy(self) -> tuple[float, float, float, float]: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def class_id(self) -> int: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def columns(self) -> Mapping[str, Any]: ...
 
 
 def to_pil(image: HostImage) -> Image.Image:
@@ -77,7 +63,7 @@ def blank_image(size: tuple[int, int]) -> Image.Image:
 
 def draw_boxes(
     pil: Image.Image,
-    boxes: Sequence[Box],
+    boxes: Sequence[Any],
     *,
     font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None = None,
     colour_by: str | None = None,
@@ -86,6 +72,7 @@ def draw_boxes(
     """Draws into an RGB image, and returns it: each box with label and score, over its mask and under its keypoints.
 
     Args:
+        boxes: of the type `Detection`.
         font: a font file or a loaded font; None is one that has the characters of all labels.
         colour_by: the colours of boxes: by `"class"`, by `"box"`, or by the name of a column of whole
             numbers; None is `"track_id"` where there is such a column, else `"class"`.
@@ -122,7 +109,7 @@ def draw_texts(pil: Image.Image, texts: Sequence[str], numbers: Sequence[int]) -
     return pil
 
 
-def _colour_of(box: Box, number: int, colour_by: str | None) -> Colour:
+def _colour_of(box: Any, number: int, colour_by: str | None) -> Colour:
     if colour_by is None:
         colour_by = "track_id" if _is_tracked(box) else "class"
     if colour_by == "class":
@@ -138,7 +125,7 @@ def _colour_of(box: Box, number: int, colour_by: str | None) -> Colour:
         ) from None
 
 
-def _is_tracked(box: Box) -> bool:
+def _is_tracked(box: Any) -> bool:
     """Whether a tracker has a number for it; -1 is none."""
     return int(box.columns.get("track_id", -1)) >= 0
 
@@ -163,8 +150,7 @@ class _Pen:
         pixels = mask.crop()
         inside = pixels
         for _ in range(max(1, self._width // 2)):
-            framed = np.pad(inside, 1)
-            inside = framed[1:-1, 1:-1] & framed[:-2, 1:-1] & framed[2:, 1:-1] & framed[1:-1, :-2] & framed[1:-1, 2:]
+            inside = eroded(inside)
         opacity = np.where(inside, np.uint8(TINT), np.where(pixels, np.uint8(255), np.uint8(0)))
         if width and height:
             self._pil.paste(colour, (x, y, x + width, y + height), Image.fromarray(opacity))

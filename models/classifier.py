@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..graph.info import ModelInfo
 
-__all__ = ["PRESETS", "Classifier", "preset_pixels"]
+__all__ = ["PRESETS", "Classifier", "pixel_options"]
 
 #: Normalisations of pixels of common families of ImageNet models: y = (x * scale - mean) / std.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -46,15 +46,14 @@ Preset = Literal["imagenet", "caffe", "inception", "centred", "unit"]
 Triple = tuple[float, float, float]
 
 
-def preset_pixels(input: ImageInput, preset: str) -> dict[str, Any]:
-    """The order, scale and bias of pixels by a preset, for `ImageInput.transform()`. A network of uint8 input
-    normalises its pixels itself.
+def pixel_options(input: ImageInput, pixels: Mapping[str, Any]) -> dict[str, Any]:
+    """The order, scale and bias of a normalisation as in `PRESETS`, for `ImageInput.transform()`. A network of
+    uint8 input normalises its pixels itself.
     """
-    known = PRESETS[preset]
     if input.dtype == "uint8":
-        return {"order": known["input_order"], "scale": 1.0}
-    pixels = PixelTransform.normalize(known["mean"], known["std"], max_value=1 / known["scale"])
-    return {"order": known["input_order"], "scale": pixels.scale, "bias": pixels.bias}
+        return {"order": pixels["input_order"], "scale": 1.0}
+    normal = PixelTransform.normalize(pixels["mean"], pixels["std"], max_value=1 / pixels["scale"])
+    return {"order": pixels["input_order"], "scale": normal.scale, "bias": normal.bias}
 
 
 class Classifier(VisionModel[Classifications]):
@@ -90,7 +89,7 @@ class Classifier(VisionModel[Classifications]):
     crop: int | tuple[int, int] | None = None
     mean: float | Triple | None = None
     std: float | Triple | None = None
-    scale: float | None = None
+    scale: Annotated[float, msgspec.Meta(gt=0)] | None = None
     input_order: Literal["rgb", "bgr"] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=1)] = 5
     softmax: bool | None = None
@@ -130,7 +129,7 @@ class Classifier(VisionModel[Classifications]):
 
         return Preprocessor(
             input,
-            self._transform(input),
+            input.transform(**pixel_options(input, self._pixels())),
             geometry,
             self.channel_order,
             interpolation=self.interpolation or stated.get("interpolation", "bilinear"),
@@ -149,20 +148,10 @@ class Classifier(VisionModel[Classifications]):
 
     # ---- the output ----
 
-    def _transform(self, input: ImageInput) -> PixelTransform:
+    def _pixels(self) -> dict[str, Any]:
+        """The normalisation of pixels, as `PRESETS` have it."""
         default = PRESETS[self.preset] if self.preset else PRESETS["imagenet"] | self._stated
-        scale = float(self.scale if self.scale is not None else default["scale"])
-        mean, std = (
-            default[name] if given is None else (given,) * 3 if isinstance(given, (int, float)) else given
-            for name, given in (("mean", self.mean), ("std", self.std))
-        )
-        order = self.input_order or default["input_order"]
-        if input.dtype == "uint8":  # the network normalises by itself
-            return input.transform(order=order, fill=0, scale=1.0)
-        if not scale > 0:
-            raise ConfigError(f"scale={scale} must be above 0")
-        pixels = PixelTransform.normalize(mean, std, max_value=1 / scale)
-        return input.transform(order=order, scale=pixels.scale, bias=pixels.bias)
+        return default | {name: value for name in PRESETS["imagenet"] if (value := getattr(self, name)) is not None}
 
     @cached_property
     def _stated(self) -> dict[str, Any]:

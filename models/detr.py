@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from ..ops import resize_map
-from .classifier import preset_pixels
+from .classifier import PRESETS, pixel_options
 from .declaration import Fraction
 from .description import ModelDescription, Recognition
 from .detector import Detector, best_boxes, box_outputs
@@ -100,7 +100,7 @@ class DETR(Detector):
     # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        pixels = preset_pixels(input, self.preset or self.normalization)
+        pixels = pixel_options(input, PRESETS[self.preset or self.normalization])
         return Preprocessor.stretch(input, channel_order=self.channel_order, **pixels)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:

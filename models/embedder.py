@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .classifier import Preset, preset_pixels
+from .classifier import PRESETS, Preset, pixel_options
 from .description import ModelDescription, Recognition
 from .output_checks import check_finite
 from .preprocessor import ImageInput, Preprocessor
@@ -65,7 +65,7 @@ class Embedder(VisionModel[Embedding]):
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         make: Callable[..., Preprocessor] = getattr(Preprocessor, self.fit)
-        return make(input, channel_order=self.channel_order, **preset_pixels(input, self.preset))
+        return make(input, channel_order=self.channel_order, **pixel_options(input, PRESETS[self.preset]))
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Embedding]:
         output = outputs[self.network.output_specs[0].name]

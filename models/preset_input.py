@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from ..errors import UnsupportedModelError
-from .classifier import Preset, preset_pixels
+from .classifier import PRESETS, Preset, pixel_options
 from .description import ModelDescription
 from .preprocessor import ImageInput, Preprocessor
 from .vision import VisionModel
@@ -57,7 +57,7 @@ class PresetInput(VisionModel[Result]):
                 'nothing in the file says how it wants its pixels; give preset="unit" for 0 to 1, preset="imagenet", '
                 'preset="inception" for -1 to 1, preset="centred" for -0.5 to 0.5, or preset="caffe"'
             )
-        return make(input, channel_order=self.channel_order, **preset_pixels(input, preset or "unit"))
+        return make(input, channel_order=self.channel_order, **pixel_options(input, PRESETS[preset or "unit"]))
 
 
 def plane_rows(maps: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -52,10 +52,6 @@ _HABITS = {
 }  # fmt: skip
 
 
-class _NoSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
 def argument(*, default: Any = ..., kw_only: bool = True) -> Any:
     """An argument of the constructor that is not in `Settings`."""
     return _ARGUMENT
@@ -66,7 +62,9 @@ class Declared:
     """Base of classes whose annotated attributes are their settings. See the module."""
 
     #: The settings as a frozen msgspec.Struct, made from the class body.
-    Settings: ClassVar[type[Any]] = _NoSettings
+    Settings: ClassVar[type[Any]]
+    #: The arguments of `msgspec.defstruct` for the settings of the class itself, by name.
+    _own_settings: ClassVar[dict[str, tuple[str, Any, Any]]] = {}
 
     def __dir__(self) -> list[str]:
         """The members for users: settings are listed by `settings`."""
@@ -90,7 +88,7 @@ class Declared:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        fields = []
+        cls._own_settings = {}
         for name, annotation in inspect.get_annotations(cls).items():
             if name.startswith("_") or vars(cls).get(name) is _ARGUMENT:
                 continue
@@ -100,21 +98,14 @@ class Declared:
             if name not in vars(cls):
                 raise TypeError(f"{cls.__name__}.{name} has no default; give it one, or annotate it as a ClassVar")
             unchecked = UNCHECKED in getattr(kind, "__metadata__", ())
-            fields.append((name, Any if unchecked else kind, vars(cls)[name]))
-        bases = [base.Settings for base in cls.__bases__ if issubclass(base, Declared)]
-        largest = max(bases, key=lambda settings: len(settings.__struct_fields__))
-        for settings in bases:  # a struct has one base: of further ones it takes the fields
-            known = {*largest.__struct_fields__, *(name for name, *_ in fields)}
-            fields += [
-                (field.name, field.type, _default(field))
-                for field in msgspec.structs.fields(settings)
-                if field.name not in known
-            ]
-        if fields or cls.Settings is not largest:
-            cls.Settings = msgspec.defstruct(
-                f"{cls.__name__}Settings", fields, bases=(largest,), module=cls.__module__,
-                frozen=True, kw_only=True, forbid_unknown_fields=True,
-            )  # fmt: skip
+            cls._own_settings[name] = (name, Any if unchecked else kind, vars(cls)[name])
+        fields: dict[str, tuple[str, Any, Any]] = {}
+        for base in reversed(cls.__mro__):
+            fields |= vars(base).get("_own_settings", {})
+        cls.Settings = msgspec.defstruct(
+            f"{cls.__name__}Settings", fields.values(), module=cls.__module__,
+            frozen=True, kw_only=True, forbid_unknown_fields=True,
+        )  # fmt: skip
 
 
 def annotation(kind: type[Declared], name: str) -> Any:
@@ -141,13 +132,6 @@ def nearest_setting(name: str, own: Collection[str], options: Iterable[str] = ()
     """The end of a message about an unknown setting: `"; did you mean 'conf'?"`, or `""`."""
     meant = _HABITS.get(name.lower())
     return f"; did you mean {meant!r}?" if meant in own else nearest(name, [*own, *options])
-
-
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    """The default of a field as `defstruct` takes it."""
-    if field.default_factory is msgspec.NODEFAULT:
-        return field.default
-    return msgspec.field(default_factory=field.default_factory)
 
 
 def _evaluated(cls: type, name: str, annotation: Any) -> Any:

@@ -124,11 +124,10 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     if (others := set(settings) - known) and (unknown := sorted(others - loading_names(backend))):
         raise _unknown_setting(path, unknown[0], known, backend)
     loading = {key: value for key, value in settings.items() if key in LOADING or key not in known}
-    options = dict(settings.get("options", {}))
-    arguments = {key: value for key, value in loading.items() if key != "options"}
-    network = load_network(source_of_wrapper(path, backend, **settings), backend, **arguments, **options)
+    own = {key: value for key, value in settings.items() if key not in {*loading, "options"}}
+    source = source_of_wrapper(path, backend, **settings)
+    network = load_network(source, backend, **loading, **settings.get("options", {}))
     try:
-        own = {key: value for key, value in settings.items() if key not in loading and key != "options"}
         return _of(network, own)
     except BaseException:
         network.close()

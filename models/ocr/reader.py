@@ -23,7 +23,7 @@ from ..execution import Timings
 from ..requests import Requests
 from .buffer import PageBuffer, read_page
 from .lines import TextLine, TextLines
-from .network import Network, characters_of
+from .network import characters_of, check_network
 from .page import PageReader
 from .regions import import_cv2
 
@@ -116,16 +116,16 @@ class OCR(Requests[TextLines], Declared):
             raise ConfigError(f"{', '.join(given)}: these belong to load(), and all networks are loaded already")
         with ExitStack() as opened:
 
-            def network(source: ModelLike | Infer) -> Infer:
-                if isinstance(source, Infer):
-                    return source
-                loaded = load(source, backend, device=self.device, precision=self.precision, **options)
-                return opened.enter_context(loaded)
+            def network(source: ModelLike | Infer, task: str, dimensions: int) -> Infer:
+                if not isinstance(source, Infer):
+                    source = load(source, backend, device=self.device, precision=self.precision, **options)
+                    opened.callback(source.close)
+                check_network(source, task, dimensions)
+                return source
 
-            locates = Network(network(detection), "detection", 4)
-            reads = Network(network(recognition), "recognition", 3)
-            turns = Network(network(orientation), "orientation", 2) if orientation is not None else None
-            self.characters = characters_of(reads.infer)
+            locates, reads = network(detection, "detection", 4), network(recognition, "recognition", 3)
+            turns = network(orientation, "orientation", 2) if orientation is not None else None
+            self.characters = characters_of(reads)
             self._reader = PageReader(locates, reads, turns, self.characters, self.settings)
             opened.pop_all()
         self.class_names = ()
@@ -135,7 +135,7 @@ class OCR(Requests[TextLines], Declared):
         self._timings = Timings()
         self._reading = Lock()  # the thread that uses the networks holds it
         #: The network that stands for all: they are on one device.
-        self.network = self._reader.recognition.infer
+        self.network = self._reader.recognition
         super()._start()
 
     # ---- calls ----
@@ -212,7 +212,7 @@ class OCR(Requests[TextLines], Declared):
 
     def _release_networks(self) -> None:
         with self._reading:
-            for network in self.details.networks:
+            for network in self._reader.networks:
                 network.release()
 
     def close(self) -> None:
@@ -233,7 +233,8 @@ class OCRDetails(ModelDetails):
     @property
     def networks(self) -> tuple[Infer, ...]:
         """Detection, recognition, and orientation if there is one."""
-        return tuple(network.infer for network in self._model._reader.networks)
+        networks: tuple[Infer, ...] = self._model._reader.networks
+        return networks
 
 
 def _is_file(source: ModelLike | Infer | None) -> bool:

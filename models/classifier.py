@@ -99,9 +99,7 @@ class Classifier(VisionModel[Classifications]):
     per_call: ClassVar[frozenset[str]] = frozenset({"top_k", "softmax"})
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         if len(model.outputs) != 1:
             return Recognition.no(f"it has {len(model.outputs)} outputs, and a classifier has one")
         name, shape = model.outputs[0].name, model.outputs[0].shape

@@ -52,9 +52,7 @@ class DepthEstimation(PresetInput[DepthMap]):
     model_types: ClassVar[frozenset[str]] = frozenset({"depth_anything", "dpt", "zoedepth", "glpn"})
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         if len(model.outputs) != 1:
             return Recognition.no(f"it has {len(model.outputs)} outputs, not one map")
         spec = model.outputs[0]

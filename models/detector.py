@@ -98,16 +98,14 @@ class RowDetector(Detector):
     fits_canvas: ClassVar[bool] = True
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         if model.head is None:
             return Recognition.no("no output has the three dimensions (batch, boxes, values)")
         if cls.task == "detect" and model.keypoints is not None:
             return Recognition.no(f"its metadata says that its boxes have {model.keypoints[0]} keypoints")
         if cls.task != "segment" and model.prototypes is not None:
             return Recognition.no("it gives mask prototypes as well as boxes")
-        return known
+        return Recognition.yes()
 
     @classmethod
     def count_extra(cls, model: ModelDescription) -> int | None:

@@ -73,9 +73,7 @@ class DETR(Detector):
     maps: ClassVar[int] = 0
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         shapes = {spec.name: spec.shape for spec in model.outputs}
         if (names := query_outputs(shapes)) is None:
             return Recognition.no("it has no two outputs of queries: logits, and boxes of four values")
@@ -239,8 +237,8 @@ class RFDETRSeg(RFDETR):
     _masks: str
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer != "yes" or model.model_type is not None:
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        if (known := super()._recognises_outputs(model)).answer != "yes" or model.model_type is not None:
             return known
         if query_outputs({spec.name: spec.shape for spec in model.outputs}) != QUERY_NAMES[-1]:
             return Recognition.nearly("its outputs are not called 'labels' and 'dets'", known.family)
@@ -280,9 +278,7 @@ class UltralyticsRTDETR(RTDETR):
     _boxes, _logits = "boxes", "scores"
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super(DETR, cls).recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         is_open = model.head is not None and not all(isinstance(side, int) for side in model.head.shape[1:])
         if model.head is None or not (model.has_chosen_rows or is_open) or len(model.outputs) != 1:
             return Recognition.no("its output is not rows of a box and a score for each class")

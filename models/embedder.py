@@ -47,9 +47,7 @@ class Embedder(VisionModel[Embedding]):
     fallback_size: ClassVar[int] = 224
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         if len(model.outputs) != 1:
             return Recognition.no(f"it has {len(model.outputs)} outputs, not one of vectors")
         spec = model.outputs[0]

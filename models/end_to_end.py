@@ -34,8 +34,8 @@ class EndToEnd(RowDetector):
     family: ClassVar[str] = "an end-to-end detector"
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        if (known := super()._recognises_outputs(model)).answer == "no":
             return known
         assert model.head is not None
         is_open = not all(isinstance(side, int) for side in model.head.shape[1:])

@@ -58,9 +58,7 @@ class ImageToImage(VisionModel[ImageResult]):
     task: ClassVar[str] = "image-to-image"
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         if len(model.outputs) != 1:
             return Recognition.no(f"it has {len(model.outputs)} outputs, not one image")
         spec = model.outputs[0]
@@ -149,9 +147,7 @@ class BackgroundRemoval(PresetInput[Matte]):
     presets_by_family: ClassVar[dict[str, str]] = {"birefnet": "imagenet"}
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         kinds = {single_map(spec.shape, model.input_size) for spec in model.outputs}
         if False in kinds:
             return Recognition.no("its outputs are not one number for each point of its input")

@@ -40,8 +40,8 @@ class _Pose(RowDetector):
     task: ClassVar[str] = "pose"
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        known = super().recognises(model)
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        known = super()._recognises_outputs(model)
         if known.answer == "yes" and model.task is None and model.keypoints is None:
             return Recognition.nearly("its metadata has no kpt_shape")
         return known

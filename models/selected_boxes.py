@@ -82,9 +82,7 @@ class SelectedBoxes(Detector):
     _names: tuple[str, str, str, str]
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         shapes = {spec.name: spec.shape for spec in model.outputs}
         if (found := layout_of(shapes)) is None:
             return Recognition.no("it has no outputs of boxes, scores and classes that are chosen already")

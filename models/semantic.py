@@ -136,9 +136,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     per_call: ClassVar[frozenset[str]] = frozenset({"threshold"})
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         if len(model.outputs) != 1:
             return Recognition.no(
                 f"it has {len(model.outputs)} outputs, not one of scores for each class at each point"
@@ -250,9 +248,7 @@ class TwinLiteNet(_MapModel[ClassMaps]):
     size: int | tuple[int, int] | None = None
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         if len(model.outputs) != 2:
             return Recognition.no(
                 f"it has {len(model.outputs)} outputs, not one of the drivable area and one of the lane lines"

@@ -70,9 +70,7 @@ class SSD(Detector):
     _boxes: str
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         shapes = {spec.name: spec.shape for spec in model.outputs}
         if len(shapes) != 2 or (names := box_outputs(shapes)) is None:
             return Recognition.no("it has no two outputs for each anchor: scores, and boxes of four values")

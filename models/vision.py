@@ -188,8 +188,14 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             return Recognition.no(
                 f'its network ends at the maps of a head of {layout}, and does not decode them; use type "{layout}"'
             )
-        reason = ImageInput.refuses(model.inputs)
-        return Recognition.yes() if reason is None else Recognition.no(reason)
+        if (reason := ImageInput.refuses(model.inputs)) is not None:
+            return Recognition.no(reason)
+        return cls._recognises_outputs(model)
+
+    @classmethod
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        """The answer of `recognises()` by the outputs, for a model whose task and inputs suit this wrapper."""
+        return Recognition.yes()
 
     @classmethod
     def result_type(cls) -> type[Any]:

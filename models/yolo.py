@@ -155,8 +155,8 @@ class YOLO(RowDetector):
             cls.raw_layout = None
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        if (known := super()._recognises_outputs(model)).answer == "no":
             return known
         assert model.head is not None
         if model.has_chosen_rows:

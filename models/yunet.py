@@ -53,9 +53,7 @@ class YuNet(Detector):
     _usual_names = ("face",)
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         shapes = {spec.name: spec.shape for spec in model.outputs}
         several = len(shapes) > len(STRIDES) and all(len(shape) == 3 for shape in shapes.values())
         family = "a detector with an output for each kind of value and stride" if several else ""

@@ -10,6 +10,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from ..errors import ConfigError
+from ..image import Geometry, PixelTransform
+from ..ops import preprocess
 from ._fonts import font_for, load_font
 from .colours import colour, ink
 from .oriented import corners
@@ -42,18 +44,9 @@ COCO_SKELETON = (
 
 def to_pil(image: HostImage) -> Image.Image:
     """The image as a new RGB image of PIL's."""
-    pixels = image.pixels
-    if image.format == "nv12":
-        from ..image import Geometry, PixelTransform
-        from ..ops import preprocess
-
-        whole = Geometry.stretch(image.size, image.size)
-        as_is = PixelTransform(order="rgb", layout="hwc", dtype="uint8", scale=1.0)
-        return Image.fromarray(preprocess(pixels, whole, as_is, format="nv12"))
-    if image.format == "gray":
-        return Image.fromarray(pixels.reshape(pixels.shape[:2])).convert("RGB")
-    rgb = pixels[:, :, :3] if image.format.startswith("rgb") else pixels[:, :, 2::-1]
-    return Image.fromarray(np.ascontiguousarray(rgb))
+    whole = Geometry.stretch(image.pixel_size, image.pixel_size)
+    as_is = PixelTransform(order="rgb", layout="hwc", dtype="uint8", scale=1.0)
+    return Image.fromarray(preprocess(image.view(), whole, as_is))
 
 
 def blank_image(size: tuple[int, int]) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
@@ -108,6 +109,20 @@ class Requests(ImageModel[Result]):
     @abstractmethod
     def details(self) -> ModelDetails:
         """Its details, for pipelines, commands, the server and benchmarks."""
+
+    @classmethod
+    def result_type(cls) -> type[Any]:
+        """The type of the result of an image: `Detections` for a `Requests[Detections]`; `object` where it is not
+        declared.
+        """
+        for base in cls.__mro__:
+            for generic in vars(base).get("__orig_bases__", ()):
+                origin = typing.get_origin(generic)
+                if isinstance(origin, type) and issubclass(origin, Requests):
+                    (kind,) = typing.get_args(generic)
+                    if isinstance(kind, type) and kind is not Any:
+                        return kind
+        return object
 
     @property
     def pipeline(self) -> Pipeline[Result]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import typing
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -196,20 +195,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         """The answer of `recognises()` by the outputs, for a model whose task and inputs suit this wrapper."""
         return Recognition.yes()
-
-    @classmethod
-    def result_type(cls) -> type[Any]:
-        """The type of the result of an image: `Detections` for a `VisionModel[Detections]`; `object` where it is not
-        declared.
-        """
-        for base in cls.__mro__:
-            for generic in vars(base).get("__orig_bases__", ()):
-                origin = typing.get_origin(generic)
-                if isinstance(origin, type) and issubclass(origin, VisionModel):
-                    (kind,) = typing.get_args(generic)
-                    if isinstance(kind, type) and kind is not Any:
-                        return kind
-        return object
 
     def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
         """The number of classes by the shapes of the outputs; None where it is open, or there are no classes.

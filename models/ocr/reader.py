@@ -187,11 +187,6 @@ class OCR(Requests[TextLines], Declared):
 
     # ---- for pipelines ----
 
-    @classmethod
-    def result_type(cls) -> type[TextLines]:
-        """The type of the result of an image."""
-        return TextLines
-
     def _batch_buffer(self, capacity: int | None) -> PageBuffer:
         """For a pipeline: batches of `capacity` pages, or of one, on clones of the networks."""
         return PageBuffer(self._reader.clone(), capacity or 1, self.channel_order, self._text_score)
@@ -199,9 +194,9 @@ class OCR(Requests[TextLines], Declared):
     # ---- one reader, several of them ----
 
     @property
-    def details(self) -> OCRDetails:
+    def details(self) -> ModelDetails:
         """Its details, for pipelines, commands, the server and benchmarks."""
-        return OCRDetails(self, self.network)
+        return ModelDetails(self, self.network, self._reader.networks)
 
     def clone(self) -> Self:
         """A second reader for another thread, over the same weights."""
@@ -225,16 +220,6 @@ class OCR(Requests[TextLines], Declared):
     def __repr__(self) -> str:
         infer = self.network
         return f"<OCR {infer.model.name}, {len(self.characters)} characters, {infer.active_backend} on {infer.device}>"
-
-
-class OCRDetails(ModelDetails):
-    """The details of a reader: pages are read one after another, on the host."""
-
-    @property
-    def networks(self) -> tuple[Infer, ...]:
-        """Detection, recognition, and orientation if there is one."""
-        networks: tuple[Infer, ...] = self._model._reader.networks
-        return networks
 
 
 def _is_file(source: ModelLike | Infer | None) -> bool:

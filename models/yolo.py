@@ -428,22 +428,18 @@ class YOLOX(YOLO):
         return None
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        legacy = self.legacy if self.legacy is not None else self._recognize_release()
+        legacy = _wants_normalized_input(self.network.model) if self.legacy is None else self.legacy
+        if legacy is None:
+            raise UnsupportedModelError(
+                "its weights do not tell whether it is of YOLOX's first release, which wants normalised RGB, or of a "
+                "later one; say legacy=True or legacy=False"
+            )
         if legacy:
             pixels = PixelTransform.normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
             transform = input.transform(order="rgb", fill=114, scale=pixels.scale, bias=pixels.bias)
         else:
             transform = input.transform(order="bgr", fill=114, scale=1.0)
         return Preprocessor(input, transform, lambda size: _top_left(size, input.size), self.channel_order)
-
-    def _recognize_release(self) -> bool:
-        legacy = _wants_normalized_input(self.network.model)
-        if legacy is None:
-            raise UnsupportedModelError(
-                "its weights do not tell whether it is of YOLOX's first release, which wants normalised RGB, or of a "
-                "later one; say legacy=True or legacy=False"
-            )
-        return legacy
 
     def verify_scores(self, scores: npt.NDArray[Any]) -> None:
         check_objectness(scores, needs_object=True)

@@ -110,9 +110,8 @@ class OCR(Requests[TextLines], Declared):
         if self.max_side < self.side:
             raise ConfigError(f"max_side={self.max_side} is below side={self.side}; use a max_side of side or more")
         options = {**self.settings.options, **settings}
-        sources = (detection, recognition, orientation)
-        if (options or self.device or self.precision) and not any(_is_file(source) for source in sources):
-            given = [*options, *(name for name in ("device", "precision") if getattr(self, name) is not None)]
+        given = [*options, *(name for name in ("device", "precision") if getattr(self, name) is not None)]
+        if given and all(isinstance(one, Infer | None) for one in (detection, recognition, orientation)):
             raise ConfigError(f"{', '.join(given)}: these belong to load(), and all networks are loaded already")
         with ExitStack() as opened:
 
@@ -220,7 +219,3 @@ class OCR(Requests[TextLines], Declared):
     def __repr__(self) -> str:
         infer = self.network
         return f"<OCR {infer.model.name}, {len(self.characters)} characters, {infer.active_backend} on {infer.device}>"
-
-
-def _is_file(source: ModelLike | Infer | None) -> bool:
-    return source is not None and not isinstance(source, Infer)

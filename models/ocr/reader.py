@@ -57,7 +57,7 @@ class OCR(Requests[TextLines], Declared):
             given as further keyword arguments. In place of a path there may be an `Infer` that is loaded already.
         threshold: the probability above which a pixel is text.
         box_threshold: the mean probability that a line's rectangle has at least.
-        unclip: how far rectangles grow beyond the text's core.
+        unclip: how far rectangles grow beyond the text's core, 0 to 1000.
         text_score: lines whose score is lower are left out, and counted in `dropped`. A call may change it.
         side: minimum smaller side of the image for detection, in pixels; smaller images are enlarged, until their
             larger side is twice `max_side`.

@@ -307,7 +307,7 @@ class UltralyticsRTDETR(RTDETR):
         check_floats(self._output, rows)
         boxes, scores = rows[..., :4], rows[..., 4:]
         check_scores(scores)
-        check_exclusive(scores, "scores of classes that are independent of each other")
+        check_exclusive(scores)
         check_centred_fractions(boxes)
 
 

@@ -66,13 +66,7 @@ def draw_boxes(
 
     Args:
         boxes: of the type `Detection`.
-        font: a font file or a loaded font; None is one that has the characters of all labels.
-        colour_by: the colours of boxes: by `"class"`, by `"box"`, or by the name of a column of whole
-            numbers; None is `"track_id"` where there is such a column, else `"class"`.
-        skeleton: the pairs of keypoints that a line joins, by number from 0; None is COCO's where there are 17 points.
-
-    Raises:
-        ConfigError: the font cannot be loaded, there is no such column, or a keypoint of the skeleton.
+        font, colour_by, skeleton: see `Detections.draw()`.
     """
     pen = _Pen(pil, font)
     colours = [_colour_of(box, number, colour_by) for number, box in enumerate(boxes)]

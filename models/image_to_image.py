@@ -65,9 +65,9 @@ class ImageToImage(VisionModel[ImageResult]):
         if len(spec.shape) != 4 or (3 not in (spec.shape[1], spec.shape[3]) and isinstance(spec.shape[1], int)):
             return Recognition.no(f"its output {spec} is not an image of three channels")
         scale = _scale(spec.shape, model.input_size)
-        if scale == (0, 0):
+        if scale == 0:
             return Recognition.no(f"its output {spec} is not a multiple of its input in size")
-        if model.task == cls.task or (scale is not None and min(scale) > 1):
+        if model.task == cls.task or (scale is not None and scale > 1):
             return Recognition.yes("a network that enlarges images")
         return Recognition.nearly(
             "nothing in the file says that its maps are the channels of an image", "a model that gives an image or maps"
@@ -180,11 +180,10 @@ class BackgroundRemoval(PresetInput[Matte]):
             check_scores(values, "probabilities", '; for logits, give scores="logit"')
 
 
-def _scale(shape: Shape, size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """How many times the output is larger than the input; None where it is open, zeros for no whole number."""
+def _scale(shape: Shape, size: tuple[int, int] | None) -> int | None:
+    """How many times the output is larger than the input; None where it is open, 0 for no whole number."""
     height, width = shape[2:] if shape[1] == 3 else shape[1:3]
     if size is None or not isinstance(height, int) or not isinstance(width, int):
         return None
-    if width % size[0] or height % size[1] or width // size[0] != height // size[1]:
-        return 0, 0
-    return width // size[0], height // size[1]
+    scale = width // size[0]
+    return scale if (width, height) == (scale * size[0], scale * size[1]) else 0

@@ -217,7 +217,7 @@ class YOLONAS(SSD):
         return boxes
 
     def verify_values(self, scores: npt.NDArray[Any], boxes: npt.NDArray[Any]) -> None:
-        check_exclusive(scores, "scores of classes that are independent of each other")
+        check_exclusive(scores)
         check_no_numbers(scores)
         check_no_objectness(scores)
         check_corners(boxes)

@@ -302,7 +302,7 @@ class YOLO(RowDetector):
         scores = rows[..., 4 : self.leading + (self._learned.class_count or 0)]
         check_scores(scores)
         for values in (scores, rows[..., 4:]):
-            check_exclusive(values, "scores of classes that are independent of each other")
+            check_exclusive(values)
         check_no_numbers(scores)
         self.verify_scores(scores)
         self.verify_boxes(rows[..., :4])

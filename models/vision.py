@@ -125,7 +125,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def __init__(self, path: ModelLike | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
         own = _take_settings(type(self), settings, None if isinstance(path, Infer) else backend)
-        self.path, self.backend = path, backend
+        self.path, self.backend = path, path.backend if isinstance(path, Infer) else backend
         self._set(own)
         options = {**self.settings.options, **settings}
         source = path if isinstance(path, Infer) else ModelSource.of(path, options.get("external_data"))

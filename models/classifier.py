@@ -96,12 +96,11 @@ class Classifier(VisionModel[Classifications]):
 
     task: ClassVar[str] = "classify"
     fallback_size: ClassVar[int] = 224
+    _outputs: ClassVar[int] = 1
     per_call: ClassVar[frozenset[str]] = frozenset({"top_k", "softmax"})
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        if len(model.outputs) != 1:
-            return Recognition.no(f"it has {len(model.outputs)} outputs, and a classifier has one")
         name, shape = model.outputs[0].name, model.outputs[0].shape
         if len(shape) < 2 or sum(d != 1 for d in shape[1:] if isinstance(d, int)) > 1:
             return Recognition.no(f"its output {name!r} of shape {shape} is not a row of classes for each image")

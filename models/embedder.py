@@ -45,11 +45,10 @@ class Embedder(VisionModel[Embedding]):
     task: ClassVar[str] = "embed"
     other_tasks = frozenset({"embedding", "reid", "feature-extraction", "image-feature-extraction"})
     fallback_size: ClassVar[int] = 224
+    _outputs: ClassVar[int] = 1
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        if len(model.outputs) != 1:
-            return Recognition.no(f"it has {len(model.outputs)} outputs, not one of vectors")
         spec = model.outputs[0]
         if len(spec.shape) < 2 or sum(d != 1 for d in spec.shape[1:] if isinstance(d, int)) > 1:
             return Recognition.no(f"its output {spec} is not a vector for each image")

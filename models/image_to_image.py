@@ -56,11 +56,10 @@ class ImageToImage(VisionModel[ImageResult]):
 
     aliases = ("super-resolution",)
     task: ClassVar[str] = "image-to-image"
+    _outputs: ClassVar[int] = 1
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        if len(model.outputs) != 1:
-            return Recognition.no(f"it has {len(model.outputs)} outputs, not one image")
         spec = model.outputs[0]
         if len(spec.shape) != 4 or (3 not in (spec.shape[1], spec.shape[3]) and isinstance(spec.shape[1], int)):
             return Recognition.no(f"its output {spec} is not an image of three channels")

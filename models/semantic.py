@@ -134,13 +134,10 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     background: int | Literal["auto"] | None = "auto"
 
     per_call: ClassVar[frozenset[str]] = frozenset({"threshold"})
+    _outputs: ClassVar[int] = 1
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        if len(model.outputs) != 1:
-            return Recognition.no(
-                f"it has {len(model.outputs)} outputs, not one of scores for each class at each point"
-            )
         spec = model.outputs[0]
         if is_integer(spec.dtype):
             if (fits := single_map(spec.shape, model.input_size)) is False:
@@ -247,12 +244,10 @@ class TwinLiteNet(_MapModel[ClassMaps]):
     lanes: str | None = None
     size: int | tuple[int, int] | None = None
 
+    _outputs: ClassVar[int] = 2
+
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        if len(model.outputs) != 2:
-            return Recognition.no(
-                f"it has {len(model.outputs)} outputs, not one of the drivable area and one of the lane lines"
-            )
         for spec in model.outputs:
             if len(spec.shape) != 4 or (isinstance(spec.shape[1], int) and spec.shape[1] != 2):
                 return Recognition.no(f"its output {spec} is not of shape (batch, 2, height, width)")

@@ -116,6 +116,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     fits_canvas: ClassVar[bool] = False
     #: The default of `canvas_border`.
     usual_border: ClassVar[int] = 0
+    #: How many outputs its models have; None for any number.
+    _outputs: ClassVar[int | None] = None
     #: The layout of heads whose maps it decodes, where the network does not (`RawHead.layout`).
     raw_layout: ClassVar[str | None] = None
     #: The golden samples of the bundle that it was loaded from.
@@ -189,6 +191,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             )
         if (reason := ImageInput.refuses(model.inputs)) is not None:
             return Recognition.no(reason)
+        if cls._outputs not in (None, len(model.outputs)):
+            return Recognition.no(f"it has {len(model.outputs)} outputs, and {cls.__name__} reads {cls._outputs}")
         return cls._recognises_outputs(model)
 
     @classmethod

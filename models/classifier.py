@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import Geometry, PixelTransform
 from ..ops import topk
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .output_checks import check_floats, lies_in_unit
 from .pixel_metadata import pixel_settings
 from .preprocessor import ImageInput, Preprocessor, as_size
@@ -173,7 +173,7 @@ class Classifier(VisionModel[Classifications]):
     def size_to_build(self, model: ModelInfo) -> tuple[int, int] | None:
         return as_size(self.crop, "crop") or self._stated_in(model.metadata).get("crop")
 
-    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         shape = next(iter(shapes.values()))
         sizes = [d for d in shape[1:] if isinstance(d, int)]
         return math.prod(sizes) if len(sizes) == len(shape) - 1 else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ops import DetectStats
 from .declaration import Fraction
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor
 from .results import Detections
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..image import Geometry
 
 __all__ = ["Detector", "RowDetector", "best_boxes", "box_outputs"]
-
-Shape = tuple[int | str | None, ...]
 
 
 class Detector(VisionModel[Detections]):

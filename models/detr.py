@@ -11,7 +11,7 @@ from ..errors import UnsupportedModelError
 from ..ops import resize_map
 from .classifier import PRESETS, pixel_options
 from .declaration import Fraction
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .detector import Detector, best_boxes, box_outputs
 from .execution import OutputRow
 from .output_checks import (
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ..image import Geometry
 
 __all__ = ["DETR", "RFDETR", "RTDETR", "RFDETRSeg", "UltralyticsRTDETR"]
-
-Shape = tuple[int | str | None, ...]
 
 #: Logits and boxes of detectors with queries, as exporters call them: transformers, DETR's authors, RF-DETR.
 QUERY_NAMES = (("logits", "pred_boxes"), ("pred_logits", "pred_boxes"), ("labels", "dets"))

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import InputError, UnsupportedModelError
 from ..image import Geometry
 from ..ops import resize_map
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .output_checks import check_finite, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
 from .preset_input import PresetInput, plane_rows, single_map
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["BackgroundRemoval", "ImageToImage"]
-
-Shape = tuple[int | str | None, ...]
 
 #: Pixels of the networks, in and out: (scale, offset) from 0 to 1, and how far outside a trained network's output lies.
 _RANGES = {"unit": (1.0, 0.0), "byte": (255.0, 0.0), "signed": (2.0, -1.0)}

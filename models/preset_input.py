@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from ..errors import UnsupportedModelError
 from .classifier import PRESETS, Preset, pixel_options
-from .description import ModelDescription
+from .description import ModelDescription, Shape
 from .preprocessor import ImageInput, Preprocessor
 from .vision import VisionModel
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["PresetInput", "lies_over", "plane_rows", "single_map"]
 
 Result = TypeVar("Result")
-Shape = tuple[int | str | None, ...]
 
 
 class PresetInput(VisionModel[Result]):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .detector import Detector, best_boxes
 from .output_checks import TOLERANCE, check_corners, check_finite, check_fractions, check_scores
 from .preprocessor import SIZE_INPUT, ImageInput, Preprocessor
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .results import Detections
 
 __all__ = ["SelectedBoxes"]
-
-Shape = tuple[int | str | None, ...]
 
 
 class Layout(NamedTuple):

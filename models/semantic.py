@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from ..ops import NO_CLASS, class_map, class_numbers
 from ..ops.device_masks import DeviceClassMaps
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .device_variants import DeviceDecoder, DeviceVariants
 from .output_checks import check_floats, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["SemanticSegmentation", "TwinLiteNet"]
 
 Result = TypeVar("Result")
-Shape = tuple[int | str | None, ...]
 Layout = Literal["chw", "hwc"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from ..ops import DetectStats, nms
 from .declaration import Fraction
-from .description import GRIDS, Recognition, cells_of, count_cells
+from .description import GRIDS, Recognition, Shape, cells_of, count_cells
 from .detector import Detector, box_outputs
 from .output_checks import (
     TOLERANCE,
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from .results import Detections
 
 __all__ = ["SSD", "YOLONAS", "UltraFace"]
-
-Shape = tuple[int | str | None, ...]
 
 #: UltraFace: boxes for each cell of the grid of each stride.
 FACE_BOXES = {8: 3, 16: 2, 32: 2, 64: 3}

@@ -18,7 +18,7 @@ from ..infer import Infer
 from ..loading.registry import load, option_names
 from .canvases import Canvases, CanvasPlan, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .details import VisionDetails
 from .execution import DevicePostprocess, Execution, ModelStages, Parameters, Timings
 from .names import class_names
@@ -200,7 +200,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         """The answer of `recognises()` by the outputs, for a model whose task and inputs suit this wrapper."""
         return Recognition.yes()
 
-    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         """The number of classes by the shapes of the outputs; None where it is open, or there are no classes.
 
         Called with the shapes that the model declares, and with those of its first run.
@@ -520,4 +520,4 @@ class _Learned:
     """
 
     class_count: int | None = None
-    shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
 from .declaration import Fraction
-from .description import GRIDS, ModelDescription, Recognition, boxes_per_cell, cells_of, count_cells
+from .description import GRIDS, ModelDescription, Recognition, Shape, boxes_per_cell, cells_of, count_cells
 from .detector import RowDetector
 from .device_variants import DeviceDecoder, DeviceVariants
 from .execution import OutputRow
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
 
-Shape = tuple[int | str | None, ...]
 Model = TypeVar("Model", bound="YOLO")
 
 #: Minimum of `conf`. Runtimes compute a sigmoid to about 1e-7, and some give 0 for logits below -18: with a lower

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import ConfigError, UnsupportedModelError
 from ..ops import DetectStats, nms
 from .declaration import Fraction
-from .description import ModelDescription, Recognition, cells_of
+from .description import ModelDescription, Recognition, Shape, cells_of
 from .detector import Detector
 from .output_checks import check_offsets, check_scores
 from .preprocessor import ImageInput, Preprocessor
@@ -110,7 +110,7 @@ class YuNet(Detector):
 
     # ---- the outputs ----
 
-    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         return 1
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -42,9 +42,7 @@ class AnomalyDetection(PresetInput[AnomalyMap]):
     fallback_size: ClassVar[int] = 256
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         shapes = {spec.name: spec.shape for spec in model.outputs}
         for name in (SCORE, MAP):
             if name not in shapes:

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import Geometry, PixelTransform
 from ..ops import topk
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .output_checks import check_floats, lies_in_unit
 from .pixel_metadata import pixel_settings
 from .preprocessor import ImageInput, Preprocessor, as_size
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..graph.info import ModelInfo
 
-__all__ = ["PRESETS", "Classifier", "preset_pixels"]
+__all__ = ["PRESETS", "Classifier", "pixel_options"]
 
 #: Normalisations of pixels of common families of ImageNet models: y = (x * scale - mean) / std.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -46,15 +46,14 @@ Preset = Literal["imagenet", "caffe", "inception", "centred", "unit"]
 Triple = tuple[float, float, float]
 
 
-def preset_pixels(input: ImageInput, preset: str) -> dict[str, Any]:
-    """The order, scale and bias of pixels by a preset, for `ImageInput.transform()`. A network of uint8 input
-    normalises its pixels itself.
+def pixel_options(input: ImageInput, pixels: Mapping[str, Any]) -> dict[str, Any]:
+    """The order, scale and bias of a normalisation as in `PRESETS`, for `ImageInput.transform()`. A network of
+    uint8 input normalises its pixels itself.
     """
-    known = PRESETS[preset]
     if input.dtype == "uint8":
-        return {"order": known["input_order"], "scale": 1.0}
-    pixels = PixelTransform.normalize(known["mean"], known["std"], max_value=1 / known["scale"])
-    return {"order": known["input_order"], "scale": pixels.scale, "bias": pixels.bias}
+        return {"order": pixels["input_order"], "scale": 1.0}
+    normal = PixelTransform.normalize(pixels["mean"], pixels["std"], max_value=1 / pixels["scale"])
+    return {"order": pixels["input_order"], "scale": normal.scale, "bias": normal.bias}
 
 
 class Classifier(VisionModel[Classifications]):
@@ -90,21 +89,18 @@ class Classifier(VisionModel[Classifications]):
     crop: int | tuple[int, int] | None = None
     mean: float | Triple | None = None
     std: float | Triple | None = None
-    scale: float | None = None
+    scale: Annotated[float, msgspec.Meta(gt=0)] | None = None
     input_order: Literal["rgb", "bgr"] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=1)] = 5
     softmax: bool | None = None
 
     task: ClassVar[str] = "classify"
     fallback_size: ClassVar[int] = 224
+    _outputs: ClassVar[int] = 1
     per_call: ClassVar[frozenset[str]] = frozenset({"top_k", "softmax"})
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
-        if len(model.outputs) != 1:
-            return Recognition.no(f"it has {len(model.outputs)} outputs, and a classifier has one")
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         name, shape = model.outputs[0].name, model.outputs[0].shape
         if len(shape) < 2 or sum(d != 1 for d in shape[1:] if isinstance(d, int)) > 1:
             return Recognition.no(f"its output {name!r} of shape {shape} is not a row of classes for each image")
@@ -130,7 +126,7 @@ class Classifier(VisionModel[Classifications]):
 
         return Preprocessor(
             input,
-            self._transform(input),
+            input.transform(**pixel_options(input, self._pixels())),
             geometry,
             self.channel_order,
             interpolation=self.interpolation or stated.get("interpolation", "bilinear"),
@@ -149,20 +145,10 @@ class Classifier(VisionModel[Classifications]):
 
     # ---- the output ----
 
-    def _transform(self, input: ImageInput) -> PixelTransform:
+    def _pixels(self) -> dict[str, Any]:
+        """The normalisation of pixels, as `PRESETS` have it."""
         default = PRESETS[self.preset] if self.preset else PRESETS["imagenet"] | self._stated
-        scale = float(self.scale if self.scale is not None else default["scale"])
-        mean, std = (
-            default[name] if given is None else (given,) * 3 if isinstance(given, (int, float)) else given
-            for name, given in (("mean", self.mean), ("std", self.std))
-        )
-        order = self.input_order or default["input_order"]
-        if input.dtype == "uint8":  # the network normalises by itself
-            return input.transform(order=order, fill=0, scale=1.0)
-        if not scale > 0:
-            raise ConfigError(f"scale={scale} must be above 0")
-        pixels = PixelTransform.normalize(mean, std, max_value=1 / scale)
-        return input.transform(order=order, scale=pixels.scale, bias=pixels.bias)
+        return default | {name: value for name in PRESETS["imagenet"] if (value := getattr(self, name)) is not None}
 
     @cached_property
     def _stated(self) -> dict[str, Any]:
@@ -187,7 +173,7 @@ class Classifier(VisionModel[Classifications]):
     def size_to_build(self, model: ModelInfo) -> tuple[int, int] | None:
         return as_size(self.crop, "crop") or self._stated_in(model.metadata).get("crop")
 
-    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         shape = next(iter(shapes.values()))
         sizes = [d for d in shape[1:] if isinstance(d, int)]
         return math.prod(sizes) if len(sizes) == len(shape) - 1 else None

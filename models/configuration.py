@@ -140,8 +140,5 @@ def _model(kind: type[VisionModel[Any] | OCR], fields: dict[str, Any]) -> ImageM
 
 def _pipeline(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Takes the settings of the pipeline out of a table."""
-    for name, what in (("options", "the backend's own settings"), ("pipeline", "the settings of submit() and map()")):
-        if not isinstance(fields.get(name, {}), Mapping):
-            raise ConfigError(f"{name} is a table of {what}, not {fields[name]!r}")
     settings = convert(fields.pop("pipeline", {}), PipelineSettings, f"{kind} pipeline")
     return msgspec.structs.asdict(settings)

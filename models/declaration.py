@@ -14,11 +14,12 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
+from ..config import convert
 from ..errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -29,9 +30,12 @@ else:
         return lambda cls: cls
 
 
-__all__ = ["UNCHECKED", "Declared", "annotation", "argument", "nearest_setting", "unknown_setting"]
+__all__ = ["UNCHECKED", "Declared", "Fraction", "annotation", "argument", "nearest_setting", "unknown_setting"]
 
 T = TypeVar("T")
+
+#: The type of a setting from 0 to 1.
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 #: Marks a setting that the wrapper itself checks, since its type is not one that msgspec can check:
 #: `Annotated[Infer | None, UNCHECKED]`.
@@ -48,10 +52,6 @@ _HABITS = {
 }  # fmt: skip
 
 
-class _NoSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
 def argument(*, default: Any = ..., kw_only: bool = True) -> Any:
     """An argument of the constructor that is not in `Settings`."""
     return _ARGUMENT
@@ -62,16 +62,18 @@ class Declared:
     """Base of classes whose annotated attributes are their settings. See the module."""
 
     #: The settings as a frozen msgspec.Struct, made from the class body.
-    Settings: ClassVar[type[Any]] = _NoSettings
-
-    #: Names that subclasses declare or override, and users of a model do not call.
-    _hooks: ClassVar[frozenset[str]] = frozenset()
+    Settings: ClassVar[type[Any]]
+    #: The arguments of `msgspec.defstruct` for the settings of the class itself, by name.
+    _own_settings: ClassVar[dict[str, tuple[str, Any, Any]]] = {}
 
     def __dir__(self) -> list[str]:
         """The members for users: settings are listed by `settings`."""
-        hooks = (name for kind in type(self).__mro__ for name in vars(kind).get("_hooks", ()))
-        hidden = {*self.Settings.__struct_fields__, *hooks}
-        return [name for name in super().__dir__() if name not in hidden]
+        return [name for name in super().__dir__() if name not in self.Settings.__struct_fields__]
+
+    def _set(self, settings: Mapping[str, Any]) -> None:
+        """Checks the settings, and makes them attributes."""
+        self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
+        self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Settings take effect in the constructor: a new value would change nothing.
@@ -86,7 +88,7 @@ class Declared:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        fields = []
+        cls._own_settings = {}
         for name, annotation in inspect.get_annotations(cls).items():
             if name.startswith("_") or vars(cls).get(name) is _ARGUMENT:
                 continue
@@ -96,21 +98,14 @@ class Declared:
             if name not in vars(cls):
                 raise TypeError(f"{cls.__name__}.{name} has no default; give it one, or annotate it as a ClassVar")
             unchecked = UNCHECKED in getattr(kind, "__metadata__", ())
-            fields.append((name, Any if unchecked else kind, vars(cls)[name]))
-        bases = [base.Settings for base in cls.__bases__ if issubclass(base, Declared)]
-        largest = max(bases, key=lambda settings: len(settings.__struct_fields__))
-        for settings in bases:  # a struct has one base: of further ones it takes the fields
-            known = {*largest.__struct_fields__, *(name for name, *_ in fields)}
-            fields += [
-                (field.name, field.type, _default(field))
-                for field in msgspec.structs.fields(settings)
-                if field.name not in known
-            ]
-        if fields or cls.Settings is not largest:
-            cls.Settings = msgspec.defstruct(
-                f"{cls.__name__}Settings", fields, bases=(largest,), module=cls.__module__,
-                frozen=True, kw_only=True, forbid_unknown_fields=True,
-            )  # fmt: skip
+            cls._own_settings[name] = (name, Any if unchecked else kind, vars(cls)[name])
+        fields: dict[str, tuple[str, Any, Any]] = {}
+        for base in reversed(cls.__mro__):
+            fields |= vars(base).get("_own_settings", {})
+        cls.Settings = msgspec.defstruct(
+            f"{cls.__name__}Settings", fields.values(), module=cls.__module__,
+            frozen=True, kw_only=True, forbid_unknown_fields=True,
+        )  # fmt: skip
 
 
 def annotation(kind: type[Declared], name: str) -> Any:
@@ -137,13 +132,6 @@ def nearest_setting(name: str, own: Collection[str], options: Iterable[str] = ()
     """The end of a message about an unknown setting: `"; did you mean 'conf'?"`, or `""`."""
     meant = _HABITS.get(name.lower())
     return f"; did you mean {meant!r}?" if meant in own else nearest(name, [*own, *options])
-
-
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    """The default of a field as `defstruct` takes it."""
-    if field.default_factory is msgspec.NODEFAULT:
-        return field.default
-    return msgspec.field(default_factory=field.default_factory)
 
 
 def _evaluated(cls: type, name: str, annotation: Any) -> Any:

@@ -47,16 +47,13 @@ class DepthEstimation(PresetInput[DepthMap]):
     aliases = ("depth-anything", "midas", "dpt")
     task: ClassVar[str] = "depth"
     fallback_size: ClassVar[int] = 518
+    _outputs: ClassVar[int] = 1
     presets_by_family: ClassVar[dict[str, str]] = {"depth_anything": "imagenet"}
     #: The values of `model_type` in the metadata, as transformers calls them.
     model_types: ClassVar[frozenset[str]] = frozenset({"depth_anything", "dpt", "zoedepth", "glpn"})
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
-        if len(model.outputs) != 1:
-            return Recognition.no(f"it has {len(model.outputs)} outputs, not one map")
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         spec = model.outputs[0]
         is_map = single_map(spec.shape, model.input_size)
         if is_map is False:

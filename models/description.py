@@ -13,7 +13,7 @@ import numpy as np
 
 from .names import class_names, python_literal
 from .preprocessor import image_sides
-from .raw_head import decoded_shape, decoded_spec, raw_head_of
+from .raw_head import Shape, decoded_shape, decoded_spec, raw_head_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     from ..graph.raw_head import RawHead
     from ..infer import Infer
 
-__all__ = ["GRIDS", "ModelDescription", "Recognition", "boxes_per_cell", "cells_of", "count_cells"]
+__all__ = ["GRIDS", "ModelDescription", "Recognition", "Shape", "boxes_per_cell", "cells_of", "count_cells"]
 
 #: Strides of the grids that a raw head may have.
 GRIDS = ((8, 16, 32), (8, 16, 32, 64), (16, 32), (4, 8, 16, 32))
 #: Minimum and maximum rows of a head whose boxes are selected already, by NMS or by queries.
 QUERIES = (50, 1000)
-
-Shape = tuple[int | str | None, ...]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class ModelDetails:
     Args:
         model: the model, whose parts it reads.
         network: the network; where there are several, one that stands for all.
+        networks: all networks that it runs; `()` for the one.
     """
 
     #: Maximum number of images in one run.
@@ -33,18 +34,13 @@ class ModelDetails:
     #: The CUDA device where it takes images; None for a model that takes them on the host alone.
     image_device: Device | None = None
 
-    def __init__(self, model: Any, network: Infer) -> None:
-        self._model, self.network = model, network
+    def __init__(self, model: Any, network: Infer, networks: tuple[Infer, ...] = ()) -> None:
+        self._model, self.network, self.networks = model, network, networks or (network,)
 
     def batch_buffer(self, capacity: int | None) -> BatchBuffer:
         """A new batch buffer for a pipeline; None is as many rows as the model was loaded for."""
         buffer: BatchBuffer = self._model._batch_buffer(capacity)
         return buffer
-
-    @property
-    def networks(self) -> tuple[Infer, ...]:
-        """The networks that it runs."""
-        return (self.network,)
 
     @property
     def pipelines(self) -> tuple[Pipeline[Any], ...]:

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from ..ops import DetectStats
-from .description import ModelDescription, Recognition
+from .declaration import Fraction
+from .description import ModelDescription, Recognition, Shape
 from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor
 from .results import Detections
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
 
-__all__ = ["Detector", "Fraction", "RowDetector", "best_boxes", "box_outputs"]
-
-Shape = tuple[int | str | None, ...]
-Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+__all__ = ["Detector", "RowDetector", "best_boxes", "box_outputs"]
 
 
 class Detector(VisionModel[Detections]):
@@ -96,19 +94,16 @@ class RowDetector(Detector):
     #: A noun phrase for a file of the family.
     family: ClassVar[str] = "a detector"
     fits_canvas: ClassVar[bool] = True
-    _hooks: ClassVar[frozenset[str]] = frozenset({"columns", "count_extra", "extra", "extra_values", "family"})
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         if model.head is None:
             return Recognition.no("no output has the three dimensions (batch, boxes, values)")
         if cls.task == "detect" and model.keypoints is not None:
             return Recognition.no(f"its metadata says that its boxes have {model.keypoints[0]} keypoints")
         if cls.task != "segment" and model.prototypes is not None:
             return Recognition.no("it gives mask prototypes as well as boxes")
-        return known
+        return Recognition.yes()
 
     @classmethod
     def count_extra(cls, model: ModelDescription) -> int | None:

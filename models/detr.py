@@ -9,9 +9,10 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from ..ops import resize_map
-from .classifier import preset_pixels
-from .description import ModelDescription, Recognition
-from .detector import Detector, Fraction, best_boxes, box_outputs
+from .classifier import PRESETS, pixel_options
+from .declaration import Fraction
+from .description import ModelDescription, Recognition, Shape
+from .detector import Detector, best_boxes, box_outputs
 from .execution import OutputRow
 from .output_checks import (
     check_centred_fractions,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from ..image import Geometry
 
 __all__ = ["DETR", "RFDETR", "RTDETR", "RFDETRSeg", "UltralyticsRTDETR"]
-
-Shape = tuple[int | str | None, ...]
 
 #: Logits and boxes of detectors with queries, as exporters call them: transformers, DETR's authors, RF-DETR.
 QUERY_NAMES = (("logits", "pred_boxes"), ("pred_logits", "pred_boxes"), ("labels", "dets"))
@@ -59,12 +58,6 @@ class DETR(Detector):
     preset: Literal["imagenet", "unit"] | None = None
 
     fallback_size: ClassVar[int] = 800
-    _hooks: ClassVar[frozenset[str]] = frozenset(
-        {
-            "candidates", "columns", "maps", "model_types", "no_object", "normalization", "other_names", "quantiles",
-            "verify_classes",
-        }
-    )  # fmt: skip
     #: The values of `model_type` in the metadata, as transformers calls them.
     model_types: ClassVar[frozenset[str]] = frozenset({"detr", "table-transformer", "yolos"})
     #: Names of outputs that an exporter of another family gives.
@@ -78,9 +71,7 @@ class DETR(Detector):
     maps: ClassVar[int] = 0
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         shapes = {spec.name: spec.shape for spec in model.outputs}
         if (names := query_outputs(shapes)) is None:
             return Recognition.no("it has no two outputs of queries: logits, and boxes of four values")
@@ -105,7 +96,7 @@ class DETR(Detector):
     # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        pixels = preset_pixels(input, self.preset or self.normalization)
+        pixels = pixel_options(input, PRESETS[self.preset or self.normalization])
         return Preprocessor.stretch(input, channel_order=self.channel_order, **pixels)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
@@ -244,8 +235,8 @@ class RFDETRSeg(RFDETR):
     _masks: str
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer != "yes" or model.model_type is not None:
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        if (known := super()._recognises_outputs(model)).answer != "yes" or model.model_type is not None:
             return known
         if query_outputs({spec.name: spec.shape for spec in model.outputs}) != QUERY_NAMES[-1]:
             return Recognition.nearly("its outputs are not called 'labels' and 'dets'", known.family)
@@ -285,9 +276,7 @@ class UltralyticsRTDETR(RTDETR):
     _boxes, _logits = "boxes", "scores"
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super(DETR, cls).recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         is_open = model.head is not None and not all(isinstance(side, int) for side in model.head.shape[1:])
         if model.head is None or not (model.has_chosen_rows or is_open) or len(model.outputs) != 1:
             return Recognition.no("its output is not rows of a box and a score for each class")
@@ -316,7 +305,7 @@ class UltralyticsRTDETR(RTDETR):
         check_floats(self._output, rows)
         boxes, scores = rows[..., :4], rows[..., 4:]
         check_scores(scores)
-        check_exclusive(scores, "scores of classes that are independent of each other")
+        check_exclusive(scores)
         check_centred_fractions(boxes)
 
 

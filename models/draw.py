@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from ..errors import ConfigError
+from ..image import Geometry, PixelTransform
+from ..ops import preprocess
 from ._fonts import font_for, load_font
 from .colours import colour, ink
 from .oriented import corners
+from .results.masks import eroded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     import numpy.typing as npt
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 Colour: TypeAlias = "tuple[int, int, int]"
 
-__all__ = ["Box", "blank_image", "draw_boxes", "draw_texts", "to_pil"]
+__all__ = ["blank_image", "draw_boxes", "draw_texts", "to_pil"]
 
 #: The opacity of masks, 0 to 255.
 TINT = 115
@@ -39,35 +42,11 @@ COCO_SKELETON = (
 )  # fmt: skip
 
 
-class Box(Protocol):
-    """The part of a detection that is drawn."""
-
-    @property
-    def xyxy(self) -> tuple[float, float, float, float]: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def class_id(self) -> int: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def columns(self) -> Mapping[str, Any]: ...
-
-
 def to_pil(image: HostImage) -> Image.Image:
     """The image as a new RGB image of PIL's."""
-    pixels = image.pixels
-    if image.format == "nv12":
-        from ..image import Geometry, PixelTransform
-        from ..ops import preprocess
-
-        whole = Geometry.stretch(image.size, image.size)
-        as_is = PixelTransform(order="rgb", layout="hwc", dtype="uint8", scale=1.0)
-        return Image.fromarray(preprocess(pixels, whole, as_is, format="nv12"))
-    if image.format == "gray":
-        return Image.fromarray(pixels.reshape(pixels.shape[:2])).convert("RGB")
-    rgb = pixels[:, :, :3] if image.format.startswith("rgb") else pixels[:, :, 2::-1]
-    return Image.fromarray(np.ascontiguousarray(rgb))
+    whole = Geometry.stretch(image.pixel_size, image.pixel_size)
+    as_is = PixelTransform(order="rgb", layout="hwc", dtype="uint8", scale=1.0)
+    return Image.fromarray(preprocess(image.view(), whole, as_is))
 
 
 def blank_image(size: tuple[int, int]) -> Image.Image:
@@ -77,7 +56,7 @@ def blank_image(size: tuple[int, int]) -> Image.Image:
 
 def draw_boxes(
     pil: Image.Image,
-    boxes: Sequence[Box],
+    boxes: Sequence[Any],
     *,
     font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None = None,
     colour_by: str | None = None,
@@ -86,13 +65,8 @@ def draw_boxes(
     """Draws into an RGB image, and returns it: each box with label and score, over its mask and under its keypoints.
 
     Args:
-        font: a font file or a loaded font; None is one that has the characters of all labels.
-        colour_by: the colours of boxes: by `"class"`, by `"box"`, or by the name of a column of whole
-            numbers; None is `"track_id"` where there is such a column, else `"class"`.
-        skeleton: the pairs of keypoints that a line joins, by number from 0; None is COCO's where there are 17 points.
-
-    Raises:
-        ConfigError: the font cannot be loaded, there is no such column, or a keypoint of the skeleton.
+        boxes: of the type `Detection`.
+        font, colour_by, skeleton: see `Detections.draw()`.
     """
     pen = _Pen(pil, font)
     colours = [_colour_of(box, number, colour_by) for number, box in enumerate(boxes)]
@@ -122,7 +96,7 @@ def draw_texts(pil: Image.Image, texts: Sequence[str], numbers: Sequence[int]) -
     return pil
 
 
-def _colour_of(box: Box, number: int, colour_by: str | None) -> Colour:
+def _colour_of(box: Any, number: int, colour_by: str | None) -> Colour:
     if colour_by is None:
         colour_by = "track_id" if _is_tracked(box) else "class"
     if colour_by == "class":
@@ -138,7 +112,7 @@ def _colour_of(box: Box, number: int, colour_by: str | None) -> Colour:
         ) from None
 
 
-def _is_tracked(box: Box) -> bool:
+def _is_tracked(box: Any) -> bool:
     """Whether a tracker has a number for it; -1 is none."""
     return int(box.columns.get("track_id", -1)) >= 0
 
@@ -163,8 +137,7 @@ class _Pen:
         pixels = mask.crop()
         inside = pixels
         for _ in range(max(1, self._width // 2)):
-            framed = np.pad(inside, 1)
-            inside = framed[1:-1, 1:-1] & framed[:-2, 1:-1] & framed[2:, 1:-1] & framed[1:-1, :-2] & framed[1:-1, 2:]
+            inside = eroded(inside)
         opacity = np.where(inside, np.uint8(TINT), np.where(pixels, np.uint8(255), np.uint8(0)))
         if width and height:
             self._pil.paste(colour, (x, y, x + width, y + height), Image.fromarray(opacity))

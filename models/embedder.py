@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .classifier import Preset, preset_pixels
+from .classifier import PRESETS, Preset, pixel_options
 from .description import ModelDescription, Recognition
 from .output_checks import check_finite
 from .preprocessor import ImageInput, Preprocessor
@@ -45,13 +45,10 @@ class Embedder(VisionModel[Embedding]):
     task: ClassVar[str] = "embed"
     other_tasks = frozenset({"embedding", "reid", "feature-extraction", "image-feature-extraction"})
     fallback_size: ClassVar[int] = 224
+    _outputs: ClassVar[int] = 1
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
-        if len(model.outputs) != 1:
-            return Recognition.no(f"it has {len(model.outputs)} outputs, not one of vectors")
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         spec = model.outputs[0]
         if len(spec.shape) < 2 or sum(d != 1 for d in spec.shape[1:] if isinstance(d, int)) > 1:
             return Recognition.no(f"its output {spec} is not a vector for each image")
@@ -65,7 +62,7 @@ class Embedder(VisionModel[Embedding]):
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         make: Callable[..., Preprocessor] = getattr(Preprocessor, self.fit)
-        return make(input, channel_order=self.channel_order, **preset_pixels(input, self.preset))
+        return make(input, channel_order=self.channel_order, **pixel_options(input, PRESETS[self.preset]))
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Embedding]:
         output = outputs[self.network.output_specs[0].name]

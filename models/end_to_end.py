@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .detector import RowDetector, best_boxes
 from .execution import OutputRow
 from .output_checks import TOLERANCE, check_corners, check_floats, check_scores
@@ -32,11 +32,10 @@ class EndToEnd(RowDetector):
 
     aliases: ClassVar[tuple[str, ...]] = ("yolov10", "yolo26")
     family: ClassVar[str] = "an end-to-end detector"
-    _hooks: ClassVar[frozenset[str]] = frozenset({"verify_boxes"})
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        if (known := super()._recognises_outputs(model)).answer == "no":
             return known
         assert model.head is not None
         is_open = not all(isinstance(side, int) for side in model.head.shape[1:])
@@ -78,7 +77,7 @@ class EndToEnd(RowDetector):
 
     # ---- the output ----
 
-    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         """The rows name their class: how many there are stays open."""
         self._output = next(name for name, shape in shapes.items() if len(shape) == 3)
         columns = shapes[self._output][2]

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import InputError, UnsupportedModelError
 from ..image import Geometry
 from ..ops import resize_map
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .output_checks import check_finite, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
 from .preset_input import PresetInput, plane_rows, single_map
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["BackgroundRemoval", "ImageToImage"]
-
-Shape = tuple[int | str | None, ...]
 
 #: Pixels of the networks, in and out: (scale, offset) from 0 to 1, and how far outside a trained network's output lies.
 _RANGES = {"unit": (1.0, 0.0), "byte": (255.0, 0.0), "signed": (2.0, -1.0)}
@@ -56,20 +54,17 @@ class ImageToImage(VisionModel[ImageResult]):
 
     aliases = ("super-resolution",)
     task: ClassVar[str] = "image-to-image"
+    _outputs: ClassVar[int] = 1
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
-        if len(model.outputs) != 1:
-            return Recognition.no(f"it has {len(model.outputs)} outputs, not one image")
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         spec = model.outputs[0]
         if len(spec.shape) != 4 or (3 not in (spec.shape[1], spec.shape[3]) and isinstance(spec.shape[1], int)):
             return Recognition.no(f"its output {spec} is not an image of three channels")
         scale = _scale(spec.shape, model.input_size)
-        if scale == (0, 0):
+        if scale == 0:
             return Recognition.no(f"its output {spec} is not a multiple of its input in size")
-        if model.task == cls.task or (scale is not None and min(scale) > 1):
+        if model.task == cls.task or (scale is not None and scale > 1):
             return Recognition.yes("a network that enlarges images")
         return Recognition.nearly(
             "nothing in the file says that its maps are the channels of an image", "a model that gives an image or maps"
@@ -149,9 +144,7 @@ class BackgroundRemoval(PresetInput[Matte]):
     presets_by_family: ClassVar[dict[str, str]] = {"birefnet": "imagenet"}
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         kinds = {single_map(spec.shape, model.input_size) for spec in model.outputs}
         if False in kinds:
             return Recognition.no("its outputs are not one number for each point of its input")
@@ -184,11 +177,10 @@ class BackgroundRemoval(PresetInput[Matte]):
             check_scores(values, "probabilities", '; for logits, give scores="logit"')
 
 
-def _scale(shape: Shape, size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """How many times the output is larger than the input; None where it is open, zeros for no whole number."""
+def _scale(shape: Shape, size: tuple[int, int] | None) -> int | None:
+    """How many times the output is larger than the input; None where it is open, 0 for no whole number."""
     height, width = shape[2:] if shape[1] == 3 else shape[1:3]
     if size is None or not isinstance(height, int) or not isinstance(width, int):
         return None
-    if width % size[0] or height % size[1] or width // size[0] != height // size[1]:
-        return 0, 0
-    return width // size[0], height // size[1]
+    scale = width // size[0]
+    return scale if (width, height) == (scale * size[0], scale * size[1]) else 0

@@ -120,24 +120,18 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         return _of(path, settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
-    known = _all_settings()
+    known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
     if (others := set(settings) - known) and (unknown := sorted(others - loading_names(backend))):
         raise _unknown_setting(path, unknown[0], known, backend)
     loading = {key: value for key, value in settings.items() if key in LOADING or key not in known}
-    options = dict(settings.get("options", {}))
-    arguments = {key: value for key, value in loading.items() if key != "options"}
-    network = load_network(source_of_wrapper(path, backend, **settings), backend, **arguments, **options)
+    own = {key: value for key, value in settings.items() if key not in {*loading, "options"}}
+    source = source_of_wrapper(path, backend, **settings)
+    network = load_network(source, backend, **loading, **settings.get("options", {}))
     try:
-        own = {key: value for key, value in settings.items() if key not in loading and key != "options"}
         return _of(network, own)
     except BaseException:
         network.close()
         raise
-
-
-def _all_settings() -> set[str]:
-    """The settings of all wrappers."""
-    return {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
 
 
 def _unknown_setting(path: ModelLike, name: str, known: set[str], backend: str) -> ConfigError:
@@ -209,16 +203,13 @@ def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
 
 def fitting_types(model: ModelDescription) -> list[str]:
     """The names of the wrappers that say yes to a model."""
-    return _with_answer(model, "yes")
-
-
-def _with_answer(model: ModelDescription, answer: str) -> list[str]:
-    return [name for name, kind in TYPES.items() if kind.recognises(model).answer == answer]
+    return [name for name, kind in TYPES.items() if kind.recognises(model).answer == "yes"]
 
 
 def nearly_fitting(model: ModelDescription) -> dict[str, str]:
     """The names of the wrappers that say nearly to a model, with their reasons."""
-    return {name: TYPES[name].recognises(model).because for name in _with_answer(model, "nearly")}
+    answers = {name: kind.recognises(model) for name, kind in TYPES.items()}
+    return {name: one.because for name, one in answers.items() if one.answer == "nearly"}
 
 
 def wrapper_type(

@@ -71,8 +71,8 @@ class YOLOv8OBB(YOLOv8):
     _device_decoder = _DeviceOriented
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        known = super().recognises(model)
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        known = super()._recognises_outputs(model)
         if known.answer == "yes" and model.task is None and (not model.names or model.keypoints is not None):
             return Recognition.nearly("nothing in the file says that the last value of its boxes is an angle")
         return known
@@ -125,8 +125,8 @@ class EndToEndOBB(EndToEnd):
     family: ClassVar[str] = "an end-to-end detector of oriented boxes"
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        known = super().recognises(model)
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        known = super()._recognises_outputs(model)
         if known.answer == "yes" and model.task is None:
             return Recognition.nearly("nothing in the file says that the last value of its boxes is an angle")
         return known

@@ -79,13 +79,14 @@ def check_scores(values: npt.NDArray[Any], what: str = "scores", hint: str = "")
         raise UnsupportedModelError(f"its {what} reach {_range(values)} in its first run; {what} lie in 0 to 1{hint}")
 
 
-def check_exclusive(scores: npt.NDArray[Any], what: str) -> None:
-    """For scores (..., n) that are independent of each other: those of a softmax add up to 1 in each row."""
+def check_exclusive(scores: npt.NDArray[Any]) -> None:
+    """For scores of classes (..., n) that are independent of each other: those of a softmax add up to 1 in each row."""
     if scores.shape[-1] < 2 or not scores.size:
         return
     if (np.abs(scores.sum(axis=-1, dtype=np.float64) - 1) <= ROUNDING[scores.dtype.name]).all():
         raise UnsupportedModelError(
-            f"its {what} add up to 1 in each row in its first run, as those of a softmax over classes do"
+            "its scores of classes that are independent of each other add up to 1 in each row in its first run, as "
+            "those of a softmax over classes do"
         )
 
 

@@ -38,11 +38,10 @@ class _Pose(RowDetector):
     keypoints: KeypointShape | None = None
 
     task: ClassVar[str] = "pose"
-    _hooks: ClassVar[frozenset[str]] = frozenset({"keypoint_shape"})
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        known = super().recognises(model)
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        known = super()._recognises_outputs(model)
         if known.answer == "yes" and model.task is None and model.keypoints is None:
             return Recognition.nearly("its metadata has no kpt_shape")
         return known

@@ -208,30 +208,27 @@ class Preprocessor:
         """The image is scaled to fit, and centred or put in the upper left corner; the rest is filled. `pixels`:
         those of `ImageInput.transform()`.
         """
-        transform = input.transform(**pixels)
 
         def geometry(size: Size) -> Geometry:
             if centred:
                 return Geometry.letterbox(size, input.size)
             return scaled(size, input.size, min(map(truediv, input.size, size)), centred=False)
 
-        return cls(input, transform, geometry, channel_order)
+        return cls(input, input.transform(**pixels), geometry, channel_order)
 
     @classmethod
     def stretch(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
         """The image is stretched to the input's size. `pixels`: those of `ImageInput.transform()`."""
-        transform = input.transform(**pixels)
-        return cls(input, transform, lambda size: Geometry.stretch(size, input.size), channel_order)
+        return cls(input, input.transform(**pixels), lambda size: Geometry.stretch(size, input.size), channel_order)
 
     @classmethod
     def crop(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
         """The image is scaled to cover the input, and its centre is cropped. `pixels`: as `ImageInput.transform()`."""
-        transform = input.transform(**pixels)
 
         def covering(size: Size) -> Geometry:
             return scaled(size, input.size, max(map(truediv, input.size, size)))
 
-        return cls(input, transform, covering, channel_order)
+        return cls(input, input.transform(**pixels), covering, channel_order)
 
     def read(self, source: ImageSource | HostImage) -> HostImage:
         at_least = self._resized_size if self.scaled_decode else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from ..errors import UnsupportedModelError
-from .classifier import Preset, preset_pixels
-from .description import ModelDescription
+from .classifier import PRESETS, Preset, pixel_options
+from .description import ModelDescription, Shape
 from .preprocessor import ImageInput, Preprocessor
 from .vision import VisionModel
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["PresetInput", "lies_over", "plane_rows", "single_map"]
 
 Result = TypeVar("Result")
-Shape = tuple[int | str | None, ...]
 
 
 class PresetInput(VisionModel[Result]):
@@ -33,8 +32,6 @@ class PresetInput(VisionModel[Result]):
     preset: Preset | None = None
     fit: Literal["stretch", "letterbox"] | None = None
     size: int | tuple[int, int] | None = None
-
-    _hooks: ClassVar[frozenset[str]] = frozenset({"model_types", "presets_by_family", "usual_fit", "usual_preset"})
 
     #: Presets by `model_type` in the metadata, as transformers calls the families.
     presets_by_family: ClassVar[dict[str, str]] = {}
@@ -59,7 +56,7 @@ class PresetInput(VisionModel[Result]):
                 'nothing in the file says how it wants its pixels; give preset="unit" for 0 to 1, preset="imagenet", '
                 'preset="inception" for -1 to 1, preset="centred" for -0.5 to 0.5, or preset="caffe"'
             )
-        return make(input, channel_order=self.channel_order, **preset_pixels(input, preset or "unit"))
+        return make(input, channel_order=self.channel_order, **pixel_options(input, PRESETS[preset or "unit"]))
 
 
 def plane_rows(maps: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from ..infer import Infer
 
 __all__ = [
-    "HeadMaps", "check_raw_head", "decoded_shape", "decoded_spec", "head_cut_off", "raw_head_of", "without_decoding",
+    "HeadMaps", "Shape", "check_raw_head", "decoded_shape", "decoded_spec", "head_cut_off", "raw_head_of",
+    "without_decoding",
 ]  # fmt: skip
 
+#: The dimensions of a tensor; text and None are open ones.
 Shape = tuple[int | str | None, ...]
 
 #: Backends that run a graph as it is written, on the processor.

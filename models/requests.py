@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ConfigError
 from .image_model import ImageModel
+from .releasing import IdleRelease
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -19,20 +21,85 @@ if TYPE_CHECKING:
     from ..pipeline import BatchBuffer, Pipeline
     from ..pipeline.request import Request
     from .details import ModelDetails
-    from .releasing import IdleRelease
 
-__all__ = ["PipelineHolder", "Requests"]
+__all__ = ["Requests"]
 
 T = TypeVar("T")
 Result = TypeVar("Result")
+
+
+class PipelineHolder:
+    """The pipeline of a wrapper, once there is one."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self._pipeline: Any = None
+        self._lock = Lock()
+
+    def get(self, model: Requests[Any]) -> Any:
+        if self._pipeline is None:
+            with self._lock:
+                if self._pipeline is None:
+                    self._pipeline = self._new(model, {})
+        return self._pipeline
+
+    def make(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
+        with self._lock:
+            if self._pipeline is not None:
+                raise ConfigError(
+                    f"{model!r} has its pipeline already; call configure_pipeline() before the first submit(), map() "
+                    "or infer()"
+                )
+            self._pipeline = self._new(model, settings)
+            self.settings = {**self.settings, **settings}
+            return self._pipeline
+
+    def _new(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
+        from ..pipeline import Pipeline
+
+        return Pipeline(model.details, **{**self.settings, **settings})
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that have not ended."""
+        if self._pipeline is None:
+            return 0
+        stats = self._pipeline.stats()
+        return int(stats.waiting + stats.queued + stats.running)
+
+    def detach(self) -> Pipeline[Any] | None:
+        """The pipeline, for the caller to close; the next request makes another one."""
+        pipeline: Pipeline[Any] | None
+        with self._lock:
+            pipeline, self._pipeline = self._pipeline, None
+        return pipeline
+
+    def close(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.close(drain=False)
 
 
 class Requests(ImageModel[Result]):
     """Requests to a model through its own pipeline: `submit()`, `map()` and `infer()`."""
 
     network: Infer
-    _pipeline_holder: PipelineHolder
+    _pipeline_holder = PipelineHolder({})
     _idle: IdleRelease
+
+    def _start(self) -> None:
+        """Makes the parts that a model and each clone of it have for themselves."""
+        self._pipeline_holder = PipelineHolder(self._pipeline_holder.settings)
+        self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
+
+    def _release_now(self) -> Callable[[], None]:
+        """Releases all but the pipeline, and returns what closes that."""
+        pipeline = self._pipeline_holder.detach()
+        self._release_networks()
+        return pipeline.close if pipeline is not None else lambda: None
+
+    @abstractmethod
+    def _release_networks(self) -> None:
+        """Releases the networks, and what calls keep for them."""
 
     @abstractmethod
     def _batch_buffer(self, capacity: int | None) -> BatchBuffer:
@@ -42,6 +109,20 @@ class Requests(ImageModel[Result]):
     @abstractmethod
     def details(self) -> ModelDetails:
         """Its details, for pipelines, commands, the server and benchmarks."""
+
+    @classmethod
+    def result_type(cls) -> type[Any]:
+        """The type of the result of an image: `Detections` for a `Requests[Detections]`; `object` where it is not
+        declared.
+        """
+        for base in cls.__mro__:
+            for generic in vars(base).get("__orig_bases__", ()):
+                origin = typing.get_origin(generic)
+                if isinstance(origin, type) and issubclass(origin, Requests):
+                    (kind,) = typing.get_args(generic)
+                    if isinstance(kind, type) and kind is not Any:
+                        return kind
+        return object
 
     @property
     def pipeline(self) -> Pipeline[Result]:
@@ -148,54 +229,3 @@ class Requests(ImageModel[Result]):
             raise ConfigError(f"after is a number of seconds above 0, not {after!r}")
         else:
             self._idle.after(after)
-
-
-class PipelineHolder:
-    """The pipeline of a wrapper, once there is one."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.settings = settings
-        self._pipeline: Any = None
-        self._lock = Lock()
-
-    def get(self, model: Requests[Any]) -> Any:
-        if self._pipeline is None:
-            with self._lock:
-                if self._pipeline is None:
-                    self._pipeline = self._new(model, {})
-        return self._pipeline
-
-    def make(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
-        with self._lock:
-            if self._pipeline is not None:
-                raise ConfigError(
-                    f"{model!r} has its pipeline already; call configure_pipeline() before the first submit(), map() "
-                    "or infer()"
-                )
-            self._pipeline = self._new(model, settings)
-            self.settings = {**self.settings, **settings}
-            return self._pipeline
-
-    def _new(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
-        from ..pipeline import Pipeline
-
-        return Pipeline(model.details, **{**self.settings, **settings})
-
-    @property
-    def requests(self) -> int:
-        """The number of requests that have not ended."""
-        if self._pipeline is None:
-            return 0
-        stats = self._pipeline.stats()
-        return int(stats.waiting + stats.queued + stats.running)
-
-    def detach(self) -> Pipeline[Any] | None:
-        """The pipeline, for the caller to close; the next request makes another one."""
-        pipeline: Pipeline[Any] | None
-        with self._lock:
-            pipeline, self._pipeline = self._pipeline, None
-        return pipeline
-
-    def close(self) -> None:
-        if self._pipeline is not None:
-            self._pipeline.close(drain=False)

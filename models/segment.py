@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ops import assemble_masks
 from ..ops.device_masks import DeviceMasks
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .detector import RowDetector
 from .end_to_end import EndToEnd
 from .execution import HostOutputs, OutputRow
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..infer import Infer
 
 __all__ = ["EndToEndSeg", "YOLOv5Seg", "YOLOv8Seg"]
-
-Shape = tuple[int | str | None, ...]
 
 #: Bytes of masks for each image at first, and for all images of a batch at most.
 FIRST_CAPACITY, MOST_BYTES = 1 << 20, 1 << 28

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .detector import Detector, best_boxes
 from .output_checks import TOLERANCE, check_corners, check_finite, check_fractions, check_scores
 from .preprocessor import SIZE_INPUT, ImageInput, Preprocessor
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SelectedBoxes"]
 
-Shape = tuple[int | str | None, ...]
-
 
 class Layout(NamedTuple):
     """How an exporter has its outputs.
 
     Attributes:
-        names: how the names of the outputs of boxes, scores, classes and the number of boxes end; `""` for none.
+        names: how the names of the outputs of boxes, scores and classes end, and that of the number of boxes, if any.
         dimensions: of the boxes: 3 with an axis for images.
         y_first: whether boxes are top, left, bottom, right.
         fractions: whether boxes are fractions of the input, or pixels.
@@ -38,7 +36,7 @@ class Layout(NamedTuple):
     """
 
     family: str
-    names: tuple[str, str, str, str]
+    names: tuple[str, ...]
     dimensions: int = 3
     y_first: bool = False
     fractions: bool = False
@@ -52,8 +50,8 @@ LAYOUTS = (
         ("detection_boxes", "detection_scores", "detection_classes", "num_detections"),
         y_first=True, fractions=True,
     ),
-    Layout("a detector of torchvision", ("boxes", "scores", "labels", ""), dimensions=2),
-    Layout("a D-FINE or RT-DETR with its postprocessing", ("boxes", "scores", "labels", ""), takes_size=True),
+    Layout("a detector of torchvision", ("boxes", "scores", "labels"), dimensions=2),
+    Layout("a D-FINE or RT-DETR with its postprocessing", ("boxes", "scores", "labels"), takes_size=True),
     Layout(
         "a YOLO-NAS with NMS", ("pred_boxes", "pred_scores", "pred_classes", "num_predictions"), bordered=True
     ),
@@ -79,12 +77,10 @@ class SelectedBoxes(Detector):
 
     aliases = ("ssd-mobilenet", "torchvision-detector", "d-fine-export", "yolo-nas-nms")
     _layout: Layout
-    _names: tuple[str, str, str, str]
+    _names: tuple[str, ...]
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         shapes = {spec.name: spec.shape for spec in model.outputs}
         if (found := layout_of(shapes)) is None:
             return Recognition.no("it has no outputs of boxes, scores and classes that are chosen already")
@@ -105,13 +101,10 @@ class SelectedBoxes(Detector):
         return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        boxes, scores, classes, count = (outputs[name] if name else None for name in self._names)
-        assert boxes is not None
-        assert scores is not None
-        assert classes is not None
+        boxes, scores, classes, *counts = (outputs[name] for name in self._names)
         if self._layout.dimensions == 2:
             return [self._detections(boxes, scores, classes, geometry) for geometry in geometries]
-        limits = [None] * len(geometries) if count is None else count.reshape(-1).astype(int).tolist()
+        limits = counts[0].reshape(-1).astype(int).tolist() if counts else [None] * len(geometries)
         return [
             self._detections(
                 boxes[row, : limits[row]], scores[row, : limits[row]], classes[row, : limits[row]], geometry
@@ -157,23 +150,17 @@ class SelectedBoxes(Detector):
             raise UnsupportedModelError("its classes are not whole numbers in its first run")
 
 
-def layout_of(shapes: Mapping[str, Shape]) -> tuple[Layout, tuple[str, str, str, str]] | None:
+def layout_of(shapes: Mapping[str, Shape]) -> tuple[Layout, tuple[str, ...]] | None:
     """The layout of outputs, and their names; None for others."""
     for layout in LAYOUTS:
-        names = [_named(ending, shapes) if ending else "" for ending in layout.names]
-        if None in names or len(shapes) != sum(map(bool, names)):
-            continue
-        boxes, scores, classes, count = names
-        if (
-            len(shapes[str(boxes)])
-            == layout.dimensions
-            == len(shapes[str(scores)]) + 1
-            == len(shapes[str(classes)]) + 1
-        ):
-            return layout, (str(boxes), str(scores), str(classes), str(count))
+        names = tuple(_named(ending, shapes) for ending in layout.names)
+        if all(names) and len(names) == len(shapes):
+            boxes, scores, classes = (len(shapes[name]) for name in names[:3])
+            if boxes == layout.dimensions == scores + 1 == classes + 1:
+                return layout, names
     return None
 
 
-def _named(ending: str, shapes: Mapping[str, Shape]) -> str | None:
-    """The output of that name: TensorFlow's exporters add `:0`, others a prefix."""
-    return next((name for name in shapes if name.removesuffix(":0").endswith(ending)), None)
+def _named(ending: str, shapes: Mapping[str, Shape]) -> str:
+    """The output of that name, or `""`: TensorFlow's exporters add `:0`, others a prefix."""
+    return next((name for name in shapes if name.removesuffix(":0").endswith(ending)), "")

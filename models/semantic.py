@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from ..ops import NO_CLASS, class_map, class_numbers
 from ..ops.device_masks import DeviceClassMaps
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .device_variants import DeviceDecoder, DeviceVariants
 from .output_checks import check_floats, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["SemanticSegmentation", "TwinLiteNet"]
 
 Result = TypeVar("Result")
-Shape = tuple[int | str | None, ...]
 Layout = Literal["chw", "hwc"]
 
 
@@ -39,7 +38,6 @@ class _MapModel(VisionModel[Result]):
     """Base class of models that give scores for each class at each point."""
 
     task: ClassVar[str] = "semantic"
-    _hooks: ClassVar[frozenset[str]] = frozenset({"gives_logits", "map_layout", "map_threshold", "result"})
 
     #: The names of the outputs whose maps the result has, in order.
     _maps: tuple[str, ...] = ()
@@ -135,15 +133,10 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     background: int | Literal["auto"] | None = "auto"
 
     per_call: ClassVar[frozenset[str]] = frozenset({"threshold"})
+    _outputs: ClassVar[int] = 1
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
-        if len(model.outputs) != 1:
-            return Recognition.no(
-                f"it has {len(model.outputs)} outputs, not one of scores for each class at each point"
-            )
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         spec = model.outputs[0]
         if is_integer(spec.dtype):
             if (fits := single_map(spec.shape, model.input_size)) is False:
@@ -250,14 +243,10 @@ class TwinLiteNet(_MapModel[ClassMaps]):
     lanes: str | None = None
     size: int | tuple[int, int] | None = None
 
+    _outputs: ClassVar[int] = 2
+
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
-        if len(model.outputs) != 2:
-            return Recognition.no(
-                f"it has {len(model.outputs)} outputs, not one of the drivable area and one of the lane lines"
-            )
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         for spec in model.outputs:
             if len(spec.shape) != 4 or (isinstance(spec.shape[1], int) and spec.shape[1] != 2):
                 return Recognition.no(f"its output {spec} is not of shape (batch, 2, height, width)")

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from ..ops import DetectStats, nms
-from .description import GRIDS, Recognition, cells_of, count_cells
-from .detector import Detector, Fraction, box_outputs
+from .declaration import Fraction
+from .description import GRIDS, Recognition, Shape, cells_of, count_cells
+from .detector import Detector, box_outputs
 from .output_checks import (
     TOLERANCE,
     check_around_cells,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from .results import Detections
 
 __all__ = ["SSD", "YOLONAS", "UltraFace"]
-
-Shape = tuple[int | str | None, ...]
 
 #: UltraFace: boxes for each cell of the grid of each stride.
 FACE_BOXES = {8: 3, 16: 2, 32: 2, 64: 3}
@@ -63,18 +62,13 @@ class SSD(Detector):
 
     fallback_size: ClassVar[int] = 300
     per_call: ClassVar[frozenset[str]] = Detector.per_call | {"iou"}
-    _hooks: ClassVar[frozenset[str]] = frozenset(
-        {"background", "family", "recognises_anchors", "to_pixels", "verify_values"}
-    )
     #: Classes of the scores in front of the first one that counts.
     background: ClassVar[int] = 1
     _scores: str
     _boxes: str
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         shapes = {spec.name: spec.shape for spec in model.outputs}
         if len(shapes) != 2 or (names := box_outputs(shapes)) is None:
             return Recognition.no("it has no two outputs for each anchor: scores, and boxes of four values")
@@ -221,7 +215,7 @@ class YOLONAS(SSD):
         return boxes
 
     def verify_values(self, scores: npt.NDArray[Any], boxes: npt.NDArray[Any]) -> None:
-        check_exclusive(scores, "scores of classes that are independent of each other")
+        check_exclusive(scores)
         check_no_numbers(scores)
         check_no_objectness(scores)
         check_corners(boxes)

@@ -11,16 +11,9 @@ from ..errors import BackendUnavailableError, ConfigError
 from ..ops import NO_TRACK, ByteTracker
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     import numpy.typing as npt
 
     from .results import Detections
-
-    class _Method(Protocol):
-        def update(self, boxes: npt.NDArray[Any]) -> npt.NDArray[np.int64]: ...
-
-        def reset(self) -> None: ...
 
 
 __all__ = ["Tracker"]
@@ -62,7 +55,7 @@ class Tracker:
             raise ConfigError(f"fps={fps} must be above 0")
         settings["frame_rate"] = float(fps)
         try:
-            self._tracker: _Method = (
+            self._tracker: ByteTracker | _PackageTracker = (
                 ByteTracker(**settings)
                 if method == "bytetrack"
                 else _PackageTracker(_PACKAGE_METHODS[method], settings)

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import copy
 import os
-import typing
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
-from ..config import convert
 from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
 from ..loading.registry import load, option_names
 from .canvases import Canvases, CanvasPlan, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
-from .description import ModelDescription, Recognition
+from .description import ModelDescription, Recognition, Shape
 from .details import VisionDetails
 from .execution import DevicePostprocess, Execution, ModelStages, Parameters, Timings
 from .names import class_names
 from .preprocessor import ImageInput, Preprocessor, as_size
-from .releasing import IdleRelease
-from .requests import PipelineHolder, Requests
+from .requests import Requests
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,6 +40,8 @@ Result = TypeVar("Result")
 
 #: Settings that say how the network is loaded; `infersdk.load()` takes them.
 LOADING = ("device", "precision", "max_batch", "while_building")
+#: Members that wrappers add to those of `Requests`, for users.
+FOR_USERS = ("backend", "clone", "decode_head_used", "path", "per_call", "task")
 #: Variants of a wrapper, for the settings of calls, that are kept.
 MOST_VARIANTS = 32
 
@@ -107,14 +106,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     canvas_sizes: list[tuple[int, int]] | None = None
     canvas_border: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
-    _hooks: ClassVar[frozenset[str]] = frozenset(
-        {
-            "Settings", "aliases", "asked_size", "count_classes", "device_postprocess", "fallback_size", "fits_canvas",
-            "other_tasks", "postprocess", "preprocessing", "raw_layout", "recognises", "size_to_build", "usual_border",
-            "verify",
-        }
-    )  # fmt: skip
-
     #: The task, as in Ultralytics' metadata: "detect", "classify", "segment", "pose", ...
     task: ClassVar[str] = ""
     #: Further words for the task in the metadata of files.
@@ -125,6 +116,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     fits_canvas: ClassVar[bool] = False
     #: The default of `canvas_border`.
     usual_border: ClassVar[int] = 0
+    #: How many outputs its models have; None for any number.
+    _outputs: ClassVar[int | None] = None
     #: The layout of heads whose maps it decodes, where the network does not (`RawHead.layout`).
     raw_layout: ClassVar[str | None] = None
     #: The golden samples of the bundle that it was loaded from.
@@ -134,7 +127,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def __init__(self, path: ModelLike | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
         own = _take_settings(type(self), settings, None if isinstance(path, Infer) else backend)
-        self.path, self.backend = path, backend
+        self.path, self.backend = path, path.backend if isinstance(path, Infer) else backend
         self._set(own)
         options = {**self.settings.options, **settings}
         source = path if isinstance(path, Infer) else ModelSource.of(path, options.get("external_data"))
@@ -154,6 +147,13 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         except BaseException:
             self.network.close()
             raise
+
+    def __dir__(self) -> list[str]:
+        """The members for users, without the hooks of wrappers: all that the classes of this package add."""
+        kinds = [kind for kind in type(self).__mro__ if issubclass(kind, VisionModel)]
+        added = {name for kind in kinds if kind.__module__.startswith(f"{__package__}.") for name in vars(kind)}
+        hooks = added - {*dir(Requests), *FOR_USERS}
+        return [name for name in super().__dir__() if name not in hooks]
 
     # ---- required of a wrapper ----
 
@@ -189,24 +189,18 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             return Recognition.no(
                 f'its network ends at the maps of a head of {layout}, and does not decode them; use type "{layout}"'
             )
-        reason = ImageInput.refuses(model.inputs)
-        return Recognition.yes() if reason is None else Recognition.no(reason)
+        if (reason := ImageInput.refuses(model.inputs)) is not None:
+            return Recognition.no(reason)
+        if cls._outputs not in (None, len(model.outputs)):
+            return Recognition.no(f"it has {len(model.outputs)} outputs, and {cls.__name__} reads {cls._outputs}")
+        return cls._recognises_outputs(model)
 
     @classmethod
-    def result_type(cls) -> type[Any]:
-        """The type of the result of an image: `Detections` for a `VisionModel[Detections]`; `object` where it is not
-        declared.
-        """
-        for base in cls.__mro__:
-            for generic in vars(base).get("__orig_bases__", ()):
-                origin = typing.get_origin(generic)
-                if isinstance(origin, type) and issubclass(origin, VisionModel):
-                    (kind,) = typing.get_args(generic)
-                    if isinstance(kind, type) and kind is not Any:
-                        return kind
-        return object
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        """The answer of `recognises()` by the outputs, for a model whose task and inputs suit this wrapper."""
+        return Recognition.yes()
 
-    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         """The number of classes by the shapes of the outputs; None where it is open, or there are no classes.
 
         Called with the shapes that the model declares, and with those of its first run.
@@ -312,7 +306,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     def clone(self) -> Self:
         """A second wrapper for another thread, over the same weights or engine."""
         twin = copy.copy(self)
-        twin._pipeline_holder = PipelineHolder(self._pipeline_holder.settings)
         twin.network = self.network.clone()
         try:
             twin._start()
@@ -338,17 +331,9 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     # ---- internals ----
 
-    def _release_now(self) -> Callable[[], None]:
-        """Releases all but the pipeline, and returns what closes that."""
-        pipeline = self._pipeline_holder.detach()
+    def _release_networks(self) -> None:
         self._execution.release()
         self.network.release()
-        return pipeline.close if pipeline is not None else lambda: None
-
-    def _set(self, settings: Mapping[str, Any]) -> None:
-        """Checks the settings, and makes them attributes."""
-        self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
-        self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
 
     def _prepare(self) -> None:
         """Checks the model, and makes the parts that calls use."""
@@ -370,7 +355,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             self.settings.preprocess,
         )  # fmt: skip
         self._variants: dict[str, Self] = {}  # by the settings of calls; clones share them
-        self._pipeline_holder = PipelineHolder({})
         self._start()
 
     def _preprocessor(self, input: ImageInput) -> Preprocessor:
@@ -402,9 +386,9 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         return profiles(source, backend, sizes, self.settings.max_batch)
 
     def _start(self) -> None:
+        super()._start()
         self._limit = self._input.batch_limit(self.network)
         self._execution: Execution[Result] = Execution(self.network, self._input, self._stages, self._check_parameters)
-        self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
 
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""
@@ -536,4 +520,4 @@ class _Learned:
     """
 
     class_count: int | None = None
-    shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)

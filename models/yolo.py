@@ -14,8 +14,9 @@ from ..image import Geometry, PixelTransform
 from ..infer import Infer
 from ..ops import DetectionDecoder, DetectStats
 from ..ops.device import DeviceDetectionDecoder
-from .description import GRIDS, ModelDescription, Recognition, boxes_per_cell, cells_of, count_cells
-from .detector import Fraction, RowDetector
+from .declaration import Fraction
+from .description import GRIDS, ModelDescription, Recognition, Shape, boxes_per_cell, cells_of, count_cells
+from .detector import RowDetector
 from .device_variants import DeviceDecoder, DeviceVariants
 from .execution import OutputRow
 from .output_checks import (
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
 
-Shape = tuple[int | str | None, ...]
 Model = TypeVar("Model", bound="YOLO")
 
 #: Minimum of `conf`. Runtimes compute a sigmoid to about 1e-7, and some give 0 for logits below -18: with a lower
@@ -140,12 +140,6 @@ class YOLO(RowDetector):
     class_agnostic: bool = False
     decode_head: Literal["auto", "graph", "native"] = "auto"
 
-    _hooks: ClassVar[frozenset[str]] = frozenset(
-        {
-            "anchors", "channel_first", "decoder", "head", "leading", "refuses_head", "split", "strides", "suppression",
-            "verify_boxes", "verify_scores",
-        }
-    )  # fmt: skip
     per_call: ClassVar[frozenset[str]] = frozenset(
         {"conf", "iou", "max_det", "max_candidates", "multi_label", "class_agnostic", "classes"}
     )
@@ -160,8 +154,8 @@ class YOLO(RowDetector):
             cls.raw_layout = None
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
+        if (known := super()._recognises_outputs(model)).answer == "no":
             return known
         assert model.head is not None
         if model.has_chosen_rows:
@@ -307,7 +301,7 @@ class YOLO(RowDetector):
         scores = rows[..., 4 : self.leading + (self._learned.class_count or 0)]
         check_scores(scores)
         for values in (scores, rows[..., 4:]):
-            check_exclusive(values, "scores of classes that are independent of each other")
+            check_exclusive(values)
         check_no_numbers(scores)
         self.verify_scores(scores)
         self.verify_boxes(rows[..., :4])
@@ -433,22 +427,18 @@ class YOLOX(YOLO):
         return None
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        legacy = self.legacy if self.legacy is not None else self._recognize_release()
+        legacy = _wants_normalized_input(self.network.model) if self.legacy is None else self.legacy
+        if legacy is None:
+            raise UnsupportedModelError(
+                "its weights do not tell whether it is of YOLOX's first release, which wants normalised RGB, or of a "
+                "later one; say legacy=True or legacy=False"
+            )
         if legacy:
             pixels = PixelTransform.normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
             transform = input.transform(order="rgb", fill=114, scale=pixels.scale, bias=pixels.bias)
         else:
             transform = input.transform(order="bgr", fill=114, scale=1.0)
         return Preprocessor(input, transform, lambda size: _top_left(size, input.size), self.channel_order)
-
-    def _recognize_release(self) -> bool:
-        legacy = _wants_normalized_input(self.network.model)
-        if legacy is None:
-            raise UnsupportedModelError(
-                "its weights do not tell whether it is of YOLOX's first release, which wants normalised RGB, or of a "
-                "later one; say legacy=True or legacy=False"
-            )
-        return legacy
 
     def verify_scores(self, scores: npt.NDArray[Any]) -> None:
         check_objectness(scores, needs_object=True)

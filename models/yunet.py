@@ -10,8 +10,9 @@ import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..ops import DetectStats, nms
-from .description import ModelDescription, Recognition, cells_of
-from .detector import Detector, Fraction
+from .declaration import Fraction
+from .description import ModelDescription, Recognition, Shape, cells_of
+from .detector import Detector
 from .output_checks import check_offsets, check_scores
 from .preprocessor import ImageInput, Preprocessor
 
@@ -52,9 +53,7 @@ class YuNet(Detector):
     _usual_names = ("face",)
 
     @classmethod
-    def recognises(cls, model: ModelDescription) -> Recognition:
-        if (known := super().recognises(model)).answer == "no":
-            return known
+    def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         shapes = {spec.name: spec.shape for spec in model.outputs}
         several = len(shapes) > len(STRIDES) and all(len(shape) == 3 for shape in shapes.values())
         family = "a detector with an output for each kind of value and stride" if several else ""
@@ -111,7 +110,7 @@ class YuNet(Detector):
 
     # ---- the outputs ----
 
-    def count_classes(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> int | None:
+    def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         return 1
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -212,13 +213,13 @@ class Line:
                 del self._states[number]
 
 
+@dataclass(slots=True)
 class _Side:
-    """The side of a line on which an object is, and since when it is on the other one, in frames."""
+    """The side of a line on which an object is, and since when it is on the other one or absent, in frames."""
 
-    __slots__ = ("absent", "frames", "left")
-
-    def __init__(self, left: bool) -> None:
-        self.left, self.frames, self.absent = left, 0, 0
+    left: bool
+    frames: int = 0
+    absent: int = 0
 
 
 def _checked_anchors(names: Sequence[str]) -> npt.NDArray[np.float64]:

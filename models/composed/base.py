@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ...config import convert
 from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.uploads import UploadPools
@@ -65,8 +64,7 @@ class Composed(ImageModel[Result], Declared, ABC):
         given = (*models, *(settings.pop(name) for name in named))
         self.models: dict[str, ImageModel[Any]] = dict(zip(self.parts, given, strict=True))
         self.__dict__.update(self.models)
-        self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
-        self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
+        self._set(settings)
         first = given[0]
         self.__dict__.update(task=first.task, per_call=first.per_call)
         self.channel_order = first.channel_order

@@ -44,7 +44,7 @@ class PageBuffer(OneBucket):
         self._serving = self._current()
 
     def _current(self) -> list[Infer]:
-        return [network.infer.current() for network in self._reader.networks]
+        return [network.current() for network in self._reader.networks]
 
     def prepares_quickly(self, item: Any) -> bool:
         return isinstance(item, (HostImage, np.ndarray))
@@ -83,7 +83,7 @@ class PageBuffer(OneBucket):
         """Runs each network on a page and on a line of it, or reads the example. Pages of other sizes have other
         shapes.
         """
-        for _ in range(self._reader.recognition.infer.scheduling.warm_up_runs):
+        for _ in range(self._reader.recognition.scheduling.warm_up_runs):
             if example is not None:
                 self._reader.read(read_image(example, channel_order=self._channel_order))
                 continue

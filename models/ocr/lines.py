@@ -7,13 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._fonts import font_for, load_font
 from ..results.agreement import Agreement, best_matches, overlaps
-from ..results.habits import Hints
+from ..results.habits import Row
 from ..results.result import ResultTensor, bytes_array
 from ..results.rows import Rows
 
@@ -28,7 +28,7 @@ __all__ = ["TextLine", "TextLines"]
 
 
 @dataclass(frozen=True, slots=True)
-class TextLine(Hints):
+class TextLine(Row):
     """A line of text.
 
     Attributes:
@@ -43,13 +43,6 @@ class TextLine(Hints):
     score: float
     polygon: npt.NDArray[np.float32]
     character_scores: tuple[float, ...] = ()
-
-    _whole: ClassVar[str] = "TextLines"
-
-    @property
-    def confidence(self) -> float:
-        """`score`, by the name that supervision has for it."""
-        return self.score
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -107,10 +100,6 @@ class TextLines(Rows[TextLine]):
     def _take(self, index: slice | npt.NDArray[Any]) -> Self:
         chosen = np.arange(len(self.lines))[index]
         return dataclasses.replace(self, lines=[self.lines[i] for i in chosen])
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The lines as dicts of plain Python values: `text`, `score`, `polygon`, `character_scores`."""
-        return [line.to_dict() for line in self.lines]
 
     def summary(self) -> str:
         """The lines with their scores, and how many were dropped."""

@@ -14,6 +14,7 @@ from ...image import Geometry, HostImage, PixelTransform
 from ...ops import preprocess, topk
 from ..execution import Timings
 from .lines import TextLine
+from .network import input_array, run
 from .regions import (
     LINE_HEIGHT,
     along_the_text,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-    from .network import Network
+    from ...infer import Infer
 
 __all__ = ["PageReader"]
 
@@ -58,9 +59,9 @@ class PageReader:
 
     def __init__(
         self,
-        detection: Network,
-        recognition: Network,
-        orientation: Network | None,
+        detection: Infer,
+        recognition: Infer,
+        orientation: Infer | None,
         characters: Sequence[str],
         settings: Any,
     ) -> None:
@@ -69,7 +70,7 @@ class PageReader:
         self.timings = Timings()
 
     @property
-    def networks(self) -> tuple[Network, ...]:
+    def networks(self) -> tuple[Infer, ...]:
         """The networks of the reader."""
         networks = (self.detection, self.recognition, self.orientation)
         return tuple(network for network in networks if network is not None)
@@ -82,14 +83,14 @@ class PageReader:
             for name in ("detection", "recognition", "orientation"):
                 if (network := getattr(self, name)) is not None:
                     setattr(twin, name, network.clone())
-                    opened.callback(getattr(twin, name).infer.close)
+                    opened.callback(getattr(twin, name).close)
             opened.pop_all()
         return twin
 
     def close(self) -> None:
         """Closes the networks."""
         for network in self.networks:
-            network.infer.close()
+            network.close()
 
     def read(self, image: HostImage) -> list[TextLine]:
         """The lines of an image of any score, in the order of reading."""
@@ -111,9 +112,9 @@ class PageReader:
             padded, above = _with_margin(image)
             geometry = Geometry.stretch(padded.size, self._canvas(padded.size))
             view = padded.view()
-            preprocess(view, geometry, _PIXELS, out=self.detection.input((1, 3, *reversed(geometry.canvas)))[0])
+            preprocess(view, geometry, _PIXELS, out=input_array(self.detection, (1, 3, *reversed(geometry.canvas)))[0])
         with self._timed("infer"):
-            probability = self.detection.run()[0, 0]
+            probability = run(self.detection)[0, 0]
         with self._timed("postprocess"):
             settings = self._settings
             regions = text_regions(
@@ -165,18 +166,18 @@ class PageReader:
         return lines
 
     def _run(
-        self, network: Network, image: HostImage, quads: npt.NDArray[np.float32], group: Sequence[int], width: int
+        self, network: Infer, image: HostImage, quads: npt.NDArray[np.float32], group: Sequence[int], width: int
     ) -> npt.NDArray[Any]:
         """A network's output for lines, upright and 48 pixels high, with zeros on their right."""
         with self._timed("preprocess"):
             view = image.view()
-            array = network.input((len(group), 3, LINE_HEIGHT, width))
+            array = input_array(network, (len(group), 3, LINE_HEIGHT, width))
             for row, index in enumerate(group):
                 own = min(line_width(quads[index]), width)
                 array[row, :, :, own:] = 0
                 array[row, :, :, :own] = preprocess(view, upright_geometry(image.size, quads[index], own), _PIXELS)
         with self._timed("infer"):
-            return network.run()
+            return run(network)
 
     def _decoded(self, steps: npt.NDArray[Any], quad: npt.NDArray[np.float32]) -> TextLine:
         """Connectionist temporal classification, the best path: the best class of each step, of equal neighbours one,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
@@ -18,14 +17,13 @@ from ...errors import ConfigError, nearest
 from ...image import HostImage, ImageSource, read_image
 from ...infer import Infer
 from ...loading.registry import load
-from ..declaration import Declared, argument
+from ..declaration import Declared, Fraction, argument
 from ..details import ModelDetails
 from ..execution import Timings
-from ..releasing import IdleRelease
-from ..requests import PipelineHolder, Requests
+from ..requests import Requests
 from .buffer import PageBuffer, read_page
 from .lines import TextLine, TextLines
-from .network import Network, characters_of
+from .network import characters_of, check_network
 from .page import PageReader
 from .regions import import_cv2
 
@@ -59,7 +57,7 @@ class OCR(Requests[TextLines], Declared):
             given as further keyword arguments. In place of a path there may be an `Infer` that is loaded already.
         threshold: the probability above which a pixel is text.
         box_threshold: the mean probability that a line's rectangle has at least.
-        unclip: how far rectangles grow beyond the text's core.
+        unclip: how far rectangles grow beyond the text's core, 0 to 1000.
         text_score: lines whose score is lower are left out, and counted in `dropped`. A call may change it.
         side: minimum smaller side of the image for detection, in pixels; smaller images are enlarged, until their
             larger side is twice `max_side`.
@@ -85,13 +83,13 @@ class OCR(Requests[TextLines], Declared):
     device: str | None = None
     precision: str | None = None
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    threshold: float = 0.3
-    box_threshold: float = 0.5
-    unclip: float = 1.6
-    text_score: float = 0.5
-    side: int = 736
+    threshold: Fraction = 0.3
+    box_threshold: Fraction = 0.5
+    unclip: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.6
+    text_score: Fraction = 0.5
+    side: Annotated[int, msgspec.Meta(ge=1)] = 736
     max_side: int = 2000
-    batch: int = 8
+    batch: Annotated[int, msgspec.Meta(ge=1)] = 8
     channel_order: str = "bgr"
 
     task: ClassVar[str] = "ocr"
@@ -108,48 +106,36 @@ class OCR(Requests[TextLines], Declared):
     ) -> None:
         import_cv2()
         own = {name: settings.pop(name) for name in self.Settings.__struct_fields__ if name in settings}
-        self.settings: Any = convert(own, self.Settings, "OCR settings")
-        self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
-        self._check_settings()
+        self._set(own)
+        if self.max_side < self.side:
+            raise ConfigError(f"max_side={self.max_side} is below side={self.side}; use a max_side of side or more")
         options = {**self.settings.options, **settings}
-        sources = (detection, recognition, orientation)
-        if (options or self.device or self.precision) and not any(_is_file(source) for source in sources):
-            given = [*options, *(name for name in ("device", "precision") if getattr(self, name) is not None)]
+        given = [*options, *(name for name in ("device", "precision") if getattr(self, name) is not None)]
+        if given and all(isinstance(one, Infer | None) for one in (detection, recognition, orientation)):
             raise ConfigError(f"{', '.join(given)}: these belong to load(), and all networks are loaded already")
         with ExitStack() as opened:
 
-            def network(source: ModelLike | Infer) -> Infer:
-                if isinstance(source, Infer):
-                    return source
-                loaded = load(source, backend, device=self.device, precision=self.precision, **options)
-                return opened.enter_context(loaded)
+            def network(source: ModelLike | Infer, task: str, dimensions: int) -> Infer:
+                if not isinstance(source, Infer):
+                    source = load(source, backend, device=self.device, precision=self.precision, **options)
+                    opened.callback(source.close)
+                check_network(source, task, dimensions)
+                return source
 
-            locates = Network(network(detection), "detection", 4)
-            reads = Network(network(recognition), "recognition", 3)
-            turns = Network(network(orientation), "orientation", 2) if orientation is not None else None
-            self.characters = characters_of(reads.infer)
+            locates, reads = network(detection, "detection", 4), network(recognition, "recognition", 3)
+            turns = network(orientation, "orientation", 2) if orientation is not None else None
+            self.characters = characters_of(reads)
             self._reader = PageReader(locates, reads, turns, self.characters, self.settings)
             opened.pop_all()
         self.class_names = ()
-        self._pipeline_holder = PipelineHolder({})
         self._start()
-
-    def _check_settings(self) -> None:
-        for name in ("threshold", "box_threshold", "text_score"):
-            _check_share(name, getattr(self, name))
-        if not (math.isfinite(self.unclip) and self.unclip >= 0):
-            raise ConfigError(f"unclip is a number from 0, not {self.unclip}")
-        if min(self.side, self.batch) < 1 or self.max_side < self.side:
-            raise ConfigError(
-                f"side={self.side}, max_side={self.max_side}, batch={self.batch}; all are at least 1, and max_side side"
-            )
 
     def _start(self) -> None:
         self._timings = Timings()
         self._reading = Lock()  # the thread that uses the networks holds it
         #: The network that stands for all: they are on one device.
-        self.network = self._reader.recognition.infer
-        self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
+        self.network = self._reader.recognition
+        super()._start()
 
     # ---- calls ----
 
@@ -177,9 +163,10 @@ class OCR(Requests[TextLines], Declared):
         if unknown := sorted(set(parameters) - self.per_call):
             hint = nearest(unknown[0], self.per_call)
             raise ConfigError(f"{unknown[0]!r} cannot be given with a call of OCR; use text_score{hint}")
-        if "text_score" not in parameters:
+        if not parameters:
             return self.text_score
-        return _check_share("text_score", parameters["text_score"])
+        own = {**msgspec.structs.asdict(self.settings), **parameters}
+        return float(convert(own, self.Settings, "OCR settings").text_score)
 
     def regions(self, image: HostImage) -> npt.NDArray[np.float32]:
         """The rectangles around the lines, in the order of reading: (N, 4, 2) in pixels of the image, each from where
@@ -199,11 +186,6 @@ class OCR(Requests[TextLines], Declared):
 
     # ---- for pipelines ----
 
-    @classmethod
-    def result_type(cls) -> type[TextLines]:
-        """The type of the result of an image."""
-        return TextLines
-
     def _batch_buffer(self, capacity: int | None) -> PageBuffer:
         """For a pipeline: batches of `capacity` pages, or of one, on clones of the networks."""
         return PageBuffer(self._reader.clone(), capacity or 1, self.channel_order, self._text_score)
@@ -211,25 +193,21 @@ class OCR(Requests[TextLines], Declared):
     # ---- one reader, several of them ----
 
     @property
-    def details(self) -> OCRDetails:
+    def details(self) -> ModelDetails:
         """Its details, for pipelines, commands, the server and benchmarks."""
-        return OCRDetails(self, self.network)
+        return ModelDetails(self, self.network, self._reader.networks)
 
     def clone(self) -> Self:
         """A second reader for another thread, over the same weights."""
         twin = copy.copy(self)
-        twin._pipeline_holder = PipelineHolder(self._pipeline_holder.settings)
         twin._reader = self._reader.clone()
         twin._start()
         return twin
 
-    def _release_now(self) -> Callable[[], None]:
-        """Releases all but the pipeline, and returns what closes that."""
-        pipeline = self._pipeline_holder.detach()
+    def _release_networks(self) -> None:
         with self._reading:
-            for network in self.details.networks:
+            for network in self._reader.networks:
                 network.release()
-        return pipeline.close if pipeline is not None else lambda: None
 
     def close(self) -> None:
         """Frees the networks. Requests that have not begun to run are cancelled."""
@@ -241,23 +219,3 @@ class OCR(Requests[TextLines], Declared):
     def __repr__(self) -> str:
         infer = self.network
         return f"<OCR {infer.model.name}, {len(self.characters)} characters, {infer.active_backend} on {infer.device}>"
-
-
-class OCRDetails(ModelDetails):
-    """The details of a reader: pages are read one after another, on the host."""
-
-    @property
-    def networks(self) -> tuple[Infer, ...]:
-        """Detection, recognition, and orientation if there is one."""
-        return tuple(network.infer for network in self._model._reader.networks)
-
-
-def _check_share(name: str, value: Any) -> float:
-    """A number from 0 to 1, or a ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ConfigError(f"{name} is a number from 0 to 1, not {value!r}")
-    return value
-
-
-def _is_file(source: ModelLike | Infer | None) -> bool:
-    return source is not None and not isinstance(source, Infer)

@@ -12,6 +12,7 @@ from ...errors import InputError
 from ..colours import heat
 from .agreement import Agreement
 from .float_map import FloatMap, correlation
+from .masks import eroded
 from .result import ResultTensor
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class AnomalyMap(FloatMap):
         strength = self.scaled(min(low, 0.0), max(high, 1.0))[..., None] * np.float32(0.7)
         pixels = np.asarray(pil) * (1 - strength) + heat(strength[..., 0] / np.float32(0.7)) * strength
         if self.pixels is not None:
-            pixels[_outline(self.pixels)] = (255, 255, 255)
+            pixels[self.pixels & ~eroded(self.pixels)] = (255, 255, 255)
         return Image.fromarray(np.rint(pixels).astype(np.uint8))
 
     def _tensors(self) -> Mapping[str, ResultTensor]:
@@ -81,11 +82,3 @@ class AnomalyMap(FloatMap):
     def __repr__(self) -> str:
         said = {None: "", True: ", anomalous", False: ", normal"}[self.is_anomalous]
         return f"<{type(self).__name__}: score {self.score:.4g}{said} in {self.size[0]} x {self.size[1]}>"
-
-
-def _outline(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """The pixels of a mask that have a neighbour outside of it."""
-    padded = np.pad(mask, 1)
-    inside = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    edge: npt.NDArray[np.bool_] = mask & ~inside
-    return edge

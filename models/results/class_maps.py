@@ -219,10 +219,6 @@ class ClassMap(MapResult):
 
     def _agreement(self, other: Self, min_score: float) -> Agreement:
         """The mean over the classes that are there, in either map, of their intersection over union."""
-        if other.class_ids.shape != self.class_ids.shape:
-            raise InputError(
-                f"a map of {other.size} cannot be compared with one of {self.size}; give maps of one image"
-            )
         pairs = self.class_ids.astype(np.int64) * 256 + other.class_ids
         counts = np.bincount(pairs.reshape(-1), minlength=256 * 256).reshape(256, 256)
         common = np.diag(counts)[:NO_CLASS]

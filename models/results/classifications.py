@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from .agreement import Agreement
-from .habits import Hints
+from .habits import Row
 from .result import ResultTensor, bytes_array
 from .rows import Rows, class_label
 
@@ -22,19 +22,12 @@ __all__ = ["Classification", "Classifications"]
 
 
 @dataclass(frozen=True, slots=True)
-class Classification(Hints):
+class Classification(Row):
     """One class and its score."""
 
     class_id: int
     score: float
     label: str
-
-    _whole: ClassVar[str] = "Classifications"
-
-    @property
-    def confidence(self) -> float:
-        """`score`, by the name that supervision has for it."""
-        return self.score
 
     def to_dict(self) -> dict[str, Any]:
         return {"class_id": self.class_id, "score": self.score, "label": self.label}
@@ -65,10 +58,6 @@ class Classifications(Rows[Classification]):
 
     def _take(self, index: slice | npt.NDArray[Any]) -> Self:
         return dataclasses.replace(self, class_ids=self.class_ids[index], scores=self.scores[index])
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The classes as dicts of plain Python values: `class_id`, `score`, `label`."""
-        return [row.to_dict() for row in self]
 
     def summary(self) -> str:
         """The classes with their scores, a line each."""

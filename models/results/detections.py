@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from ...ops import DETECTION, DetectStats
 from ..oriented import corners
 from .agreement import Agreement, best_matches, overlaps
 from .exports import coco_rows, supervision_detections
-from .habits import Hints
+from .habits import Row
 from .masks import Masks
 from .plain import plain_data, plain_value
 from .result import ResultTensor, bytes_array
@@ -34,7 +34,7 @@ __all__ = ["Detection", "Detections"]
 
 
 @dataclass(frozen=True, slots=True)
-class Detection(Hints):
+class Detection(Row):
     """One box.
 
     Attributes:
@@ -51,18 +51,11 @@ class Detection(Hints):
     label: str
     columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    _whole: ClassVar[str] = "Detections"
-
     @property
     def xywh(self) -> tuple[float, float, float, float]:
         """The centre's x and y, width and height in pixels. COCO's `bbox` begins at the corner instead: `to_coco()`."""
         x1, y1, x2, y2 = self.xyxy
         return (x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1
-
-    @property
-    def confidence(self) -> float:
-        """`score`, by the name that supervision has for it."""
-        return self.score
 
     @property
     def tracker_id(self) -> int | None:
@@ -71,6 +64,7 @@ class Detection(Hints):
         return None if number is None else int(number)
 
     def to_dict(self) -> dict[str, Any]:
+        """`xyxy`, `score`, `class_id`, `label` and each column, as plain Python values."""
         own = {"xyxy": list(self.xyxy), "score": self.score, "class_id": self.class_id, "label": self.label}
         return own | {name: plain_value(value) for name, value in self.columns.items()}
 
@@ -255,10 +249,6 @@ class Detections(Rows[Detection]):
         # Not by dataclasses.replace(), which takes 2 us more: two stages do this for each image.
         every = {**self.columns, **columns}
         return type(self)(self.data, self.names, self.size, self.stats, every, image=self.image, decoder=self.decoder)
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The boxes as dicts of plain Python values: `xyxy`, `score`, `class_id`, `label`, and each column."""
-        return [box.to_dict() for box in self]
 
     def to_coco(self, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:
         """The boxes as COCO's result format has them: `bbox` is left, top, width and height in pixels.

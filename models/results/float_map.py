@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import InputError
 from ..colours import heat
 from .result import Result, check_pixels
 
@@ -60,10 +59,6 @@ class FloatMap(Result):
 
     def _common(self, other: Self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The values of the pixels that both maps know."""
-        if other.size != self.size:
-            raise InputError(
-                f"a map of {other.size} cannot be compared with one of {self.size}; give maps of one image"
-            )
         known = np.isfinite(self.values) & np.isfinite(other.values)
         return self.values[known].astype(np.float64), other.values[known].astype(np.float64)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ...errors import nearest
 
-__all__ = ["Hints"]
+__all__ = ["Hints", "Row"]
 
 #: By the name that another program uses: members with the same values. The first that a type has is named.
 _MEMBERS: dict[str, tuple[str, ...]] = {
@@ -35,9 +35,6 @@ class Hints:
 
     __slots__ = ()
 
-    #: For a row, the type of the result that it is part of.
-    _whole: ClassVar[str] = ""
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -47,10 +44,24 @@ class Hints:
             own = [one for one in dir(type(self)) if not one.startswith("_")]
             known = [member for member in _MEMBERS.get(name, ()) if _identifier(member) in own]
             hint = f"; use .{known[0]}" if known else nearest(name, own) or f"; it has {', '.join(own)}"
-            if not known and name in _MEMBERS and self._whole:
-                hint = f"; it is a row of {self._whole}, which have .{_MEMBERS[name][0]}"
+            if not known and name in _MEMBERS and isinstance(self, Row):
+                hint = f"; it is a row of {kind}s, which have .{_MEMBERS[name][0]}"
             # With `name`, and without `obj`, Python adds no second suggestion.
             raise AttributeError(f"{kind} has no attribute {name!r}{hint}", name=name)
+
+
+class Row(Hints):
+    """Base of the rows of a result: a `Detection` is a row of `Detections`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        score: float
+
+    @property
+    def confidence(self) -> float:
+        """`score`, by the name that supervision has for it."""
+        return self.score
 
 
 def _identifier(member: str) -> str:

@@ -70,8 +70,6 @@ class ImageResult(Result):
 
     def _agreement(self, other: Self, min_score: float) -> Agreement:
         """1 less the mean difference of the pixels, of 255."""
-        if other.size != self.size:
-            raise InputError(f"an image of {other.size} cannot be compared with one of {self.size}")
         return Agreement.of(1 - float(np.abs(self.pixels.astype(np.int16) - other.pixels).mean()) / 255, 1.0)
 
     def __repr__(self) -> str:

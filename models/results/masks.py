@@ -15,7 +15,7 @@ from ...ops.masks import mask_polygons
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Mask", "Masks"]
+__all__ = ["Mask", "Masks", "eroded"]
 
 
 class Masks(Sequence["Mask"]):
@@ -183,6 +183,12 @@ class Mask:
 
 def _only(masks: Masks) -> Mask:
     return masks[0]
+
+
+def eroded(pixels: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The pixels of a mask whose four neighbours are in it."""
+    framed = np.pad(pixels, 1)
+    return pixels & framed[:-2, 1:-1] & framed[2:, 1:-1] & framed[1:-1, :-2] & framed[1:-1, 2:]
 
 
 def compress_runs(runs: npt.NDArray[np.uint32]) -> str:

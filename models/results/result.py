@@ -239,12 +239,16 @@ class Result(Hints, ABC):
             min_score: rows of this result that score less are left out; of classes the best one counts always.
 
         Raises:
-            InputError: the other result is of another type.
+            InputError: the other result is of another type, or of an image of another size.
             UnsupportedModelError: results of this type have no measure.
         """
         if not isinstance(other, type(self)):
             raise InputError(
                 f"{type(other).__name__} cannot be compared with {type(self).__name__}; give results of one model"
+            )
+        if (size := getattr(self, "size", None)) != (theirs := getattr(other, "size", None)):
+            raise InputError(
+                f"a {type(self).__name__} of {theirs} cannot be compared with one of {size}; give results of one image"
             )
         return self._agreement(other, min_score)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 
 from ...errors import InputError, ShapeError
+from .plain import plain_value
 from .result import Result
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class Rows(Result, Sequence[Row]):
 
     def __iter__(self) -> Iterator[Row]:
         return map(self._row, range(len(self)))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows as dicts of plain Python values: `to_dict()` of each row."""
+        return [plain_value(row) for row in self]
 
     def _positions(self, index: Any) -> npt.NDArray[Any]:
         """A mask of booleans or an array of positions, checked."""

@@ -117,7 +117,7 @@ def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
         ),
         ({"type": "ocr", "recognition": "r.onnx"}, r"models.m: OCR: detection names a model file, and is None"),
         ({"type": "ocr", "detection": "d", "recognition": "r", "lines": 3}, r"models.m: OCR has no setting 'lines'"),
-        ({"type": "ocr", "detection": "d", "recognition": "r", "unclip": -1}, r"unclip is a number from 0, not -1"),
+        ({"type": "ocr", "detection": "d", "recognition": "r", "unclip": -1}, r"unclip is -1, not a float >= 0.0"),
     ],
 )
 def test_what_is_wrong_names_its_table(table: Any, words: str) -> None:

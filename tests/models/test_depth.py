@@ -64,7 +64,7 @@ def test_a_map_that_does_not_say_what_it_is_has_to_be_named(tmp_path: Path) -> N
     [
         ([np.full((64, 64), 3.0)], "is 3 everywhere in its first run"),
         ([np.where(VALUES > 3, np.inf, VALUES)], "not finite in its first run"),
-        ([VALUES, VALUES], "2 outputs, not one map"),
+        ([VALUES, VALUES], "2 outputs, and DepthEstimation reads 1"),
         ([VALUES[:32]], "not one number for each point of its input"),
         ([np.ones((2, 64, 64))], "not one number for each point of its input"),
     ],

@@ -114,6 +114,13 @@ def test_the_wrapper_that_fits(tmp_path: Path) -> None:
             assert wrapper_type(network) is kind
 
 
+def test_the_backend_of_the_network_is_that_of_the_model(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    path = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})
+    with load(path, "openvino") as model, YOLOv8(model.network.clone()) as twin:
+        assert model.backend == twin.backend == "openvino"
+
+
 def test_a_file_that_leaves_its_shape_open_is_run_once(tmp_path: Path) -> None:
     path = head_model(tmp_path / "m.onnx", [np.zeros((252, 7), np.float32)], {}, open_shapes=True)
     with infersdk.load(path, backend="onnxruntime") as network:

@@ -30,7 +30,6 @@ from .request import (
     cancels_pending,
     check_seconds,
     outcome_of,
-    wake_waiters,
 )
 
 if TYPE_CHECKING:
@@ -224,7 +223,6 @@ class Pipeline(Generic[Result]):
 
         def ended(index: int, outcome: Any) -> None:
             if not refused:
-                wake_waiters()
                 on_done(index, outcome)
 
         def refuse() -> None:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from ..core.tensor import Tensor
     from ..infer import Infer
 
-__all__ = ["BatchBuffer", "OneBucket", "SideBySide", "TensorBatchBuffer", "runs_side_by_side"]
+__all__ = ["BatchBuffer", "OneBucket", "SideBySide", "TensorBatchBuffer", "TensorRequests", "runs_side_by_side"]
+
+#: Requests in a batch, if neither the model nor the user says how many.
+DEFAULT_BATCH = 8
 
 
 def runs_side_by_side(infer: Infer) -> int:
@@ -281,6 +284,24 @@ class TensorBatchBuffer(OneBucket):
         self._rows = []
         self._runs.close()
         self._infer.close()
+
+
+class TensorRequests:
+    """An `Infer` for a pipeline: requests of tensors.
+
+    Args:
+        network: stays the caller's. Each buffer has a clone of it.
+        buffer: the class of its buffers.
+    """
+
+    def __init__(self, network: Infer, buffer: type[TensorBatchBuffer] = TensorBatchBuffer) -> None:
+        self.network, self._buffer = network, buffer
+        self.concurrency, self.serializes_runs = runs_side_by_side(network), network.scheduling.serializes_runs
+
+    def batch_buffer(self, capacity: int | None) -> TensorBatchBuffer:
+        """A buffer of `capacity` rows; None is the batch of the network."""
+        fixed = next((spec.fixed_batch for spec in self.network.input_specs if spec.fixed_batch is not None), None)
+        return self._buffer(self.network.clone(), capacity or fixed or self.network.max_batch or DEFAULT_BATCH)
 
 
 def sizes_to_run(sizes: Sequence[int], capacity: int) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, ForkError, Overloaded, PipelineError
@@ -35,18 +34,6 @@ def _count_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
-
-
-class _Step(Enum):
-    """The next step of a thread that submits a request."""
-
-    NOTHING = 0
-    PREPARE = 1
-    QUEUED = 2
-    EXPIRE = 3
-
-
-_NOTHING, _PREPARE, _QUEUED, _EXPIRE = _Step  # faster to look up
 
 
 class PipelineCore(PipelineState):
@@ -112,53 +99,56 @@ class PipelineCore(PipelineState):
         refusal = "; submit later, or make the pipeline with more slots" if reject else None
         if wait and timeout is not None and timeout <= 0:
             refusal = refusal or ", and timeout is 0"
-        steps: dict[Request, _Step] = {}  # of those that were taken in
+        taken: list[Request] = []
+        own: list[Request] = []  # those that this thread prepares
+        expired: list[Request] = []
         changing, waiter = False, None
         try:
             with self.lock:
                 changing = True
                 for request in requests:
-                    steps[request] = self._take_in(request, refusal)
-                if wait and steps[requests[-1]] is _QUEUED:  # they leave the queue in order
-                    waiter = requests[-1].slot_waiter = threading.Lock()
+                    self._take_in(request, refusal)
+                    taken.append(request)
+                    if request.preparing:
+                        own.append(request)
+                    elif request.settled:
+                        expired.append(request)
+                last = requests[-1]
+                if wait and last.batch is None and not last.settled:  # requests leave the queue in order
+                    waiter = last.slot_waiter = threading.Lock()
                     waiter.acquire()
             changing = False
-            if own := [request for request, step in steps.items() if step is _PREPARE]:
+            if own:
                 self.workers.prepare_all(own)
-            if expired := [request for request, step in steps.items() if step is _EXPIRE]:
-                fail_expired(expired)
+            fail_expired(expired)
             if waiter is not None and not waiter.acquire(timeout=-1 if timeout is None else timeout):
-                self._locked(self._give_up, requests[-1], timeout)
+                self._locked(self._give_up, last, timeout)
         except BaseException as error:
             on_refusal()
             if changing and not isinstance(error, (PipelineError, ClosedError)):
                 self.thread_failed(error)
-            for request, step in steps.items():
+            for request in taken:
                 request.cancel()
-                if step is _PREPARE:  # the rows of the others are the work of other threads
-                    self._abandon(request)
+            for request in own:  # other threads prepare the other rows
+                self._abandon(request)
             raise
 
-    def _take_in(self, request: Request, refusal: str | None) -> _Step:
-        """Gives a request a slot, or puts it into the queue. Returns the next step of the caller. Under the lock."""
+    def _take_in(self, request: Request, refusal: str | None) -> None:
+        """Gives a request a slot, puts it into the queue, or settles one whose deadline is past. Under the lock."""
         if self.closing:
             self._check_open()
         if request.time_limit is not None and request.time_limit <= 0:
             self.statistics.in_pipeline += 1
             self.scheduler.settle(request, "expired")
-            return _EXPIRE
+            return
         # Quick preparation takes less time here than waking up another thread.
-        if self.scheduler.admit(request, request.quick):
-            step = _PREPARE if request.quick else _NOTHING
-        elif refusal is not None:
-            self.statistics.rejected += 1
-            raise Overloaded(f"all {self.slots} slots of {self.name} are taken{refusal}")
-        else:
+        if not self.scheduler.admit(request, preparing=request.quick):
+            if refusal is not None:
+                self.statistics.rejected += 1
+                raise Overloaded(f"all {self.slots} slots of {self.name} are taken{refusal}")
             self.scheduler.enqueue(request)
-            step = _QUEUED
         if request.deadline is not None:
             self.workers.watch(request)
-        return step
 
     def _give_up(self, request: Request, timeout: float | None) -> None:
         """A caller does not wait any longer for a slot. Under the lock."""
@@ -317,8 +307,3 @@ class PipelineCore(PipelineState):
         with self.lock:
             waiting = sum(not request.settled for request in self.scheduler.queue)
             return self.statistics.snapshot(waiting=waiting, slots=self.slots)
-
-    def durations(self) -> dict[str, tuple[list[int], float, int]]:
-        """See `Pipeline.durations()`."""
-        with self.lock:
-            return self.statistics.durations()

@@ -435,6 +435,8 @@ def test_weights_in_a_file_of_their_own_are_watched(run: Callable[..., Any], con
     ("changes", "said"),
     [
         ({"pipeline": [1]}, "models.times.pipeline is a table, not \\[1\\]"),
+        ({"bath": 1}, "models.times has no field 'bath'.*'path'"),
+        ({"path": 5}, "models.times: a model is a path, .*not a int"),
         ({"options": {"backend": "openvino"}}, "models.times.options: 'backend' is no option of the backend"),
         ({"options": {"custom_ops": [1]}}, "models.times.options: 'custom_ops' is no option of the backend"),
         ({"path": "/dev/zero"}, "'/dev/zero' is not a regular file"),

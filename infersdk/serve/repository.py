@@ -249,11 +249,8 @@ class Repository:
             for endpoint in list(self.endpoints()):
                 if endpoint.check_samples is None or endpoint.fault is not None:
                     continue
-                endpoint.acquire()
-                try:
+                with endpoint.in_use():
                     await loop.run_in_executor(self._loader, endpoint.verify_samples)
-                finally:
-                    endpoint.put_back()
 
     def add(self, name: str) -> None:
         """Adds a model of the configuration without loading it."""

@@ -96,11 +96,8 @@ class InferenceService:
         """
         endpoint = self.repository.find(request.model, request.version)
         self._check_copied(endpoint, request)
-        endpoint.acquire()
-        try:
+        with endpoint.in_use():
             outputs: dict[str, Any] = await endpoint.infer(request)
-        finally:
-            endpoint.put_back()
         for wanted in request.outputs or ():
             if wanted.classification:
                 outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification, endpoint.labels)
@@ -119,10 +116,6 @@ class InferenceService:
                 f"the inputs in shared memory have {size:,} bytes, and max_decompressed under [server] is {most:,}",
                 Status.TOO_LARGE,
             )
-
-    def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
-        """The deadline and the priority of a request: `request_timing()` with the server's default."""
-        return request_timing(parameters, self.settings.default_deadline)
 
     # ---- the repository ----
 

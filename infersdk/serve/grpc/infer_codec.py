@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
 from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, Tensor
-from ..service import MOST_SECONDS
+from ..service import MOST_SECONDS, request_timing
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -60,7 +60,7 @@ def read_request(
         raise RequestError(f"a request has at most {_MOST_TENSORS:,} outputs, not {len(parsed.outputs):,}")
     parameters = parameter_values(parsed.parameters)
     own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
-    deadline, priority = service.timing(parameters)
+    deadline, priority = request_timing(parameters, service.settings.default_deadline)
     if remaining is not None:
         deadline = min(remaining, MOST_SECONDS if deadline is None else deadline)
     inputs = _read_inputs(parsed, service.regions, service.settings.max_elements)

@@ -29,7 +29,7 @@ async def in_worker(function: Callable[..., _Result], *arguments: object, when: 
 
 
 async def all_results(calls: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
-    """The results of concurrent calls. If one fails, the others are cancelled; its exception is raised when they end."""
+    """The results of concurrent calls. If one fails, the others are cancelled and end, and it is raised."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -27,9 +26,8 @@ from .request import (
     AsyncResults,
     Request,
     RequestFuture,
-    cancels_pending,
     check_seconds,
-    outcome_of,
+    results_in_order,
 )
 
 if TYPE_CHECKING:
@@ -127,7 +125,9 @@ class Pipeline(Generic[Result]):
         given = {name: one.item() if isinstance(one, np.generic) else one for name, one in settings.items()}
         self.settings = convert(given, PipelineSettings, "Pipeline settings")
         several = models if isinstance(models, Sequence) else [models]
-        served = [TensorRequests(one) if isinstance(one, Infer) else getattr(one, "details", one) for one in several]
+        served: list[Any] = [
+            TensorRequests(one) if isinstance(one, Infer) else getattr(one, "details", one) for one in several
+        ]
         if not served:
             raise ConfigError("a pipeline needs a model")
         self._core = _start(served, self.settings)
@@ -271,25 +271,12 @@ class Pipeline(Generic[Result]):
         Raises:
             ConfigError: `in_flight` is less than 1.
         """
-        ahead = self.slots if in_flight is None else in_flight
-        if not ahead >= 1:
-            raise ConfigError(f"in_flight is at least 1, not {in_flight}")
-        return self._map(iter(items), parameters or None, ahead, return_exceptions)
 
-    def _map(
-        self, items: Iterator[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
-    ) -> Iterator[Result]:
-        pending: deque[RequestFuture] = deque()
-        with cancels_pending(pending):
-            for item in items:
-                future = RequestFuture()
-                future.request = request = self._request(item, parameters, None, future.end)
-                pending.append(future)
-                self._core.submit((request,))
-                if len(pending) >= ahead:
-                    yield outcome_of(pending.popleft(), return_exceptions)
-            while pending:
-                yield outcome_of(pending.popleft(), return_exceptions)
+        def begin(item: Any, future: RequestFuture) -> None:
+            future.request = request = self._request(item, parameters, None, future.end)
+            self._core.submit((request,))
+
+        return results_in_order(items, begin, self.slots if in_flight is None else in_flight, return_exceptions)
 
     async def infer(self, item: Any, *, deadline: float | None = None, **parameters: Any) -> Result:
         """From asyncio: the result of one request, with its parameters (see `submit()`).

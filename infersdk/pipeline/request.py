@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
 from numbers import Real
@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..core.text import logger
-from ..errors import InputError
+from ..errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,11 +29,10 @@ __all__ = [
     "Request",
     "RequestFuture",
     "RequestStages",
-    "cancels_pending",
     "check_seconds",
     "end_request",
     "log_error",
-    "outcome_of",
+    "results_in_order",
     "run_elsewhere",
     "stage_listener",
 ]
@@ -296,22 +295,6 @@ class RequestFuture(Future[Any]):
         super().add_done_callback(guarded)
 
 
-def outcome_of(future: Future[Any], return_exceptions: bool) -> Any:
-    """The result of a request, once there is one; its exception is raised.
-
-    Args:
-        return_exceptions: return the exception instead, unless the request was cancelled.
-    """
-    try:
-        return future.result()
-    except CancelledError:
-        raise
-    except Exception as error:
-        if not return_exceptions:
-            raise
-        return error
-
-
 class AsyncResults:
     """Passes the results of requests to one event loop, and wakes its thread once for those that end together.
 
@@ -381,24 +364,53 @@ def run_elsewhere(task: Callable[[], object]) -> None:
     thread.join(PATIENCE)
 
 
-@contextlib.contextmanager
-def cancels_pending(requests: Collection[_Cancellable]) -> Iterator[None]:
-    """In a generator: cancels the requests that are left when it ends early.
+def results_in_order(
+    items: Iterable[Any], begin: Callable[[Any, RequestFuture], object], in_flight: int, return_exceptions: bool
+) -> Iterator[Any]:
+    """The results of one request for each item. Requests that are left when the iteration ends early are cancelled.
 
     Args:
-        requests: the block adds requests, and removes those whose outcomes it has taken.
+        begin: makes the request of an item, and sets `request` of its future, whose `end()` is the request's `on_done`.
+        in_flight: items that are read ahead of the result that is returned.
+        return_exceptions: return the exception of a request in place of its result, unless it was cancelled.
+
+    Raises:
+        ConfigError: `in_flight` is less than 1.
     """
+    if not in_flight >= 1:
+        raise ConfigError(f"in_flight is at least 1, not {in_flight}")
+    source, pending = iter(items), deque[RequestFuture]()
+
+    def result() -> Any:
+        try:
+            return pending.popleft().result()
+        except CancelledError:
+            raise
+        except Exception as error:
+            if not return_exceptions:
+                raise
+            return error
 
     def cancel() -> None:
-        for request in requests:
-            request.cancel()
+        for future in pending:
+            future.cancel()
 
-    try:
-        yield
-    except GeneratorExit:
-        if requests:
-            run_elsewhere(cancel)
-        raise
-    except BaseException:
-        cancel()
-        raise
+    def results() -> Iterator[Any]:
+        try:
+            for item in source:
+                future = RequestFuture()
+                pending.append(future)
+                begin(item, future)
+                if len(pending) >= in_flight:
+                    yield result()
+            while pending:
+                yield result()
+        except GeneratorExit:
+            if pending:
+                run_elsewhere(cancel)
+            raise
+        except BaseException:
+            cancel()
+            raise
+
+    return results()

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PipelineCore"]
 
-#: Number of forks on the way to this process. Comparing it is faster than `os.getpid()`.
-_forks = 0
-
-
-def _count_fork() -> None:
-    global _forks  # noqa: PLW0603
-    _forks += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count_fork)
-
 
 class PipelineCore(PipelineState):
     """The implementation of a `Pipeline`.
@@ -61,7 +49,7 @@ class PipelineCore(PipelineState):
         self.slots = sum(batch.capacity for batch in batches)
         self._prepares_quickly = batches[0].buffer.prepares_quickly
         self._bucket_of = batches[0].buffer.bucket_of
-        self._process, self._forks = os.getpid(), _forks
+        self._process = os.getpid()
         self._buffers_closed = False
         self.workers = PrepareWorkers(self, workers)
         self.threads = [*self.workers.threads]
@@ -91,8 +79,7 @@ class PipelineCore(PipelineState):
             reject: raise Overloaded where no slot is free.
             on_refusal: called before the requests are cancelled.
         """
-        if self._forks != _forks:
-            self._check_process()
+        self._check_process()
         for request in requests:
             request.quick = self._prepares_quickly(request.item)
             request.bucket = self._bucket_of(request.item)
@@ -175,7 +162,7 @@ class PipelineCore(PipelineState):
 
     def withdraw(self, request: Request) -> bool:
         """Cancels a request, unless its batch has left or it has ended."""
-        return self._forks == _forks and bool(self._locked(self._withdraw, request))
+        return os.getpid() == self._process and bool(self._locked(self._withdraw, request))
 
     def _withdraw(self, request: Request) -> bool:
         if request.dispatched or not self.scheduler.settle(request, "cancelled"):
@@ -204,9 +191,9 @@ class PipelineCore(PipelineState):
     # ---- the end ----
 
     def _check_process(self) -> None:
-        if self._forks != _forks:
+        if (process := os.getpid()) != self._process:
             raise ForkError(
-                f"{self.name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
+                f"{self.name} was made in process {self._process}, and this is process {process}, which has none "
                 "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
             )
 
@@ -220,7 +207,7 @@ class PipelineCore(PipelineState):
         """Ends it: with `drain` all requests that were taken in are run first, otherwise those whose batch has not left
         end in ClosedError. A callback of a future may call this, too.
         """
-        if self._forks != _forks:
+        if os.getpid() != self._process:
             return  # the threads are the parent's, and so are the buffers
         with self.lock:
             self.closing = True

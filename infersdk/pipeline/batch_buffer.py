@@ -208,14 +208,12 @@ class TensorBatchBuffer(OneBucket):
                 f"{self._infer.model.name} takes no parameters with a request, and {', '.join(sorted(parameters))} was "
                 "given; only model wrappers do"
             )
-        if isinstance(item, np.ndarray) and len(self._specs) == 1:  # the most frequent case, and the fastest check
-            values: Sequence[Any] = (item,)
-        elif isinstance(item, Mapping):
+        if isinstance(item, Mapping):
             if set(item) != {spec.name for spec in self._specs}:
                 raise InputError(f"the model takes arrays for {[s.name for s in self._specs]}, not for {list(item)}")
             values = [item[spec.name] for spec in self._specs]
         elif len(self._specs) == 1:
-            values = (item,)
+            values = [item]
         else:
             raise InputError(
                 f"the model has the inputs {[s.name for s in self._specs]}: submit a dict with an array for each, not "

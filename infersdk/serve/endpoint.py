@@ -137,7 +137,7 @@ class Endpoint(ABC):
         self.admission = Admission(self.pipeline.slots, waiting, name)
         self.golden_checks = {"pass": 0, "fail": 0}
         self._differs: BaseException | None = None
-        self._runs_before: Mapping[int, int] = {}
+        self._runs_before = self.pipeline.stats().batch_sizes  # those of the warm-up
         self._users = 0
         self._unused = threading.Condition()
 
@@ -253,10 +253,6 @@ class Endpoint(ABC):
         finally:
             self.counters.add(1, monotonic() - came, failed)
         return result
-
-    def start_counting(self) -> None:
-        """Resets `batch_sizes` after the warm-up."""
-        self._runs_before = self.pipeline.stats().batch_sizes
 
     @property
     def batch_sizes(self) -> dict[int, int]:

@@ -396,9 +396,7 @@ def load_endpoint(
         shadow = None if second is None else _shadow(name, own, second)
         if shadow is not None:
             opened.callback(shadow.close)
-        endpoint = ImageEndpoint(
-            name, version, model, settings.max_queue, settings.max_images, settings.max_results, shadow
-        )
+        endpoint = ImageEndpoint(name, version, model, settings, shadow)
         opened.pop_all()
     return endpoint
 

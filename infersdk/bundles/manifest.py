@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zlib
 from typing import Annotated, Any
 
 import msgspec
@@ -20,7 +19,6 @@ FORMAT = 1
 SIGNATURE = "bundle.sig"
 
 _Hex32 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-_Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*", re.ASCII)
 _LONGEST_NAME = 200
 
@@ -30,17 +28,15 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         size: bytes.
-        crc32: of ZIP.
         sha256: hexadecimal.
     """
 
-    size: _Size
-    crc32: _Size
+    size: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
     sha256: _Hex32
 
     @classmethod
     def of(cls, data: bytes) -> Part:
-        return cls(len(data), zlib.crc32(data), hashlib.sha256(data).hexdigest())
+        return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
 class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +52,7 @@ class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """AES-256-GCM in chunks; see `infersdk.bundles.sealing`.
+    """AES-256-GCM; see `infersdk.bundles.sealing`.
 
     Attributes:
         salt: random, of this bundle, hexadecimal.

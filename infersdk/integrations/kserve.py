@@ -13,7 +13,6 @@ It has the inputs and outputs of `infersdk serve`, and uses the same queue and p
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import functools
@@ -35,6 +34,7 @@ from ..serve.repository import load_endpoint, newest_table
 from ..serve.result_tensors import plain_rows
 from ..serve.service import request_timing
 from ..serve.settings import ServerSettings
+from ..serve.workers import all_results
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -106,15 +106,13 @@ def _predictor_class() -> Any:
 
         async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
             answer = _answer_v1 if isinstance(payload, Mapping) else _answer
-            self._endpoint.acquire()
             try:
-                if not self.ready:
-                    raise RequestError(f"model {self.name!r} was stopped", Status.UNAVAILABLE)
-                return await answer(self._endpoint, self._settings, payload)
+                with self._endpoint.in_use():
+                    if not self.ready:
+                        raise RequestError(f"model {self.name!r} was stopped", Status.UNAVAILABLE)
+                    return await answer(self._endpoint, self._settings, payload)
             except Exception as error:
                 raise _as_kserve(error, self.name, grpc=getattr(payload, "from_grpc", False)) from None
-            finally:
-                self._endpoint.put_back()
 
     return Predictor
 
@@ -150,13 +148,7 @@ async def _answer_v1(endpoint: Endpoint, settings: ServerSettings, payload: Mapp
         raise RequestError(f"a request has 1 to {settings.max_images} images, not {len(instances)}")
     images = [_image(instance) for instance in instances]
     deadline = settings.default_deadline
-    tasks = [asyncio.ensure_future(endpoint.predict(image, {}, deadline, 0)) for image in images]
-    try:
-        results = await asyncio.gather(*tasks)
-    except BaseException:  # the others are not needed any more
-        for task in tasks:
-            task.cancel()
-        raise
+    results = await all_results(endpoint.predict(image, {}, deadline, 0) for image in images)
     return {"predictions": [plain_rows(result) for result in results]}
 
 

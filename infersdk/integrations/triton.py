@@ -22,7 +22,7 @@ from ..core.files import atomic_write
 from ..errors import ConfigError, InputError
 from ..loading import registry
 from ..models import create
-from ..pipeline.pipeline import DEFAULT_BATCH
+from ..pipeline.batch_buffer import DEFAULT_BATCH
 from ..serve.images import ENCODED, PIXELS
 from ..serve.model_config import tensor_fields
 from ..serve.networks import tensor_info

@@ -20,7 +20,7 @@ from ..core.device import Device
 from ..core.model_source import ModelLike, ModelSource
 from ..core.target import check_precision
 from ..core.text import printable
-from ..errors import BackendNotFoundError, BackendUnavailableError, ConfigError, nearest
+from ..errors import BackendNotFoundError, BackendUnavailableError, ConfigError, InputError, nearest
 from ..graph.domains import foreign_domains
 from ..infer import Infer
 
@@ -159,7 +159,8 @@ def load(
             "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
             "while_building": while_building,
         }  # fmt: skip
-        return _load_configured(model, {key: value for key, value in given.items() if value is not None}, options)
+        given = {key: value for key, value in given.items() if value is not None}
+        return _load_configured(model, {**given, **options})
     if backend == AUTO:
         check_precision(precision)
         loading = {
@@ -314,23 +315,35 @@ def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     return name, table
 
 
-def _load_configured(path: str | os.PathLike[str], given: dict[str, Any], options: dict[str, Any]) -> Infer:
-    """Loads the model of a configuration of one model. The settings of its wrapper and pipeline are ignored."""
+def _load_configured(path: str | os.PathLike[str], given: Mapping[str, Any]) -> Infer:
+    """Loads the model of a configuration of one model."""
     name, table = _configured(path)
+    try:
+        return load_table(name, table, given)
+    except ConfigError as error:
+        raise ConfigError(f"{str(path)!r}: {error}") from None
+
+
+def load_table(name: str, table: Mapping[str, Any], given: Mapping[str, Any]) -> Infer:
+    """Loads the network of a table of a configuration. The settings of a wrapper and its pipeline are ignored.
+
+    Args:
+        given: arguments of `load()` that override those of the table.
+    """
     own = {key: value for key, value in table.items() if key in _FIELDS}
     rest = sorted(table.keys() - {*_FIELDS, "type", "pipeline"})
-    if rest and "type" not in table:
+    if rest and table.get("type", "network") == "network":
         hint = nearest(rest[0], _FIELDS)
-        raise ConfigError(
-            f"{str(path)!r}: models.{name} has no field {rest[0]!r}; there are {', '.join(_FIELDS)}{hint}"
-        )
-    inner = own.pop("options", {})
-    if not isinstance(inner, dict):
-        raise ConfigError(f"{str(path)!r}: models.{name}.options is a table, not {inner!r}")
-    model = own.pop("path")
+        raise ConfigError(f"models.{name} has no field {rest[0]!r}; there are {', '.join(_FIELDS)}{hint}")
+    options = own.pop("options", {})
+    if not isinstance(options, dict):
+        raise ConfigError(f"models.{name}.options is a table, not {options!r}")
+    if misplaced := sorted(options.keys() & {"model", "custom_ops", *_FIELDS}):
+        raise ConfigError(f"models.{name}.options: {misplaced[0]!r} is no option of the backend; set it beside options")
+    model = own.pop("path", None)
     if "backend" in given and given["backend"] != own.get("backend", "onnxruntime"):
-        inner = {}  # the options are those of another backend
+        options = {}  # they are those of another backend
     try:
-        return load(model, **{**own, **given}, **{**inner, **options})
-    except (ConfigError, TypeError) as error:
-        raise ConfigError(f"{str(path)!r}: models.{name}: {error}") from None
+        return load(model, **{**own, **options, **given})
+    except (ConfigError, InputError, TypeError) as error:
+        raise ConfigError(f"models.{name}: {error}") from None

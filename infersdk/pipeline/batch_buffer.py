@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from ..core.tensor import Tensor
     from ..infer import Infer
 
-__all__ = ["BatchBuffer", "OneBucket", "SideBySide", "TensorBatchBuffer", "runs_side_by_side"]
+__all__ = ["BatchBuffer", "OneBucket", "SideBySide", "TensorBatchBuffer", "TensorRequests", "runs_side_by_side"]
+
+#: Requests in a batch, if neither the model nor the user says how many.
+DEFAULT_BATCH = 8
 
 
 def runs_side_by_side(infer: Infer) -> int:
@@ -205,14 +208,12 @@ class TensorBatchBuffer(OneBucket):
                 f"{self._infer.model.name} takes no parameters with a request, and {', '.join(sorted(parameters))} was "
                 "given; only model wrappers do"
             )
-        if isinstance(item, np.ndarray) and len(self._specs) == 1:  # the most frequent case, and the fastest check
-            values: Sequence[Any] = (item,)
-        elif isinstance(item, Mapping):
+        if isinstance(item, Mapping):
             if set(item) != {spec.name for spec in self._specs}:
                 raise InputError(f"the model takes arrays for {[s.name for s in self._specs]}, not for {list(item)}")
             values = [item[spec.name] for spec in self._specs]
         elif len(self._specs) == 1:
-            values = (item,)
+            values = [item]
         else:
             raise InputError(
                 f"the model has the inputs {[s.name for s in self._specs]}: submit a dict with an array for each, not "
@@ -281,6 +282,24 @@ class TensorBatchBuffer(OneBucket):
         self._rows = []
         self._runs.close()
         self._infer.close()
+
+
+class TensorRequests:
+    """An `Infer` for a pipeline: requests of tensors.
+
+    Args:
+        network: stays the caller's. Each buffer has a clone of it.
+        buffer: the class of its buffers.
+    """
+
+    def __init__(self, network: Infer, buffer: type[TensorBatchBuffer] = TensorBatchBuffer) -> None:
+        self.network, self._buffer = network, buffer
+        self.concurrency, self.serializes_runs = runs_side_by_side(network), network.scheduling.serializes_runs
+
+    def batch_buffer(self, capacity: int | None) -> TensorBatchBuffer:
+        """A buffer of `capacity` rows; None is the batch of the network."""
+        fixed = next((spec.fixed_batch for spec in self.network.input_specs if spec.fixed_batch is not None), None)
+        return self._buffer(self.network.clone(), capacity or fixed or self.network.max_batch or DEFAULT_BATCH)
 
 
 def sizes_to_run(sizes: Sequence[int], capacity: int) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, ForkError, Overloaded, PipelineError
@@ -23,30 +22,6 @@ if TYPE_CHECKING:
     from .request import BatchState, Request
 
 __all__ = ["PipelineCore"]
-
-#: Number of forks on the way to this process. Comparing it is faster than `os.getpid()`.
-_forks = 0
-
-
-def _count_fork() -> None:
-    global _forks  # noqa: PLW0603
-    _forks += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count_fork)
-
-
-class _Step(Enum):
-    """The next step of a thread that submits a request."""
-
-    NOTHING = 0
-    PREPARE = 1
-    QUEUED = 2
-    EXPIRE = 3
-
-
-_NOTHING, _PREPARE, _QUEUED, _EXPIRE = _Step  # faster to look up
 
 
 class PipelineCore(PipelineState):
@@ -74,7 +49,7 @@ class PipelineCore(PipelineState):
         self.slots = sum(batch.capacity for batch in batches)
         self._prepares_quickly = batches[0].buffer.prepares_quickly
         self._bucket_of = batches[0].buffer.bucket_of
-        self._process, self._forks = os.getpid(), _forks
+        self._process = os.getpid()
         self._buffers_closed = False
         self.workers = PrepareWorkers(self, workers)
         self.threads = [*self.workers.threads]
@@ -104,61 +79,63 @@ class PipelineCore(PipelineState):
             reject: raise Overloaded where no slot is free.
             on_refusal: called before the requests are cancelled.
         """
-        if self._forks != _forks:
-            self._check_process()
+        self._check_process()
         for request in requests:
             request.quick = self._prepares_quickly(request.item)
             request.bucket = self._bucket_of(request.item)
         refusal = "; submit later, or make the pipeline with more slots" if reject else None
         if wait and timeout is not None and timeout <= 0:
             refusal = refusal or ", and timeout is 0"
-        steps: dict[Request, _Step] = {}  # of those that were taken in
+        taken: list[Request] = []
+        own: list[Request] = []  # those that this thread prepares
+        expired: list[Request] = []
         changing, waiter = False, None
         try:
             with self.lock:
                 changing = True
                 for request in requests:
-                    steps[request] = self._take_in(request, refusal)
-                if wait and steps[requests[-1]] is _QUEUED:  # they leave the queue in order
-                    waiter = requests[-1].slot_waiter = threading.Lock()
+                    self._take_in(request, refusal)
+                    taken.append(request)
+                    if request.preparing:
+                        own.append(request)
+                    elif request.settled:
+                        expired.append(request)
+                last = requests[-1]
+                if wait and last.batch is None and not last.settled:  # requests leave the queue in order
+                    waiter = last.slot_waiter = threading.Lock()
                     waiter.acquire()
             changing = False
-            if own := [request for request, step in steps.items() if step is _PREPARE]:
+            if own:
                 self.workers.prepare_all(own)
-            if expired := [request for request, step in steps.items() if step is _EXPIRE]:
-                fail_expired(expired)
+            fail_expired(expired)
             if waiter is not None and not waiter.acquire(timeout=-1 if timeout is None else timeout):
-                self._locked(self._give_up, requests[-1], timeout)
+                self._locked(self._give_up, last, timeout)
         except BaseException as error:
             on_refusal()
             if changing and not isinstance(error, (PipelineError, ClosedError)):
                 self.thread_failed(error)
-            for request, step in steps.items():
+            for request in taken:
                 request.cancel()
-                if step is _PREPARE:  # the rows of the others are the work of other threads
-                    self._abandon(request)
+            for request in own:  # other threads prepare the other rows
+                self._abandon(request)
             raise
 
-    def _take_in(self, request: Request, refusal: str | None) -> _Step:
-        """Gives a request a slot, or puts it into the queue. Returns the next step of the caller. Under the lock."""
+    def _take_in(self, request: Request, refusal: str | None) -> None:
+        """Gives a request a slot, puts it into the queue, or settles one whose deadline is past. Under the lock."""
         if self.closing:
             self._check_open()
         if request.time_limit is not None and request.time_limit <= 0:
             self.statistics.in_pipeline += 1
             self.scheduler.settle(request, "expired")
-            return _EXPIRE
+            return
         # Quick preparation takes less time here than waking up another thread.
-        if self.scheduler.admit(request, request.quick):
-            step = _PREPARE if request.quick else _NOTHING
-        elif refusal is not None:
-            self.statistics.rejected += 1
-            raise Overloaded(f"all {self.slots} slots of {self.name} are taken{refusal}")
-        else:
+        if not self.scheduler.admit(request, preparing=request.quick):
+            if refusal is not None:
+                self.statistics.rejected += 1
+                raise Overloaded(f"all {self.slots} slots of {self.name} are taken{refusal}")
             self.scheduler.enqueue(request)
-            step = _QUEUED
         if request.deadline is not None:
             self.workers.watch(request)
-        return step
 
     def _give_up(self, request: Request, timeout: float | None) -> None:
         """A caller does not wait any longer for a slot. Under the lock."""
@@ -185,7 +162,7 @@ class PipelineCore(PipelineState):
 
     def withdraw(self, request: Request) -> bool:
         """Cancels a request, unless its batch has left or it has ended."""
-        return self._forks == _forks and bool(self._locked(self._withdraw, request))
+        return os.getpid() == self._process and bool(self._locked(self._withdraw, request))
 
     def _withdraw(self, request: Request) -> bool:
         if request.dispatched or not self.scheduler.settle(request, "cancelled"):
@@ -214,9 +191,9 @@ class PipelineCore(PipelineState):
     # ---- the end ----
 
     def _check_process(self) -> None:
-        if self._forks != _forks:
+        if (process := os.getpid()) != self._process:
             raise ForkError(
-                f"{self.name} was made in process {self._process}, and this is process {os.getpid()}, which has none "
+                f"{self.name} was made in process {self._process}, and this is process {process}, which has none "
                 "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
             )
 
@@ -230,7 +207,7 @@ class PipelineCore(PipelineState):
         """Ends it: with `drain` all requests that were taken in are run first, otherwise those whose batch has not left
         end in ClosedError. A callback of a future may call this, too.
         """
-        if self._forks != _forks:
+        if os.getpid() != self._process:
             return  # the threads are the parent's, and so are the buffers
         with self.lock:
             self.closing = True
@@ -317,8 +294,3 @@ class PipelineCore(PipelineState):
         with self.lock:
             waiting = sum(not request.settled for request in self.scheduler.queue)
             return self.statistics.snapshot(waiting=waiting, slots=self.slots)
-
-    def durations(self) -> dict[str, tuple[list[int], float, int]]:
-        """See `Pipeline.durations()`."""
-        with self.lock:
-            return self.statistics.durations()

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -20,17 +19,15 @@ from ..core.processors import available_processors
 from ..core.text import logger
 from ..errors import ConfigError, Overloaded
 from ..infer import Infer
-from .batch_buffer import BatchBuffer, TensorBatchBuffer, runs_side_by_side
+from .batch_buffer import BatchBuffer, TensorRequests
 from .core import PipelineCore
 from .request import (
     MOST_SECONDS,
     AsyncResults,
     Request,
     RequestFuture,
-    cancels_pending,
     check_seconds,
-    outcome_of,
-    wake_waiters,
+    results_in_order,
 )
 
 if TYPE_CHECKING:
@@ -46,8 +43,6 @@ _log = logger("infersdk.pipeline")
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
-#: Requests in a batch, if neither the model nor the user says how many.
-DEFAULT_BATCH = 8
 #: Minimum number of slots for a model whose batches of one row run side by side on a processor.
 DEFAULT_SLOTS = 24
 #: Batches that fill at a time, one for each bucket.
@@ -130,7 +125,9 @@ class Pipeline(Generic[Result]):
         given = {name: one.item() if isinstance(one, np.generic) else one for name, one in settings.items()}
         self.settings = convert(given, PipelineSettings, "Pipeline settings")
         several = models if isinstance(models, Sequence) else [models]
-        served = [one if isinstance(one, Infer) else getattr(one, "details", one) for one in several]
+        served: list[Any] = [
+            TensorRequests(one) if isinstance(one, Infer) else getattr(one, "details", one) for one in several
+        ]
         if not served:
             raise ConfigError("a pipeline needs a model")
         self._core = _start(served, self.settings)
@@ -224,7 +221,6 @@ class Pipeline(Generic[Result]):
 
         def ended(index: int, outcome: Any) -> None:
             if not refused:
-                wake_waiters()
                 on_done(index, outcome)
 
         def refuse() -> None:
@@ -275,25 +271,12 @@ class Pipeline(Generic[Result]):
         Raises:
             ConfigError: `in_flight` is less than 1.
         """
-        ahead = self.slots if in_flight is None else in_flight
-        if not ahead >= 1:
-            raise ConfigError(f"in_flight is at least 1, not {in_flight}")
-        return self._map(iter(items), parameters or None, ahead, return_exceptions)
 
-    def _map(
-        self, items: Iterator[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
-    ) -> Iterator[Result]:
-        pending: deque[RequestFuture] = deque()
-        with cancels_pending(pending):
-            for item in items:
-                future = RequestFuture()
-                future.request = request = self._request(item, parameters, None, future.end)
-                pending.append(future)
-                self._core.submit((request,))
-                if len(pending) >= ahead:
-                    yield outcome_of(pending.popleft(), return_exceptions)
-            while pending:
-                yield outcome_of(pending.popleft(), return_exceptions)
+        def begin(item: Any, future: RequestFuture) -> None:
+            future.request = request = self._request(item, parameters, None, future.end)
+            self._core.submit((request,))
+
+        return results_in_order(items, begin, self.slots if in_flight is None else in_flight, return_exceptions)
 
     async def infer(self, item: Any, *, deadline: float | None = None, **parameters: Any) -> Result:
         """From asyncio: the result of one request, with its parameters (see `submit()`).
@@ -360,7 +343,8 @@ class Pipeline(Generic[Result]):
         """The histograms behind `stats()`, by stage: the counts of the buckets, the sum of the durations in seconds,
         and their number. The buckets end at `stats.BOUNDS`; the last one has no end.
         """
-        return self._core.durations()
+        with self._core.lock:
+            return self._core.statistics.durations()
 
     def close(self, *, drain: bool = True) -> None:
         """Ends the pipeline. A second call does nothing.
@@ -383,64 +367,42 @@ class Pipeline(Generic[Result]):
         raise TypeError("a Pipeline has threads, and can be neither copied nor pickled; make another one")
 
 
-def _start(models: Sequence[Any], settings: PipelineSettings) -> PipelineCore:
+def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> PipelineCore:
     groups: list[tuple[Sequence[BatchBuffer], int, int]] = []
     made: list[BatchBuffer] = []
+    names: list[str] = []
     try:
         for model in models:
-            instances = settings.instances or _concurrency(model)
-            first = _buffer(model, settings.max_batch)
+            network: Infer | None = getattr(model, "network", None)
+            names.append(type(model).__name__ if network is None else str(network.model.name))
+            instances = settings.instances or model.concurrency
+            first = model.batch_buffer(settings.max_batch)
             made.append(first)
             # With several buckets there is a batch that fills for each, for the most frequent ones at least.
             count = instances + 1 + min(len(first.buckets()), MOST_FILLING)
-            network = _network_of(model) if first.capacity == 1 else None
-            if network is not None and network.scheduling.one_core_clones:
+            if first.capacity == 1 and network is not None and network.scheduling.one_core_clones:
                 count = max(count, DEFAULT_SLOTS)
             if settings.slots is not None:
                 count = max(-(-settings.slots // (first.capacity * len(models))), 1)
             buffers = [first]
             while len(buffers) < count:
-                buffers.append(_buffer(model, first.capacity))
+                buffers.append(model.batch_buffer(first.capacity))
                 made.append(buffers[-1])
             instances = min(instances, count)
-            scheduling = model.scheduling if isinstance(model, Infer) else model
-            groups.append((buffers, instances, 1 if scheduling.serializes_runs else instances))
+            groups.append((buffers, instances, 1 if model.serializes_runs else instances))
         capacities = sorted({buffer.capacity for buffers, *_ in groups for buffer in buffers})
         if len(capacities) != 1:
             raise ConfigError(
                 f"the models of one pipeline take the same largest batch, and these take {capacities}; give max_batch"
             )
-        title = " and ".join(dict.fromkeys(_title(model) for model in models))
         return PipelineCore(
             groups, max_delay=settings.max_delay, workers=settings.workers or min(MOST_WORKERS, available_processors()),
-            name=f"the pipeline of {title}",
+            name=f"the pipeline of {' and '.join(dict.fromkeys(names))}",
         )  # fmt: skip
     except BaseException:
         for buffer in made:
             buffer.close()
         raise
-
-
-def _buffer(model: Any, capacity: int | None) -> BatchBuffer:
-    if isinstance(model, Infer):
-        fixed = next((spec.fixed_batch for spec in model.input_specs if spec.fixed_batch is not None), None)
-        return TensorBatchBuffer(model.clone(), capacity or fixed or model.max_batch or DEFAULT_BATCH)
-    buffer: BatchBuffer = model.batch_buffer(capacity)
-    return buffer
-
-
-def _concurrency(model: Any) -> int:
-    return runs_side_by_side(model) if isinstance(model, Infer) else int(model.concurrency)
-
-
-def _title(model: Any) -> str:
-    network = _network_of(model)
-    return str(network.model.name) if network is not None else type(model).__name__
-
-
-def _network_of(model: Any) -> Infer | None:
-    network = model if isinstance(model, Infer) else getattr(model, "network", None)
-    return network if isinstance(network, Infer) else None
 
 
 def _close_in_background(core: PipelineCore) -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from _thread import RLock, allocate_lock
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from concurrent.futures._base import PENDING
 from contextvars import ContextVar
 from numbers import Real
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..core.text import logger
-from ..errors import InputError
+from ..errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,15 +29,12 @@ __all__ = [
     "Request",
     "RequestFuture",
     "RequestStages",
-    "cancels_pending",
     "check_seconds",
     "end_request",
     "log_error",
-    "outcome_of",
+    "results_in_order",
     "run_elsewhere",
     "stage_listener",
-    "wake_waiters",
-    "wakes_in_turn",
 ]
 
 _log = logger("infersdk.pipeline")
@@ -236,97 +231,6 @@ def check_seconds(name: str, value: Any) -> float | None:
     return float(value)
 
 
-#: Number of threads that are woken at a time.
-ABREAST = 2
-
-
-class _Waiter:
-    """A thread that waits for a future.
-
-    Attributes:
-        following: the thread that this one wakes when it has been woken.
-    """
-
-    __slots__ = ("following", "lock", "woken")
-
-    def __init__(self) -> None:
-        self.lock = allocate_lock()
-        self.lock.acquire()
-        self.following: _Waiter | None = None
-        self.woken = False
-
-    def wake(self) -> None:
-        self.woken = True
-        self.lock.release()
-
-
-class _Turns(threading.local):
-    """The waiters that the calling thread has to wake; None where it wakes each one at once."""
-
-    waiters: list[_Waiter] | None = None
-
-
-_turns = _Turns()
-
-
-@contextlib.contextmanager
-def wakes_in_turn() -> Iterator[None]:
-    """Wakes the threads that wait for futures of this block at its end, `ABREAST` at a time. Each of them wakes another
-    one: woken at the same time, all would wait for the interpreter's lock.
-    """
-    _turns.waiters = []
-    try:
-        yield
-    finally:
-        wake_waiters()
-        _turns.waiters = None
-
-
-def wake_waiters() -> None:
-    """Wakes the threads that the calling thread has not woken yet. Called before user code runs."""
-    waiters = _turns.waiters
-    if waiters:
-        _turns.waiters = []
-        for waiter, following in zip(waiters, waiters[ABREAST:], strict=False):
-            waiter.following = following
-        for waiter in waiters[:ABREAST]:
-            waiter.wake()
-
-
-class _Condition(RLock):  # type: ignore[misc]  # the type stubs call it final, and it is not
-    """The part of a `threading.Condition` that a `Future` uses, made in a tenth of its time; see `wakes_in_turn()`."""
-
-    _blocked: Sequence[_Waiter] = ()
-
-    def wait(self, timeout: float | None = None) -> None:
-        """As `Condition.wait()`."""
-        waiter = _Waiter()
-        self._blocked = [*self._blocked, waiter]
-        self.release()
-        try:
-            waiter.lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
-        finally:
-            self.acquire()
-            if waiter in self._blocked:
-                self._blocked = [other for other in self._blocked if other is not waiter]
-            else:
-                if not waiter.woken:  # the time was up, but the notifying thread has it in turn
-                    waiter.lock.acquire()
-                if waiter.following is not None:
-                    waiter.following.wake()
-
-    def notify_all(self) -> None:
-        """As `Condition.notify_all()`."""
-        blocked, self._blocked = self._blocked, ()
-        if not blocked:
-            return
-        if _turns.waiters is not None:
-            _turns.waiters += blocked
-            return
-        for waiter in blocked:
-            waiter.wake()
-
-
 class _Cancellable(Protocol):
     """A request of a pipeline, or of a composition."""
 
@@ -340,12 +244,8 @@ class RequestFuture(Future[Any]):
         request: what `cancel()` cancels; None before it is made and after it has ended.
     """
 
-    def __init__(self) -> None:  # not that of `Future`: making a `threading.Condition` takes most of its time
-        self._condition = _Condition()  # type: ignore[assignment]
-        self._state = PENDING
-        self._result = self._exception = None
-        self._waiters = []
-        self._done_callbacks: list[Callable[[Future[Any]], object]] = []
+    def __init__(self) -> None:
+        super().__init__()
         self.request: _Cancellable | None = None
 
     def running(self) -> bool:
@@ -360,7 +260,7 @@ class RequestFuture(Future[Any]):
         """As `Future.result()`, but it also raises exceptions whose truth value is false."""
         error = self.exception(timeout)
         if error is None:
-            return self._result
+            return super().result()
         try:
             raise error
         finally:
@@ -381,43 +281,18 @@ class RequestFuture(Future[Any]):
         """As `Future.add_done_callback()`. A thread of the pipeline logs every exception of a callback, also SystemExit
         and KeyboardInterrupt, and runs the next one.
         """
-        super().add_done_callback(_Guarded(fn))
 
+        def guarded(future: Future[Any]) -> None:
+            try:
+                fn(future)
+            except Exception:
+                raise  # the future logs it
+            except BaseException as error:
+                if not isinstance(threading.current_thread(), PipelineThread):
+                    raise
+                log_error(f"the callback {fn!r} of a future raised", error)
 
-def outcome_of(future: Future[Any], return_exceptions: bool) -> Any:
-    """The result of a request, once there is one; its exception is raised.
-
-    Args:
-        return_exceptions: return the exception instead, unless the request was cancelled.
-    """
-    try:
-        return future.result()
-    except CancelledError:
-        raise
-    except Exception as error:
-        if not return_exceptions:
-            raise
-        return error
-
-
-class _Guarded:
-    """A callback of a future whose exceptions do not end a thread of a pipeline."""
-
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[Future[Any]], object]) -> None:
-        self.callback = callback
-
-    def __call__(self, future: Future[Any]) -> None:
-        wake_waiters()
-        try:
-            self.callback(future)
-        except Exception:
-            raise  # the future logs it
-        except BaseException as error:
-            if not isinstance(threading.current_thread(), PipelineThread):
-                raise
-            log_error(f"the callback {self.callback!r} of a future raised", error)
+        super().add_done_callback(guarded)
 
 
 class AsyncResults:
@@ -489,24 +364,53 @@ def run_elsewhere(task: Callable[[], object]) -> None:
     thread.join(PATIENCE)
 
 
-@contextlib.contextmanager
-def cancels_pending(requests: Collection[_Cancellable]) -> Iterator[None]:
-    """In a generator: cancels the requests that are left when it ends early.
+def results_in_order(
+    items: Iterable[Any], begin: Callable[[Any, RequestFuture], object], in_flight: int, return_exceptions: bool
+) -> Iterator[Any]:
+    """The results of one request for each item. Requests that are left when the iteration ends early are cancelled.
 
     Args:
-        requests: the block adds requests, and removes those whose outcomes it has taken.
+        begin: makes the request of an item, and sets `request` of its future, whose `end()` is the request's `on_done`.
+        in_flight: items that are read ahead of the result that is returned.
+        return_exceptions: return the exception of a request in place of its result, unless it was cancelled.
+
+    Raises:
+        ConfigError: `in_flight` is less than 1.
     """
+    if not in_flight >= 1:
+        raise ConfigError(f"in_flight is at least 1, not {in_flight}")
+    source, pending = iter(items), deque[RequestFuture]()
+
+    def result() -> Any:
+        try:
+            return pending.popleft().result()
+        except CancelledError:
+            raise
+        except Exception as error:
+            if not return_exceptions:
+                raise
+            return error
 
     def cancel() -> None:
-        for request in requests:
-            request.cancel()
+        for future in pending:
+            future.cancel()
 
-    try:
-        yield
-    except GeneratorExit:
-        if requests:
-            run_elsewhere(cancel)
-        raise
-    except BaseException:
-        cancel()
-        raise
+    def results() -> Iterator[Any]:
+        try:
+            for item in source:
+                future = RequestFuture()
+                pending.append(future)
+                begin(item, future)
+                if len(pending) >= in_flight:
+                    yield result()
+            while pending:
+                yield result()
+        except GeneratorExit:
+            if pending:
+                run_elsewhere(cancel)
+            raise
+        except BaseException:
+            cancel()
+            raise
+
+    return results()

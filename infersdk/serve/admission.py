@@ -96,45 +96,28 @@ class Admission:
         await self._wait(deadline, priority)
 
     async def _wait(self, deadline: float | None, priority: int) -> None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        entry = (priority or _LAST, next(self._order), future)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (priority or _LAST, next(self._order), slot)
         bisect.insort(self._waiting, entry)
-        timer = None if deadline is None else loop.call_later(deadline, self._expire, entry, deadline)
         try:
-            await future
+            await asyncio.wait([slot], timeout=deadline)
+            if not slot.done():
+                raise DeadlineExceeded(f"model {self._name!r} had no slot for the request within its {deadline:g} s")
         except BaseException:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self.leave()  # cancelled after it got its slot
-            elif future.cancelled():
-                self._remove(entry)
+            if slot.done():
+                self.leave()  # it was cancelled after it got its slot
+            else:
+                self._waiting.remove(entry)
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    def _expire(self, entry: tuple[int, int, asyncio.Future[None]], deadline: float) -> None:
-        if not entry[2].done():
-            self._remove(entry)
-            entry[2].set_exception(
-                DeadlineExceeded(f"model {self._name!r} had no slot for the request within its {deadline:g} s")
-            )
-
-    def _remove(self, entry: tuple[int, int, asyncio.Future[None]]) -> None:
-        index = bisect.bisect_left(self._waiting, entry)
-        if index < len(self._waiting) and self._waiting[index] is entry:
-            del self._waiting[index]
 
     def leave(self) -> None:
         """Frees the slot of a finished request for the next one."""
         self._measure()
         self._ended += 1
-        while self._waiting:
-            future = self._waiting.pop(0)[2]
-            if not future.done():
-                future.set_result(None)  # it inherits the slot
-                return
-        self.running -= 1
+        if self._waiting:
+            self._waiting.pop(0)[2].set_result(None)  # it inherits the slot
+        else:
+            self.running -= 1
 
 
 def _overloaded(message: str, retry_after: float) -> Overloaded:

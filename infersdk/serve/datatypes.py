@@ -41,8 +41,6 @@ _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 _MOST_ELEMENTS, _MOST_AXES = 1 << 48, 32
 #: The length of an element of BYTES.
 _LENGTH = struct.Struct("<I")
-#: Up to this size, copying is faster than creating a view.
-_COPIED_NBYTES = 4096
 
 
 def numpy_dtype(datatype: str) -> np.dtype[Any]:
@@ -139,16 +137,13 @@ def _unpack_bytes(data: memoryview, count: int, what: str) -> npt.NDArray[Any]:
 
 
 def pack(array: npt.NDArray[Any]) -> memoryview:
-    """Encodes a tensor. Large contiguous arrays of numbers are not copied."""
+    """Encodes a tensor. Contiguous arrays of numbers are not copied."""
     if array.dtype.kind in "OSU":
         parts: list[bytes] = []
         for element in bytes_of(array):
             parts += (_LENGTH.pack(len(element)), element)
         return memoryview(b"".join(parts))
-    if array.nbytes <= _COPIED_NBYTES:
-        return memoryview(array.tobytes())
-    array = np.ascontiguousarray(array)
-    return memoryview(array.reshape(-1).view(np.uint8).data)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def bytes_of(array: npt.NDArray[Any]) -> list[bytes]:

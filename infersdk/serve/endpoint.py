@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -17,7 +16,7 @@ from .admission import Admission
 from .errors import RequestError
 from .messages import InferRequest, TensorInfo
 from .regions import SharedTensor
-from .workers import in_worker, within
+from .workers import all_results, in_worker, within
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -138,10 +137,9 @@ class Endpoint(ABC):
         self.admission = Admission(self.pipeline.slots, waiting, name)
         self.golden_checks = {"pass": 0, "fail": 0}
         self._differs: BaseException | None = None
-        self._runs_before: Mapping[int, int] = {}
-        self._leases = 0
-        self._lock = threading.Lock()
-        self._unused = threading.Condition(self._lock)
+        self._runs_before = self.pipeline.stats().batch_sizes  # those of the warm-up
+        self._users = 0
+        self._unused = threading.Condition()
 
     # ---- abstract methods ----
 
@@ -216,7 +214,7 @@ class Endpoint(ABC):
                 if count == 1:
                     results: Sequence[Any] = [await self._submit_one(items[0], request)]
                 else:
-                    results = await self._submit_all(items, request)
+                    results = await all_results(self._submit_one(item, request) for item in items)
             before = monotonic()
             if self.gathers_slowly(results):
                 outputs = await within(request.deadline, in_worker(self.gather, request, results, names))
@@ -227,16 +225,6 @@ class Endpoint(ABC):
         finally:
             self.counters.add(count, monotonic() - came, failed)
         return outputs
-
-    async def _submit_all(self, items: list[Any], request: InferRequest) -> Sequence[Any]:
-        tasks = [asyncio.ensure_future(self._submit_one(item, request)) for item in items]
-        try:
-            return await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
 
     async def _submit_one(self, item: Any, request: InferRequest) -> Any:
         deadline, came = request.deadline, monotonic()
@@ -266,10 +254,6 @@ class Endpoint(ABC):
             self.counters.add(1, monotonic() - came, failed)
         return result
 
-    def start_counting(self) -> None:
-        """Resets `batch_sizes` after the warm-up."""
-        self._runs_before = self.pipeline.stats().batch_sizes
-
     @property
     def batch_sizes(self) -> dict[int, int]:
         """The number of batches of client requests, by size."""
@@ -298,16 +282,16 @@ class Endpoint(ABC):
 
     # ---- closing ----
 
-    def acquire(self) -> None:
-        """Keeps the model open until `put_back()`."""
-        with self._lock:
-            self._leases += 1
-
-    def put_back(self) -> None:
-        """Releases the model after a request."""
-        with self._lock:
-            self._leases -= 1
-            if not self._leases:
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keeps the model open within the block."""
+        with self._unused:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._unused:
+                self._users -= 1
                 self._unused.notify_all()
 
     def close(self, drain: float) -> None:
@@ -315,8 +299,8 @@ class Endpoint(ABC):
 
         Call it from any thread except that of the event loop.
         """
-        with self._lock:
-            self._unused.wait_for(lambda: not self._leases, drain)
+        with self._unused:
+            self._unused.wait_for(lambda: not self._users, drain)
         for pipeline in self.pipelines:
-            pipeline.close(drain=not self._leases)
+            pipeline.close(drain=not self._users)
         self.release()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..models import ImageModel
+    from .settings import ServerSettings
     from .shadow import Shadow
 
 __all__ = ["ENCODED", "PIXELS", "ImageEndpoint"]
@@ -33,9 +34,7 @@ class ImageEndpoint(Endpoint):
 
     Args:
         model: a warm model; the endpoint owns and closes it. It runs one grey image to find the output tensors.
-        queue: the maximum number of waiting requests; see `Admission`.
-        max_images: the maximum number of images of one request.
-        max_results: rows of one result; see `ServerSettings`.
+        settings: the server's.
         shadow: a second model that is compared with this one. It belongs to the endpoint, too.
     """
 
@@ -47,13 +46,12 @@ class ImageEndpoint(Endpoint):
         name: str,
         version: str,
         model: ImageModel[Any],
-        queue: int | None,
-        max_images: int,
-        max_results: int = 30_000,
+        settings: ServerSettings,
         shadow: Shadow | None = None,
     ) -> None:
-        super().__init__(name, version, model.details.pipelines, queue)
-        self.model, self._max_images, self._max_results = model, max_images, max_results
+        self._tensors = ResultTensors.of(model)  # first: its request is not one of a client
+        super().__init__(name, version, model.details.pipelines, settings.max_queue)
+        self.model, self._settings = model, settings
         self.platform = ", ".join(dict.fromkeys(network.backend for network in model.details.networks))
 
         samples = getattr(model.details, "golden_samples", None)
@@ -62,23 +60,16 @@ class ImageEndpoint(Endpoint):
         self._device = str(model.details.image_device)  # inputs on this device are not copied
         self.labels = tuple(model.class_names)
         self.parameters = frozenset(model.per_call)
-        self._tensors = ResultTensors.of(model)
         self.outputs = self._tensors.outputs
-        self.start_counting()
 
     def takes_shared(self, tensor: SharedTensor) -> bool:
         return tensor.device == self._device
 
     def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
-        if unknown := sorted(set(request.inputs) - {ENCODED.name, PIXELS.name}):
+        if len(request.inputs) != 1 or not request.inputs.keys() <= {ENCODED.name, PIXELS.name}:
             raise RequestError(
-                f"unexpected inference input {unknown[0]!r} for model {self.name!r}; it takes {ENCODED.text} (encoded "
-                f"images) or {PIXELS.text} (decoded ones: image, row, column, channel)"
-            )
-        if len(request.inputs) != 1:
-            raise RequestError(
-                f"model {self.name!r} takes either {ENCODED.text} (encoded images) or {PIXELS.text} (decoded ones), "
-                f"and {len(request.inputs)} of them were given"
+                f"model {self.name!r} takes either {ENCODED.text} (encoded images) or {PIXELS.text} (decoded ones: "
+                f"image, row, column, channel), not {', '.join(request.inputs) or 'a request without inputs'}"
             )
         ((name, given),) = request.inputs.items()
         is_shared = isinstance(given, SharedTensor)  # decoded images on the device of the model
@@ -91,8 +82,8 @@ class ImageEndpoint(Endpoint):
             )
         # Encoded images are bytes, because text would be opened as a path.
         images = bytes_of(given) if is_encoded else [image.tensor() if is_shared else image for image in given]
-        if not 1 <= len(images) <= self._max_images:
-            raise RequestError(f"a request has 1 to {self._max_images} images, not {len(images)}")
+        if not 1 <= len(images) <= (most := self._settings.max_images):
+            raise RequestError(f"a request has 1 to {most} images, not {len(images)}")
         return images
 
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
@@ -105,7 +96,7 @@ class ImageEndpoint(Endpoint):
 
     def _most(self, name: str) -> int:
         """The maximum of a parameter that limits rows: `max_results`, or a larger value of the configuration."""
-        return max(self._max_results, getattr(self.model, name, 0))
+        return max(self._settings.max_results, getattr(self.model, name, 0))
 
     def check_result(self, result: Any) -> None:
         """Raises RequestError if a result has too many rows."""

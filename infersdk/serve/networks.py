@@ -9,11 +9,12 @@ import numpy as np
 
 from ..errors import InputError, UnsupportedModelError
 from ..pipeline import OneBucket, Pipeline
+from ..pipeline.batch_buffer import TensorRequests
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError
 from .messages import InferRequest, PlacedOutput, Tensor, TensorInfo
-from .rows import Row, RowRequests
+from .rows import Row, RowBuffer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,7 +51,7 @@ class NetworkEndpoint(Endpoint):
         self.batched = all(spec.kind == "tensor" and spec.has_free_batch for spec in specs) and not any(
             side is None or isinstance(side, str) for spec in network.input_specs for side in spec.shape[1:]
         )
-        served = RowRequests(network) if self.batched else WholeRequests(network)
+        served = TensorRequests(network, RowBuffer) if self.batched else WholeRequests(network)
         super().__init__(name, version, (Pipeline(served, **pipeline),), queue)
         self.platform = network.backend
         self.inputs = tuple(tensor_info(spec) for spec in network.input_specs)

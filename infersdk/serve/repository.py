@@ -20,8 +20,8 @@ import msgspec
 
 from ..config import convert, model_files, model_tables, read
 from ..core.text import logger
-from ..errors import ClosedError, ConfigError, InferSDKError, nearest, text_of
-from ..loading import registry
+from ..errors import ClosedError, ConfigError, InferSDKError, text_of
+from ..loading.registry import load_table
 from ..models import create
 from ..pipeline import PipelineSettings
 from .errors import RequestError, Status
@@ -38,8 +38,6 @@ __all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table", "served_
 
 _log = logger("infersdk.serve")
 
-#: Arguments of `load()` that are not options of a backend.
-_LOADING = {"model", "backend", "device", "precision", "max_batch", "while_building", "custom_ops"}
 #: Threads that wait for the last requests of versions and free them.
 _CLOSERS = 4
 #: The reason of a model that a client unloaded.
@@ -251,11 +249,8 @@ class Repository:
             for endpoint in list(self.endpoints()):
                 if endpoint.check_samples is None or endpoint.fault is not None:
                     continue
-                endpoint.acquire()
-                try:
+                with endpoint.in_use():
                     await loop.run_in_executor(self._loader, endpoint.verify_samples)
-                finally:
-                    endpoint.put_back()
 
     def add(self, name: str) -> None:
         """Adds a model of the configuration without loading it."""
@@ -391,7 +386,7 @@ def load_endpoint(
         ConfigError, BackendError, ModelError: loading failed.
     """
     if table.get("type") == NETWORK:
-        return _load_network(name, version, dict(table), settings, progress)
+        return _load_network(name, version, table, settings, progress)
     own = dict(table)
     second = own.pop("shadow", None)
     with ExitStack() as opened:
@@ -401,9 +396,7 @@ def load_endpoint(
         shadow = None if second is None else _shadow(name, own, second)
         if shadow is not None:
             opened.callback(shadow.close)
-        endpoint = ImageEndpoint(
-            name, version, model, settings.max_queue, settings.max_images, settings.max_results, shadow
-        )
+        endpoint = ImageEndpoint(name, version, model, settings, shadow)
         opened.pop_all()
     return endpoint
 
@@ -418,26 +411,11 @@ def _shadow(name: str, table: Mapping[str, Any], second: Any) -> Shadow:
 
 
 def _load_network(
-    name: str, version: str, table: dict[str, Any], settings: ServerSettings, progress: Progress | None
+    name: str, version: str, table: Mapping[str, Any], settings: ServerSettings, progress: Progress | None
 ) -> Endpoint:
-    table.pop("type")
-    given = table.pop("pipeline", {})
-    pipeline = convert(given, PipelineSettings, f"models.{name}.pipeline")
-    path, options = table.pop("path", None), table.pop("options", {})
-    if not isinstance(path, str):
-        raise ConfigError(f"models.{name}: path names the model file, and is {path!r}")
-    if not isinstance(options, Mapping):
-        raise ConfigError(f"models.{name}.options is a table of the backend's own settings, not {options!r}")
-    if misplaced := sorted(_LOADING & set(options)):
-        raise ConfigError(f"models.{name}.options: {misplaced[0]!r} is no option of the backend; set it beside options")
-    known = {"backend", "device", "precision", "max_batch", "while_building"}
-    if unknown := sorted(set(table) - known):
-        raise ConfigError(
-            f"models.{name}: a network has no setting {unknown[0]!r}; there are {', '.join(sorted(known))}, path, "
-            f"options (the backend's own) and pipeline (those of its requests){nearest(unknown[0], known)}"
-        )
+    pipeline = convert(table.get("pipeline", {}), PipelineSettings, f"models.{name}.pipeline")
     with ExitStack() as opened:
-        network = registry.load(path, table.pop("backend", "onnxruntime"), **table, **options)
+        network = load_table(name, table, {})
         opened.callback(network.close)
         endpoint = NetworkEndpoint(name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue)
         opened.pop_all()

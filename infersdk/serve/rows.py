@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..pipeline import TensorBatchBuffer
-from ..pipeline.batch_buffer import runs_side_by_side
-from ..pipeline.pipeline import DEFAULT_BATCH
 from .errors import RequestError
 from .messages import PlacedOutput
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from .messages import Tensor
     from .regions import RegionPart
 
-__all__ = ["Row", "RowRequests"]
+__all__ = ["Row", "RowBuffer"]
 
 #: Rows up to this size are copied in the thread of the event loop (0.3 ms); waking another thread would take longer.
 _QUICK_NBYTES = 2 << 20
@@ -58,20 +56,7 @@ class Row:
         return taken
 
 
-class RowRequests:
-    """A network for a `Pipeline` whose items are `Row`s."""
-
-    def __init__(self, network: Infer) -> None:
-        self.network = network
-        self.concurrency = runs_side_by_side(network)
-        self.serializes_runs = network.scheduling.serializes_runs
-
-    def batch_buffer(self, capacity: int | None) -> _RowBuffer:
-        """A buffer of `capacity` rows; None is the maximum batch of the network."""
-        return _RowBuffer(self.network.clone(), capacity or self.network.max_batch or DEFAULT_BATCH)
-
-
-class _RowBuffer(TensorBatchBuffer):
+class RowBuffer(TensorBatchBuffer):
     """A buffer for `Row`s. Small rows are copied in the thread of the event loop."""
 
     def __init__(self, infer: Infer, capacity: int) -> None:

@@ -29,6 +29,17 @@ EXTENSIONS = (
     "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
     "model_configuration", "system_shared_memory", "binary_tensor_data", "parameters", "statistics",
 )  # fmt: skip
+#: The answers about Triton's settings: the server logs through Python's `logging`, and traces through OpenTelemetry.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "log": {
+        "log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0,
+        "log_format": "default",
+    },
+    "trace": {
+        "trace_file": "", "trace_level": ["OFF"], "trace_rate": "0", "trace_count": "-1", "log_frequency": "0",
+        "trace_mode": "opentelemetry",
+    },
+}  # fmt: skip
 #: Outputs up to this size are written to shared memory in the thread of the event loop.
 _QUICK_NBYTES = 2 << 20
 #: The longest deadline of a request.
@@ -96,11 +107,8 @@ class InferenceService:
         """
         endpoint = self.repository.find(request.model, request.version)
         self._check_copied(endpoint, request)
-        endpoint.acquire()
-        try:
+        with endpoint.in_use():
             outputs: dict[str, Any] = await endpoint.infer(request)
-        finally:
-            endpoint.put_back()
         for wanted in request.outputs or ():
             if wanted.classification:
                 outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification, endpoint.labels)
@@ -119,10 +127,6 @@ class InferenceService:
                 f"the inputs in shared memory have {size:,} bytes, and max_decompressed under [server] is {most:,}",
                 Status.TOO_LARGE,
             )
-
-    def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
-        """The deadline and the priority of a request: `request_timing()` with the server's default."""
-        return request_timing(parameters, self.settings.default_deadline)
 
     # ---- the repository ----
 
@@ -170,31 +174,15 @@ class InferenceService:
             endpoints = list(self.repository.endpoints())
         return [_statistics(endpoint) for endpoint in endpoints]
 
-    # ---- trace and log ----
-
-    def log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Triton's log settings. They are read-only; the server logs through Python's `logging`."""
+    def triton_settings(self, kind: str, changes: Any, model: str = "") -> dict[str, Any]:
+        """Triton's `"log"` or `"trace"` settings, which are read-only."""
+        if model:
+            self.repository.find(model)
         if changes:
             raise RequestError(
-                "the log of this server is set in its process, and not by its clients", Status.UNIMPLEMENTED
+                f"{kind} settings of this server are set in its process, not by its clients", Status.UNIMPLEMENTED
             )
-        return {
-            "log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0,
-            "log_format": "default",
-        }  # fmt: skip
-
-    def trace_settings(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Triton's trace settings. They are read-only; the server traces through OpenTelemetry."""
-        if name:
-            self.repository.find(name)
-        if changes:
-            raise RequestError(
-                "this server writes no trace files; its traces go through OpenTelemetry", Status.UNIMPLEMENTED
-            )
-        return {
-            "trace_file": "", "trace_level": ["OFF"], "trace_rate": "0", "trace_count": "-1", "log_frequency": "0",
-            "trace_mode": "opentelemetry",
-        }  # fmt: skip
+        return _SETTINGS[kind]
 
 
 def request_timing(parameters: dict[str, Any], default_deadline: float | None) -> tuple[float | None, int]:

@@ -1,15 +1,15 @@
-"""Worker threads for slow parts of a request: large bodies and results, compression."""
+"""Concurrent parts of a request, and worker threads for its slow parts: large bodies and results, compression."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import DeadlineExceeded
 
-__all__ = ["in_worker", "within"]
+__all__ = ["all_results", "in_worker", "within"]
 
 _Result = TypeVar("_Result")
 
@@ -26,6 +26,18 @@ async def in_worker(function: Callable[..., _Result], *arguments: object, when: 
     if not when:
         return function(*arguments)
     return await asyncio.get_running_loop().run_in_executor(_WORKERS, function, *arguments)
+
+
+async def all_results(calls: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
+    """The results of concurrent calls. If one fails, the others are cancelled and end, and it is raised."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 async def within(deadline: float | None, writing: Awaitable[_Result]) -> _Result:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
+from ...errors import ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.uploads import UploadPools
-from ...pipeline.request import RequestFuture, cancels_pending, check_seconds, outcome_of
+from ...pipeline.request import RequestFuture, check_seconds, results_in_order
 from ..declaration import Declared
 from ..image_model import ImageModel
 from ..results import Detections
@@ -146,25 +145,12 @@ class Composed(ImageModel[Result], Declared, ABC):
         Raises:
             ConfigError: `in_flight` is less than 1.
         """
-        ahead = self._slots if in_flight is None else in_flight
-        if ahead < 1:
-            raise ConfigError(f"in_flight is at least 1, not {ahead}")
-        return self._map(images, parameters or None, ahead, return_exceptions)
 
-    def _map(
-        self, images: Iterable[Any], parameters: Mapping[str, Any] | None, ahead: int, return_exceptions: bool
-    ) -> Iterator[Result]:
-        pending: deque[RequestFuture] = deque()
-        with cancels_pending(pending):
-            for image in images:
-                future = RequestFuture()
-                future.request = request = ImageRequest(future.end, None)
-                pending.append(future)
-                self._begin_or_fail(image, request, parameters, None, True)
-                if len(pending) >= ahead:
-                    yield outcome_of(pending.popleft(), return_exceptions)
-            while pending:
-                yield outcome_of(pending.popleft(), return_exceptions)
+        def begin(image: Any, future: RequestFuture) -> None:
+            future.request = request = ImageRequest(future.end, None)
+            self._begin_or_fail(image, request, parameters or None, None, True)
+
+        return results_in_order(images, begin, self._slots if in_flight is None else in_flight, return_exceptions)
 
     @property
     def _slots(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import random
 import tempfile
@@ -338,7 +339,7 @@ def bundles(rng: random.Random) -> bool:
     import msgspec
 
     from infersdk.bundles import Bundle
-    from infersdk.bundles.archive import Entry, pieces
+    from infersdk.bundles.archive import write_entries
     from infersdk.bundles.golden import Golden
     from infersdk.bundles.manifest import Manifest, Part
     from infersdk.bundles.packing import write_bundle
@@ -353,10 +354,9 @@ def bundles(rng: random.Random) -> bool:
         head = mutate_text(rng, bundle.manifest.encoded(), _JSON_TOKENS, [])
         with contextlib.suppress(InferSDKError):
             parts = {name: parts.get(name, b"") for name in Manifest.decoded(head).parts}
-        contents = [head, *parts.values()]
-        entries = [Entry.of(name, one) for name, one in zip(["bundle.json", *parts], contents, strict=True)]
-        layout = [piece for _, piece in pieces(entries)]
-        content = b"".join([*(a + b for a, b in zip(layout, contents, strict=False)), layout[-1]])
+        file = io.BytesIO()
+        write_entries(file, {"bundle.json": head, **parts})
+        content = file.getvalue()
     else:
         parts = {name: mutate(rng, part, others) for name, part in parts.items()}
         listed = {name: Part.of(part) for name, part in parts.items()}

@@ -489,7 +489,7 @@ def run_script(text: str, folder: Path, **kwargs: Any) -> subprocess.CompletedPr
     script.write_text(textwrap.dedent(text))
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, "-P", str(script)], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "PYTHONPATH": path}, cwd=folder, **kwargs,
     )  # fmt: skip
 

@@ -117,6 +117,7 @@ def test_the_estimate_forgets_slow_requests(slots: int, pause: float) -> None:
                 refused += isinstance(waiting.exception(), Overloaded)
             else:
                 waiting.cancel()
+                await asyncio.wait([waiting])
             clock.now += 0.01
             for _ in range(slots):
                 admission.leave()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -304,19 +305,17 @@ def test_old_versions_that_drain_take_no_threads_of_others(config: Path) -> None
     async def check() -> None:
         repository = repository_of(config, drain=50)
         await repository.load_all()
-        old = []
+        old = contextlib.ExitStack()
         for _ in range(40):
             (endpoint,) = repository.endpoints()
-            endpoint.acquire()
-            old.append(endpoint)
+            old.enter_context(endpoint.in_use())
             await repository.load("times")
         started = time.monotonic()
         assert await asyncio.to_thread(int, 1) == 1
         assert time.monotonic() - started < 10
         names = {thread.name for thread in threading.enumerate()}
         assert len([name for name in names if name.startswith("infersdk-close")]) <= 4
-        for endpoint in old:
-            endpoint.put_back()
+        old.close()
         await repository.close()
 
     asyncio.run(asyncio.wait_for(check(), 60))
@@ -328,13 +327,14 @@ def test_all_that_drains_shares_one_time(config: Path) -> None:
     async def check() -> None:
         repository = repository_of(config)  # its drain is 1 s
         await repository.load_all()
-        for _ in range(12):
-            (endpoint,) = repository.endpoints()
-            endpoint.acquire()
-            await repository.load("times")
-        started = time.monotonic()
-        await repository.close()
-        assert time.monotonic() - started < 2.9
+        with contextlib.ExitStack() as old:
+            for _ in range(12):
+                (endpoint,) = repository.endpoints()
+                old.enter_context(endpoint.in_use())
+                await repository.load("times")
+            started = time.monotonic()
+            await repository.close()
+            assert time.monotonic() - started < 2.9
 
     asyncio.run(asyncio.wait_for(check(), 60))
 
@@ -435,6 +435,8 @@ def test_weights_in_a_file_of_their_own_are_watched(run: Callable[..., Any], con
     ("changes", "said"),
     [
         ({"pipeline": [1]}, "models.times.pipeline is a table, not \\[1\\]"),
+        ({"bath": 1}, "models.times has no field 'bath'.*'path'"),
+        ({"path": 5}, "models.times: a model is a path, .*not a int"),
         ({"options": {"backend": "openvino"}}, "models.times.options: 'backend' is no option of the backend"),
         ({"options": {"custom_ops": [1]}}, "models.times.options: 'custom_ops' is no option of the backend"),
         ({"path": "/dev/zero"}, "'/dev/zero' is not a regular file"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .infer_codec import parameter_values
-
 if TYPE_CHECKING:
     from ..service import InferenceService
 
@@ -40,12 +38,8 @@ def calls(service: InferenceService) -> dict[str, Callable[[Any], Fields | Await
             request.name, request.raw_handle, request.device_id, request.byte_size
         ),
         "CudaSharedMemoryUnregister": lambda request: regions.unregister(request.name, cuda=True),
-        "TraceSetting": lambda request: _traces(
-            service.trace_settings(
-                request.model_name, {name: list(one.value) for name, one in request.settings.items()}
-            )
-        ),
-        "LogSettings": lambda request: _logs(service.log_settings(parameter_values(request.settings))),
+        "TraceSetting": lambda request: _traces(service.triton_settings("trace", request.settings, request.model_name)),
+        "LogSettings": lambda request: _logs(service.triton_settings("log", request.settings)),
     }
 
 

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
 from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, Tensor
-from ..service import MOST_SECONDS
+from ..service import MOST_SECONDS, request_timing
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..service import InferenceService
     from ..shared_memory import SharedMemoryRegions
 
-__all__ = ["parameter_values", "read_request", "response_message"]
+__all__ = ["read_request", "response_message"]
 
 #: The field of `InferTensorContents` for each datatype. FP16 and BF16 use raw contents.
 _CONTENTS = {
@@ -58,14 +58,14 @@ def read_request(
         raise _damaged() from None
     if len(parsed.outputs) > _MOST_TENSORS:
         raise RequestError(f"a request has at most {_MOST_TENSORS:,} outputs, not {len(parsed.outputs):,}")
-    parameters = parameter_values(parsed.parameters)
+    parameters = _parameter_values(parsed.parameters)
     own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
-    deadline, priority = service.timing(parameters)
+    deadline, priority = request_timing(parameters, service.settings.default_deadline)
     if remaining is not None:
         deadline = min(remaining, MOST_SECONDS if deadline is None else deadline)
     inputs = _read_inputs(parsed, service.regions, service.settings.max_elements)
     outputs = [
-        RequestedOutput.of(one.name, parameter_values(one.parameters), service.regions) for one in parsed.outputs
+        RequestedOutput.of(one.name, _parameter_values(one.parameters), service.regions) for one in parsed.outputs
     ] or None
     request = InferRequest(
         parsed.model_name, parsed.model_version, parsed.id, inputs, outputs, parameters, deadline, priority
@@ -141,7 +141,7 @@ def _read_inputs(parsed: Any, regions: SharedMemoryRegions, max_elements: int) -
 
 def _read_input(one: Any, contents: Iterator[bytes] | None, regions: SharedMemoryRegions) -> Tensor:
     what, shape = f"input {one.name!r}", list(one.shape)
-    if (part := regions.part(parameter_values(one.parameters), what)) is not None:
+    if (part := regions.part(_parameter_values(one.parameters), what)) is not None:
         return part.tensor(one.datatype, shape, what)
     if contents is None:
         return _from_contents(one, shape, what)
@@ -168,8 +168,8 @@ def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
     return array.reshape(shape)
 
 
-def parameter_values(parameters: Any) -> dict[str, Any]:
-    """The values of a protobuf map of parameters or settings."""
+def _parameter_values(parameters: Any) -> dict[str, Any]:
+    """The values of a protobuf map of parameters."""
     if len(parameters) > _MOST_PARAMETERS:
         raise RequestError(f"there are at most {_MOST_PARAMETERS} parameters, not {len(parameters):,}")
     values = {}

@@ -251,10 +251,10 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         regions.unregister(name, cuda=kind == "cuda")
 
     def traces(request: Request, name: str = "") -> dict[str, Any]:
-        return service.trace_settings(name, request.json(dict) if request.method == "POST" else {})
+        return service.triton_settings("trace", request.json(dict), name)
 
     def logs(request: Request) -> dict[str, Any]:
-        return service.log_settings(request.json(dict) if request.method == "POST" else {})
+        return service.triton_settings("log", request.json(dict))
 
     return [
         route("POST", rf"{_MODEL}/infer", infer),

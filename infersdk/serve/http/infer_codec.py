@@ -13,6 +13,7 @@ import numpy as np
 from ..datatypes import array_of, bytes_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
 from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, Tensor
+from ..service import request_timing
 from ..workers import in_worker, within
 from .messages import LONG, check_json_size
 
@@ -103,7 +104,7 @@ async def read_request(
     parameters = dict(parsed.parameters)
     if type(binary := parameters.pop("binary_data_output", False)) is not bool:
         raise RequestError(f"parameter binary_data_output is true or false, not {binary!r}")
-    deadline, priority = service.timing(parameters)
+    deadline, priority = request_timing(parameters, service.settings.default_deadline)
     outputs = [RequestedOutput.of(one.name, one.parameters, service.regions) for one in parsed.outputs] or None
     request = InferRequest(model, version, parsed.id, inputs, outputs, parameters, deadline, priority)
     return request, binary

@@ -11,6 +11,7 @@ import msgspec
 from ..errors import RequestError, Status
 from ..images import ImageEndpoint
 from ..result_tensors import plain_rows
+from ..service import request_timing
 from ..workers import in_worker, within
 from .app import Route, route
 from .messages import Request, Response
@@ -40,15 +41,12 @@ def predict_routes(service: InferenceService) -> list[Route]:
                 f"model {endpoint.name!r} takes tensors; send them to /v2/models/{endpoint.name}/infer, not to /predict"
             )
         request.notes = {"model": endpoint.name}
-        deadline, priority = service.timing(parameters)
+        deadline, priority = request_timing(parameters, service.settings.default_deadline)
         content_type = request.headers.get(b"content-type", b"")
         image = await in_worker(form_file, request.body, content_type, when=len(request.body) > _LONG_FORM)
-        endpoint.acquire()
-        try:
+        with endpoint.in_use():
             result = await endpoint.predict(image, parameters, deadline, priority)
             text = await within(deadline, in_worker(_write, endpoint, result))
-        finally:
-            endpoint.put_back()
         return Response(200, [text])
 
     return [route("POST", r"/predict", predict)]

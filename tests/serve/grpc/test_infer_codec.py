@@ -17,7 +17,6 @@ pb: Any = pytest.importorskip("tritonclient.grpc.service_pb2")
 from infersdk.serve.errors import RequestError, Status  # noqa: E402 - behind the check
 from infersdk.serve.grpc.infer_codec import read_request, response_message  # noqa: E402 - behind the check
 from infersdk.serve.messages import InferResponse, PlacedOutput  # noqa: E402 - behind the check
-from infersdk.serve.service import request_timing  # noqa: E402 - behind the check
 from infersdk.serve.settings import ServerSettings  # noqa: E402 - behind the check
 from infersdk.serve.shared_memory import SharedMemoryRegions  # noqa: E402 - behind the check
 
@@ -30,9 +29,6 @@ class Service:
 
     def __init__(self) -> None:
         self.regions, self.settings = SharedMemoryRegions("/"), ServerSettings(max_elements=100_000)
-
-    def timing(self, parameters: dict[str, Any]) -> tuple[float | None, int]:
-        return request_timing(parameters, None)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from .cold_start import StartError, cold_start
 from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
 from .plan import BenchSettings, Combination
-from .report import Accuracy, Loading, Memory, Report
+from .report import Accuracy, Loading, Report
 from .worker_process import StepError, TimeUpError, WorkerProcess
 
 __all__ = ["Progress", "bench", "expected_seconds"]
@@ -267,7 +267,7 @@ class _Session:
         if run.process is None:
             return
         try:
-            run.memory = msgspec.convert(run.process.ask("memory"), Memory)
+            run.memory = run.process.ask("memory")
             if self._wants_accuracy:
                 self._report("accuracy", run, FINISHING)
                 run.accuracy = self._accuracy(run)
@@ -283,11 +283,10 @@ class _Session:
         assert run.process is not None
         try:
             if self._metric is not None:
-                answer = run.process.ask("accuracy")
+                result: Accuracy = run.process.ask("accuracy")
             else:
                 label, outputs = self._reference(what.model)
-                answer = run.process.ask("agreement", path=str(outputs), reference=label)
-            result = msgspec.convert(answer, Accuracy)
+                result = run.process.ask("agreement", path=str(outputs), reference=label)
         except StepError as error:
             result = Accuracy(metric=self._metric or "agreement", value=None, note=str(error))
         self._measured[key] = result

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cold_start import STAGES
 from .energy import NOT_MEASURABLE
-from .machine import total_contention
+from .machine import contention
 from .report import Accuracy, ColdStart, Energy, Loading, Memory, RefusedRate, Row, ScenarioResult
 from .server import keeps_bound
 from .statistics import median_of_rounds, percentile_of_rounds
@@ -73,7 +73,7 @@ class CombinationRun:
         row.cold_start = self._cold_start()
         row.stages_ms = self._stages(row)
         row.energy = self._energy()
-        row.contention = total_contention([r["contention"] for rounds in self.measurements.values() for r in rounds])
+        row.contention = contention([r["load"] for rounds in self.measurements.values() for r in rounds])
         return row
 
     def _result(self, scenario: str, rounds: list[dict[str, Any]]) -> ScenarioResult:

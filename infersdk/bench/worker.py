@@ -154,13 +154,13 @@ class Worker:
             with Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
                 load = Load()
                 done = self._scenarios.run(scenario, seconds)
-                contention = load.since()
+                other_load = load.since()
         return {
             "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
             "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
             "stages": {name: float(sorted(spent)[len(spent) // 2]) for name, spent in done.stages.items()},
             "rate": done.rate, "late": done.late,
-            "contention": contention, "watts": watch.watts if watch is not None else None,
+            "load": other_load, "watts": watch.watts if watch is not None else None,
             "energy_source": watch.source if watch is not None else why,
         }  # fmt: skip
 

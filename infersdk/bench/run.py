@@ -200,8 +200,7 @@ class _Session:
         order = {
             "model": run.combination.model, "type": run.prepared["kind"], "wrapper": settings.wrapper,
             "arguments": run.loaded["arguments"], "options": run.loaded["options"], "image": run.prepared["image"],
-            "batch": run.combination.batch,
-            "shapes": {name: (run.combination.batch, *sizes[1:]) for name, sizes in settings.shapes.items()},
+            "batch": run.combination.batch, "shapes": settings.shapes_of(run.combination.batch),
         }  # fmt: skip
         try:
             if run.loaded["keeps"] and number == 1 and "cache_dir" not in run.combination.options:

@@ -104,9 +104,9 @@ class Worker:
         from .workload import check_batch
 
         settings, infer, batch = self._settings, self._infer, self.combination.batch
-        shapes = {name: (batch, *sizes[1:]) for name, sizes in settings.shapes.items()} or None
         try:
             check_batch(infer, batch)
+            shapes = settings.shapes_of(batch)
             feeds = random_inputs(infer.input_specs, batch=batch, seed=settings.seed, shapes=shapes)
             with self._step():
                 start = perf_counter()

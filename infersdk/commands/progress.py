@@ -14,7 +14,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 from ..core.text import printable
 from .common import console
@@ -25,23 +25,6 @@ __all__ = ["ProgressReporter", "duration", "show_progress"]
 EVERY, LONG = 30.0, 2.0
 
 
-class ProgressReporter:
-    """Receives the progress of a command. This one shows nothing."""
-
-    def report(self, stage: str, share: float, detail: str = "") -> None:
-        """Reports the stage, the completed share (0 to 1) of all work, and a detail of the stage."""
-
-    @contextlib.contextmanager
-    def stage(self, title: str, total: float | None = 1.0, unit: str = "") -> Iterator[Callable[[float], None]]:
-        """A context manager for one stage; call its value with the completed part of `total`.
-
-        Args:
-            total: None if it is unknown, as for a camera.
-            unit: the counted items, such as "frames"; counts and rate are then shown.
-        """
-        yield lambda done: None
-
-
 @contextlib.contextmanager
 def show_progress(*, quiet: bool = False) -> Iterator[ProgressReporter]:
     """Shows progress on stderr.
@@ -49,20 +32,19 @@ def show_progress(*, quiet: bool = False) -> Iterator[ProgressReporter]:
     Args:
         quiet: show nothing, as with `--json`.
     """
-    if quiet:
-        yield ProgressReporter()
-    elif not sys.stderr.isatty():
+    if not quiet and not sys.stderr.isatty():
         yield _Lines(sys.stderr)
-    else:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = (
-            BarColumn(bar_width=24), TimeElapsedColumn(), TimeRemainingColumn(),
-            TextColumn("{task.description}", markup=False),
-        )  # fmt: skip
-        # A step of a long command may take minutes: the remaining time is estimated from its last hour.
-        with Progress(*columns, console=console(stderr=True), transient=True, speed_estimate_period=3600) as bars:
-            yield _Bars(bars)
+    columns = (
+        BarColumn(bar_width=24), TimeElapsedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+    )  # fmt: skip
+    out = console(stderr=True)
+    # A step of a long command may take minutes: the remaining time is estimated from its last hour.
+    with Progress(*columns, console=out, transient=True, speed_estimate_period=3600, disable=quiet) as bars:
+        yield _Bars(bars)
 
 
 def duration(seconds: float) -> str:
@@ -87,7 +69,7 @@ def _counted(done: float, total: float | None, unit: str, seconds: float) -> str
     return f"{count} {unit}, {done / max(seconds, 1e-9):.1f} a second"
 
 
-class _Lines(ProgressReporter):
+class _Lines:
     """A line when a stage begins, and then one from time to time."""
 
     def __init__(self, out: TextIO, *, clock: Callable[[], float] = monotonic) -> None:
@@ -96,12 +78,19 @@ class _Lines(ProgressReporter):
         self._said = 0.0
 
     def report(self, stage: str, share: float, detail: str = "") -> None:
+        """Reports the stage, the completed share (0 to 1) of all work, and a detail of the stage."""
         if stage != self._stage or self._clock() - self._said >= EVERY:
             self._stage = stage
             self._say(f"{stage} ({share:.0%})", detail)
 
     @contextlib.contextmanager
     def stage(self, title: str, total: float | None = 1.0, unit: str = "") -> Iterator[Callable[[float], None]]:
+        """A context manager for one stage; call its value with the completed part of `total`.
+
+        Args:
+            total: None if it is unknown, as for a camera.
+            unit: the counted items, such as "frames"; counts and rate are then shown.
+        """
         self._say(title)
         start = self._said
 
@@ -118,8 +107,8 @@ class _Lines(ProgressReporter):
         print(printable(f"[{duration(self._said - self._start)}] {_joined(stage, detail)}"), file=self._out, flush=True)
 
 
-class _Bars(ProgressReporter):
-    """A bar for the whole command, and one for each stage."""
+class _Bars:
+    """A bar for the whole command, and one for each stage. It has the methods of `_Lines`."""
 
     def __init__(self, bars: Any) -> None:
         self._bars = bars
@@ -140,3 +129,7 @@ class _Bars(ProgressReporter):
 
         yield advance
         self._bars.remove_task(task)
+
+
+#: The progress of a command; `report()` and `stage()` receive it.
+ProgressReporter: TypeAlias = _Lines | _Bars

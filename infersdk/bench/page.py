@@ -20,11 +20,8 @@ _NONE = ("–", "")
 Numbered = Sequence[tuple[int, Row]]
 
 
-def html_report(report: Report, remarks: Sequence[str] = ()) -> str:
+def html_report(report: Report) -> str:
     """The page.
-
-    Args:
-        remarks: notes for readers, a line each (`Report.remarks()`).
 
     Raises:
         BackendUnavailableError: Jinja2 or vl-convert is not installed.
@@ -37,7 +34,7 @@ def html_report(report: Report, remarks: Sequence[str] = ()) -> str:
         report.as_dict(),
         names=", ".join(dict.fromkeys(Path(row.combination.model).name for row in report.rows)),
         when=report.created.strftime("%Y-%m-%d %H:%M UTC"), combinations=len(report.rows),
-        seconds=f"{report.seconds:.0f}", settings=report.settings, facts=_facts(report), remarks=remarks,
+        seconds=f"{report.seconds:.0f}", settings=report.settings, facts=_facts(report), remarks=report.remarks(),
         tiles=_tiles(measured), plots=[plot for plot in plots if plot is not None], table=_table(report, series),
         failures=[
             {"number": i, "name": row.name, "reason": row.reason}

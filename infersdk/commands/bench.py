@@ -181,7 +181,7 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
     if arguments.csv is not None:
         written.append(atomic_write(arguments.csv, report.csv()))
     if arguments.html is not None:
-        written.append(atomic_write(arguments.html, html_report(report, report.remarks())))
+        written.append(atomic_write(arguments.html, html_report(report)))
     if arguments.json:
         print_json(report.as_dict())
     else:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from time import monotonic
 from typing import Any, TextIO, TypeAlias
 
 from ..core.text import printable
 from .common import console
 
-__all__ = ["ProgressReporter", "duration", "show_progress"]
+__all__ = ["ProgressReporter", "show_progress"]
 
 #: In a pipe: seconds between lines of a stage, and the duration from which its end has a line.
 EVERY, LONG = 30.0, 2.0
@@ -45,16 +46,6 @@ def show_progress(*, quiet: bool = False) -> Iterator[ProgressReporter]:
     # A step of a long command may take minutes: the remaining time is estimated from its last hour.
     with Progress(*columns, console=out, transient=True, speed_estimate_period=3600, disable=quiet) as bars:
         yield _Bars(bars)
-
-
-def duration(seconds: float) -> str:
-    """Formats seconds: `"45 s"`, `"3 min 20 s"`, `"1 h 05 min"`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def _joined(stage: str, detail: str) -> str:
@@ -100,11 +91,12 @@ class _Lines:
 
         yield advance
         if (passed := self._clock() - start) >= LONG:
-            self._say(title, f"done in {duration(passed)}")
+            self._say(title, f"done in {timedelta(seconds=round(passed))}")
 
     def _say(self, stage: str, detail: str = "") -> None:
         self._said = self._clock()
-        print(printable(f"[{duration(self._said - self._start)}] {_joined(stage, detail)}"), file=self._out, flush=True)
+        passed = timedelta(seconds=round(self._said - self._start))
+        print(printable(f"[{passed}] {_joined(stage, detail)}"), file=self._out, flush=True)
 
 
 class _Bars:

@@ -124,8 +124,8 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
     _, rest = process.communicate(timeout=60)
     assert process.returncode == code, rest
     assert rest.endswith(f"infersdk: {word}\n")
-    assert re.fullmatch(r"\[\d+ s\] loading \(0%\): digits_classifier.onnx onnxruntime batch 1\n", lines[0])
-    assert re.fullmatch(r"\[\d+ s\] round 1 of 600 \(\d+%\): .*\n", lines[1])
+    assert re.fullmatch(r"\[0:\d\d:\d\d\] loading \(0%\): digits_classifier.onnx onnxruntime batch 1\n", lines[0])
+    assert re.fullmatch(r"\[0:\d\d:\d\d\] round 1 of 600 \(\d+%\): .*\n", lines[1])
     assert len(lines) == 4
     data = json.loads(output.read_text())
     assert data["interrupted"] is True

@@ -24,6 +24,7 @@ from .common import (
     given_settings,
     print_json,
     print_text,
+    size,
     stage_line,
     stages,
 )
@@ -65,20 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a camera or stream that broke off is opened again, before it counts as failed (default: 60)",
     )  # fmt: skip
     group = parser.add_argument_group("large images", "run the model on tiles, and on the whole image too")
-    group.add_argument("--tile", type=_tile, metavar="N|WIDTHxHEIGHT", help="the size of a tile in pixels")
+    group.add_argument("--tile", type=size, metavar="N|WIDTHxHEIGHT", help="the size of a tile in pixels")
     group.add_argument("--overlap", type=float, metavar="X", help="of tiles, as a share of a side (default: 0.2)")
     group.add_argument("--merge", metavar="{nms,union,weighted}", help="what becomes of boxes that several tiles show "
                        "(default: nms)")  # fmt: skip
     add_backend_arguments(parser)
     add_wrapper_options(parser)
-
-
-def _tile(text: str) -> tuple[int, int]:
-    width, _, height = text.partition("x")
-    try:
-        return int(width), int(height or width)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; use 640 or 640x480") from None
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
+from importlib.metadata import distributions
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -35,14 +36,12 @@ def describe_machine() -> dict[str, Any]:
         "cores": available_processors(),
         "memory_bytes": _memory(),
         "gpus": _gpus(),
-        "system": " ".join(
-            filter(None, (platform.system(), platform.release(), platform.machine(), *platform.libc_ver()))
-        ),
+        "system": platform.platform(),
         "python": platform.python_version(),
         "infersdk": __version__,
         "simd": text(lib.ifs_simd_name(lib.ifs_simd())),
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: one.version for name in _PACKAGES for one in islice(distributions(name=name), 1)},
     }
 
 
@@ -74,13 +73,6 @@ def _gpus() -> list[str]:
         return [device_info(f"cuda:{i}")["name"] for i in range(device_count())]
     except InferSDKError:
         return []
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _read(path: str) -> str:

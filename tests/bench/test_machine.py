@@ -30,7 +30,7 @@ def test_the_description() -> None:
     found = describe_machine()
     assert found["processor"]
     assert found["cores"] == available_processors()
-    assert found["system"].startswith(f"{platform.system()} {platform.release()} {platform.machine()}")
+    assert found["system"].startswith(f"{platform.system()}-{platform.release()}-{platform.machine()}")
     assert found["memory_bytes"] > 2**28
     assert found["packages"]["numpy"] == np.__version__
 

@@ -29,8 +29,7 @@ if order["type"] == "arrays":
     model = infersdk.load(order["model"], **order["arguments"], **order["options"])
     times.append(time.monotonic())
     from infersdk.loading.samples import random_inputs
-    shapes = {name: tuple(sizes) for name, sizes in order["shapes"].items()} or None
-    model(random_inputs(model.input_specs, batch=order["batch"], shapes=shapes))
+    model(random_inputs(model.input_specs, batch=order["batch"], shapes=order["shapes"]))
 else:
     from infersdk import models
     times.append(time.monotonic())

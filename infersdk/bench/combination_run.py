@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from .cold_start import STAGES
 from .energy import NOT_MEASURABLE
-from .machine import Contention, total_contention
+from .machine import contention
 from .report import Accuracy, ColdStart, Energy, Loading, Memory, RefusedRate, Row, ScenarioResult
 from .server import keeps_bound
 from .statistics import median_of_rounds, percentile_of_rounds
@@ -75,8 +73,7 @@ class CombinationRun:
         row.cold_start = self._cold_start()
         row.stages_ms = self._stages(row)
         row.energy = self._energy()
-        parts = [msgspec.convert(r["contention"], Contention) for rounds in self.measurements.values() for r in rounds]
-        row.contention = total_contention(parts)
+        row.contention = contention([r["load"] for rounds in self.measurements.values() for r in rounds])
         return row
 
     def _result(self, scenario: str, rounds: list[dict[str, Any]]) -> ScenarioResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .plan import SCENARIOS
 from .statistics import Estimate, ratio
 
 if TYPE_CHECKING:
@@ -16,6 +17,16 @@ __all__ = ["Change", "Comparison", "compare_reports"]
 
 #: The minimum relevant change.
 THRESHOLD = 0.03
+#: The figures with rounds: the path of each, and the verdicts on a larger and a smaller one.
+_SPEEDS = {
+    **{f"{name} images/s": (f"scenarios.{name}.throughput", "faster", "slower") for name in SCENARIOS},
+    **{
+        f"{name} {percentile} ms": (f"scenarios.{name}.latency_ms.{percentile}", "slower", "faster")
+        for name in ("single_stream", "multi_stream")
+        for percentile in ("p50", "p99")
+    },
+    "cold start s": ("cold_start.seconds", "slower", "faster"),
+}
 
 
 @dataclass(frozen=True)
@@ -81,28 +92,15 @@ def _row(name: str, old: Row | None, new: Row, threshold: float) -> list[Change]
         verdict = "same" if old.status == new.status else "fails now" if new.status == "failed" else "runs now"
         return [Change(name, "", None, None, None, verdict)]
     result = []
-    for scenario, b in new.scenarios.items():
-        a = old.scenarios.get(scenario)
-        if a is None:
-            continue
-        result.append(
-            _speed(name, f"{scenario} images/s", a.throughput, b.throughput, threshold, more_is=("faster", "slower"))
-        )
-        for percentile in ("p50", "p99"):
-            first, last = a.latency_ms.get(percentile), b.latency_ms.get(percentile)
-            if scenario in ("single_stream", "multi_stream") and first is not None and last is not None:
-                result.append(
-                    _speed(name, f"{scenario} {percentile} ms", first, last, threshold, more_is=("slower", "faster"))
-                )
-    if old.accuracy and new.accuracy and old.accuracy.metric == new.accuracy.metric:
-        one, two = old.accuracy.value, new.accuracy.value
-        if one is not None and two is not None:
-            # Accuracy is not random. Smaller differences are rounding errors.
-            verdict = "same" if abs(two - one) < 1e-5 else "better" if two > one else "worse"
-            result.append(Change(name, new.accuracy.metric, one, two, None, verdict))
-    if old.cold_start and new.cold_start:
-        first, last = old.cold_start.seconds, new.cold_start.seconds
-        result.append(_speed(name, "cold start s", first, last, threshold, more_is=("slower", "faster")))
+    for figure, (path, *more_is) in _SPEEDS.items():
+        before, after = old.at(path), new.at(path)
+        if before is not None and after is not None:
+            result.append(_speed(name, figure, before, after, threshold, more_is))
+    one, two = old.at("accuracy.value"), new.at("accuracy.value")
+    if new.accuracy and one is not None and two is not None and old.at("accuracy.metric") == new.accuracy.metric:
+        # Accuracy is not random. Smaller differences are rounding errors.
+        verdict = "same" if abs(two - one) < 1e-5 else "better" if two > one else "worse"
+        result.append(Change(name, new.accuracy.metric, one, two, None, verdict))
     if old.memory and new.memory:
         one, two = float(old.memory.host_peak_bytes), float(new.memory.host_peak_bytes)
         verdict = "same" if abs(two / one - 1) < max(threshold, 0.05) else "more" if two > one else "less"
@@ -113,11 +111,7 @@ def _row(name: str, old: Row | None, new: Row, threshold: float) -> list[Change]
 def _speed(
     name: str, figure: str, old: Estimate, new: Estimate, threshold: float, more_is: Sequence[str]
 ) -> Change:  # fmt: skip
-    change = ratio(new.rounds, old.rounds)
-    # The ratio is that of the two values, which for percentiles are of all rounds together.
-    change = Estimate(
-        value=new.value / old.value if old.value else float("inf"), low=change.low, high=change.high, rounds=[]
-    )
+    change = ratio(new, old)
     if change.low is None or change.high is None:
         verdict = "unsure"
     elif change.low > 1 and change.value >= 1 + threshold:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
+from importlib.metadata import distributions
+from itertools import islice
 from pathlib import Path
-from time import perf_counter, time
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,7 +16,10 @@ from .. import __version__
 from ..core._lib import lib, text
 from ..core.processors import available_processors
 
-__all__ = ["Contention", "Load", "describe_machine", "peak_resident_bytes", "resident_bytes", "total_contention"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Contention", "Load", "contention", "describe_machine", "peak_resident_bytes", "resident_bytes"]
 
 #: The packages whose versions a report names, where they are installed.
 _PACKAGES = (
@@ -32,14 +36,12 @@ def describe_machine() -> dict[str, Any]:
         "cores": available_processors(),
         "memory_bytes": _memory(),
         "gpus": _gpus(),
-        "system": " ".join(
-            filter(None, (platform.system(), platform.release(), platform.machine(), *platform.libc_ver()))
-        ),
+        "system": platform.platform(),
         "python": platform.python_version(),
         "infersdk": __version__,
         "simd": text(lib.ifs_simd_name(lib.ifs_simd())),
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: one.version for name in _PACKAGES for one in islice(distributions(name=name), 1)},
     }
 
 
@@ -71,13 +73,6 @@ def _gpus() -> list[str]:
         return [device_info(f"cuda:{i}")["name"] for i in range(device_count())]
     except InferSDKError:
         return []
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _read(path: str) -> str:
@@ -139,75 +134,50 @@ class Load:
     def __init__(self) -> None:
         self._before = _counters()
 
-    def since(self) -> Contention:
-        before, after = self._before, _counters()
-        seconds = after["at"] - before["at"]
-
-        def grown(key: str) -> float | None:
-            first, last = before.get(key), after.get(key)
-            return None if first is None or last is None else max(last - first, 0.0)
-
-        busy, total, steal, own = grown("busy"), grown("total"), grown("steal"), grown("own")
-        others = stolen = None
-        if busy is not None and total and own is not None:
-            # The kernel counts in ticks of 10 ms, so the difference of short measurements may be negative.
-            others, stolen = max(busy - own, 0.0) / total, (steal or 0.0) / total
-        delay = grown("delay")
-        waited = delay / seconds if delay is not None and seconds else None
-        return _judged(seconds, others, stolen, waited, grown("throttled"), after.get("load"))
+    def since(self) -> dict[str, float]:
+        """The growth of each counter, in seconds, and the load average now."""
+        after = _counters()
+        grown = {key: max(after[key] - value, 0.0) for key, value in self._before.items() if key in after}
+        if load := _read("/proc/loadavg").split():
+            grown["load"] = float(load[0])
+        return grown
 
 
-def total_contention(parts: list[Contention]) -> Contention | None:
-    """The contention of several measurements together: shares are weighted by their seconds."""
-    seconds = sum(part.seconds for part in parts)
-    if not parts or not seconds:
+def contention(parts: Sequence[Mapping[str, float]]) -> Contention | None:
+    """Other load during several measurements, each a result of `Load.since()`; None without any."""
+    if not parts:
         return None
-
-    def mean(name: str) -> float | None:
-        known = [(getattr(part, name), part.seconds) for part in parts if getattr(part, name) is not None]
-        return sum(v * s for v, s in known) / sum(s for _, s in known) if known else None
-
-    throttled = [part.throttled for part in parts if part.throttled is not None]
-    return _judged(
-        seconds, mean("others"), mean("steal"), mean("run_delay"), sum(throttled) if throttled else None, parts[-1].load
-    )
-
-
-def _judged(
-    seconds: float,
-    others: float | None,
-    steal: float | None,
-    delay: float | None,
-    held: float | None,
-    load: float | None,
-) -> Contention:
-    disturbed = (others or 0) > OTHERS or (steal or 0) > STEAL or (held or 0) > 0
+    grown = {name: sum(part.get(name, 0.0) for part in parts) for name in parts[-1]}
+    seconds, total = grown["seconds"], grown.get("total")
+    others, steal = (grown[name] / total if total else None for name in ("others", "steal"))
+    delay, throttled = grown.get("delay"), grown.get("throttled")
     return Contention(
-        seconds=seconds, others=others, steal=steal, run_delay=delay, throttled=held, load=load, disturbed=disturbed
-    )
+        seconds=seconds, others=others, steal=steal, run_delay=None if delay is None else delay / seconds,
+        throttled=throttled, load=parts[-1].get("load"),
+        disturbed=(others or 0) > OTHERS or (steal or 0) > STEAL or (throttled or 0) > 0,
+    )  # fmt: skip
 
 
 def _counters() -> dict[str, float]:
-    result: dict[str, float] = {"at": perf_counter(), "time": time()}
+    result: dict[str, float] = {"seconds": perf_counter()}
     fields = _read("/proc/stat").partition("\n")[0].split()
     if len(fields) > 8 and fields[0] == "cpu":
         import resource
 
         tick = 1 / os.sysconf("SC_CLK_TCK")
         user, nice, system, idle, iowait, irq, softirq, steal = (float(n) * tick for n in fields[1:9])
-        result["busy"] = user + nice + system + irq + softirq
-        result["steal"] = steal
-        result["total"] = result["busy"] + idle + iowait + steal
+        busy = user + nice + system + irq + softirq
         # Finished child processes count as own time.
         own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        result["own"] = sum(used.ru_utime + used.ru_stime for used in own)
+        # The kernel counts in ticks of 10 ms, so the growth in a short measurement may be negative.
+        result["others"] = busy - sum(used.ru_utime + used.ru_stime for used in own)
+        result["steal"] = steal
+        result["total"] = busy + idle + iowait + steal
     delays = [_read(str(file)).split() for file in _threads()]
     if known := [float(entry[1]) for entry in delays if len(entry) > 1]:
         result["delay"] = sum(known) * 1e-9
     if (throttled := _throttled()) is not None:
         result["throttled"] = throttled
-    if load := _read("/proc/loadavg").split():
-        result["load"] = float(load[0])
     return result
 
 

@@ -20,11 +20,8 @@ _NONE = ("–", "")
 Numbered = Sequence[tuple[int, Row]]
 
 
-def html_report(report: Report, remarks: Sequence[str] = ()) -> str:
+def html_report(report: Report) -> str:
     """The page.
-
-    Args:
-        remarks: notes for readers, a line each (`Report.remarks()`).
 
     Raises:
         BackendUnavailableError: Jinja2 or vl-convert is not installed.
@@ -37,7 +34,7 @@ def html_report(report: Report, remarks: Sequence[str] = ()) -> str:
         report.as_dict(),
         names=", ".join(dict.fromkeys(Path(row.combination.model).name for row in report.rows)),
         when=report.created.strftime("%Y-%m-%d %H:%M UTC"), combinations=len(report.rows),
-        seconds=f"{report.seconds:.0f}", settings=report.settings, facts=_facts(report), remarks=remarks,
+        seconds=f"{report.seconds:.0f}", settings=report.settings, facts=_facts(report), remarks=report.remarks(),
         tiles=_tiles(measured), plots=[plot for plot in plots if plot is not None], table=_table(report, series),
         failures=[
             {"number": i, "name": row.name, "reason": row.reason}
@@ -241,51 +238,51 @@ def _accuracy_speed(measured: Numbered, series: dict[str, int]) -> dict[str, Any
 
 # ---- the table ----
 
-_HEADS = (
-    "", "combination", "p50 ms", "p90", "p99", "images/s one by one", "images/s offline", "engine alone, images/s",
-    "server, requests/s", "accuracy", "host MB", "device MB", "images/J", "cold start s", "load cold s", "cached s",
-)  # fmt: skip
-
 
 def _table(report: Report, series: dict[str, int]) -> dict[str, Any]:
+    cells = [_cells(row) if row.scenarios else {} for row in report.rows]
+    every = next(filter(None, cells), {})
+    heads = [head for head in every if any(own and own[head] != _NONE for own in cells)]
     rows: list[dict[str, Any]] = []
-    for i, row in enumerate(report.rows, 1):
-        if row.scenarios:
+    for i, (row, own) in enumerate(zip(report.rows, cells, strict=True), 1):
+        if own:
             disturbed = row.contention is not None and row.contention.disturbed
             rows.append({
                 "number": i, "series": series[_series(row)], "label": _label(row), "disturbed": disturbed,
-                "cells": _cells(row),
+                "cells": [own[head] for head in heads],
             })  # fmt: skip
         else:
             what = row.combination
             label = f"{Path(what.model).stem} · {what.target}, batch {what.batch}"
             rows.append({"number": i, "label": label, "cells": None})
-    measured = [row["cells"] for row in rows if row["cells"] is not None]
-    kept = [i for i in range(len(_HEADS) - 2) if any(cells[i] != _NONE for cells in measured)]
-    for cells in measured:
-        cells[:] = [cells[i] for i in kept]
-    return {"heads": [*_HEADS[:2], *(_HEADS[i + 2] for i in kept)], "rows": rows}
+    return {"heads": ["", "combination", *heads], "rows": rows}
 
 
 _KEPT = {True: "", False: "not kept", None: "too few"}
 
 
-def _cells(row: Row) -> list[tuple[str, str]]:
-    """The text of each cell, and its small text."""
-    found = [_value(row.at(f"stream.latency_ms.{q}")) for q in ("p50", "p90", "p99")]
-    found += [_value(row.at(f"{name}.throughput")) for name in ("stream", "scenarios.offline", "scenarios.engine")]
+def _cells(row: Row) -> dict[str, tuple[str, str]]:
+    """The text of each cell, and its small text, by the head of its column."""
     rate, accuracy, start = row.at("scenarios.server.rate"), row.at("accuracy.value"), row.cold_start
+    host, device = row.at("memory.host_peak_bytes"), row.at("memory.device_peak_bytes")
     kept = _KEPT[row.at("scenarios.server.keeps_bound")]
-    found.append((number(float(f"{rate:.4g}")), kept) if rate else _NONE)
-    found.append(_NONE if accuracy is None else (f"{accuracy:.4f}", ""))
-    for size in ("memory.host_peak_bytes", "memory.device_peak_bytes"):
-        found.append((f"{row.at(size) / 1e6:,.0f}", "") if row.at(size) else _NONE)
-    found.append(_value(row.at("energy.images_per_joule")))
     uncached = f"{start.uncached_seconds:.2f} uncached" if start is not None and start.uncached_seconds else ""
-    found.append((f"{start.seconds.value:.2f}", uncached) if start is not None else _NONE)
-    for load in ("loading.cold", "loading.cached"):
-        found.append(_loaded(row.at(f"{load}_seconds"), row.at(f"{load}_first_run_seconds")))
-    return found
+    return {
+        "p50 ms": _value(row.at("stream.latency_ms.p50")),
+        "p90": _value(row.at("stream.latency_ms.p90")),
+        "p99": _value(row.at("stream.latency_ms.p99")),
+        "images/s one by one": _value(row.at("stream.throughput")),
+        "images/s offline": _value(row.at("scenarios.offline.throughput")),
+        "engine alone, images/s": _value(row.at("scenarios.engine.throughput")),
+        "server, requests/s": (number(float(f"{rate:.4g}")), kept) if rate else _NONE,
+        "accuracy": _NONE if accuracy is None else (f"{accuracy:.4f}", ""),
+        "host MB": (f"{host / 1e6:,.0f}", "") if host else _NONE,
+        "device MB": (f"{device / 1e6:,.0f}", "") if device else _NONE,
+        "images/J": _value(row.at("energy.images_per_joule")),
+        "cold start s": (f"{start.seconds.value:.2f}", uncached) if start is not None else _NONE,
+        "load cold s": _loaded(row.at("loading.cold_seconds"), row.at("loading.cold_first_run_seconds")),
+        "cached s": _loaded(row.at("loading.cached_seconds"), row.at("loading.cached_first_run_seconds")),
+    }
 
 
 def _loaded(seconds: float | None, first_run: float | None) -> tuple[str, str]:

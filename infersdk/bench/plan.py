@@ -101,6 +101,10 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     timeout: Above0 = 900.0
     max_samples: From1 = 16
 
+    def shapes_of(self, batch: int) -> dict[str, tuple[int, ...]]:
+        """`shapes`, whose first sizes are those of a single row, with the batch of a combination."""
+        return {name: (batch, *sizes[1:]) for name, sizes in self.shapes.items()}
+
 
 def combine(
     models: Sequence[str | os.PathLike[str]],

@@ -24,15 +24,13 @@ from .cold_start import StartError, cold_start
 from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
 from .plan import BenchSettings, Combination
-from .report import Accuracy, Loading, Memory, Report
+from .report import Accuracy, Loading, Report
 from .worker_process import StepError, TimeUpError, WorkerProcess
 
-__all__ = ["Progress", "bench", "expected_seconds"]
+__all__ = ["Progress", "bench"]
 
 #: Called with the stage, the completed share (0 to 1) and the combination.
 Progress = Callable[[str, float, str], None]
-#: Estimated seconds to start a process with a first run, and to measure accuracy and memory at the end.
-STARTING, FINISHING = 2.5, 2.0
 #: A group is complete when less than this share of the initial memory, or of a GPU's memory, is available.
 RESERVE = 0.25
 
@@ -86,24 +84,6 @@ def bench(
     )  # fmt: skip
 
 
-def expected_seconds(
-    combinations: Sequence[Combination], settings: BenchSettings, *, accuracy: bool = True, loading: bool = True
-) -> float:
-    """An estimate of the duration of `bench()`; the times of loading and warm-up are assumed."""
-    each = _starting(settings, loading) + settings.rounds * _round(settings) + (FINISHING if accuracy else 0.0)
-    each += min(settings.starts, settings.rounds) * STARTING if loading else 0.0
-    return len(combinations) * each
-
-
-def _starting(settings: BenchSettings, loading: bool) -> float:
-    return (2 if loading else 1) * STARTING + min(settings.warmup, 2.0)
-
-
-def _round(settings: BenchSettings) -> float:
-    count = len(settings.scenarios) if settings.scenarios else 3 + (settings.latency_bound_ms is not None)
-    return count * settings.time / settings.rounds
-
-
 def _check(combinations: Sequence[Combination], settings: BenchSettings) -> str | None:
     """Checks what all combinations share; returns the metric of labelled images, or None without labels."""
     if not combinations:
@@ -147,8 +127,7 @@ class _Session:
         self._references: dict[str, Path | str] = {}  # by model: its outputs, or the reason for their absence
         self._measured: dict[str, Accuracy] = {}  # by model and target: the same for every batch
         self._reference_process: WorkerProcess | None = None
-        self._expected = expected_seconds(combinations, settings, accuracy=accuracy, loading=loading)
-        self._done = 0.0  # of the expected seconds
+        self._steps, self._done = len(combinations) * (1 + settings.rounds + accuracy), 0
 
     def measure(self, alive: int) -> None:
         waiting = list(self.runs)
@@ -165,10 +144,10 @@ class _Session:
         if self._reference_process is not None:
             self._reference_process.end()
 
-    def _report(self, stage: str, run: CombinationRun, seconds: float) -> None:
-        """Reports a step that is expected to take so many seconds."""
-        self._progress(stage, min(self._done / self._expected, 1.0), run.combination.name)
-        self._done += seconds
+    def _report(self, stage: str, run: CombinationRun) -> None:
+        """Reports the next step: loading, a round, or measuring accuracy."""
+        self._progress(stage, self._done / self._steps, run.combination.name)
+        self._done += 1
 
     # ---- starting ----
 
@@ -184,7 +163,7 @@ class _Session:
             if running and (full or running >= alive):
                 break
             group.append(run)
-            self._report("loading", run, _starting(self._settings, self._wants_loading))
+            self._report("loading", run)
             try:
                 self._load(run)
             except StepError as error:
@@ -221,8 +200,7 @@ class _Session:
         order = {
             "model": run.combination.model, "type": run.prepared["kind"], "wrapper": settings.wrapper,
             "arguments": run.loaded["arguments"], "options": run.loaded["options"], "image": run.prepared["image"],
-            "batch": run.combination.batch,
-            "shapes": {name: (run.combination.batch, *sizes[1:]) for name, sizes in settings.shapes.items()},
+            "batch": run.combination.batch, "shapes": settings.shapes_of(run.combination.batch),
         }  # fmt: skip
         try:
             if run.loaded["keeps"] and number == 1 and "cache_dir" not in run.combination.options:
@@ -240,11 +218,10 @@ class _Session:
         order = random.Random(self._settings.seed)
         for number in range(1, rounds + 1):
             starts = self._wants_loading and number <= self._settings.starts
-            expected = _round(self._settings) + (STARTING if starts else 0.0)
             running = [run for run in group if run.process is not None]
             order.shuffle(running)
             for run in running:
-                self._report(f"round {number} of {rounds}", run, expected)
+                self._report(f"round {number} of {rounds}", run)
                 assert run.process is not None
                 try:
                     result = {
@@ -267,9 +244,9 @@ class _Session:
         if run.process is None:
             return
         try:
-            run.memory = msgspec.convert(run.process.ask("memory"), Memory)
+            run.memory = run.process.ask("memory")
             if self._wants_accuracy:
-                self._report("accuracy", run, FINISHING)
+                self._report("accuracy", run)
                 run.accuracy = self._accuracy(run)
         except StepError as error:
             run.fail(error)
@@ -283,11 +260,10 @@ class _Session:
         assert run.process is not None
         try:
             if self._metric is not None:
-                answer = run.process.ask("accuracy")
+                result: Accuracy = run.process.ask("accuracy")
             else:
                 label, outputs = self._reference(what.model)
-                answer = run.process.ask("agreement", path=str(outputs), reference=label)
-            result = msgspec.convert(answer, Accuracy)
+                result = run.process.ask("agreement", path=str(outputs), reference=label)
         except StepError as error:
             result = Accuracy(metric=self._metric or "agreement", value=None, note=str(error))
         self._measured[key] = result

@@ -97,20 +97,19 @@ def percentile_of_rounds(rounds: Sequence[Sequence[float]], q: float) -> Estimat
     return Estimate(value=float(np.percentile(np.concatenate(arrays), q)), low=low, high=high, rounds=each)
 
 
-def ratio(new: Sequence[float], old: Sequence[float]) -> Estimate:
-    """The median of the rounds `new` over that of `old`, with its interval from resampling both.
+def ratio(new: Estimate, old: Estimate) -> Estimate:
+    """`new` over `old`, with the interval of the ratio of the medians of their rounds.
 
     The rounds of the two are of different runs, so they are resampled separately.
     """
-    a, b = np.asarray(new, np.float64), np.asarray(old, np.float64)
-    value = float(np.median(a) / np.median(b)) if np.median(b) else float("inf")
+    a, b = np.asarray(new.rounds, np.float64), np.asarray(old.rounds, np.float64)
     low = high = None
     if len(a) > 2 and len(b) > 2:
         tops = np.median(a[_resampled(len(a))], axis=1)
         bottoms = np.median(b[_resampled(len(b), seed=1)], axis=1)
         quotients = np.divide(tops, bottoms, out=np.full_like(tops, np.inf), where=bottoms > 0)
         low, high = _interval(quotients, min(len(a), len(b)))
-    return Estimate(value=value, low=low, high=high, rounds=[])
+    return Estimate(value=new.value / old.value if old.value else float("inf"), low=low, high=high, rounds=[])
 
 
 def outliers(samples: Sequence[float]) -> int:

@@ -1,28 +1,26 @@
 """The process of one combination: it loads, warms up and measures on request.
 
-Each line of JSON on standard input requests a step, and the response is a line on standard output. The output of
-runtimes goes to standard error. `worker_process.py` is the other end.
+It receives the name and the arguments of a step from a `multiprocessing` connection, and sends the response.
+`worker_process.py` is the other end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import sys
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from ..errors import ConfigError, InferSDKError, PrecisionUnavailableError
 from .nvidia import DeviceMemory, cuda_index, free_share, pci_address, start_cuda
 from .plan import BenchSettings, Combination, Scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from .report import Accuracy, Memory
 
 __all__ = ["main"]
 
@@ -106,9 +104,9 @@ class Worker:
         from .workload import check_batch
 
         settings, infer, batch = self._settings, self._infer, self.combination.batch
-        shapes = {name: (batch, *sizes[1:]) for name, sizes in settings.shapes.items()} or None
         try:
             check_batch(infer, batch)
+            shapes = settings.shapes_of(batch)
             feeds = random_inputs(infer.input_specs, batch=batch, seed=settings.seed, shapes=shapes)
             with self._step():
                 start = perf_counter()
@@ -156,26 +154,27 @@ class Worker:
             with Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
                 load = Load()
                 done = self._scenarios.run(scenario, seconds)
-                contention = load.since()
+                other_load = load.since()
         return {
             "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
             "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
             "stages": {name: float(sorted(spent)[len(spent) // 2]) for name, spent in done.stages.items()},
             "rate": done.rate, "late": done.late,
-            "contention": msgspec.to_builtins(contention), "watts": watch.watts if watch is not None else None,
+            "load": other_load, "watts": watch.watts if watch is not None else None,
             "energy_source": watch.source if watch is not None else why,
         }  # fmt: skip
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Memory:
         """The peak memory of this process."""
         from .machine import peak_resident_bytes
+        from .report import Memory
 
         peak, device = peak_resident_bytes(), self._device_memory
-        return {
-            "host_peak_bytes": peak, "host_model_bytes": max(peak - self._bare, 0),
-            "device_peak_bytes": device.peak if device is not None else None,
-            "device_source": device.source if device is not None else "",
-        }  # fmt: skip
+        return Memory(
+            host_peak_bytes=peak, host_model_bytes=max(peak - self._bare, 0),
+            device_peak_bytes=device.peak if device is not None else None,
+            device_source=device.source if device is not None else "",
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def _step(self) -> Iterator[None]:
@@ -186,9 +185,10 @@ class Worker:
         if self._device_memory is not None:
             self._device_memory.end()
 
-    def accuracy(self) -> dict[str, Any]:
+    def accuracy(self) -> Accuracy:
         """The figures of the labelled images."""
         from ..accuracy import labelled_task
+        from .report import Accuracy
 
         settings = self._settings
         if settings.data is None:
@@ -200,8 +200,7 @@ class Worker:
             task="" if wrapper is None else wrapper.task, type=None if wrapper is None else self._kind, **own,
         )  # fmt: skip
         figures = task.figures(self._infer if wrapper is None else wrapper.network)
-        return {"metric": task.metric, "value": figures[task.metric], "figures": figures,
-                "images": task.images, "reference": None}  # fmt: skip
+        return Accuracy(metric=task.metric, value=figures[task.metric], figures=figures, images=task.images)
 
     def outputs(self, path: str) -> dict[str, Any]:
         """Writes the outputs for the samples to a file, as a reference."""
@@ -211,11 +210,12 @@ class Worker:
         np.savez(path, **{f"{i}:{name}": array for i, one in enumerate(result) for name, array in one.items()})
         return {"samples": len(result)}
 
-    def agreement(self, path: str, reference: str) -> dict[str, Any]:
+    def agreement(self, path: str, reference: str) -> Accuracy:
         """The difference between the outputs and those of the reference file."""
         import numpy as np
 
         from ..accuracy.compare import difference
+        from .report import Accuracy
 
         worst, argmax = 0.0, []
         furthest = 0.0
@@ -235,19 +235,15 @@ class Worker:
         figures = {"cosine": 1 - worst, "max_abs": furthest}
         if argmax:
             figures["argmax"] = float(np.mean(argmax))
-        return {"metric": "agreement", "value": 1 - worst, "figures": figures, "images": len(result),
-                "reference": reference}  # fmt: skip
+        return Accuracy(
+            metric="agreement", value=1 - worst, figures=figures, images=len(result), reference=reference
+        )  # fmt: skip
 
     def _run_samples(self) -> list[dict[str, Any]]:
         from .workload import samples_of
 
         with self._infer.clone() as twin:
             return [dict(twin(sample)) for sample in samples_of(self._infer, self._kind, self._settings)]
-
-    def close(self) -> dict[str, Any]:
-        if self._scenarios is not None:
-            self._scenarios.close()
-        return {}
 
 
 def _reason(worker: Worker, error: Exception) -> str:
@@ -264,25 +260,20 @@ def _reason(worker: Worker, error: Exception) -> str:
     return text
 
 
-def _answer(worker: Worker, line: str) -> dict[str, Any]:
-    order = json.loads(line)
-    call: Callable[..., dict[str, Any]] = getattr(worker, order.pop("do"))
-    try:
-        return {"ok": True, **call(**order)}
-    except Exception as error:  # a runtime may raise any exception
-        if not isinstance(error, InferSDKError):
-            traceback.print_exc()
-        return {"ok": False, "reason": _reason(worker, error)}
+def main(channel: int) -> None:
+    """Runs steps until the other end of the connection is closed.
 
-
-def main() -> None:
-    """Runs steps until the input ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    worker = Worker()
-    for line in sys.stdin:
-        print(json.dumps(_answer(worker, line)), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    Args:
+        channel: the file descriptor of the connection.
+    """
+    worker, connection = Worker(), Connection(channel)
+    with contextlib.suppress(EOFError):
+        while True:
+            do, order = connection.recv()
+            try:
+                response = True, getattr(worker, do)(**order)
+            except Exception as error:  # a runtime may raise any exception
+                if not isinstance(error, InferSDKError):
+                    traceback.print_exc()
+                response = False, _reason(worker, error)
+            connection.send(response)

@@ -114,11 +114,9 @@ class Workload:
     def _arrays(self) -> dict[str, Any]:
         """Samples of the data for a whole batch, or random arrays."""
         specs, settings, batch = self.infer.input_specs, self._settings, self.batch
-        shapes = {name: (batch, *sizes[1:]) for name, sizes in settings.shapes.items()} or None
         if settings.data is None:
-            # A shape that is given is one of a single row: the batch is this combination's.
-            return random_inputs(specs, batch=batch, seed=settings.seed, shapes=shapes)
-        result = list(itertools.islice(read_samples(settings.data, specs, shapes=settings.shapes or None), batch))
+            return random_inputs(specs, batch=batch, seed=settings.seed, shapes=settings.shapes_of(batch))
+        result = list(itertools.islice(read_samples(settings.data, specs, shapes=settings.shapes), batch))
         if batch == 1 or not all(spec.has_free_batch for spec in specs):
             return dict(result[0])
         rows = {name: np.concatenate([sample[name] for sample in result]) for name in result[0]}
@@ -254,11 +252,11 @@ def samples_of(infer: Infer, kind: str, settings: BenchSettings) -> Iterator[Map
         finally:
             model.close()
     elif settings.data is not None:
-        shapes = settings.shapes or None
-        yield from itertools.islice(read_samples(settings.data, infer.input_specs, shapes=shapes), settings.max_samples)
+        samples = read_samples(settings.data, infer.input_specs, shapes=settings.shapes)
+        yield from itertools.islice(samples, settings.max_samples)
     else:
         fixed = any(spec.fixed_batch is not None for spec in infer.input_specs)
         for i in range(4):
             yield random_inputs(
-                infer.input_specs, batch=None if fixed else 1, seed=settings.seed + i, shapes=settings.shapes or None
+                infer.input_specs, batch=None if fixed else 1, seed=settings.seed + i, shapes=settings.shapes
             )

@@ -12,7 +12,6 @@ from ..bench import BenchSettings, Report, bench, combine, read_report
 from ..bench.compare import THRESHOLD, compare_reports
 from ..bench.page import html_report
 from ..bench.plan import usable_backends
-from ..bench.run import expected_seconds
 from ..config import convert
 from ..core.files import atomic_write
 from ..errors import ConfigError
@@ -165,9 +164,8 @@ def run(arguments: argparse.Namespace) -> int:
         scenarios=arguments.scenarios or None,
     )  # fmt: skip
     accuracy = not arguments.no_accuracy
-    expected = expected_seconds(combinations, settings, accuracy=accuracy)
     with sigterm_interrupts() as interruption:
-        with show_progress(quiet=arguments.json, expected=expected) as progress:
+        with show_progress(quiet=arguments.json) as progress:
             report = bench(combinations, settings, accuracy=accuracy, progress=progress.report)
         _write(report, arguments)
     if report.interrupted:
@@ -183,7 +181,7 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
     if arguments.csv is not None:
         written.append(atomic_write(arguments.csv, report.csv()))
     if arguments.html is not None:
-        written.append(atomic_write(arguments.html, html_report(report, report.remarks())))
+        written.append(atomic_write(arguments.html, html_report(report)))
     if arguments.json:
         print_json(report.as_dict())
     else:

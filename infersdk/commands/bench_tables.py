@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["show", "show_changes"]
 
+_NONE = "–"
+
 
 def show(report: Report) -> None:
     """The report as a table, and its remarks."""
@@ -61,44 +63,36 @@ def show(report: Report) -> None:
 
 def _optional_columns(report: Report) -> dict[str, Callable[[Row], str]]:
     """The optional columns of this report, each with a function for its cells."""
-    columns: dict[str, tuple[Callable[[Row], bool], Callable[[Row], str]]] = {
-        "server\nrequests/s": (lambda row: "server" in row.scenarios, _server),
-        "start s": (
-            lambda row: row.cold_start is not None,
-            lambda row: _number(row.cold_start.seconds if row.cold_start else None, interval=False),
-        ),
-        "images/J": (
-            lambda row: row.energy is not None and row.energy.images_per_joule is not None,
-            lambda row: _number(row.energy.images_per_joule if row.energy else None),
-        ),
+    columns: dict[str, Callable[[Row], str]] = {
+        "server\nrequests/s": _server,
+        "start s": lambda row: _number(row.at("cold_start.seconds"), interval=False),
+        "images/J": lambda row: _number(row.at("energy.images_per_joule")),
     }
-    return {name: cell for name, (there, cell) in columns.items() if any(map(there, report.rows))}
+    return {name: cell for name, cell in columns.items() if any(cell(row) != _NONE for row in report.rows)}
 
 
 def _cells(row: Row) -> Iterator[str]:
-    stream, offline = row.stream, row.scenarios.get("offline")
     for percentile in ("p50", "p90", "p99"):
-        yield _number(stream.latency_ms.get(percentile) if stream else None, interval=percentile == "p50")
-    yield _number(stream.throughput if stream else None)
-    yield _number(offline.throughput if offline else None)
-    accuracy, memory = row.accuracy, row.memory
-    yield "–" if accuracy is None or accuracy.value is None else f"{accuracy.value:.4f}"
-    device = memory.device_peak_bytes if memory else None
-    host = f"{memory.host_peak_bytes / 1e6:.0f}" if memory else "–"
-    yield f"{host} + {device / 1e6:.0f}" if device else host
+        yield _number(row.at(f"stream.latency_ms.{percentile}"), interval=percentile == "p50")
+    yield _number(row.at("stream.throughput"))
+    yield _number(row.at("scenarios.offline.throughput"))
+    accuracy, host, device = map(row.at, ("accuracy.value", "memory.host_peak_bytes", "memory.device_peak_bytes"))
+    yield _NONE if accuracy is None else f"{accuracy:.4f}"
+    memory = _NONE if host is None else f"{host / 1e6:.0f}"
+    yield f"{memory} + {device / 1e6:.0f}" if device else memory
 
 
 def _server(row: Row) -> str:
     result = row.scenarios.get("server")
     if result is None or result.rate is None:
-        return "–"
+        return _NONE
     kept = {True: "", False: " not kept", None: " too few"}[result.keeps_bound]
     return f"{result.rate:.4g}{kept}"
 
 
 def _number(found: Estimate | None, *, interval: bool = True) -> str:
     if found is None:
-        return "–"
+        return _NONE
     digits = 0 if found.value >= 1000 else 1 if found.value >= 100 else 2 if found.value >= 1 else 3
     text = f"{found.value:.{digits}f}"
     if interval and found.low is not None and found.high is not None and found.value:

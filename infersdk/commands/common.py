@@ -122,6 +122,15 @@ def names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def size(text: str) -> tuple[int, int]:
+    """The type of an argument `640` or `640x480`: width and height."""
+    width, _, height = text.lower().partition("x")
+    try:
+        return int(width), int(height or width)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; use 640 or 640x480") from None
+
+
 def add_shape_argument(parser: argparse._ActionsContainer) -> None:
     """Adds --shape."""
     parser.add_argument(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from .common import (
     print_table,
     print_text,
     shapes_of,
+    size,
 )
 
 DESCRIPTION = (
@@ -224,8 +224,10 @@ def _trial(arguments: argparse.Namespace) -> int:
 
 def _add_passes(commands: Any) -> None:
     _add_pass(commands, "free-batch", "let a model take batches of any size", lambda given: FreeBatch())
-    parser = _add_pass(commands, "resize-input", "give a model images of another size", _resize_input)
-    parser.add_argument("size", metavar="WIDTHxHEIGHT", help="640x384")
+    parser = _add_pass(
+        commands, "resize-input", "give a model images of another size", lambda given: ResizeInput(*given.size)
+    )
+    parser.add_argument("size", type=size, metavar="N|WIDTHxHEIGHT", help="640 or 640x384")
     parser = _add_pass(
         commands, "free-size", "let a model take images of any size up to its own", lambda given: FreeSize(given.stride)
     )
@@ -295,13 +297,6 @@ def _write(graph: Graph, arguments: argparse.Namespace, before: str) -> int:
 
 def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
-
-
-def _resize_input(arguments: argparse.Namespace) -> Pass:
-    match = re.fullmatch(r"(\d+)[xX](\d+)", arguments.size)
-    if match is None:
-        raise ConfigError(f"{arguments.size!r} is not of the form WIDTHxHEIGHT, 640x384 say")
-    return ResizeInput(int(match[1]), int(match[2]))
 
 
 def _add_nms(arguments: argparse.Namespace) -> Pass:

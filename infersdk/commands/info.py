@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +140,10 @@ def _reader_of(kind: FileFormat) -> str | None:
     return None
 
 
-def _wrapper(model: ModelDescription, fitting: list[str]) -> dict[str, Any]:
-    """The wrapper that `models.load()` chooses for a model."""
+def _signature(
+    model: ModelDescription, fitting: list[str], inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]
+) -> dict[str, Any]:
+    """The wrapper that `models.load()` chooses for a model, and its inputs and outputs."""
     if len(fitting) == 1:
         said = f"{fitting[0]} (infersdk.models.{TYPES[fitting[0]].__name__})"
     elif fitting:
@@ -148,15 +151,14 @@ def _wrapper(model: ModelDescription, fitting: list[str]) -> dict[str, Any]:
     else:
         said = f"none: it looks like {looks_like(model)}"
     nearly = {} if fitting else nearly_fitting(model)
-    return {"wrapper": said, "types": fitting, "nearly": nearly}
+    sides = {"inputs": [_spec(spec) for spec in inputs], "outputs": [_spec(spec) for spec in outputs]}
+    return {"wrapper": said, "types": fitting, "nearly": nearly, **sides}
 
 
 def _onnx(source: ModelSource) -> dict[str, Any]:
     info = onnx_info(source)
     return {
-        **_wrapper(*types_of_file(source)),
-        "inputs": [_spec(spec) for spec in info.inputs],
-        "outputs": [_spec(spec) for spec in info.outputs],
+        **_signature(*types_of_file(source), info.inputs, info.outputs),
         "opset": info.opset,
         "ir_version": info.ir_version,
         "producer": info.producer or "unknown",
@@ -172,9 +174,7 @@ def _loaded(source: ModelSource, backend: str) -> dict[str, Any]:
     with load(source, backend) as infer:
         model = ModelDescription.of(infer)
         return {
-            **_wrapper(model, fitting_types(model)),
-            "inputs": [_spec(spec) for spec in infer.input_specs],
-            "outputs": [_spec(spec) for spec in infer.output_specs],
+            **_signature(model, fitting_types(model), infer.input_specs, infer.output_specs),
             "precision": f"{infer.precision} on {infer.device}",
             "metadata": dict(infer.metadata),
         }
@@ -186,10 +186,13 @@ def _engine(source: ModelSource) -> dict[str, Any]:
     if manifest is None:
         return {"manifest": f"not found: {source}.json", "metadata": {}}
     details = manifest.details
+    inputs, outputs = (
+        [TensorSpec(one["name"], np.dtype(one["dtype"]), tuple(one["shape"])) for one in details.get(side, ())]
+        for side in ("inputs", "outputs")
+    )
+    model = ModelDescription.of_specs(source.name, inputs, outputs, details.get("metadata", {}))
     return {
-        **_wrapper_of_engine(source.name, details),
-        "inputs": details.get("inputs", []),
-        "outputs": details.get("outputs", []),
+        **_signature(model, fitting_types(model), inputs, outputs),
         "built_by": f"{manifest.backend} {details.get('version', '')}".strip(),
         "compute_capability": details.get("capabilities") or "8.0 and later",
         "gpu": details.get("gpu"),
@@ -198,16 +201,6 @@ def _engine(source: ModelSource) -> dict[str, Any]:
         "built_from": details.get("model"),
         "metadata": details.get("metadata", {}),
     }
-
-
-def _wrapper_of_engine(name: str, details: dict[str, Any]) -> dict[str, Any]:
-    """As `_wrapper()`, from the inputs and outputs of a manifest."""
-    inputs, outputs = (
-        [TensorSpec(one["name"], np.dtype(one["dtype"]), tuple(one["shape"])) for one in details.get(side, ())]
-        for side in ("inputs", "outputs")
-    )
-    model = ModelDescription.of_specs(name, inputs, outputs, details.get("metadata", {}))
-    return _wrapper(model, fitting_types(model))
 
 
 def _profile(profile: dict[str, Any]) -> str:
@@ -225,5 +218,5 @@ def _pixels(metadata: dict[str, str]) -> dict[str, Any]:
         return {"cannot be used": str(error)}
 
 
-def _spec(spec: Any) -> dict[str, Any]:
+def _spec(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "dtype": str(spec.dtype), "shape": list(spec.shape)}

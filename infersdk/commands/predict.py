@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
@@ -23,12 +24,14 @@ from .common import (
     given_settings,
     print_json,
     print_text,
+    size,
     stage_line,
     stages,
 )
 from .predict_video import as_result, predict_videos
 from .row_files import row_files
-from .sources import Rows, Source, drawn_paths, find_sources
+from .sources import Source, drawn_paths, find_sources
+from .stderr import say
 from .window import Window
 from .wrapper_options import CONFIGURATIONS, add_wrapper_options, split_model, wrapper_settings
 
@@ -63,20 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a camera or stream that broke off is opened again, before it counts as failed (default: 60)",
     )  # fmt: skip
     group = parser.add_argument_group("large images", "run the model on tiles, and on the whole image too")
-    group.add_argument("--tile", type=_tile, metavar="N|WIDTHxHEIGHT", help="the size of a tile in pixels")
+    group.add_argument("--tile", type=size, metavar="N|WIDTHxHEIGHT", help="the size of a tile in pixels")
     group.add_argument("--overlap", type=float, metavar="X", help="of tiles, as a share of a side (default: 0.2)")
     group.add_argument("--merge", metavar="{nms,union,weighted}", help="what becomes of boxes that several tiles show "
                        "(default: nms)")  # fmt: skip
     add_backend_arguments(parser)
     add_wrapper_options(parser)
-
-
-def _tile(text: str) -> tuple[int, int]:
-    width, _, height = text.partition("x")
-    try:
-        return int(width), int(height or width)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; use 640 or 640x480") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,16 +81,27 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.track and len(videos) < len(sources):
         raise ConfigError("--track follows objects from frame to frame; give videos alone")
     _refuse_double([source.name for source, _ in videos])
+    rows: list[dict[str, Any]] = []
+    skipped: list[Exception] = []
+
+    def skip(error: Exception) -> None:
+        """Reports a source that cannot be read. Raises other errors, and the error of an only source."""
+        if len(sources) == 1 or not isinstance(error, (ImageError, VideoError)):
+            raise error
+        say(str(error))
+        skipped.append(error)
+
     with ExitStack() as stack:
         window = stack.enter_context(Window()) if arguments.show else None
         model = stack.enter_context(_open(arguments, only_videos=len(videos) == len(sources)))
         runner = _in_tiles(model, arguments)
         to_stdout = bool(arguments.json and videos)
         emit = stack.enter_context(row_files(arguments.json_lines, arguments.csv, to_stdout=to_stdout))
-        rows = Rows(len(sources), emit)
         for source, target in zip(sources, targets, strict=True):
             if not source.is_video:
-                _predict_image(runner, source, target, rows, window, quiet=arguments.json)
+                rows.append(_predict_image(runner, source, target, skip, window, quiet=arguments.json))
+                if emit is not None:
+                    emit(rows[-1])
         errors = []
         if videos:
             if arguments.track:
@@ -104,12 +110,13 @@ def run(arguments: argparse.Namespace) -> int:
                 runner, videos, emit, window, quiet=arguments.json, track=arguments.track, **_reading(arguments, model)
             )
     if arguments.json and not to_stdout:
-        print_json(rows.rows)
+        print_json(rows)
     for error in errors:
-        if not isinstance(error, VideoError):
-            raise error
-        rows.skip(error)
-    return rows.end()
+        skip(error)
+    if not skipped:
+        return 0
+    say(f"{len(skipped)} of {len(sources)} sources could not be read, and were skipped")
+    return 2 if len(skipped) == len(sources) else 1
 
 
 def _refuse_double(names: list[str]) -> None:
@@ -176,15 +183,21 @@ def _in_tiles(model: ImageModel[Any], arguments: argparse.Namespace) -> ImageMod
 
 
 def _predict_image(
-    model: ImageModel[Any], source: Source, target: Path | None, rows: Rows, window: Window | None, *, quiet: bool
-) -> None:
+    model: ImageModel[Any],
+    source: Source,
+    target: Path | None,
+    skip: Callable[[Exception], None],
+    window: Window | None,
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Runs the model on an image; returns its row of the results."""
     start = perf_counter()
     try:
         image = source.read()
     except ImageError as error:
-        rows.skip(error)
-        rows.add({"image": source.name, "error": str(error)})
-        return
+        skip(error)
+        return {"image": source.name, "error": str(error)}
     before, read = model.timings, perf_counter()
     result = as_result(model(image))
     spent = {} if model.timings is before else stages(model.timings)  # a composition of models has no stages
@@ -201,11 +214,13 @@ def _predict_image(
         "results": result.to_dicts(),
         "milliseconds": milliseconds,
     }
-    rows.add(row if target is None else {**row, "output": str(target)})
+    if target is not None:
+        row["output"] = str(target)
     if not quiet:
         note = "" if target is None else f"  → {target}"
         print_text(f"{source.name}: {stage_line(milliseconds)}{note}")
         print_text(textwrap.indent(result.summary(), "  "))
+    return row
 
 
 # ---- videos ----

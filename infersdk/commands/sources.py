@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -17,12 +16,8 @@ from ..image import HostImage, read_image
 from ..image.http import get, without_password
 from ..image.sources import is_http
 from ..video import VideoReader
-from .stderr import say
 
-if TYPE_CHECKING:
-    from .row_files import Emit
-
-__all__ = ["Rows", "Source", "drawn_paths", "find_sources"]
+__all__ = ["Source", "drawn_paths", "find_sources"]
 
 #: Content types of videos: playlists, and cameras that send a sequence of JPEG files.
 _VIDEO_TYPES = ("application/vnd.apple.mpegurl", "application/x-mpegurl", "application/dash+xml",
@@ -53,43 +48,6 @@ class Source:
         if self.error is not None:
             raise self.error
         return read_image(self.name if self.body is None else self.body)
-
-
-class Rows:
-    """The rows of the results of a command, and the number of its sources that cannot be read.
-
-    Args:
-        count: of all sources.
-        emit: gets each row at once.
-
-    Attributes:
-        rows: those that were added.
-    """
-
-    def __init__(self, count: int, emit: Emit | None = None) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self._count, self._emit = count, emit
-        self._failed = 0
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Adds a row of the results."""
-        self.rows.append(row)
-        if self._emit is not None:
-            self._emit(row)
-
-    def skip(self, error: Exception) -> None:
-        """Reports and counts a source that cannot be read. Raises the error of an only source."""
-        if self._count == 1:
-            raise error
-        self._failed += 1
-        say(str(error))
-
-    def end(self) -> int:
-        """Reports how many sources were skipped. Returns the exit code: 0, 1 if some were skipped, 2 if all were."""
-        if not self._failed:
-            return 0
-        say(f"{self._failed} of {self._count} sources could not be read, and were skipped")
-        return 2 if self._failed == self._count else 1
 
 
 def find_sources(given: Sequence[str], *, recursive: bool = False) -> list[Source]:

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         objective=arguments.objective, precisions=precisions, batches=batches, threads=threads,
     )  # fmt: skip
     with sigterm_interrupts() as interruption:
-        with show_progress(quiet=arguments.json, expected=arguments.budget) as progress:
+        with show_progress(quiet=arguments.json) as progress:
             result = tune(
                 search, settings, objective=arguments.objective, max_drop=arguments.max_drop, budget=arguments.budget,
                 progress=progress.report,

@@ -38,8 +38,8 @@ class Window:
         self._root.protocol("WM_DELETE_WINDOW", self._close)
         self._root.bind("q", lambda event: self._close())
         for key in ("<space>", "<Return>"):
-            self._root.bind(key, lambda event: self._go_on())
-        self._open, self._waiting = True, False
+            self._root.bind(key, lambda event: self._root.quit())  # ends mainloop()
+        self._open = True
         self._shown: Any = None  # tkinter keeps no reference to an image
 
     def show(self, title: str, image: Image.Image, *, wait: bool) -> None:
@@ -62,13 +62,7 @@ class Window:
         self._root.update()
         if wait and self._open:
             print("space: the next image; q: close the window", file=sys.stderr)
-            self._waiting = True
             self._root.mainloop()
-
-    def _go_on(self) -> None:
-        if self._waiting:
-            self._waiting = False
-            self._root.quit()
 
     def _close(self) -> None:
         self._open = False

@@ -61,11 +61,13 @@ def onnx_info(model: ModelLike) -> ModelInfo:
 
 
 def tensor_spec(value: ir.Value) -> TensorSpec:
-    """The name, element type and shape of a value. The type of values that are not tensors is `object`."""
+    """The name, element type and shape of a value. The type of values that are not tensors is `object`. An axis of size
+    -1, as some exporters write it, is free.
+    """
     import onnx_ir as ir
 
     dtype = np.dtype(object)  # for values that are not tensors
     if isinstance(value.type, ir.TensorType) and value.type.dtype != ir.DataType.UNDEFINED:
         dtype = value.type.dtype.numpy()
-    dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
+    dims = [dim.value if isinstance(dim, ir.SymbolicDim) else dim if dim >= 0 else None for dim in value.shape or ()]
     return TensorSpec(value.name or "", dtype, tuple(dims))

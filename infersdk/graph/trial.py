@@ -69,13 +69,17 @@ def try_model(
         custom_ops: as in `load()`.
 
     Raises:
-        ConfigError: a backend is unknown.
+        ConfigError: a backend is unknown, or `shapes` names something that is no input.
         ModelNotFoundError, ModelFormatError: the file does not exist or is not a model.
     """
     for name in backends or ():
         if name not in _BACKENDS:
             raise ConfigError(f"cannot try backend {name!r}; use one of {', '.join(_BACKENDS)}")
     model, source, results = read_model(path), ModelSource.of(path), []
+    inputs = [value.name for value in data_inputs(model)]
+    for name in shapes:
+        if name not in inputs:
+            raise ConfigError(f"a shape is given for {name!r}; the model's inputs are {inputs}")
     operators = operators_for(source, custom_ops) if custom_ops or foreign_domains(source) else None
     for name in backends or _BACKENDS:
         started, status, detail = time.monotonic(), "ok", ""

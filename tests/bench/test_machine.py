@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import infersdk
-from infersdk.bench import energy, machine, nvidia
+from infersdk.bench import energy, nvidia
 from infersdk.bench.energy import NOT_MEASURABLE, EnergyMeter, Watch, _rapl, open_meter
-from infersdk.bench.machine import Contention, Load, describe_machine, peak_resident_bytes, resident_bytes
+from infersdk.bench.machine import Load, contention, describe_machine, peak_resident_bytes, resident_bytes
 from infersdk.core.processors import available_processors
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def test_the_description() -> None:
     found = describe_machine()
     assert found["processor"]
     assert found["cores"] == available_processors()
-    assert found["system"].startswith(f"{platform.system()} {platform.release()} {platform.machine()}")
+    assert found["system"].startswith(f"{platform.system()}-{platform.release()}-{platform.machine()}")
     assert found["memory_bytes"] > 2**28
     assert found["packages"]["numpy"] == np.__version__
 
@@ -55,30 +55,43 @@ def test_work_of_another_process_is_seen_and_our_own_is_not() -> None:
     load = Load()
     other.start()
     time.sleep(0.5)
-    seen = load.since()
+    seen = contention([load.since()])
     other.kill()
     other.join()
+    assert seen is not None
     share = 1 / (os.cpu_count() or 1)
     assert seen.others > 0.3 * share  # a whole processor, unless the machine is busy
     if seen.others > 0.05:
         assert seen.disturbed
     load, used = Load(), time.process_time()
     _spin(0.5)
-    mine, used = load.since(), time.process_time() - used
+    mine, used = contention([load.since()]), time.process_time() - used
     # Our time is not in it, however little the machine gave us: with us on it, others cannot have filled it.
     assert mine.others <= 1 - 0.8 * used / mine.seconds * share + 0.02  # the kernel counts in ticks of 10 ms
 
 
-def contention(seconds: float, others: float | None, **more: float) -> Contention:
-    return machine._judged(seconds, others, more.get("steal"), more.get("delay"), more.get("throttled"), 1.0)
+@pytest.mark.parametrize(
+    ("grown", "disturbed"),
+    [
+        ({"total": 100, "others": 5, "steal": 1, "delay": 0.5, "throttled": 0}, False),
+        ({"total": 100, "others": 6, "steal": 0}, True), ({"total": 100, "others": 0, "steal": 2}, True),
+        ({"throttled": 0.1}, True), ({}, False),
+    ],
+)  # fmt: skip
+def test_what_counts_as_disturbed(grown: dict[str, float], disturbed: bool) -> None:
+    found = contention([{"seconds": 1, **grown}])
+    assert found is not None
+    assert found.disturbed is disturbed
 
 
-def test_what_counts_as_disturbed() -> None:
-    assert not contention(1, 0.05, steal=0.01, delay=0.5, throttled=0).disturbed
-    assert contention(1, 0.06).disturbed
-    assert contention(1, 0, steal=0.02).disturbed
-    assert contention(1, 0, throttled=0.1).disturbed
-    assert not contention(1, None).disturbed
+def test_contention_of_several_measurements() -> None:
+    short = {"seconds": 1, "total": 10, "others": 1, "steal": 0, "delay": 0.5, "throttled": 0.1, "load": 2}
+    long = {"seconds": 3, "total": 30, "others": 9, "steal": 2, "delay": 0.3, "throttled": 0.2, "load": 3}
+    found = contention([short, long])
+    assert found is not None
+    assert (found.seconds, found.others, found.steal, found.load) == (4, 0.25, 0.05, 3)
+    assert (found.run_delay, found.throttled) == (pytest.approx(0.2), pytest.approx(0.3))
+    assert contention([]) is None
 
 
 def powercap(folder: Path) -> Path:

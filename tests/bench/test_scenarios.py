@@ -238,9 +238,7 @@ def test_accuracy_is_of_what_load_runs(tmp_path: Path, monkeypatch: pytest.Monke
     alone = Worker()
     alone.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(BenchSettings(scenarios=["engine"])))
     assert alone.prepare()["decode_head"] == "graph", "a second network would be loaded for nothing"
-    alone.close()
     assert [spec.name for spec in seen[0].output_specs] == ["head_0", "head_1", "head_2"]
-    worker.close()
 
 
 def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_with_too_few_rounds_there_is_no_interval(rounds: list[float]) -> None:
     found = median_of_rounds(rounds)
     assert found.value == np.median(rounds)
     assert found.low is found.high is None
-    assert ratio(rounds, [1.0, 2.0, 3.0]).low is None
+    assert ratio(found, median_of_rounds([1.0, 2.0, 3.0])).low is None
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says(rng: np.random.Generator) -> None:
@@ -61,10 +61,10 @@ def test_a_percentile_with_nothing_beyond_it_is_not_told() -> None:
 
 
 def test_ratio() -> None:
-    found = ratio([20, 21, 22, 20, 21], [10, 10.5, 11, 10, 10.5])
+    found = ratio(median_of_rounds([20, 21, 22, 20, 21]), median_of_rounds([10, 10.5, 11, 10, 10.5]))
     assert found.value == pytest.approx(2)
     assert 1.8 < found.low <= 2 <= found.high < 2.3
-    same = ratio([10, 11, 12, 10, 11], [11, 10, 12, 11, 10])
+    same = ratio(median_of_rounds([10, 11, 12, 10, 11]), median_of_rounds([11, 10, 12, 11, 10]))
     assert same.low < 1 < same.high or same.value == 1
 
 

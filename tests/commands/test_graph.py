@@ -112,8 +112,8 @@ def test_edits_of_image_models(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["graph", "opset", str(path), "19", "-o", str(out), "--external-data", "w.bin"]) == 0
     assert open_graph(out).opset == 19
     capsys.readouterr()
-    assert main(["graph", "resize-input", str(path), "640", "-o", str(out)]) == 2
-    assert "'640' is not of the form WIDTHxHEIGHT" in capsys.readouterr().err
+    assert main(["graph", "resize-input", str(path), "big", "-o", str(out)]) == 2
+    assert "'big' is not a size; use 640 or 640x480" in capsys.readouterr().err
     assert main(["graph", "add-nms", str(path), "--head", "yolov5", "-o", str(out)]) == 2
     assert "the model must have one output with three axes" in capsys.readouterr().err
 

@@ -217,6 +217,8 @@ def test_free_axes_are_built_for_one_size(tmp_path: Path) -> None:
 def test_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot try backend 'ncnn'; use one of onnxruntime, openvino, tensorrt-rtx"):
         try_model(models.double(tmp_path / "m.onnx"), ["ncnn"])
+    with pytest.raises(ConfigError, match=r"a shape is given for 'y'; the model's inputs are \['x'\]"):
+        try_model(tmp_path / "m.onnx", ["onnxruntime"], shapes={"y": (1, 4)})
     (tmp_path / "junk.onnx").write_bytes(b"junk")
     with pytest.raises(ModelFormatError):
         try_model(tmp_path / "junk.onnx")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx_models as models
 import pytest
 from PIL import Image
 
 from infersdk import Tensor, TensorSpec
 from infersdk.errors import ConfigError, DTypeError, ImageError, InputError, ShapeError
+from infersdk.graph import onnx_info
 from infersdk.loading.samples import random_inputs, read_samples
 
 IMAGES = TensorSpec("images", np.dtype("float32"), ("batch", 3, 32, 48))
@@ -97,6 +99,15 @@ def test_images_from_a_folder(tmp_path: Path) -> None:
     (sample,) = read_samples(tmp_path / "0.png", [spec("x", "float16", "n", 1, 8, 12)])
     assert sample["x"].dtype == np.float16
     assert sample["x"].shape == (1, 1, 8, 12)
+
+
+def test_a_batch_that_the_file_declares_as_minus_one_is_free(tmp_path: Path) -> None:
+    sides = [models.value(name, (-1, 3, 8, 12)) for name in "xy"]
+    specs = onnx_info(models.save(tmp_path / "m.onnx", [models.node("Relu", "x", "y")], sides[:1], sides[1:])).inputs
+    assert specs[0].has_free_batch
+    np.save(tmp_path / "a.npy", np.zeros((2, 3, 8, 12), np.float32))
+    (sample,) = read_samples(tmp_path / "a.npy", specs)
+    assert sample["x"].shape == random_inputs(specs, batch=2)["x"].shape == (2, 3, 8, 12)
 
 
 def test_data_that_does_not_fit(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import InputError, ShapeError
 from . import dlpack
-from ._lib import address, check, ffi, lib, out
+from ._lib import address, check, ffi, lib, out, returned
 from .device import CPU
 from .memory import device_of
 from .tensor_spec import dtype_code
@@ -67,14 +67,12 @@ def borrow(
     nbytes = math.prod(dims) * element
     if nbytes and at % element:
         raise InputError(f"{at:#x} is not aligned to the {element} bytes of an element; copy the array first")
-    memory, handle = out("ifs_memory *"), out("ifs_tensor *")
     wrap = lib.held_ifs_memory_wrap_device if on_device else lib.held_ifs_memory_wrap_host
-    check(wrap(ffi.cast("void *", at), nbytes, ordinal, read_only, memory))
+    memory = returned("ifs_memory *", wrap, ffi.cast("void *", at), nbytes, ordinal, read_only)
     try:
-        check(lib.held_ifs_tensor_on(memory[0], 0, code, len(dims), dims, handle))
+        return returned("ifs_tensor *", lib.held_ifs_tensor_on, memory, 0, code, len(dims), dims)
     finally:
-        lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
-    return handle[0]
+        lib.ifs_memory_destroy(memory)  # the tensor holds its own reference
 
 
 def borrow_array(array: npt.NDArray[Any], device: Device) -> Any:
@@ -147,22 +145,22 @@ def lend_dlpack(
             the legacy default stream; -1 asks for no waiting.
         lender: Kept until the consumer is done.
     """
-    at, block = out("void *"), out("ifs_block *")
+    at = out("void *")
     if stream == -1:
         check(lib.ifs_tensor_device_ptr(tensor, lib.IFS_READ_WRITE, ffi.NULL, at))
     else:
         theirs = _wrapped_stream(1 if stream is None else stream, ordinal)
         check(lib.held_ifs_tensor_lend(tensor, theirs, at))
-    check(lib.held_ifs_memory_hold(lib.held_ifs_tensor_memory(tensor), lib.IFS_SIDE_DEVICE, block))
-    holder = (ffi.gc(block[0], lib.ifs_block_release), lender)
+    memory = lib.held_ifs_tensor_memory(tensor)
+    block = returned("ifs_block *", lib.held_ifs_memory_hold, memory, lib.IFS_SIDE_DEVICE)
+    holder = (ffi.gc(block, lib.ifs_block_release), lender)
     return dlpack.lend(address(at[0]), shape, dtype, (dlpack.CUDA, ordinal), holder)
 
 
 def _wrapped_stream(native: int, ordinal: int) -> Any:
     """The `ifs_stream *` of another library's cudaStream_t."""
-    stream = out("ifs_stream *")
-    check(lib.held_ifs_stream_wrap(ordinal, ffi.cast("void *", native), stream))
-    return ffi.gc(stream[0], lib.ifs_stream_destroy)
+    stream = returned("ifs_stream *", lib.held_ifs_stream_wrap, ordinal, ffi.cast("void *", native))
+    return ffi.gc(stream, lib.ifs_stream_destroy)
 
 
 def _wait_for(native: int, ordinal: int) -> None:

@@ -13,8 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, MemoryLimitError
-from ._lib import check, ffi, lib, out
-from .memory import Handle
+from ._lib import Handle, ffi, lib, returned
 from .text import parse_size, size_text
 
 if TYPE_CHECKING:
@@ -34,10 +33,8 @@ class Reservation(Handle):
     """Bytes that count against a budget until it is closed or collected."""
 
     def __init__(self, budget: Any, nbytes: int) -> None:
-        self._c = None
-        handle = out("ifs_reservation *")
-        check(lib.ifs_reservation_create(budget, nbytes, handle))
-        self._own(handle[0], lib.ifs_reservation_destroy)
+        handle = returned("ifs_reservation *", lib.ifs_reservation_create, budget, nbytes)
+        self._own(handle, lib.ifs_reservation_destroy)
 
 
 class MemoryBudget(Handle):
@@ -50,11 +47,8 @@ class MemoryBudget(Handle):
     """
 
     def __init__(self, name: str, limit: int, device: str) -> None:
-        self._c = None
         self.name, self.limit, self._device = name, limit, device
-        handle = out("ifs_budget *")
-        check(lib.ifs_budget_create(name.encode(), limit, handle))
-        self._own(handle[0], lib.ifs_budget_destroy)
+        self._own(returned("ifs_budget *", lib.ifs_budget_create, name.encode(), limit), lib.ifs_budget_destroy)
 
     @classmethod
     def of(cls, options: BackendOptions, device: Device, name: str) -> MemoryBudget | None:

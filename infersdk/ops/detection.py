@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib
-from ..core.memory import Handle
+from ..core._lib import Handle, check, ffi, lib, returned
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -107,9 +106,8 @@ class DetectionDecoder(Handle):
             multi_label=multi_label, class_agnostic=class_agnostic, strides=strides, classes=classes, dtype=dtype,
         )  # fmt: skip
         self._params = params
-        handle = ffi.new("ifs_detection_decoder **")
-        check(lib.ifs_detection_decoder_create(params, handle))
-        self._own(handle[0], lib.ifs_detection_decoder_destroy)
+        handle = returned("ifs_detection_decoder *", lib.ifs_detection_decoder_create, params)
+        self._own(handle, lib.ifs_detection_decoder_destroy)
 
         self._dtype = np.dtype(dtype)
         numbers = num_classes + extra
@@ -397,8 +395,7 @@ def nms_oriented(
     boxes_c, scores_c, classes, n = suppression_arguments(boxes, scores, class_ids, 5)
     check_max_det(max_det)
     keep = np.empty(n, np.int64)
-    count = ffi.new("int64_t *")
     keep_c = ffi.from_buffer("int64_t[]", keep, require_writable=True)
-    check(lib.ifs_nms_oriented(boxes_c, scores_c, classes, n, iou, keep_c, count))
-    kept: npt.NDArray[np.int64] = keep[: count[0] if max_det is None else min(count[0], max_det)].copy()
+    count = returned("int64_t", lib.ifs_nms_oriented, boxes_c, scores_c, classes, n, iou, keep_c)
+    kept: npt.NDArray[np.int64] = keep[: count if max_det is None else min(count, max_det)].copy()
     return kept

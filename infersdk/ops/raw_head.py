@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib
-from ..core.memory import Handle
+from ..core._lib import Handle, check, ffi, lib, returned
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import DetectStats, decoded, detect_params, int32
 
@@ -79,9 +78,8 @@ class RawHeadDecoder(Handle):
         self._params, self._class_mask = detect_params(head, num_classes, rows, **settings)
         values = 5 + num_classes + int(settings.get("extra", 0))
         raw, held = _raw_head(head, levels, bins, values)
-        handle = ffi.new("ifs_detection_decoder **")
-        check(lib.ifs_detection_decoder_create_raw(self._params, raw, handle))
-        self._own(handle[0], lib.ifs_detection_decoder_destroy)
+        handle = returned("ifs_detection_decoder *", lib.ifs_detection_decoder_create_raw, self._params, raw)
+        self._own(handle, lib.ifs_detection_decoder_destroy)
         del held  # the decoder has copied them
 
         self._dtype = np.dtype(settings.get("dtype", "float32"))

@@ -7,7 +7,6 @@ the caller keeps that memory alive. `lend_dlpack` exports the device side of a t
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,34 +14,17 @@ import numpy as np
 from ..errors import InputError, ShapeError
 from . import dlpack
 from ._lib import address, check, ffi, lib, out, returned
-from .device import CPU
+from .device import CPU, Device
 from .memory import device_of
-from .tensor_spec import dtype_code
+from .stream import Stream
+from .tensor_spec import as_dims, dtype_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from .device import Device
-    from .stream import Stream
-
-__all__ = ["as_dims", "borrow", "borrow_array", "borrow_cuda_array", "borrow_dlpack", "lend_dlpack"]
-
-
-def as_dims(shape: Sequence[int]) -> list[int]:
-    """The dimensions as plain ints that fit the core's int64.
-
-    Raises:
-        ShapeError: `shape` is not a sequence of whole numbers, or one of them is too large.
-    """
-    try:
-        dims = [operator.index(d) for d in shape]
-    except TypeError:
-        raise ShapeError(f"a shape is a sequence of whole numbers, not {shape!r}") from None
-    if any(not -(2**63) <= d < 2**63 for d in dims):
-        raise ShapeError(f"the size of shape {tuple(dims)} overflows")
-    return dims
+__all__ = ["borrow", "borrow_array", "borrow_cuda_array", "borrow_dlpack", "lend_dlpack"]
 
 
 def borrow(
@@ -106,7 +88,7 @@ def borrow_cuda_array(interface: dict[str, Any]) -> Any:
         dense *= size
     ordinal = device_of(at)
     if (stream := interface.get("stream")) is not None:
-        _wait_for(stream, ordinal)
+        Stream.wrap(stream, Device("cuda", ordinal)).synchronize()
     return borrow(at, shape, dtype, ordinal, read_only=read_only, on_device=True)
 
 
@@ -129,7 +111,7 @@ def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
     if kind != dlpack.CUDA:
         return borrow_array(array, CPU), array
     if stream is None:
-        _wait_for(1, ordinal)
+        Stream.wrap(1, Device("cuda", ordinal)).synchronize()
     return borrow(theirs.address, theirs.shape, theirs.dtype, ordinal, on_device=True), theirs
 
 
@@ -149,20 +131,9 @@ def lend_dlpack(
     if stream == -1:
         check(lib.ifs_tensor_device_ptr(tensor, lib.IFS_READ_WRITE, ffi.NULL, at))
     else:
-        theirs = _wrapped_stream(1 if stream is None else stream, ordinal)
-        check(lib.held_ifs_tensor_lend(tensor, theirs, at))
+        theirs = Stream.wrap(1 if stream is None else stream, Device("cuda", ordinal))
+        check(lib.held_ifs_tensor_lend(tensor, theirs._open, at))
     memory = lib.held_ifs_tensor_memory(tensor)
     block = returned("ifs_block *", lib.held_ifs_memory_hold, memory, lib.IFS_SIDE_DEVICE)
     holder = (ffi.gc(block, lib.ifs_block_release), lender)
     return dlpack.lend(address(at[0]), shape, dtype, (dlpack.CUDA, ordinal), holder)
-
-
-def _wrapped_stream(native: int, ordinal: int) -> Any:
-    """The `ifs_stream *` of another library's cudaStream_t."""
-    stream = returned("ifs_stream *", lib.held_ifs_stream_wrap, ordinal, ffi.cast("void *", native))
-    return ffi.gc(stream, lib.ifs_stream_destroy)
-
-
-def _wait_for(native: int, ordinal: int) -> None:
-    """Waits on the host for a stream of another library."""
-    check(lib.ifs_stream_synchronize(_wrapped_stream(native, ordinal)))

@@ -20,9 +20,9 @@ from ..errors import InputError, OutputError, ReadOnlyError, ShapeError, TensorF
 from . import dlpack
 from ._lib import Handle, access_code, address, check, ffi, lib, out, returned
 from .device import Device
-from .exchange import as_dims, borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
+from .exchange import borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
 from .memory import Head
-from .tensor_spec import DTYPES, dtype_code
+from .tensor_spec import DTYPES, as_dims, dtype_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

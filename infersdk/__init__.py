@@ -13,8 +13,7 @@ attributes are imported on first access.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     from .core._lib import lib, text
@@ -25,6 +24,7 @@ except ModuleNotFoundError as error:
 
     use_installed()
     from .core._lib import lib, text
+from .core.lazy import lazy
 from .errors import InferSDKError
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from .core.tensor import Tensor, pinned_empty
     from .core.tensor_spec import TensorSpec
     from .infer import Infer
-    from .loading.registry import backends as list_backends
-    from .loading.registry import load
+    from .loading.registry import list_backends, load
     from .models import ModelGroup
     from .pipeline import Pipeline
 
@@ -68,39 +67,21 @@ __all__ = [
 
 __version__: str = text(lib.ifs_version())
 
-#: Where each name comes from: "module:attribute", or a module alone.
-_HOMES = {
-    "Device": "core.device:Device",
-    "Event": "core.stream:Event",
-    "Head": "core.memory:Head",
-    "Infer": "infer:Infer",
-    "MixMemory": "core.memory:MixMemory",
-    "ModelGroup": "models.composed:ModelGroup",
-    "Pipeline": "pipeline:Pipeline",
-    "Stream": "core.stream:Stream",
-    "Target": "core.target:Target",
-    "Tensor": "core.tensor:Tensor",
-    "TensorSpec": "core.tensor_spec:TensorSpec",
-    "device_count": "core.stream:device_count",
-    "device_info": "core.stream:device_info",
-    "errors": "errors",
-    "list_backends": "loading.registry:backends",
-    "load": "loading.registry:load",
-    "memory_stats": "core.memory:memory_stats",
-    "models": "models",
-    "ops": "ops",
-    "pinned_empty": "core.tensor:pinned_empty",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    result = importlib.import_module(f".{module}", __name__)
-    globals()[name] = value = getattr(result, attribute) if attribute else result
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "core.device": "Device",
+        "core.memory": "Head MixMemory memory_stats",
+        "core.stream": "Event Stream device_count device_info",
+        "core.target": "Target",
+        "core.tensor": "Tensor pinned_empty",
+        "core.tensor_spec": "TensorSpec",
+        "errors": "errors",
+        "infer": "Infer",
+        "loading.registry": "list_backends load",
+        "models": "models",
+        "models.composed": "ModelGroup",
+        "ops": "ops",
+        "pipeline": "Pipeline",
+    },
+)

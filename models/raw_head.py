@@ -20,7 +20,7 @@ from ..graph.files import borrowed_model, proto_of
 from ..graph.graph_end import UnprovenError
 from ..graph.passes import EndAtHead, apply_passes
 from ..graph.raw_head import RawHead
-from ..loading.registry import backend_class, backends
+from ..loading.registry import backend_class, list_backends
 from ..ops import GridLevel, RawHeadDecoder
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def without_decoding(
     if reason is None:
         return source.with_passes(EndAtHead())
     if required:
-        if backend not in backends():
+        if backend not in list_backends():
             backend_class(backend)  # raises, with the names that there are
         raise ConfigError(f"decode_head='native' is not for this: {reason}; use decode_head='auto'")
     return source

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..custom_ops import CustomOp
 
-__all__ = ["backend_class", "backends", "load"]
+__all__ = ["backend_class", "list_backends", "load"]
 
 
 AUTO = "auto"  # the backend that `load()` chooses by measuring
@@ -59,7 +59,7 @@ def _registered() -> dict[str, _Backend]:
     return result | _BUILT_IN
 
 
-def backends() -> list[str]:
+def list_backends() -> list[str]:
     """The names of all backends, also of those whose runtimes are not installed."""
     return sorted(_registered())
 

@@ -45,16 +45,16 @@ __all__ = [
     "topk",
 ]
 
-#: The module of each name.
-_MODULES = {
-    "alignment": "FIVE_POINTS aligned_crops similarity",
-    "classification": "NO_CLASS class_map class_numbers topk",
-    "detection": "DETECTION DetectionDecoder DetectStats nms nms_groups nms_oriented",
-    "masks": "MASK PackedMasks assemble_masks",
-    "preprocessing": "letterbox preprocess preprocess_into",
-    "raw_head": "GridLevel RawHeadDecoder",
-    "resizing": "resample resize_map",
-    "tracking": "NO_TRACK ByteTracker assign",
-}
-
-__getattr__, __dir__ = lazy(__name__, {name: module for module, names in _MODULES.items() for name in names.split()})
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "alignment": "FIVE_POINTS aligned_crops similarity",
+        "classification": "NO_CLASS class_map class_numbers topk",
+        "detection": "DETECTION DetectionDecoder DetectStats nms nms_groups nms_oriented",
+        "masks": "MASK PackedMasks assemble_masks",
+        "preprocessing": "letterbox preprocess preprocess_into",
+        "raw_head": "GridLevel RawHeadDecoder",
+        "resizing": "resample resize_map",
+        "tracking": "NO_TRACK ByteTracker assign",
+    },
+)

@@ -53,20 +53,20 @@ __all__ = [
     "Rows",
 ]
 
-#: The names of each module.
-_MODULES = {
-    "agreement": "Agreement",
-    "anomaly_map": "AnomalyMap",
-    "class_maps": "ClassMap ClassMaps",
-    "classifications": "Classification Classifications",
-    "depth_map": "DepthMap",
-    "detections": "Detection Detections",
-    "embeddings": "Embedding Gallery Match",
-    "image_reference": "ImageReference",
-    "images": "ImageResult Matte",
-    "masks": "Mask Masks",
-    "result": "Result ResultTensor ResultTensorSpec",
-    "rows": "Rows",
-}
-
-__getattr__, __dir__ = lazy(__name__, {name: module for module, names in _MODULES.items() for name in names.split()})
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "agreement": "Agreement",
+        "anomaly_map": "AnomalyMap",
+        "class_maps": "ClassMap ClassMaps",
+        "classifications": "Classification Classifications",
+        "depth_map": "DepthMap",
+        "detections": "Detection Detections",
+        "embeddings": "Embedding Gallery Match",
+        "image_reference": "ImageReference",
+        "images": "ImageResult Matte",
+        "masks": "Mask Masks",
+        "result": "Result ResultTensor ResultTensorSpec",
+        "rows": "Rows",
+    },
+)

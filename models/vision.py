@@ -366,8 +366,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             raise self._unsupported(str(error), model) from None
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
-            canvases, self._verify, self.postprocess, self._postprocess_rows, self.device_postprocess, self.decode,
-            self.settings.preprocess,
+            canvases, self._check_parameters, self._verify, self._postprocess_rows, self.device_postprocess,
+            self.decode, self.settings.preprocess,
         )  # fmt: skip
         self._variants: dict[str, Self] = {}  # by the settings of calls; clones share them
         self._pipeline_holder = PipelineHolder({})
@@ -403,7 +403,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _start(self) -> None:
         self._limit = self._input.batch_limit(self.network)
-        self._execution: Execution[Result] = Execution(self.network, self._input, self._stages, self._check_parameters)
+        self._execution: Execution[Result] = Execution(self.network, self._stages)
         self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
 
     def _check_parameters(self, parameters: Parameters) -> None:

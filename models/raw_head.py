@@ -15,7 +15,6 @@ from ..core.device import Device
 from ..core.model_source import ModelLike, ModelSource
 from ..core.tensor_spec import TensorSpec
 from ..errors import ConfigError, UnsupportedModelError
-from ..graph.domains import foreign_domains
 from ..graph.files import borrowed_model, proto_of
 from ..graph.graph_end import UnprovenError
 from ..graph.passes import EndAtHead, apply_passes
@@ -80,7 +79,7 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
         return "while_building= gives the model to two backends, and both have the same outputs"
     if not source.is_onnx:
         return f"{source.name} is not an ONNX file"
-    if domains := foreign_domains(source):
+    if domains := source.foreign_domains:
         return f"{source.name} has operators of {', '.join(sorted(domains))}"
     if importlib.util.find_spec("onnx") is None:
         return "reading its graph needs onnx, which is not installed"

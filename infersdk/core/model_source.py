@@ -31,7 +31,7 @@ from ..errors import (
 from .files import digest_of, open_regular
 from .formats import FORMATS, FileFormat, byte_fields, format_of
 
-__all__ = ["Address", "ModelLike", "ModelSource", "is_address", "with_digest"]
+__all__ = ["KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "is_address", "with_digest"]
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://(.+)", re.DOTALL)
 _HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+?))?/((?:[^/@\\]+/)*[^/@\\]+)", re.ASCII)
@@ -181,8 +181,8 @@ class ModelSource(os.PathLike[str]):
     @functools.cached_property
     def format(self) -> FileFormat | None:
         """Its format, by its content; None where that is not recognised."""
-        with self.open() as file:
-            return format_of(file, self.name)
+        with self.mapped() as data:
+            return format_of(data, self.name)
 
     def check_format(self, readable: Collection[str] | None, backend: str) -> None:
         """Raises ModelFormatError for a format that a backend does not read, with the remedy.
@@ -267,6 +267,17 @@ class ModelSource(os.PathLike[str]):
         except (ModelError, ValueError):  # loading it raises the error
             return b""
 
+    @functools.cached_property
+    def foreign_domains(self) -> frozenset[str]:
+        """The operator domains that an ONNX model imports and that belong neither to the standard nor to a runtime;
+        empty for other models.
+        """
+        try:
+            with self.mapped() as data:
+                return frozenset(_imported_domains(data)) - KNOWN_DOMAINS
+        except (ModelError, ValueError):  # loading it raises the error
+            return frozenset()
+
     def with_passes(self, *passes: Any) -> ModelSource:
         """The same with further changes of its graph."""
         changed = ModelSource(
@@ -309,8 +320,16 @@ class ModelSource(os.PathLike[str]):
 ModelLike = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | ModelSource
 
 
-#: Fields of a ModelProto and of its GraphProto, and bytes of a weight that is long. Weights in other files are short.
-_GRAPH, _FUNCTIONS, _INITIALIZER, _LONG = 7, 25, 5, 4096
+#: The domains of the ONNX standard and of the runtimes.
+KNOWN_DOMAINS = {
+    "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft",
+    "com.microsoft.nchwc", "com.microsoft.experimental", "com.microsoft.extensions", "com.ms.internal.nhwc",
+    "ai.onnx.contrib", "org.openvinotoolkit", "org.pytorch.aten", "pkg.onnxscript.torch_lib", "trt",
+}  # fmt: skip
+
+#: Fields of a ModelProto, of its GraphProto and of an OperatorSetIdProto; and bytes of a weight that is long. Weights
+#: in other files are short.
+_GRAPH, _OPSET_IMPORT, _FUNCTIONS, _INITIALIZER, _DOMAIN, _LONG = 7, 8, 25, 5, 1, 4096
 
 
 def _graph_parts(data: bytes | mmap.mmap) -> Iterator[bytes]:
@@ -321,6 +340,13 @@ def _graph_parts(data: bytes | mmap.mmap) -> Iterator[bytes]:
                     yield data[first:last]
         elif number == _FUNCTIONS:
             yield data[start:end]
+
+
+def _imported_domains(data: bytes | mmap.mmap) -> Iterator[str]:
+    for number, start, end in byte_fields(data, 0, len(data)):
+        if number == _OPSET_IMPORT:
+            names = (data[at:stop].decode() for inner, at, stop in byte_fields(data, start, end) if inner == _DOMAIN)
+            yield next(names, "")
 
 
 def _checked(file: Path) -> Path:

@@ -18,7 +18,6 @@ from ..custom_ops.cutting import cut
 from ..custom_ops.onnx_schema import registered
 from ..custom_ops.operator_set import operators_for
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError
-from .domains import foreign_domains
 from .files import read_model, write_large
 from .passes._sizes import data_inputs, fixed, shapes_of
 
@@ -76,7 +75,7 @@ def try_model(
         if name not in _BACKENDS:
             raise ConfigError(f"cannot try backend {name!r}; use one of {', '.join(_BACKENDS)}")
     model, source, results = read_model(path), ModelSource.of(path), []
-    operators = operators_for(source, custom_ops) if custom_ops or foreign_domains(source) else None
+    operators = operators_for(source, custom_ops) if custom_ops or source.foreign_domains else None
     for name in backends or _BACKENDS:
         started, status, detail = time.monotonic(), "ok", ""
         try:

@@ -21,7 +21,6 @@ from ..core.model_source import ModelLike, ModelSource
 from ..core.target import check_precision
 from ..core.text import printable
 from ..errors import BackendNotFoundError, BackendUnavailableError, ConfigError, nearest
-from ..graph.domains import foreign_domains
 from ..infer import Infer
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ def load(
     check_option(options, kind.declaration.options, backend)
     own = checked_options(options, kind.declaration.options, f"options of backend {backend!r}")
     make: Callable[..., Infer] = kind
-    if custom_ops or foreign_domains(source):
+    if custom_ops or source.foreign_domains:
         from ..custom_ops.loading import with_custom_ops
 
         make = with_custom_ops(kind, source, target_device, custom_ops, cut=cut_custom_ops)

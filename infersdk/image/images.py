@@ -244,10 +244,7 @@ class HostImage(NamedTuple):
     @property
     def size(self) -> tuple[int, int]:
         """(width, height) in pixels, of the whole image: where it was decoded at a reduced size, that of the file."""
-        if self.reduced_from is not None:
-            return self.reduced_from
-        height, width = self.pixels.shape[:2]
-        return width, height * 2 // 3 if self.format == "nv12" else height
+        return self.reduced_from or self.pixel_size
 
     @property
     def pixel_size(self) -> tuple[int, int]:

@@ -9,11 +9,11 @@ from ..core.lazy import lazy
 if TYPE_CHECKING:
     from .alignment import FIVE_POINTS, aligned_crops, similarity
     from .classification import NO_CLASS, class_map, class_numbers, topk
-    from .detection import DETECTION, DetectionDecoder, DetectStats, nms, nms_groups, nms_oriented
+    from .detection import DETECTION, DetectionDecoder, DetectStats, GridLevel, RawHeadDecoder
     from .masks import MASK, PackedMasks, assemble_masks
     from .preprocessing import letterbox, preprocess, preprocess_into
-    from .raw_head import GridLevel, RawHeadDecoder
     from .resizing import resample, resize_map
+    from .suppression import nms, nms_groups, nms_oriented
     from .tracking import NO_TRACK, ByteTracker, assign
 
 __all__ = [
@@ -50,11 +50,11 @@ __getattr__, __dir__ = lazy(
     {
         "alignment": "FIVE_POINTS aligned_crops similarity",
         "classification": "NO_CLASS class_map class_numbers topk",
-        "detection": "DETECTION DetectionDecoder DetectStats nms nms_groups nms_oriented",
+        "detection": "DETECTION DetectionDecoder DetectStats GridLevel RawHeadDecoder",
         "masks": "MASK PackedMasks assemble_masks",
         "preprocessing": "letterbox preprocess preprocess_into",
-        "raw_head": "GridLevel RawHeadDecoder",
         "resizing": "resample resize_map",
+        "suppression": "nms nms_groups nms_oriented",
         "tracking": "NO_TRACK ByteTracker assign",
     },
 )

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from .depth_map import DepthMap
     from .detections import Detection, Detections
     from .embeddings import Embedding, Gallery, Match
-    from .image_reference import ImageReference
     from .images import ImageResult, Matte
     from .masks import Mask, Masks
-    from .result import Result, ResultTensor, ResultTensorSpec
+    from .result import ImageReference, Result, ResultTensor, ResultTensorSpec
     from .rows import Rows
 
 __all__ = [
@@ -63,10 +62,9 @@ __getattr__, __dir__ = lazy(
         "depth_map": "DepthMap",
         "detections": "Detection Detections",
         "embeddings": "Embedding Gallery Match",
-        "image_reference": "ImageReference",
         "images": "ImageResult Matte",
         "masks": "Mask Masks",
-        "result": "Result ResultTensor ResultTensorSpec",
+        "result": "ImageReference Result ResultTensor ResultTensorSpec",
         "rows": "Rows",
     },
 )

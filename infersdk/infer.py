@@ -195,8 +195,12 @@ class Infer(Budgeted, ABC):
         started = monotonic()
         with charging(self.memory_budget):
             self._load()
-            _check_max_batch(self)
-            _create_tensors_or_close(self)
+            try:
+                _check_max_batch(self)
+                self._create_tensors()
+            except BaseException:
+                self._close()
+                raise
         self._closed = False
         _log_load(self, monotonic() - started)
 
@@ -544,20 +548,11 @@ class Infer(Budgeted, ABC):
         )
 
 
-def _create_tensors_or_close(infer: Infer) -> None:
-    try:
-        infer._create_tensors()
-    except MemoryLimitError:
-        infer._close()
-        raise
-
-
 def _check_max_batch(infer: Infer) -> None:
     if any(spec.has_free_batch for spec in infer.input_specs):
         return
     fixed = next((spec.fixed_batch for spec in infer.input_specs if spec.fixed_batch is not None), None)
     if infer.max_batch and fixed is not None and infer.max_batch > fixed:
-        infer._close()
         raise ConfigError(
             f"max_batch={infer.max_batch}, but {infer.model.name} was made for a batch of {fixed}; export it with a "
             "free batch dimension, or leave max_batch out"

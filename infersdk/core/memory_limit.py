@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .device import Device
     from .tensor_spec import TensorSpec
 
-__all__ = ["Budgeted", "MemoryBudget", "Reservation", "charging", "check_option", "tensor_nbytes"]
+__all__ = ["MemoryBudget", "Reservation", "charging", "check_option", "tensor_nbytes"]
 
 
 _PROCESS = "limit the whole process there (docker --memory, systemd-run -p MemoryMax=...)"
@@ -146,25 +146,6 @@ def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
     rest = spec.shape[1:] if max_batch and spec.has_free_batch else spec.shape
     rows = max_batch if max_batch and spec.has_free_batch else 1
     return rows * prod(d if isinstance(d, int) else 1 for d in rest) * spec.dtype.itemsize
-
-
-class Budgeted:
-    """The part of an `Infer` that counts its device memory."""
-
-    memory_budget: MemoryBudget | None
-    input_specs: tuple[TensorSpec, ...]
-    output_specs: tuple[TensorSpec, ...]
-    max_batch: int | None
-
-    def _instance_needs(self) -> dict[str, int]:
-        """Bytes on the device that an instance takes, by purpose, as far as they are known before a run."""
-        specs = (*self.input_specs, *self.output_specs)
-        return {"inputs and outputs": sum(tensor_nbytes(spec, self.max_batch) for spec in specs)}
-
-    def _check_capacity(self) -> None:
-        """Raises MemoryLimitError where another instance does not fit."""
-        if self.memory_budget is not None:
-            self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
 
 
 def check_option(options: Mapping[str, Any], kind: type[BackendOptions], backend: str) -> None:

@@ -16,7 +16,9 @@ from .._native import ffi, lib
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Handle", "access_code", "address", "check", "ffi", "lib", "library_path", "out", "returned", "text"]
+__all__ = [
+    "Handle", "access_code", "address", "check", "choice", "ffi", "lib", "library_path", "out", "returned", "text",
+]  # fmt: skip
 
 _ERRORS: dict[int, type[errors.InferSDKError]] = {
     lib.IFS_ERR_INVALID_ARGUMENT: errors.InputError,
@@ -71,6 +73,18 @@ def returned(kind: str, function: Callable[..., int], *arguments: Any) -> Any:
     value = out(kind)
     check(function(*arguments, value))
     return value[0]
+
+
+def choice(what: str, value: str, table: dict[str, int]) -> int:
+    """The number of the core for a value of a parameter.
+
+    Raises:
+        InputError: the value is not in `table`; `what` names the parameter.
+    """
+    try:
+        return table[value]
+    except (KeyError, TypeError):
+        raise errors.InputError(f"{what} is {value!r}; use one of {', '.join(map(repr, table))}") from None
 
 
 _READ, _WRITE = lib.IFS_READ, lib.IFS_WRITE  # looked up once: each run of a model asks several times

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from ..core._lib import ffi, lib
+from ..core._lib import choice, ffi, lib
 from ..core.device import Device
 from ..errors import DTypeError, ImageError, InputError, ShapeError
 
@@ -27,7 +27,6 @@ __all__ = [
     "PixelFormat",
     "Planes",
     "address_of",
-    "choice",
     "device_image_view",
     "format_of",
     "image_view",
@@ -212,18 +211,6 @@ def device_image_view(
     elif uv is not None:
         raise InputError(f"uv is for format='nv12'; this image is {format!r}")
     return ImageView(c, (lender,), format)
-
-
-def choice(what: str, value: str, table: dict[str, int]) -> int:
-    """The number of `value` in `table`.
-
-    Raises:
-        InputError: `value` is not in `table`; `what` names the parameter.
-    """
-    try:
-        return table[value]
-    except (KeyError, TypeError):
-        raise InputError(f"{what} is {value!r}; use one of {', '.join(map(repr, table))}") from None
 
 
 class HostImage(NamedTuple):

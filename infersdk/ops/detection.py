@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..core._lib import Handle, check, ffi, lib, returned
+from ..core._lib import Handle, check, choice, ffi, lib, returned
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -186,14 +186,12 @@ def detect_params(
     Raises:
         InputError, DTypeError: A number does not fit 32 bits, or the head, the element type or a class is unknown.
     """
-    if head not in _HEADS:
-        raise InputError(f"head is {head!r}; use one of {', '.join(_HEADS)}")
     if dtype not in _DTYPES:
         raise DTypeError(f"dtype is {dtype!r}; use float32 or float16")
     if len(strides) > lib.IFS_MAX_STRIDES:
         raise InputError(f"strides has {len(strides)} numbers; use at most {lib.IFS_MAX_STRIDES}")
     params = ffi.new("ifs_detect_params *")
-    params.head = _HEADS[head]
+    params.head = choice("head", head, _HEADS)
     params.dtype = _DTYPES[dtype]
     params.num_classes = int32("num_classes", num_classes)
     params.num_anchors = int32("num_anchors", num_anchors)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib, returned
+from ..core._lib import check, choice, ffi, lib, returned
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ def nms_groups(
         ShapeError, DTypeError: As `nms()`.
         InputError: A box or score is not finite, `threshold` is not 0 to 1, or `match` is unknown.
     """
-    if match not in _MATCHES:
-        raise InputError(f"match is {match!r}; use one of {', '.join(_MATCHES)}")
-    return _suppress(boxes, scores, class_ids, _MATCHES[match], threshold, grouped=True)
+    return _suppress(boxes, scores, class_ids, choice("match", match, _MATCHES), threshold, grouped=True)
 
 
 def _arguments(

@@ -17,7 +17,7 @@ from ._lib import Handle, ffi, lib, returned
 from .text import parse_size, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from .backend import BackendOptions
     from .device import Device
@@ -123,22 +123,6 @@ class MemoryBudget(Handle):
 _in_use = threading.local()
 
 
-class _Charging:
-    __slots__ = ("_before", "_budget")
-
-    def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
-
-    def __enter__(self) -> None:
-        self._before: MemoryBudget | None = getattr(_in_use, "budget", None)
-        lib.ifs_budget_use(self._budget._open)
-        _in_use.budget = self._budget
-
-    def __exit__(self, *exc: object) -> None:
-        before = _in_use.budget = self._before
-        lib.ifs_budget_use(ffi.NULL if before is None else before._open)
-
-
 def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
     """The bytes of memory for a tensor of a model; free sizes other than the batch count as 1."""
     if spec.kind != "tensor":
@@ -158,12 +142,20 @@ def check_option(options: Mapping[str, Any], kind: type[BackendOptions], backend
         )
 
 
-_NOTHING = contextlib.nullcontext()
-
-
-def charging(budget: MemoryBudget | None) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def charging(budget: MemoryBudget | None) -> Iterator[None]:
     """Within it, the tensors and decoders that this thread creates belong to the budget for all their life.
 
     For None it does nothing.
     """
-    return _NOTHING if budget is None else _Charging(budget)
+    if budget is None:
+        yield
+        return
+    before: MemoryBudget | None = getattr(_in_use, "budget", None)
+    lib.ifs_budget_use(budget._open)
+    _in_use.budget = budget
+    try:
+        yield
+    finally:
+        _in_use.budget = before
+        lib.ifs_budget_use(ffi.NULL if before is None else before._open)

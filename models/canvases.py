@@ -283,8 +283,7 @@ def choose_canvases(
             needed[fit] += 1
     # The 12 most frequent ones are enough to choose from: there are 495 choices of 4 of them at most.
     candidates = [size for size, _ in needed.most_common(12)]
-    most = min(count - 1, len(candidates))
-    choices = (choice for some in range(most + 1) for choice in itertools.combinations(candidates, some))
+    choices = itertools.combinations(candidates, min(count - 1, len(candidates)))
     best = min(choices, key=lambda choice: _area(needed, (*choice, whole)))
     return [*sorted(best), whole]
 

@@ -6,6 +6,7 @@ An address is `hf://org/name@revision/file.onnx` or `s3://bucket/file.onnx#sha25
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import importlib
 import io
@@ -126,6 +127,7 @@ class ModelSource(os.PathLike[str]):
             a network that must not serve; None accepts all.
     """
 
+    passes: tuple[Any, ...] = ()
     approve: Callable[[Any], object] | None = None
 
     def __init__(
@@ -135,11 +137,10 @@ class ModelSource(os.PathLike[str]):
         *,
         name: str = "",
         external_data: Path | None = None,
-        passes: tuple[Any, ...] = (),
         origin: Path | None = None,
         digest: str | None = None,
     ) -> None:
-        self.path, self.content, self.passes = path, content, passes
+        self.path, self.content = path, content
         self._digest = digest
         self.origin = origin if path is None else path
         self.name = path.name if path is not None else name or _IN_MEMORY
@@ -280,18 +281,17 @@ class ModelSource(os.PathLike[str]):
 
     def with_passes(self, *passes: Any) -> ModelSource:
         """The same with further changes of its graph."""
-        changed = ModelSource(
-            self.path, self.content, name=self.name, external_data=self.external_data, passes=(*self.passes, *passes),
-            origin=self.origin, digest=self._digest,
-        )  # fmt: skip
-        changed.approve = self.approve
+        changed = copy.copy(self)
+        changed.passes = (*self.passes, *passes)
         return changed
 
     def forget(self) -> ModelSource:
         """The same without the bytes of a model in memory."""
         if self.path is not None:
             return self
-        return ModelSource(None, name=self.name, passes=self.passes, origin=self.origin)
+        rest = ModelSource(None, name=self.name, origin=self.origin)
+        rest.passes = self.passes
+        return rest
 
     def __fspath__(self) -> str:
         """Raises UnsupportedModelError for a model in memory."""

@@ -15,56 +15,44 @@ from typing import TYPE_CHECKING
 
 from ...core.lazy import lazy
 
-if TYPE_CHECKING:
-    from .agreement import Agreement
-    from .anomaly_map import AnomalyMap
-    from .class_maps import ClassMap, ClassMaps
-    from .classifications import Classification, Classifications
-    from .depth_map import DepthMap
-    from .detections import Detection, Detections
-    from .embeddings import Embedding, Gallery, Match
-    from .images import ImageResult, Matte
-    from .masks import Mask, Masks
-    from .result import ImageReference, Result, ResultTensor, ResultTensorSpec
-    from .rows import Rows
+if TYPE_CHECKING:  # `as` exports a name to type checkers
+    from .agreement import Agreement as Agreement
+    from .anomaly_map import AnomalyMap as AnomalyMap
+    from .class_maps import ClassMap as ClassMap
+    from .class_maps import ClassMaps as ClassMaps
+    from .classifications import Classification as Classification
+    from .classifications import Classifications as Classifications
+    from .depth_map import DepthMap as DepthMap
+    from .detections import Detection as Detection
+    from .detections import Detections as Detections
+    from .embeddings import Embedding as Embedding
+    from .embeddings import Gallery as Gallery
+    from .embeddings import Match as Match
+    from .images import ImageResult as ImageResult
+    from .images import Matte as Matte
+    from .masks import Mask as Mask
+    from .masks import Masks as Masks
+    from .result import ImageReference as ImageReference
+    from .result import Result as Result
+    from .result import ResultTensor as ResultTensor
+    from .result import ResultTensorSpec as ResultTensorSpec
+    from .rows import Rows as Rows
 
-__all__ = [
-    "Agreement",
-    "AnomalyMap",
-    "ClassMap",
-    "ClassMaps",
-    "Classification",
-    "Classifications",
-    "DepthMap",
-    "Detection",
-    "Detections",
-    "Embedding",
-    "Gallery",
-    "ImageReference",
-    "ImageResult",
-    "Mask",
-    "Masks",
-    "Match",
-    "Matte",
-    "Result",
-    "ResultTensor",
-    "ResultTensorSpec",
-    "Rows",
-]
+#: The names of each module.
+_MODULES = {
+    "agreement": "Agreement",
+    "anomaly_map": "AnomalyMap",
+    "class_maps": "ClassMap ClassMaps",
+    "classifications": "Classification Classifications",
+    "depth_map": "DepthMap",
+    "detections": "Detection Detections",
+    "embeddings": "Embedding Gallery Match",
+    "images": "ImageResult Matte",
+    "masks": "Mask Masks",
+    "result": "ImageReference Result ResultTensor ResultTensorSpec",
+    "rows": "Rows",
+}
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "agreement": "Agreement",
-        "anomaly_map": "AnomalyMap",
-        "class_maps": "ClassMap ClassMaps",
-        "classifications": "Classification Classifications",
-        "depth_map": "DepthMap",
-        "detections": "Detection Detections",
-        "embeddings": "Embedding Gallery Match",
-        "images": "ImageResult Matte",
-        "masks": "Mask Masks",
-        "result": "ImageReference Result ResultTensor ResultTensorSpec",
-        "rows": "Rows",
-    },
-)
+__getattr__, __dir__ = lazy(__name__, _MODULES)
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __all__ = [name for names in _MODULES.values() for name in names.split()]

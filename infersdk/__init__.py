@@ -25,63 +25,49 @@ except ModuleNotFoundError as error:
     use_installed()
     from .core._lib import lib, text
 from .core.lazy import lazy
-from .errors import InferSDKError
+from .errors import InferSDKError as InferSDKError
 
-if TYPE_CHECKING:
-    from . import errors, models, ops
-    from .core.device import Device
-    from .core.memory import Head, MixMemory, memory_stats
-    from .core.stream import Event, Stream, device_count, device_info
-    from .core.target import Target
-    from .core.tensor import Tensor, pinned_empty
-    from .core.tensor_spec import TensorSpec
-    from .infer import Infer
-    from .loading.registry import list_backends, load
-    from .models import ModelGroup
-    from .pipeline import Pipeline
-
-__all__ = [
-    "Device",
-    "Event",
-    "Head",
-    "Infer",
-    "InferSDKError",
-    "MixMemory",
-    "ModelGroup",
-    "Pipeline",
-    "Stream",
-    "Target",
-    "Tensor",
-    "TensorSpec",
-    "__version__",
-    "device_count",
-    "device_info",
-    "errors",
-    "list_backends",
-    "load",
-    "memory_stats",
-    "models",
-    "ops",
-    "pinned_empty",
-]
+if TYPE_CHECKING:  # `as` exports a name to type checkers
+    from . import errors as errors
+    from . import models as models
+    from . import ops as ops
+    from .core.device import Device as Device
+    from .core.memory import Head as Head
+    from .core.memory import MixMemory as MixMemory
+    from .core.memory import memory_stats as memory_stats
+    from .core.stream import Event as Event
+    from .core.stream import Stream as Stream
+    from .core.stream import device_count as device_count
+    from .core.stream import device_info as device_info
+    from .core.target import Target as Target
+    from .core.tensor import Tensor as Tensor
+    from .core.tensor import pinned_empty as pinned_empty
+    from .core.tensor_spec import TensorSpec as TensorSpec
+    from .infer import Infer as Infer
+    from .loading.registry import list_backends as list_backends
+    from .loading.registry import load as load
+    from .models.composed import ModelGroup as ModelGroup
+    from .pipeline import Pipeline as Pipeline
 
 __version__: str = text(lib.ifs_version())
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "core.device": "Device",
-        "core.memory": "Head MixMemory memory_stats",
-        "core.stream": "Event Stream device_count device_info",
-        "core.target": "Target",
-        "core.tensor": "Tensor pinned_empty",
-        "core.tensor_spec": "TensorSpec",
-        "errors": "errors",
-        "infer": "Infer",
-        "loading.registry": "list_backends load",
-        "models": "models",
-        "models.composed": "ModelGroup",
-        "ops": "ops",
-        "pipeline": "Pipeline",
-    },
-)
+#: The names of each module.
+_MODULES = {
+    "core.device": "Device",
+    "core.memory": "Head MixMemory memory_stats",
+    "core.stream": "Event Stream device_count device_info",
+    "core.target": "Target",
+    "core.tensor": "Tensor pinned_empty",
+    "core.tensor_spec": "TensorSpec",
+    "errors": "errors",
+    "infer": "Infer",
+    "loading.registry": "list_backends load",
+    "models": "models",
+    "models.composed": "ModelGroup",
+    "ops": "ops",
+    "pipeline": "Pipeline",
+}
+
+__getattr__, __dir__ = lazy(__name__, _MODULES)
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __all__ = [name for names in ("InferSDKError __version__", *_MODULES.values()) for name in names.split()]

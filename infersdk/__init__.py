@@ -13,8 +13,7 @@ attributes are imported on first access.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     from .core._lib import lib, text
@@ -25,82 +24,50 @@ except ModuleNotFoundError as error:
 
     use_installed()
     from .core._lib import lib, text
-from .errors import InferSDKError
+from .core.lazy import lazy
+from .errors import InferSDKError as InferSDKError
 
-if TYPE_CHECKING:
-    from . import errors, models, ops
-    from .core.device import Device
-    from .core.memory import Head, MixMemory, memory_stats
-    from .core.stream import Event, Stream, device_count, device_info
-    from .core.target import Target
-    from .core.tensor import Tensor, pinned_empty
-    from .core.tensor_spec import TensorSpec
-    from .infer import Infer
-    from .loading.registry import backends as list_backends
-    from .loading.registry import load
-    from .models import ModelGroup
-    from .pipeline import Pipeline
-
-__all__ = [
-    "Device",
-    "Event",
-    "Head",
-    "Infer",
-    "InferSDKError",
-    "MixMemory",
-    "ModelGroup",
-    "Pipeline",
-    "Stream",
-    "Target",
-    "Tensor",
-    "TensorSpec",
-    "__version__",
-    "device_count",
-    "device_info",
-    "errors",
-    "list_backends",
-    "load",
-    "memory_stats",
-    "models",
-    "ops",
-    "pinned_empty",
-]
+if TYPE_CHECKING:  # `as` exports a name to type checkers
+    from . import errors as errors
+    from . import models as models
+    from . import ops as ops
+    from .core.device import Device as Device
+    from .core.memory import Head as Head
+    from .core.memory import MixMemory as MixMemory
+    from .core.memory import memory_stats as memory_stats
+    from .core.stream import Event as Event
+    from .core.stream import Stream as Stream
+    from .core.stream import device_count as device_count
+    from .core.stream import device_info as device_info
+    from .core.target import Target as Target
+    from .core.tensor import Tensor as Tensor
+    from .core.tensor import pinned_empty as pinned_empty
+    from .core.tensor_spec import TensorSpec as TensorSpec
+    from .infer import Infer as Infer
+    from .loading.registry import list_backends as list_backends
+    from .loading.registry import load as load
+    from .models.composed import ModelGroup as ModelGroup
+    from .pipeline import Pipeline as Pipeline
 
 __version__: str = text(lib.ifs_version())
 
-#: Where each name comes from: "module:attribute", or a module alone.
-_HOMES = {
-    "Device": "core.device:Device",
-    "Event": "core.stream:Event",
-    "Head": "core.memory:Head",
-    "Infer": "infer:Infer",
-    "MixMemory": "core.memory:MixMemory",
-    "ModelGroup": "models.composed:ModelGroup",
-    "Pipeline": "pipeline:Pipeline",
-    "Stream": "core.stream:Stream",
-    "Target": "core.target:Target",
-    "Tensor": "core.tensor:Tensor",
-    "TensorSpec": "core.tensor_spec:TensorSpec",
-    "device_count": "core.stream:device_count",
-    "device_info": "core.stream:device_info",
+#: The names of each module.
+_MODULES = {
+    "core.device": "Device",
+    "core.memory": "Head MixMemory memory_stats",
+    "core.stream": "Event Stream device_count device_info",
+    "core.target": "Target",
+    "core.tensor": "Tensor pinned_empty",
+    "core.tensor_spec": "TensorSpec",
     "errors": "errors",
-    "list_backends": "loading.registry:backends",
-    "load": "loading.registry:load",
-    "memory_stats": "core.memory:memory_stats",
+    "infer": "Infer",
+    "loading.registry": "list_backends load",
     "models": "models",
+    "models.composed": "ModelGroup",
     "ops": "ops",
-    "pinned_empty": "core.tensor:pinned_empty",
+    "pipeline": "Pipeline",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    result = importlib.import_module(f".{module}", __name__)
-    globals()[name] = value = getattr(result, attribute) if attribute else result
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _MODULES)
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __all__ = [name for names in ("InferSDKError __version__", *_MODULES.values()) for name in names.split()]

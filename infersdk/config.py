@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -101,38 +101,31 @@ def _reason(message: str, data: Any) -> str:
 
 def _choices(kind: type[Any], message: str) -> str:
     """The valid values, where msgspec says "Invalid enum value 'x' - at `$.a.b[0]`" and no more."""
-    match = re.fullmatch(r"Invalid enum value .* - at `\$(.*)`", message, re.DOTALL)
+    match = re.fullmatch(r"Invalid enum value (?:'(.*)'|.*) - at `\$(.*)`", message, re.DOTALL)
     if match is None:
         return ""
-    result: list[Any] = [msgspec.inspect.type_info(kind)]
-    for step in re.findall(r"\.(\w+)|\[[^]]*\]", match[1]):
-        result = [inner for info in result for inner in _inside(info, step)]
-    values = [value for info in result for one in _members(info) for value in getattr(one, "values", ())]
+    values = _values_at(msgspec.inspect.type_info(kind), re.findall(r"\.(\w+)|\[[^]]*\]", match[2]))
     if not values:
         return ""
-    given = re.search(r"Invalid enum value '(.*)' - at", message, re.DOTALL)
-    hint = nearest(given[1], [str(value) for value in values]) if given else ""
+    hint = nearest(match[1], [str(value) for value in values]) if match[1] else ""
     return f"; use one of {', '.join(map(repr, values))}{hint}"
 
 
-def _members(info: Any) -> tuple[Any, ...]:
-    """The types of a union; of any other type the type itself."""
-    return info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+def _values_at(info: Any, steps: Sequence[str]) -> list[Any]:
+    """The values of a literal type within another type.
 
-
-def _inside(info: Any, step: str) -> list[Any]:
-    """The types of the field `step`, or of the items where it is empty."""
-    result: list[Any] = []
-    for one in _members(info):
-        if step:
-            result += [field.type for field in getattr(one, "fields", ()) if field.encode_name == step]
-        else:
-            items = getattr(one, "item_types", None) or (
-                getattr(one, "item_type", None),
-                getattr(one, "value_type", None),
-            )
-            result += [item for item in items if item is not None]
-    return result
+    Args:
+        steps: the name of a field, or `""` for the items, from each type to the next.
+    """
+    if isinstance(info, msgspec.inspect.UnionType):
+        return [value for one in info.types for value in _values_at(one, steps)]
+    if not steps:
+        return list(getattr(info, "values", ()))
+    if steps[0]:
+        inner = [field.type for field in getattr(info, "fields", ()) if field.encode_name == steps[0]]
+    else:
+        inner = getattr(info, "item_types", [getattr(info, name, None) for name in ("item_type", "value_type")])
+    return [value for one in inner for value in _values_at(one, steps[1:])]
 
 
 def read(source: str | os.PathLike[str] | Mapping[str, Any], *, locked: bool = True) -> dict[str, Any]:

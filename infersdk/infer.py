@@ -19,7 +19,7 @@ import numpy as np
 
 from .core.backend import BackendInfo, Declaration, Scheduling
 from .core.device import Device
-from .core.memory_limit import Budgeted, MemoryBudget, charging
+from .core.memory_limit import MemoryBudget, charging, tensor_nbytes
 from .core.model_source import ModelLike, ModelSource
 from .core.tensor import Tensor
 from .core.tensor_spec import TensorSpec, as_array, by_name, known_shapes
@@ -46,7 +46,7 @@ __all__ = ["BackendInfo", "Declaration", "Infer", "Scheduling", "new_tensor"]
 _log = logger("infersdk.load")
 
 
-class Infer(Budgeted, ABC):
+class Infer(ABC):
     """A model that is ready to run. Made by `infersdk.load()`.
 
     The direct call::
@@ -146,6 +146,11 @@ class Infer(Budgeted, ABC):
         specs = (*self.input_specs, *self.output_specs)
         return bool(self.input_specs) and all(spec.kind == "tensor" and spec.has_free_batch for spec in specs)
 
+    def _instance_needs(self) -> dict[str, int]:
+        """Bytes on the device that an instance takes, by purpose, as far as they are known before a run."""
+        specs = (*self.input_specs, *self.output_specs)
+        return {"inputs and outputs": sum(tensor_nbytes(spec, self.max_batch) for spec in specs)}
+
     def _clone_for_one_core(self, twin: Self) -> None:
         """As `_clone()`, for a twin that runs on one core. Only a backend whose `scheduling` has `one_core_clones`
         needs it."""
@@ -158,7 +163,8 @@ class Infer(Budgeted, ABC):
         )
 
     def _restore(self) -> None:
-        """Takes the runtime up again. The tensors are made anew afterwards."""
+        """Takes the runtime up again after `_release()`. The tensors are made anew afterwards."""
+        raise NotImplementedError(f"{type(self).__name__} has _release(), but no _restore()")
 
     # ---- loading ----
 
@@ -195,8 +201,12 @@ class Infer(Budgeted, ABC):
         started = monotonic()
         with charging(self.memory_budget):
             self._load()
-            _check_max_batch(self)
-            _create_tensors_or_close(self)
+            try:
+                _check_max_batch(self)
+                self._create_tensors()
+            except BaseException:
+                self._close()
+                raise
         self._closed = False
         _log_load(self, monotonic() - started)
 
@@ -359,7 +369,8 @@ class Infer(Budgeted, ABC):
         twin.__dict__.update(self.__dict__)
         twin._closed = True
         twin._in_use, twin._held = Lock(), []
-        self._check_capacity()
+        if self.memory_budget is not None:
+            self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
         with charging(self.memory_budget):
             (self._clone_for_one_core if one_core else self._clone)(twin)
             twin._create_tensors()
@@ -544,20 +555,11 @@ class Infer(Budgeted, ABC):
         )
 
 
-def _create_tensors_or_close(infer: Infer) -> None:
-    try:
-        infer._create_tensors()
-    except MemoryLimitError:
-        infer._close()
-        raise
-
-
 def _check_max_batch(infer: Infer) -> None:
     if any(spec.has_free_batch for spec in infer.input_specs):
         return
     fixed = next((spec.fixed_batch for spec in infer.input_specs if spec.fixed_batch is not None), None)
     if infer.max_batch and fixed is not None and infer.max_batch > fixed:
-        infer._close()
         raise ConfigError(
             f"max_batch={infer.max_batch}, but {infer.model.name} was made for a batch of {fixed}; export it with a "
             "free batch dimension, or leave max_batch out"

@@ -137,7 +137,6 @@ _MODULES = {
     "zones": "Line Zone",
 }
 
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__ = lazy(__name__, _MODULES)
 if not TYPE_CHECKING:  # type checkers read the imports above
-    __all__ = list(_HOMES)
+    __all__ = [name for names in _MODULES.values() for name in names.split()]

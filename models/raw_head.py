@@ -15,12 +15,11 @@ from ..core.device import Device
 from ..core.model_source import ModelLike, ModelSource
 from ..core.tensor_spec import TensorSpec
 from ..errors import ConfigError, UnsupportedModelError
-from ..graph.domains import foreign_domains
 from ..graph.files import borrowed_model
 from ..graph.graph_end import UnprovenError
 from ..graph.passes import EndAtHead, apply_passes
 from ..graph.raw_head import RawHead
-from ..loading.registry import backend_class, backends
+from ..loading.registry import backend_class, list_backends
 from ..ops import GridLevel, RawHeadDecoder
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def without_decoding(
     if reason is None:
         return source.with_passes(EndAtHead())
     if required:
-        if backend not in backends():
+        if backend not in list_backends():
             backend_class(backend)  # raises, with the names that there are
         raise ConfigError(f"decode_head='native' is not for this: {reason}; use decode_head='auto'")
     return source
@@ -82,7 +81,7 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
         return "while_building= gives the model to two backends, and both have the same outputs"
     if not source.is_onnx:
         return f"{source.name} is not an ONNX file"
-    if domains := foreign_domains(source):
+    if domains := source.foreign_domains:
         return f"{source.name} has operators of {', '.join(sorted(domains))}"
     if not all(map(importlib.util.find_spec, ("onnx", "onnx_ir"))):
         return "reading its graph needs onnx and onnx_ir, which are not both installed"

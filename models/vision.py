@@ -16,7 +16,7 @@ from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
 from ..loading.registry import load, option_names
-from .canvases import Canvases, CanvasPlan, open_size, profiles
+from .canvases import Canvases, CanvasPlan, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition, Shape
 from .details import VisionDetails
@@ -140,7 +140,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         else:
             source = model if self._plan is None else self._plan.source
             if "profiles" not in options:
-                options |= self._profiles(source, backend)
+                asked, fallback = self.size_to_build, self.fallback_size
+                options |= profiles(source, backend, self._plan, asked, fallback, self.settings.max_batch)
             self.network = load(source, backend, **_loading_settings(self.settings), **options)
         try:
             self._prepare()
@@ -351,8 +352,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             raise self._unsupported(str(error), model) from None
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
-            canvases, self._verify, self.postprocess, self._postprocess_rows, self.device_postprocess, self.decode,
-            self.settings.preprocess,
+            canvases, self._check_parameters, self._verify, self._postprocess_rows, self.device_postprocess,
+            self.decode, self.settings.preprocess,
         )  # fmt: skip
         self._variants: dict[str, Self] = {}  # by the settings of calls; clones share them
         self._start()
@@ -375,20 +376,10 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         border = self.usual_border if self.settings.canvas_border is None else self.settings.canvas_border
         return CanvasPlan.of(model, self.asked_size(), self.fallback_size, self.settings.canvas_sizes, border)
 
-    def _profiles(self, source: ModelSource, backend: str) -> Mapping[str, Any]:
-        """The option `profiles` of a backend that builds for ranges of shapes, where the model leaves its size open."""
-
-        def sizes(model: ModelInfo) -> Sequence[tuple[int, int]]:
-            if self._plan is not None:
-                return self._plan.canvases()
-            return open_size(model, self.size_to_build, self.fallback_size)
-
-        return profiles(source, backend, sizes, self.settings.max_batch)
-
     def _start(self) -> None:
         super()._start()
         self._limit = self._input.batch_limit(self.network)
-        self._execution: Execution[Result] = Execution(self.network, self._input, self._stages, self._check_parameters)
+        self._execution: Execution[Result] = Execution(self.network, self._stages)
 
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""

@@ -220,14 +220,14 @@ print(alone('infersdk'))"""
 def test_backends_without_their_packages_say_so_through_the_registry() -> None:
     code = f"""{BLOCK}
 import json, infersdk
-from infersdk.loading.registry import backend_class, backends
+from infersdk.loading.registry import backend_class, list_backends
 said = {{}}
-for name in backends():
+for name in list_backends():
     try:
         backend_class(name)
     except infersdk.errors.BackendUnavailableError as error:
         said[name] = str(error)
-print(json.dumps([backends(), said]))"""
+print(json.dumps([list_backends(), said]))"""
     names, said = json.loads(fresh(code))
     assert {"onnxruntime", "openvino"} <= set(names)
     assert set(said) == set(names)

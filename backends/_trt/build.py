@@ -27,7 +27,6 @@ from ...errors import (
     UnsupportedModelError,
 )
 from ...graph.digest import model_digest
-from ...graph.domains import foreign_domains
 from ...graph.files import read_model
 from ...graph.info import onnx_info
 from ...graph.passes import Pass, loading_passes, pass_keys, prepared_model
@@ -229,7 +228,7 @@ def _source(model: ModelSource, written: str, wanted: str | None, flavour: Flavo
 
 def _check_domains(flavour: Flavour, model: ModelSource, parser: tensorrt.OnnxParser) -> None:
     """Raises CustomOpError for an operator that the parser, which ignores domains, would take for one of its own."""
-    if not foreign_domains(model):
+    if not model.foreign_domains:
         return
     from ...custom_ops.operator_set import foreign_nodes, undeclared
 

@@ -10,7 +10,7 @@ import msgspec
 from ..core.stream import device_count
 from ..core.target import Target, check_precision
 from ..errors import ConfigError
-from ..loading.registry import backend_class, backends
+from ..loading.registry import backend_class, list_backends
 
 if TYPE_CHECKING:
     import os
@@ -150,7 +150,7 @@ def usable_backends() -> list[str]:
     default and can use the first GPU too is there twice."""
     gpu = device_count() > 0
     result = []
-    for name in sorted(backends(), key=lambda name: (name != "onnxruntime", name)):
+    for name in sorted(list_backends(), key=lambda name: (name != "onnxruntime", name)):
         try:
             kind = backend_class(name)
             result += targets_of(name, kind.declaration.probe().devices, kind.declaration.default_device, gpu=gpu)

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ..accuracy import TASKS, Contender, GateReport, gate
 from ..errors import ConfigError, nearest
-from ..loading.registry import backends
+from ..loading.registry import list_backends
 from .common import console, given_settings, print_json, print_table
 from .wrapper_options import add_wrapper_options, wrapper_settings
 
@@ -87,7 +87,7 @@ def contenders(arguments: argparse.Namespace) -> list[Contender]:
     for entry in given:
         side, sign, path = entry.partition("=")
         # A path may contain =, so the text before it must be a backend.
-        if sign and side.split("@")[0].split("/")[0] in backends():
+        if sign and side.split("@")[0].split("/")[0] in list_backends():
             result.append(Contender(path, side))
         else:
             result += [Contender(entry, side) for side in sides]

@@ -13,7 +13,7 @@ from .. import __version__
 from ..core._lib import lib, text
 from ..core.tensor import Tensor
 from ..errors import BackendError, DeviceUnavailableError
-from ..loading.registry import backend_class, backends, install_hint
+from ..loading.registry import backend_class, install_hint, list_backends
 from .common import add_json_argument, console, print_json, print_table, print_text
 from .selftest import SelfTest, text_of
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.selftest:
         return _selftest(arguments)
-    names = [arguments.backend] if arguments.backend else backends()
+    names = [arguments.backend] if arguments.backend else list_backends()
     result = {name: examine(name) for name in names}
     core, problems = examine_core(), examine_packages()
     if arguments.json:
@@ -89,7 +89,7 @@ def examine(name: str) -> dict[str, Any]:
     try:
         info = backend_class(name).declaration.probe()
     except BackendError as error:
-        return {"works": False, "why": str(error), "install": install_hint(name) if name in backends() else None}
+        return {"works": False, "why": str(error), "install": install_hint(name) if name in list_backends() else None}
     except Exception as error:  # a runtime may raise any exception
         return {"works": False, "why": f"{type(error).__name__}: {error}", "install": install_hint(name)}
     if not info.devices:

@@ -19,7 +19,7 @@ from ..core.tensor_spec import TensorSpec
 from ..errors import BackendUnavailableError, ConfigError, ModelFormatError
 from ..graph import onnx_info
 from ..importers.loading import converted_source
-from ..loading.registry import backend_class, backends, load, named_model
+from ..loading.registry import backend_class, list_backends, load, named_model
 from ..models.description import ModelDescription
 from ..models.loading import fitting_types, nearly_fitting, types_of_file
 from ..models.pixel_metadata import pixel_settings
@@ -131,7 +131,7 @@ def _bundle(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _reader_of(kind: FileFormat) -> str | None:
     """The first installed backend that reads a format directly."""
-    for name in backends():
+    for name in list_backends():
         try:
             if kind.key in (backend_class(name).declaration.formats or ()):
                 return name

@@ -14,7 +14,7 @@ from .. import models, quant
 from ..core.files import atomic_write, image_files
 from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
-from ..loading.registry import backend_class, backends
+from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
 from .common import add_json_argument, console, print_json, print_table, print_text
 from .interrupts import sigterm_interrupts
@@ -197,7 +197,7 @@ def _images(places: Sequence[Path], limit: int | None) -> list[Path]:
 def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str, OpenWrapper]]:
     """The other targets with installed backends, each with a function that opens a wrapper."""
     result: list[tuple[str, OpenWrapper]] = []
-    for backend in backends():
+    for backend in list_backends():
         if backend != target and backend in quant.SCHEMES:
             try:
                 backend_class(backend).declaration.probe()

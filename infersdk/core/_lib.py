@@ -1,17 +1,24 @@
 """The binding of the native core. Only this module imports the native module; it turns statuses into errors.
 
-Each call that can fail is written `check(lib.ifs_...(...))`.
+Each call that can fail is written `check(lib.ifs_...(...))`, or `returned(kind, lib.ifs_..., ...)` where it returns one
+value.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import errors
 from .._native import ffi, lib
 
-__all__ = ["address", "check", "ffi", "lib", "library_path", "out", "text"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "Handle", "access_code", "address", "check", "choice", "ffi", "lib", "library_path", "out", "returned", "text",
+]  # fmt: skip
 
 _ERRORS: dict[int, type[errors.InferSDKError]] = {
     lib.IFS_ERR_INVALID_ARGUMENT: errors.InputError,
@@ -59,3 +66,59 @@ def address(pointer: Any) -> int:
 def out(kind: str) -> Any:
     """Memory for an `out` parameter: `out("int32_t")` is an `int32_t *`."""
     return ffi.new(f"{kind} *")
+
+
+def returned(kind: str, function: Callable[..., int], *arguments: Any) -> Any:
+    """The value that a function of the core returns through its last parameter, a pointer to a `kind`."""
+    value = out(kind)
+    check(function(*arguments, value))
+    return value[0]
+
+
+def choice(what: str, value: str, table: dict[str, int]) -> int:
+    """The number of the core for a value of a parameter.
+
+    Raises:
+        InputError: the value is not in `table`; `what` names the parameter.
+    """
+    try:
+        return table[value]
+    except (KeyError, TypeError):
+        raise errors.InputError(f"{what} is {value!r}; use one of {', '.join(map(repr, table))}") from None
+
+
+_READ, _WRITE = lib.IFS_READ, lib.IFS_WRITE  # looked up once: each run of a model asks several times
+
+
+def access_code(read: bool, write: bool) -> int:
+    """The native code of an access for reading, writing, or both."""
+    return (_READ if read else 0) | (_WRITE if write else 0)
+
+
+class Handle:
+    """The owner of a native handle, which `close()`, `with` or the end of the object frees."""
+
+    _c: Any = None  # so it is before the handle is created, and once it is closed
+
+    def _own(self, handle: Any, destroy: Any) -> None:
+        self._c = ffi.gc(handle, destroy)
+
+    @property
+    def _open(self) -> Any:
+        if self._c is None:
+            raise errors.ClosedError(f"this {type(self).__name__} was closed; create a new one")
+        return self._c
+
+    def close(self) -> None:
+        """Frees the memory now. Existing views stay valid; every other use raises ClosedError."""
+        self._c = None  # destroys the handle, unless another thread is inside of a native call with it
+
+    def __enter__(self) -> Self:
+        self._open  # noqa: B018 - raises if closed
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:  # copy.copy() would make two owners of one handle
+        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled; create a new one")

@@ -109,7 +109,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     warm_up_runs: int = 1
     shares_stream: bool = False
     stream_guard: AbstractContextManager[Any] = nullcontext()
-    bucket_batch: Callable[[int], int] = lambda n: n
+    bucket_batch: Callable[[int], int] = int  # the number itself
     prepared_size: Callable[[int], int] | None = None
 
     @classmethod

@@ -7,42 +7,24 @@ the caller keeps that memory alive. `lend_dlpack` exports the device side of a t
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InputError, ShapeError
 from . import dlpack
-from ._lib import address, check, ffi, lib, out
-from .device import CPU
+from ._lib import address, check, ffi, lib, out, returned
+from .device import CPU, Device
 from .memory import device_of
-from .tensor_spec import dtype_code
+from .stream import Stream
+from .tensor_spec import as_dims, dtype_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from .device import Device
-    from .stream import Stream
-
-__all__ = ["as_dims", "borrow", "borrow_array", "borrow_cuda_array", "borrow_dlpack", "lend_dlpack"]
-
-
-def as_dims(shape: Sequence[int]) -> list[int]:
-    """The dimensions as plain ints that fit the core's int64.
-
-    Raises:
-        ShapeError: `shape` is not a sequence of whole numbers, or one of them is too large.
-    """
-    try:
-        dims = [operator.index(d) for d in shape]
-    except TypeError:
-        raise ShapeError(f"a shape is a sequence of whole numbers, not {shape!r}") from None
-    if any(not -(2**63) <= d < 2**63 for d in dims):
-        raise ShapeError(f"the size of shape {tuple(dims)} overflows")
-    return dims
+__all__ = ["borrow", "borrow_array", "borrow_cuda_array", "borrow_dlpack", "lend_dlpack"]
 
 
 def borrow(
@@ -67,14 +49,12 @@ def borrow(
     nbytes = math.prod(dims) * element
     if nbytes and at % element:
         raise InputError(f"{at:#x} is not aligned to the {element} bytes of an element; copy the array first")
-    memory, handle = out("ifs_memory *"), out("ifs_tensor *")
     wrap = lib.held_ifs_memory_wrap_device if on_device else lib.held_ifs_memory_wrap_host
-    check(wrap(ffi.cast("void *", at), nbytes, ordinal, read_only, memory))
+    memory = returned("ifs_memory *", wrap, ffi.cast("void *", at), nbytes, ordinal, read_only)
     try:
-        check(lib.held_ifs_tensor_on(memory[0], 0, code, len(dims), dims, handle))
+        return returned("ifs_tensor *", lib.held_ifs_tensor_on, memory, 0, code, len(dims), dims)
     finally:
-        lib.ifs_memory_destroy(memory[0])  # the tensor holds its own reference
-    return handle[0]
+        lib.ifs_memory_destroy(memory)  # the tensor holds its own reference
 
 
 def borrow_array(array: npt.NDArray[Any], device: Device) -> Any:
@@ -108,7 +88,7 @@ def borrow_cuda_array(interface: dict[str, Any]) -> Any:
         dense *= size
     ordinal = device_of(at)
     if (stream := interface.get("stream")) is not None:
-        _wait_for(stream, ordinal)
+        Stream.wrap(stream, Device("cuda", ordinal)).synchronize()
     return borrow(at, shape, dtype, ordinal, read_only=read_only, on_device=True)
 
 
@@ -131,7 +111,7 @@ def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
     if kind != dlpack.CUDA:
         return borrow_array(array, CPU), array
     if stream is None:
-        _wait_for(1, ordinal)
+        Stream.wrap(1, Device("cuda", ordinal)).synchronize()
     return borrow(theirs.address, theirs.shape, theirs.dtype, ordinal, on_device=True), theirs
 
 
@@ -147,24 +127,13 @@ def lend_dlpack(
             the legacy default stream; -1 asks for no waiting.
         lender: Kept until the consumer is done.
     """
-    at, block = out("void *"), out("ifs_block *")
+    at = out("void *")
     if stream == -1:
         check(lib.ifs_tensor_device_ptr(tensor, lib.IFS_READ_WRITE, ffi.NULL, at))
     else:
-        theirs = _wrapped_stream(1 if stream is None else stream, ordinal)
-        check(lib.held_ifs_tensor_lend(tensor, theirs, at))
-    check(lib.held_ifs_memory_hold(lib.held_ifs_tensor_memory(tensor), lib.IFS_SIDE_DEVICE, block))
-    holder = (ffi.gc(block[0], lib.ifs_block_release), lender)
+        theirs = Stream.wrap(1 if stream is None else stream, Device("cuda", ordinal))
+        check(lib.held_ifs_tensor_lend(tensor, theirs._open, at))
+    memory = lib.held_ifs_tensor_memory(tensor)
+    block = returned("ifs_block *", lib.held_ifs_memory_hold, memory, lib.IFS_SIDE_DEVICE)
+    holder = (ffi.gc(block, lib.ifs_block_release), lender)
     return dlpack.lend(address(at[0]), shape, dtype, (dlpack.CUDA, ordinal), holder)
-
-
-def _wrapped_stream(native: int, ordinal: int) -> Any:
-    """The `ifs_stream *` of another library's cudaStream_t."""
-    stream = out("ifs_stream *")
-    check(lib.held_ifs_stream_wrap(ordinal, ffi.cast("void *", native), stream))
-    return ffi.gc(stream[0], lib.ifs_stream_destroy)
-
-
-def _wait_for(native: int, ordinal: int) -> None:
-    """Waits on the host for a stream of another library."""
-    check(lib.ifs_stream_synchronize(_wrapped_stream(native, ordinal)))

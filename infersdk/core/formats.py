@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import mmap
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import PurePath
-from typing import BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -169,31 +170,21 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
 #: Formats that the suffix alone decides.
 _PROTOBUF_SUFFIXES = {".mlmodel": "coreml"}
 
-#: Reads so many bytes from an offset on; fewer at the end.
-Read = Callable[[int, int], bytes]
 
-
-def format_of(source: BinaryIO | bytes, name: str = "") -> FileFormat | None:
-    """The format of a file or of bytes; None where it is not recognised.
+def format_of(data: bytes | mmap.mmap, name: str = "") -> FileFormat | None:
+    """The format of the content of a file; None where it is not recognised.
 
     Args:
-        source: the content. Of a file a few kilobytes are read.
+        data: the content. Of a file that is mapped into memory, a few kilobytes are read.
         name: the file's name, which decides where the content does not.
     """
-    stream = io.BytesIO(source) if isinstance(source, bytes) else source
-
-    def read(offset: int, count: int) -> bytes:
-        stream.seek(offset)
-        return stream.read(count)
-
-    size = stream.seek(0, io.SEEK_END)
-    head = read(0, 4096)
+    head = data[:4096]
     suffix = PurePath(name).suffix.lower()
-    key = _by_magic(head) or _by_text(head) or _of_zip(stream, head)
-    if key is None and _is_safetensors(head, size):
+    key = _by_magic(head) or _by_text(head) or _of_zip(data, head)
+    if key is None and _is_safetensors(head, len(data)):
         key = "safetensors"
     if key is None:
-        key = _of_protobuf(read, size, suffix)
+        key = _of_protobuf(data, suffix)
     if key in (None, "archive") and suffix in FORMATS["bundle"].suffixes:
         key = "bundle"  # one that was cut or changed; its reader reports that
     return FORMATS[key] if key is not None else None
@@ -217,14 +208,15 @@ def _by_text(head: bytes) -> str | None:
     return None
 
 
-def _of_zip(stream: BinaryIO, head: bytes) -> str | None:
+def _of_zip(data: bytes | mmap.mmap, head: bytes) -> str | None:
     """PyTorch and Keras keep models in zip archives."""
     if not head.startswith(b"PK\x03\x04"):
         return None
     import zipfile
 
+    file: Any = io.BytesIO(data) if isinstance(data, bytes) else data
     try:
-        names = zipfile.ZipFile(stream).namelist()
+        names = zipfile.ZipFile(file).namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError):
         return "archive"  # damaged
     inner = {name.partition("/")[2] or name for name in names}
@@ -245,11 +237,12 @@ def _is_safetensors(head: bytes, size: int) -> bool:
 
 # ---- protobuf: a field is a varint of its number and type, then a varint, 8 bytes, a length and bytes, or 4 bytes ----
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = 0, 2
+_WIDTHS = {1: 8, 5: 4}  # bytes of the types of fixed size
 
 
-def byte_fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of bytes (texts, bytes and messages) of a message in `data[start:end]`: number, start, end.
+def _fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a message in `data[start:end]`: number, type, start, end. The last one may end behind `end`.
 
     Raises:
         ValueError: it is no message.
@@ -258,17 +251,29 @@ def byte_fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[tuple
         tag, start = varint(data, start, end)
         kind = tag & 7
         if kind == _VARINT:
-            _, start = varint(data, start, end)
+            _, stop = varint(data, start, end)
         elif kind == _BYTES:
             length, start = varint(data, start, end)
-            if start + length > end:
-                raise ValueError("a field is longer than its message")
-            yield tag >> 3, start, start + length
-            start += length
-        elif kind in (_FIXED64, _FIXED32):
-            start += 8 if kind == _FIXED64 else 4
+            stop = start + length
+        elif kind in _WIDTHS:
+            stop = start + _WIDTHS[kind]
         else:
             raise ValueError(f"there is no wire type {kind}")
+        yield tag >> 3, kind, start, stop
+        start = stop
+
+
+def byte_fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of bytes (texts, bytes and messages) of a message in `data[start:end]`: number, start, end.
+
+    Raises:
+        ValueError: it is no message.
+    """
+    for number, kind, first, last in _fields(data, start, end):
+        if last > end:
+            raise ValueError("a field is longer than its message")
+        if kind == _BYTES:
+            yield number, first, last
 
 
 def varint(data: bytes | mmap.mmap, at: int, end: int) -> tuple[int, int]:
@@ -289,15 +294,18 @@ def varint(data: bytes | mmap.mmap, at: int, end: int) -> tuple[int, int]:
     raise ValueError("a number is cut off")
 
 
-def _of_protobuf(read: Read, size: int, suffix: str) -> str | None:
+def _of_protobuf(data: bytes | mmap.mmap, suffix: str) -> str | None:
     """ONNX, TensorFlow and others store a protobuf message; the types of its fields tell which."""
-    fields = _fields(read, size)
-    if not fields:
+    try:
+        fields = [(number, kind) for number, kind, _, _ in islice(_fields(data, 0, len(data)), _MOST_FIELDS)]
+    except ValueError:
+        return None
+    if not fields or not all(0 < number < 1 << 20 for number, _ in fields):
         return None
     if suffix in _PROTOBUF_SUFFIXES:
         return _PROTOBUF_SUFFIXES[suffix]
     kinds = dict(fields)
-    if _is_paddle(read, kinds):
+    if _is_paddle(data, kinds):
         return "paddle"
     if kinds.get(7) == _BYTES and all(number in _ONNX and kind == _ONNX[number] for number, kind in fields):
         return "onnx"  # a graph, and nothing that a ModelProto does not have
@@ -308,44 +316,17 @@ def _of_protobuf(read: Read, size: int, suffix: str) -> str | None:
     return None
 
 
-def _is_paddle(read: Read, kinds: dict[int, int]) -> bool:
+def _is_paddle(data: bytes | mmap.mmap, kinds: dict[int, int]) -> bool:
     """Blocks, then a version: a block begins with its number, 0, and that of its parent."""
     if kinds.get(1) != _BYTES or not set(kinds) <= {1, 4, 5}:
         return False
-    head = read(1, 10)
-    _, used = varint(head, 0, len(head))
-    block = read(1 + used, 3)
+    _, at = varint(data, 1, len(data))
+    block = data[at : at + 3]
     return block[:1] + block[2:] == b"\x08\x10"
 
 
-_WIDTHS = {_FIXED64: 8, _FIXED32: 4}  # bytes of the types of fixed size
 #: The fields of an ONNX ModelProto, with their types.
 _ONNX = {1: _VARINT, 2: _BYTES, 3: _BYTES, 4: _BYTES, 5: _VARINT, 6: _BYTES, 7: _BYTES, 8: _BYTES, 14: _BYTES,
          20: _BYTES, 25: _BYTES, 26: _BYTES}  # fmt: skip
 #: Fields to look at: a TensorFlow graph has one for each node.
 _MOST_FIELDS = 64
-
-
-def _fields(read: Read, size: int) -> list[tuple[int, int]]:
-    """Numbers and types of the first fields of a message; none where it is not one. The last may be cut off."""
-    result: list[tuple[int, int]] = []
-    offset = 0
-    while offset < size and len(result) < _MOST_FIELDS:
-        head = read(offset, 20)
-        try:
-            tag, step = varint(head, 0, len(head))
-            number, kind = tag >> 3, tag & 7
-            if kind == _VARINT:
-                _, step = varint(head, step, len(head))
-            elif kind == _BYTES:
-                count, step = varint(head, step, len(head))
-                step += count
-            else:
-                step += _WIDTHS[kind]
-        except (ValueError, KeyError):  # cut off, or of no such type
-            return []
-        if not 0 < number < 1 << 20:
-            return []
-        result.append((number, kind))
-        offset += step
-    return result

@@ -10,12 +10,14 @@ from typing import Any
 __all__ = ["lazy"]
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package.
 
     Args:
-        homes: the module in the package that each name comes from; a module has its own name.
+        modules: the names that come from each module of the package, with spaces between them. The name of the module
+            is the module itself.
     """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in homes:

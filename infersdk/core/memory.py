@@ -5,15 +5,14 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ClosedError, InputError
-from ._lib import address, check, ffi, lib, out
+from ..errors import InputError
+from ._lib import Handle, access_code, address, check, ffi, lib, out, returned
 from .device import Device
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from typing_extensions import Self
 
-__all__ = ["Handle", "Head", "MemoryStats", "MixMemory", "device_of", "is_page_locked", "memory_stats"]
+__all__ = ["Head", "MemoryStats", "MixMemory", "device_of", "is_page_locked", "memory_stats"]
 
 
 class Head(enum.IntEnum):
@@ -25,43 +24,6 @@ class Head(enum.IntEnum):
     SYNCED = lib.IFS_HEAD_SYNCED
 
 
-_READ, _WRITE = lib.IFS_READ, lib.IFS_WRITE  # looked up once: each run of a model asks several times
-
-
-def access_code(read: bool, write: bool) -> int:
-    """The native code of an access for reading, writing, or both."""
-    return (_READ if read else 0) | (_WRITE if write else 0)
-
-
-class Handle:
-    """The owner of a native handle, which `close()`, `with` or the end of the object frees."""
-
-    _c: Any  # None once closed
-
-    def _own(self, handle: Any, destroy: Any) -> None:
-        self._c = ffi.gc(handle, destroy)
-
-    @property
-    def _open(self) -> Any:
-        if self._c is None:
-            raise ClosedError(f"this {type(self).__name__} was closed; create a new one")
-        return self._c
-
-    def close(self) -> None:
-        """Frees the memory now. Existing views stay valid; every other use raises ClosedError."""
-        self._c = None  # destroys the handle, unless another thread is inside of a native call with it
-
-    def __enter__(self) -> Self:
-        self._open  # noqa: B018 - raises if closed
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> Any:  # copy.copy() would make two owners of one handle
-        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled; create a new one")
-
-
 class MixMemory(Handle):
     """A host block and a device block that hold the same `nbytes` bytes. Each is allocated at its first access.
 
@@ -71,10 +33,8 @@ class MixMemory(Handle):
     """
 
     def __init__(self, nbytes: int = 0, device: str | Device | None = None) -> None:
-        self._c = None
-        handle = out("ifs_memory *")
-        check(lib.ifs_memory_create(Device.parse(device).ordinal, handle))
-        self._own(handle[0], lib.ifs_memory_destroy)
+        handle = returned("ifs_memory *", lib.ifs_memory_create, Device.parse(device).ordinal)
+        self._own(handle, lib.ifs_memory_destroy)
         self.resize(nbytes)
 
     def resize(self, nbytes: int) -> None:
@@ -85,9 +45,7 @@ class MixMemory(Handle):
 
     def host_ptr(self, *, read: bool = True, write: bool = False) -> int:
         """The address of the host side, brought up to date for `read`. `write` makes it the newer side."""
-        address_out = out("void *")
-        check(lib.ifs_memory_host_ptr(self._open, access_code(read, write), address_out))
-        return address(address_out[0])
+        return address(returned("void *", lib.ifs_memory_host_ptr, self._open, access_code(read, write)))
 
     def device_ptr(self, *, read: bool = True, write: bool = False) -> int:
         """The address of the device side, as `host_ptr` gives that of the host side.
@@ -95,9 +53,8 @@ class MixMemory(Handle):
         Raises:
             DeviceUnavailableError: The memory has no device, the build is CPU-only, or the machine has no GPU.
         """
-        address_out = out("void *")
-        check(lib.ifs_memory_device_ptr(self._open, access_code(read, write), ffi.NULL, address_out))
-        return address(address_out[0])
+        access = access_code(read, write)
+        return address(returned("void *", lib.ifs_memory_device_ptr, self._open, access, ffi.NULL))
 
     @property
     def nbytes(self) -> int:
@@ -132,11 +89,10 @@ def device_of(at: int) -> int:
     Raises:
         InputError: It is an address of the host.
     """
-    ordinal = out("int32_t")
-    check(lib.ifs_pointer_device(ffi.cast("void *", at), ordinal))
-    if ordinal[0] < 0:
+    ordinal = int(returned("int32_t", lib.ifs_pointer_device, ffi.cast("void *", at)))
+    if ordinal < 0:
         raise InputError(f"{at:#x} is not an address on a CUDA device")
-    return int(ordinal[0])
+    return ordinal
 
 
 class MemoryStats(dict[str, int]):

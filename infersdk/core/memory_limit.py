@@ -13,31 +13,25 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, MemoryLimitError
-from ._lib import check, ffi, lib, out
-from .memory import Handle
+from ._lib import Handle, ffi, lib, returned
 from .text import parse_size, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from .backend import BackendOptions
     from .device import Device
     from .tensor_spec import TensorSpec
 
-__all__ = ["Budgeted", "MemoryBudget", "Reservation", "charging", "check_option", "tensor_nbytes"]
-
-
-_PROCESS = "limit the whole process there (docker --memory, systemd-run -p MemoryMax=...)"
+__all__ = ["MemoryBudget", "Reservation", "charging", "tensor_nbytes"]
 
 
 class Reservation(Handle):
     """Bytes that count against a budget until it is closed or collected."""
 
     def __init__(self, budget: Any, nbytes: int) -> None:
-        self._c = None
-        handle = out("ifs_reservation *")
-        check(lib.ifs_reservation_create(budget, nbytes, handle))
-        self._own(handle[0], lib.ifs_reservation_destroy)
+        handle = returned("ifs_reservation *", lib.ifs_reservation_create, budget, nbytes)
+        self._own(handle, lib.ifs_reservation_destroy)
 
 
 class MemoryBudget(Handle):
@@ -50,11 +44,8 @@ class MemoryBudget(Handle):
     """
 
     def __init__(self, name: str, limit: int, device: str) -> None:
-        self._c = None
         self.name, self.limit, self._device = name, limit, device
-        handle = out("ifs_budget *")
-        check(lib.ifs_budget_create(name.encode(), limit, handle))
-        self._own(handle[0], lib.ifs_budget_destroy)
+        self._own(returned("ifs_budget *", lib.ifs_budget_create, name.encode(), limit), lib.ifs_budget_destroy)
 
     @classmethod
     def of(cls, options: BackendOptions, device: Device, name: str) -> MemoryBudget | None:
@@ -76,8 +67,8 @@ class MemoryBudget(Handle):
             return whole if whole is not None or limit is None else cls(name, limit, str(device))
         if limit is not None:
             raise ConfigError(
-                f"memory_limit={asked!r} limits the memory of a CUDA device, and {name} runs on {str(device)!r}; "
-                f"{_PROCESS}, or leave memory_limit out"
+                f"memory_limit={asked!r} limits the memory of a CUDA device, and {name} runs on {str(device)!r}; limit "
+                "the whole process there (docker --memory, systemd-run -p MemoryMax=...), or leave memory_limit out"
             )
         return None
 
@@ -129,22 +120,6 @@ class MemoryBudget(Handle):
 _in_use = threading.local()
 
 
-class _Charging:
-    __slots__ = ("_before", "_budget")
-
-    def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
-
-    def __enter__(self) -> None:
-        self._before: MemoryBudget | None = getattr(_in_use, "budget", None)
-        lib.ifs_budget_use(self._budget._open)
-        _in_use.budget = self._budget
-
-    def __exit__(self, *exc: object) -> None:
-        before = _in_use.budget = self._before
-        lib.ifs_budget_use(ffi.NULL if before is None else before._open)
-
-
 def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
     """The bytes of memory for a tensor of a model; free sizes other than the batch count as 1."""
     if spec.kind != "tensor":
@@ -154,41 +129,20 @@ def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
     return rows * prod(d if isinstance(d, int) else 1 for d in rest) * spec.dtype.itemsize
 
 
-class Budgeted:
-    """The part of an `Infer` that counts its device memory."""
-
-    memory_budget: MemoryBudget | None
-    input_specs: tuple[TensorSpec, ...]
-    output_specs: tuple[TensorSpec, ...]
-    max_batch: int | None
-
-    def _instance_needs(self) -> dict[str, int]:
-        """Bytes on the device that an instance takes, by purpose, as far as they are known before a run."""
-        specs = (*self.input_specs, *self.output_specs)
-        return {"inputs and outputs": sum(tensor_nbytes(spec, self.max_batch) for spec in specs)}
-
-    def _check_capacity(self) -> None:
-        """Raises MemoryLimitError where another instance does not fit."""
-        if self.memory_budget is not None:
-            self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
-
-
-def check_option(options: Mapping[str, Any], kind: type[BackendOptions], backend: str) -> None:
-    """Raises ConfigError for a `memory_limit` that a backend cannot keep: an unknown option would say less."""
-    if options.get("memory_limit") is not None and not kind.has("memory_limit"):
-        raise ConfigError(
-            f"memory_limit={options['memory_limit']!r}: the runtime of backend {backend!r} takes its memory from the "
-            f"system, without a limit; {_PROCESS}, or use backend 'tensorrt', 'tensorrt-rtx' or 'onnxruntime' on a "
-            "CUDA device"
-        )
-
-
-_NOTHING = contextlib.nullcontext()
-
-
-def charging(budget: MemoryBudget | None) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def charging(budget: MemoryBudget | None) -> Iterator[None]:
     """Within it, the tensors and decoders that this thread creates belong to the budget for all their life.
 
     For None it does nothing.
     """
-    return _NOTHING if budget is None else _Charging(budget)
+    if budget is None:
+        yield
+        return
+    before: MemoryBudget | None = getattr(_in_use, "budget", None)
+    lib.ifs_budget_use(budget._open)
+    _in_use.budget = budget
+    try:
+        yield
+    finally:
+        _in_use.budget = before
+        lib.ifs_budget_use(ffi.NULL if before is None else before._open)

@@ -6,6 +6,7 @@ An address is `hf://org/name@revision/file.onnx` or `s3://bucket/file.onnx#sha25
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import importlib
 import io
@@ -31,7 +32,7 @@ from ..errors import (
 from .files import digest_of, open_regular
 from .formats import FORMATS, FileFormat, byte_fields, format_of
 
-__all__ = ["Address", "ModelLike", "ModelSource", "is_address", "with_digest"]
+__all__ = ["KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "is_address", "with_digest"]
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://(.+)", re.DOTALL)
 _HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+?))?/((?:[^/@\\]+/)*[^/@\\]+)", re.ASCII)
@@ -126,6 +127,7 @@ class ModelSource(os.PathLike[str]):
             a network that must not serve; None accepts all.
     """
 
+    passes: tuple[Any, ...] = ()
     approve: Callable[[Any], object] | None = None
 
     def __init__(
@@ -135,11 +137,10 @@ class ModelSource(os.PathLike[str]):
         *,
         name: str = "",
         external_data: Path | None = None,
-        passes: tuple[Any, ...] = (),
         origin: Path | None = None,
         digest: str | None = None,
     ) -> None:
-        self.path, self.content, self.passes = path, content, passes
+        self.path, self.content = path, content
         self._digest = digest
         self.origin = origin if path is None else path
         self.name = path.name if path is not None else name or _IN_MEMORY
@@ -181,8 +182,8 @@ class ModelSource(os.PathLike[str]):
     @functools.cached_property
     def format(self) -> FileFormat | None:
         """Its format, by its content; None where that is not recognised."""
-        with self.open() as file:
-            return format_of(file, self.name)
+        with self.mapped() as data:
+            return format_of(data, self.name)
 
     def check_format(self, readable: Collection[str] | None, backend: str) -> None:
         """Raises ModelFormatError for a format that a backend does not read, with the remedy.
@@ -267,20 +268,30 @@ class ModelSource(os.PathLike[str]):
         except (ModelError, ValueError):  # loading it raises the error
             return b""
 
+    @functools.cached_property
+    def foreign_domains(self) -> frozenset[str]:
+        """The operator domains that an ONNX model imports and that belong neither to the standard nor to a runtime;
+        empty for other models.
+        """
+        try:
+            with self.mapped() as data:
+                return frozenset(_imported_domains(data)) - KNOWN_DOMAINS
+        except (ModelError, ValueError):  # loading it raises the error
+            return frozenset()
+
     def with_passes(self, *passes: Any) -> ModelSource:
         """The same with further changes of its graph."""
-        changed = ModelSource(
-            self.path, self.content, name=self.name, external_data=self.external_data, passes=(*self.passes, *passes),
-            origin=self.origin, digest=self._digest,
-        )  # fmt: skip
-        changed.approve = self.approve
+        changed = copy.copy(self)
+        changed.passes = (*self.passes, *passes)
         return changed
 
     def forget(self) -> ModelSource:
         """The same without the bytes of a model in memory."""
         if self.path is not None:
             return self
-        return ModelSource(None, name=self.name, passes=self.passes, origin=self.origin)
+        rest = ModelSource(None, name=self.name, origin=self.origin)
+        rest.passes = self.passes
+        return rest
 
     def __fspath__(self) -> str:
         """Raises UnsupportedModelError for a model in memory."""
@@ -309,8 +320,16 @@ class ModelSource(os.PathLike[str]):
 ModelLike = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | ModelSource
 
 
-#: Fields of a ModelProto and of its GraphProto, and bytes of a weight that is long. Weights in other files are short.
-_GRAPH, _FUNCTIONS, _INITIALIZER, _LONG = 7, 25, 5, 4096
+#: The domains of the ONNX standard and of the runtimes.
+KNOWN_DOMAINS = {
+    "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft",
+    "com.microsoft.nchwc", "com.microsoft.experimental", "com.microsoft.extensions", "com.ms.internal.nhwc",
+    "ai.onnx.contrib", "org.openvinotoolkit", "org.pytorch.aten", "pkg.onnxscript.torch_lib", "trt",
+}  # fmt: skip
+
+#: Fields of a ModelProto, of its GraphProto and of an OperatorSetIdProto; and bytes of a weight that is long. Weights
+#: in other files are short.
+_GRAPH, _OPSET_IMPORT, _FUNCTIONS, _INITIALIZER, _DOMAIN, _LONG = 7, 8, 25, 5, 1, 4096
 
 
 def _graph_parts(data: bytes | mmap.mmap) -> Iterator[bytes]:
@@ -321,6 +340,13 @@ def _graph_parts(data: bytes | mmap.mmap) -> Iterator[bytes]:
                     yield data[first:last]
         elif number == _FUNCTIONS:
             yield data[start:end]
+
+
+def _imported_domains(data: bytes | mmap.mmap) -> Iterator[str]:
+    for number, start, end in byte_fields(data, 0, len(data)):
+        if number == _OPSET_IMPORT:
+            names = (data[at:stop].decode() for inner, at, stop in byte_fields(data, start, end) if inner == _DOMAIN)
+            yield next(names, "")
 
 
 def _checked(file: Path) -> Path:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DeviceUnavailableError
-from ._lib import address, check, ffi, lib, out, text
+from ._lib import Handle, address, check, ffi, lib, out, returned, text
 from .device import Device
-from .memory import Handle
 
 __all__ = [
     "CudaGraph",
@@ -48,12 +47,11 @@ def current_device(device: str | Device) -> Iterator[None]:
     Raises:
         DeviceUnavailableError: The device does not exist.
     """
-    previous = out("int32_t")
-    check(lib.held_ifs_device_select(_ordinal(device), previous))
+    previous = returned("int32_t", lib.held_ifs_device_select, _ordinal(device))
     try:
         yield
     finally:
-        check(lib.held_ifs_device_select(previous[0], out("int32_t")))
+        returned("int32_t", lib.held_ifs_device_select, previous)
 
 
 class DeviceInfo(dict[str, Any]):
@@ -72,8 +70,7 @@ def device_info(device: str | Device = "cuda:0") -> DeviceInfo:
     Raises:
         DeviceUnavailableError: The device does not exist.
     """
-    info = out("ifs_device_info")
-    check(lib.ifs_get_device_info(_ordinal(device), info))
+    info = returned("ifs_device_info", lib.ifs_get_device_info, _ordinal(device))
     return DeviceInfo(
         name=text(info.name),
         compute_capability=(int(info.major), int(info.minor)),
@@ -98,20 +95,17 @@ class Stream(Handle):
     """
 
     def __init__(self, device: str | Device = "cuda:0") -> None:
-        self._c = None
-        native = out("ifs_stream *")
-        check(lib.ifs_stream_create(_ordinal(device), native))
-        self._own(native[0], lib.ifs_stream_destroy)
+        self._own(returned("ifs_stream *", lib.ifs_stream_create, _ordinal(device)), lib.ifs_stream_destroy)
         self._lender: object = None
 
     @classmethod
     def wrap(cls, handle: int, device: str | Device = "cuda:0", lender: object = None) -> Stream:
         """Borrows the cudaStream_t of another library, and keeps `lender` alive with it."""
         stream = cls.__new__(cls)
-        stream._c = None
-        native = out("ifs_stream *")
-        check(lib.held_ifs_stream_wrap(_ordinal(device), ffi.cast("void *", handle), native))
-        stream._own(native[0], lib.ifs_stream_destroy)
+        native = ffi.cast("void *", handle)
+        stream._own(
+            returned("ifs_stream *", lib.held_ifs_stream_wrap, _ordinal(device), native), lib.ifs_stream_destroy
+        )
         stream._lender = lender
         return stream
 
@@ -144,10 +138,7 @@ class Event(Handle):
     """A point in a stream. With `timing`, it records the time too."""
 
     def __init__(self, device: str | Device = "cuda:0", *, timing: bool = False) -> None:
-        self._c = None
-        event = out("ifs_event *")
-        check(lib.ifs_event_create(_ordinal(device), timing, event))
-        self._own(event[0], lib.ifs_event_destroy)
+        self._own(returned("ifs_event *", lib.ifs_event_create, _ordinal(device), timing), lib.ifs_event_destroy)
 
     def record(self, stream: Stream) -> Event:
         """Puts the event after all work that is queued on `stream` now, and returns the event."""
@@ -161,15 +152,11 @@ class Event(Handle):
     @property
     def done(self) -> bool:
         """Whether the stream has reached the event."""
-        done = out("int32_t")
-        check(lib.ifs_event_query(self._open, done))
-        return bool(done[0])
+        return bool(returned("int32_t", lib.ifs_event_query, self._open))
 
     def milliseconds_since(self, start: Event) -> float:
         """The device's time from `start` to this event. Both have `timing=True`, and the stream has reached them."""
-        elapsed = out("float")
-        check(lib.ifs_event_elapsed(start._open, self._open, elapsed))
-        return float(elapsed[0])
+        return float(returned("float", lib.ifs_event_elapsed, start._open, self._open))
 
 
 class CudaGraph(Handle):
@@ -183,7 +170,6 @@ class CudaGraph(Handle):
     """
 
     def __init__(self, stream: Stream, queue: Callable[[], object]) -> None:
-        self._c = None
         graph = out("ifs_cuda_graph *")
         check(lib.ifs_cuda_graph_begin(stream._open))
         try:

@@ -18,11 +18,11 @@ import numpy as np
 
 from ..errors import InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
 from . import dlpack
-from ._lib import address, check, ffi, lib, out
+from ._lib import Handle, access_code, address, check, ffi, lib, out, returned
 from .device import Device
-from .exchange import as_dims, borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
-from .memory import Handle, Head, access_code
-from .tensor_spec import DTYPES, dtype_code
+from .exchange import borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
+from .memory import Head
+from .tensor_spec import DTYPES, as_dims, dtype_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,10 +98,8 @@ class Tensor(Handle):
     def __init__(
         self, shape: Sequence[int], dtype: npt.DTypeLike = "float32", device: str | Device | None = None
     ) -> None:
-        self._c = None
-        handle, dims = out("ifs_tensor *"), as_dims(shape)
-        check(lib.held_ifs_tensor_create(dtype_code(dtype), len(dims), dims, Device.parse(device).ordinal, handle))
-        self._adopt(handle[0])
+        code, dims, ordinal = dtype_code(dtype), as_dims(shape), Device.parse(device).ordinal
+        self._adopt(returned("ifs_tensor *", lib.held_ifs_tensor_create, code, len(dims), dims, ordinal))
 
     def _adopt(self, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
         """Makes this tensor the owner of a native one, in place of the one that it had."""
@@ -127,9 +125,7 @@ class Tensor(Handle):
 
     @classmethod
     def _of(cls, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
-        tensor = cls.__new__(cls)
-        tensor._c = None
-        return tensor._adopt(handle, lender, shared)
+        return cls.__new__(cls)._adopt(handle, lender, shared)
 
     @classmethod
     def wrap(cls, array: npt.ArrayLike, device: str | Device | None = None) -> Tensor:
@@ -191,19 +187,17 @@ class Tensor(Handle):
         Raises:
             TensorFileError: The file does not exist, or it is truncated, too long, or not a tensor file.
         """
-        handle = out("ifs_tensor *")
+        ordinal = Device.parse(device).ordinal
         try:
-            check(lib.ifs_tensor_load(_file_name(path), Device.parse(device).ordinal, handle))
+            return cls._of(returned("ifs_tensor *", lib.ifs_tensor_load, _file_name(path), ordinal))
         except OutputError as error:  # the core has one code for input and output
             raise TensorFileError(str(error)) from None
-        return cls._of(handle[0])
 
     @classmethod
     def from_bytes(cls, data: Buffer, device: str | Device | None = None) -> Tensor:
         """Reads the content of a tensor file from memory, as `load()` does."""
-        handle, chars = out("ifs_tensor *"), ffi.from_buffer(data)
-        check(lib.ifs_tensor_parse(chars, len(chars), Device.parse(device).ordinal, handle))
-        return cls._of(handle[0])
+        chars, ordinal = ffi.from_buffer(data), Device.parse(device).ordinal
+        return cls._of(returned("ifs_tensor *", lib.ifs_tensor_parse, chars, len(chars), ordinal))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a tensor file, replacing `path` in one step.
@@ -401,19 +395,16 @@ class Tensor(Handle):
         if not self.shape:
             raise ShapeError("a scalar has no axis to slice")
         start, stop, _ = rows.indices(self._shape[0])
-        handle = out("ifs_tensor *")
-        check(lib.ifs_tensor_slice(self._open, start, max(start, stop), handle))
-        return Tensor._of(handle[0], self._lender, self._shared)
+        handle = returned("ifs_tensor *", lib.ifs_tensor_slice, self._open, start, max(start, stop))
+        return Tensor._of(handle, self._lender, self._shared)
 
     def offset(self, *index: int) -> int:
         """The element number of an index. Missing last indices are 0: the third row starts at `t.offset(2)`."""
-        offset = out("int64_t")
         try:
             indices = ffi.new("int64_t[]", index)
         except OverflowError:
             raise InputError(f"index {index} is out of range for shape {self.shape}") from None
-        check(lib.ifs_tensor_offset(self._open, len(index), indices, offset))
-        return int(offset[0])
+        return int(returned("int64_t", lib.ifs_tensor_offset, self._open, len(index), indices))
 
     def copy_from(self, source: Tensor | npt.ArrayLike, *, stream: Stream | None = None) -> Tensor:
         """Overwrites all elements with those of `source`, and returns the tensor.

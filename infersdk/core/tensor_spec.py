@@ -1,7 +1,8 @@
-"""Element types of tensors, and TensorSpec: the declaration of a model for one of its inputs or outputs."""
+"""Element types, dimensions, and TensorSpec: the declaration of a model for one of its inputs or outputs."""
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from ._lib import lib
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["DTYPES", "TensorSpec", "as_array", "by_name", "dtype_code", "known_shapes"]
+__all__ = ["DTYPES", "TensorSpec", "as_array", "as_dims", "by_name", "dtype_code", "known_shapes"]
 
 
 class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -164,3 +165,18 @@ def dtype_code(dtype: npt.DTypeLike) -> int:
         return _CODES[np.dtype(dtype)]
     except (KeyError, TypeError):
         raise DTypeError(f"a tensor cannot hold {dtype!r}; use one of {', '.join(_NAMES)}") from None
+
+
+def as_dims(shape: Sequence[int]) -> list[int]:
+    """The dimensions as plain ints that fit the core's int64.
+
+    Raises:
+        ShapeError: `shape` is not a sequence of whole numbers, or one of them is too large.
+    """
+    try:
+        dims = [operator.index(d) for d in shape]
+    except TypeError:
+        raise ShapeError(f"a shape is a sequence of whole numbers, not {shape!r}") from None
+    if any(not -(2**63) <= d < 2**63 for d in dims):
+        raise ShapeError(f"the size of shape {tuple(dims)} overflows")
+    return dims

@@ -42,10 +42,10 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "CFunction": "kernels", "CSource": "kernels", "CudaSource": "kernels", "CustomOp": "declaration", "Dim":
-        "shapes", "Launch": "kernels", "Shape": "shapes", "ceil_div": "shapes", "deregister": "onnx_schema",
-        "include_folder": "kernels", "maximum": "shapes", "minimum": "shapes", "opset_versions": "torch_operators",
-        "register": "onnx_schema", "require_equal": "shapes", "torch_operator": "torch_operators", "translation_table":
-        "torch_operators",
+        "declaration": "CustomOp",
+        "kernels": "CFunction CSource CudaSource Launch include_folder",
+        "onnx_schema": "deregister register",
+        "shapes": "Dim Shape ceil_div maximum minimum require_equal",
+        "torch_operators": "opset_versions torch_operator translation_table",
     },
-)  # fmt: skip
+)

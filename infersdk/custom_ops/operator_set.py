@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..core.model_source import KNOWN_DOMAINS
 from ..errors import CustomOpError, ModelFormatError, UnsupportedModelError
-from ..graph.domains import KNOWN_DOMAINS, foreign_domains
 from .declaration import CustomOp
 from .failures import raised
 from .onnx_schema import registered
@@ -93,7 +93,7 @@ def _path(op: type[CustomOp]) -> str:
 # ---- declared operators ----
 
 
-def declared(custom_ops: Sequence[type[CustomOp]], domains: set[str]) -> OperatorSet:
+def declared(custom_ops: Sequence[type[CustomOp]], domains: frozenset[str]) -> OperatorSet:
     """The given operators and, if `domains` require them, those of infersdk and of installed packages.
 
     Raises:
@@ -147,7 +147,7 @@ def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | No
         CustomOpError: an operator is not declared, is declared twice, or has another version than in the model, or an
             attribute is unknown or missing.
     """
-    domains = foreign_domains(source)
+    domains = source.foreign_domains
     if not domains and not custom_ops:
         return None
     ops = declared(custom_ops or (), domains)
@@ -238,7 +238,7 @@ def undeclared(raw: ir.Node, what: str) -> str:
 
 def explain(source: ModelSource, ops: OperatorSet | None, error: Exception) -> Exception:
     """Returns a more specific error if a custom operator caused the error of a backend; otherwise the error."""
-    if not isinstance(error, ModelFormatError | UnsupportedModelError) or not foreign_domains(source):
+    if not isinstance(error, ModelFormatError | UnsupportedModelError) or not source.foreign_domains:
         return error
     from ..graph.files import read_model
 

@@ -18,6 +18,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Graph", "ModelInfo", "onnx_info", "open", "passes"]
 
-__getattr__, __dir__ = lazy(
-    __name__, {"Graph": "editor", "ModelInfo": "info", "onnx_info": "info", "open": "editor", "passes": "passes"}
-)
+__getattr__, __dir__ = lazy(__name__, {"editor": "Graph open", "info": "ModelInfo onnx_info", "passes": "passes"})

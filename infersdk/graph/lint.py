@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..core.model_source import KNOWN_DOMAINS
 from ..custom_ops.operator_set import OperatorSet, declared
 from ..errors import CustomOpError, InferSDKError, UnsupportedModelError
-from .domains import KNOWN_DOMAINS
 from .passes import (
     CleanUp,
     FreeBatch,
@@ -355,7 +355,7 @@ def rules_for(custom_ops: Sequence[type[CustomOp]] = ()) -> tuple[Rule, ...]:
     def operators(graph: Graph) -> OperatorSet:
         domains = frozenset(graph.model.graph.opset_imports) - KNOWN_DOMAINS
         if domains not in declared_for:
-            declared_for[domains] = declared(custom_ops, set(domains))
+            declared_for[domains] = declared(custom_ops, domains)
         return declared_for[domains]
 
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -46,7 +47,7 @@ class HeadLevel(msgspec.Struct, frozen=True, kw_only=True):
         return np.frombuffer(self.weights, "<f4").astype(np.float32, copy=False).reshape(len(bias), -1), bias
 
 
-class RawHead(msgspec.Struct, frozen=True, kw_only=True):
+class RawHead(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The head of a model without its decoding, as stored in the metadata of the model.
 
     Attributes:
@@ -75,7 +76,7 @@ class RawHead(msgspec.Struct, frozen=True, kw_only=True):
         except (KeyError, ValueError, RecursionError):
             return None
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of all maps, in the order of the levels."""
         return tuple(name for level in self.levels for name in level.maps)

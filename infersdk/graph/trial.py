@@ -18,7 +18,6 @@ from ..custom_ops.cutting import cut
 from ..custom_ops.onnx_schema import registered
 from ..custom_ops.operator_set import operators_for
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError
-from .domains import foreign_domains
 from .files import read_model, write_large
 from .passes._sizes import data_inputs, fixed, shapes_of
 
@@ -80,7 +79,7 @@ def try_model(
     for name in shapes:
         if name not in inputs:
             raise ConfigError(f"a shape is given for {name!r}; the model's inputs are {inputs}")
-    operators = operators_for(source, custom_ops) if custom_ops or foreign_domains(source) else None
+    operators = operators_for(source, custom_ops) if custom_ops or source.foreign_domains else None
     for name in backends or _BACKENDS:
         started, status, detail = time.monotonic(), "ok", ""
         try:

@@ -342,22 +342,6 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-@functools.cache
-def _transpositions() -> dict[int, Image.Transpose]:
-    """What sets an image upright, by its EXIF orientation."""
-    from PIL.Image import Transpose
-
-    return {
-        2: Transpose.FLIP_LEFT_RIGHT,
-        3: Transpose.ROTATE_180,
-        4: Transpose.FLIP_TOP_BOTTOM,
-        5: Transpose.TRANSPOSE,
-        6: Transpose.ROTATE_270,
-        7: Transpose.TRANSVERSE,
-        8: Transpose.ROTATE_90,
-    }
-
-
 def _reduction(image: Image.Image, orientation: int, at_least: SizeLimit | None) -> int:
     """By how much a JPEG file is reduced while it is decoded."""
     if at_least is None:
@@ -389,14 +373,14 @@ def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None)
     if decoded is None:
         return None
     pixels, decoder = decoded
-    if orientation != 1:
-        pixels = _upright(pixels, orientation)
     reduced_from = upright_size(image.size, orientation) if by > 1 else None
-    return HostImage(pixels, "gray" if pixels.ndim == 2 else "rgb", decoder, reduced_from)
+    return HostImage(_upright(pixels, orientation), "gray" if pixels.ndim == 2 else "rgb", decoder, reduced_from)
 
 
 def _upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
-    """As `Image.transpose()`: mirrored rows, mirrored columns, or both; with rows and columns exchanged before."""
+    """As `ImageOps.exif_transpose()`, which rewrites the rest of the EXIF data too, and fails where that is damaged."""
+    if orientation == 1:
+        return pixels
     if orientation in SIDEWAYS:
         pixels = pixels.swapaxes(0, 1)
     rows, columns = _MIRRORED[orientation]
@@ -414,11 +398,9 @@ def from_pil(image: Image.Image, what: str, at_least: SizeLimit | None = None) -
                 reduced_from = upright_size(image.size, orientation)
                 image.draft(None, (image.width // by, image.height // by))  # Pillow divides by whole numbers.
         image.load()  # some formats have their EXIF data after the pixels.
-        # Not ImageOps.exif_transpose(): it rewrites the rest of the EXIF data, and fails where that is damaged.
-        if (upright := _transpositions().get(orientation or orientation_of(image))) is not None:
-            image = image.transpose(upright)
+        orientation = orientation or orientation_of(image)
         if image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
-            return HostImage((np.asarray(image) >> 8).astype(np.uint8), "gray", decoder)
+            return HostImage(_upright((np.asarray(image) >> 8).astype(np.uint8), orientation), "gray", decoder)
         if image.mode in ("I", "F"):
             raise ImageError(
                 f"{what}: its pixels are numbers of 32 bits, whose range is unknown; scale "
@@ -431,4 +413,4 @@ def from_pil(image: Image.Image, what: str, at_least: SizeLimit | None = None) -
     except Exception as error:  # as in _decode: a file's pixels are decoded here
         raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
     kind = {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}[image.mode]
-    return HostImage(pixels_of(image), kind, decoder, reduced_from)
+    return HostImage(_upright(pixels_of(image), orientation), kind, decoder, reduced_from)

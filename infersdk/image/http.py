@@ -31,12 +31,10 @@ class Answer(NamedTuple):
     """The response of a server.
 
     Attributes:
-        url: where it came from, after redirections.
         content_type: in lower case and without parameters, as `"image/jpeg"`; empty if the server names none.
         body: None if the content type was not wanted; the body was not read then.
     """
 
-    url: str
     content_type: str
     body: bytes | None
 
@@ -69,7 +67,7 @@ def get(
             with contextlib.closing(_opener(deadline).open(_request(url), timeout=max_seconds)) as response:
                 content_type = response.headers.get_content_type() if response.headers.get("Content-Type") else ""
                 if not wanted(content_type):
-                    return Answer(response.url, content_type, None)
+                    return Answer(content_type, None)
                 body = _body(response, shown, max_bytes)
         except urllib.error.HTTPError as error:
             error.close()
@@ -81,7 +79,7 @@ def get(
             raise ImageError(f"{shown}: cannot be read: {reason or type(error).__name__}") from None
         if deadline.passed:  # a connection that is shut down looks like the end of a body without a length
             raise ImageError(f"{shown}: no answer within {max_seconds:g} s")
-    return Answer(response.url, content_type, body)
+    return Answer(content_type, body)
 
 
 def _request(url: str) -> urllib.request.Request:

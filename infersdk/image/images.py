@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from ..core._lib import ffi, lib
+from ..core._lib import choice, ffi, lib
 from ..core.device import Device
 from ..errors import DTypeError, ImageError, InputError, ShapeError
 
@@ -27,7 +27,6 @@ __all__ = [
     "PixelFormat",
     "Planes",
     "address_of",
-    "choice",
     "device_image_view",
     "format_of",
     "image_view",
@@ -214,18 +213,6 @@ def device_image_view(
     return ImageView(c, (lender,), format)
 
 
-def choice(what: str, value: str, table: dict[str, int]) -> int:
-    """The number of `value` in `table`.
-
-    Raises:
-        InputError: `value` is not in `table`; `what` names the parameter.
-    """
-    try:
-        return table[value]
-    except (KeyError, TypeError):
-        raise InputError(f"{what} is {value!r}; use one of {', '.join(map(repr, table))}") from None
-
-
 class HostImage(NamedTuple):
     """Pixels with their order.
 
@@ -244,10 +231,7 @@ class HostImage(NamedTuple):
     @property
     def size(self) -> tuple[int, int]:
         """(width, height) in pixels, of the whole image: where it was decoded at a reduced size, that of the file."""
-        if self.reduced_from is not None:
-            return self.reduced_from
-        height, width = self.pixels.shape[:2]
-        return width, height * 2 // 3 if self.format == "nv12" else height
+        return self.reduced_from or self.pixel_size
 
     @property
     def pixel_size(self) -> tuple[int, int]:

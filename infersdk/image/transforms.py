@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from ..core._lib import ffi, lib
+from ..core._lib import choice, ffi, lib
 from ..errors import DTypeError, InputError
-from .images import choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

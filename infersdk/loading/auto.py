@@ -21,7 +21,7 @@ from ..core.stream import device_count, device_info, nvidia_driver
 from ..core.target import Target
 from ..core.text import logger, printable
 from ..errors import BackendUnavailableError, InferSDKError, OutputError
-from .registry import backend_class, backends
+from .registry import backend_class, list_backends
 from .samples import random_inputs
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _targets(device: str | Device | None) -> Iterator[tuple[Target, str]]:
     """Each backend on `device`, or on the first device of each kind that it reports, except `auto`. With a reason for a
     backend without devices.
     """
-    for name in backends():
+    for name in list_backends():
         try:
             info = backend_class(name).declaration.probe()
         except Exception as error:  # a vendor's runtime may fail in any way
@@ -225,5 +225,5 @@ def _key(source: ModelSource, given: dict[str, Any]) -> str | None:
         "gpus": [device_info(f"cuda:{index}")["name"] for index in range(device_count())],
         "driver": nvidia_driver(),
         "runtimes": {name: version for name, version in versions.items() if name.lower().startswith(_RUNTIMES)},
-        "backends": backends(),
+        "backends": list_backends(),
     })  # fmt: skip

@@ -21,7 +21,6 @@ from ..core.model_source import ModelLike, ModelSource
 from ..core.target import check_precision
 from ..core.text import printable
 from ..errors import BackendNotFoundError, BackendUnavailableError, ConfigError, InputError, nearest
-from ..graph.domains import foreign_domains
 from ..infer import Infer
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..custom_ops import CustomOp
 
-__all__ = ["backend_class", "backends", "load"]
+__all__ = ["backend_class", "list_backends", "load"]
 
 
 AUTO = "auto"  # the backend that `load()` chooses by measuring
@@ -59,7 +58,7 @@ def _registered() -> dict[str, _Backend]:
     return result | _BUILT_IN
 
 
-def backends() -> list[str]:
+def list_backends() -> list[str]:
     """The names of all backends, also of those whose runtimes are not installed."""
     return sorted(_registered())
 
@@ -175,14 +174,12 @@ def load(
     if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
         raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
     from ..config import convert as checked_options
-    from ..core.memory_limit import check_option
 
     source = _readable(kind, model, external_data, convert)
     target_device = Device.parse(device if device is not None else kind.declaration.default_device)
-    check_option(options, kind.declaration.options, backend)
     own = checked_options(options, kind.declaration.options, f"options of backend {backend!r}")
     make: Callable[..., Infer] = kind
-    if custom_ops or foreign_domains(source):
+    if custom_ops or source.foreign_domains:
         from ..custom_ops.loading import with_custom_ops
 
         make = with_custom_ops(kind, source, target_device, custom_ops, cut=cut_custom_ops)

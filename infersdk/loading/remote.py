@@ -72,10 +72,10 @@ def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def _require(package: str, extra: str, purpose: str) -> None:
+def _require(package: str, address: Address) -> None:
     if importlib.util.find_spec(package) is None:
         raise BackendUnavailableError(
-            f'{purpose} needs {package}, which is not installed: pip install "infersdk[{extra}]"'
+            f'{address.location} needs {package}, which is not installed: pip install "infersdk[hub]"'
         )
 
 
@@ -83,7 +83,7 @@ def _require(package: str, extra: str, purpose: str) -> None:
 
 
 def _from_hub(address: Address) -> Path:
-    _require("huggingface_hub", "hub", f"{address.location}")
+    _require("huggingface_hub", address)
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -105,7 +105,7 @@ def _from_hub(address: Address) -> Path:
 
 def commit_of(address: Address) -> str:
     """The commit that a revision of the hub names now. Raises ModelNotFoundError where it cannot be asked for."""
-    _require("huggingface_hub", "hub", f"{address.location}")
+    _require("huggingface_hub", address)
     import huggingface_hub
 
     try:
@@ -129,7 +129,7 @@ def _by_fsspec(address: Address, progress: Progress | None) -> Path:
         return found[0]
     if _offline():
         raise ModelNotFoundError(f"{address.location} is not in the cache, and HF_HUB_OFFLINE forbids a download")
-    _require("fsspec", "hub", f"{address.location}")
+    _require("fsspec", address)
     folder = default_folder() / "downloads"
     part = folder / f"{address.sha256 or 'file'}.{os.getpid() if address.sha256 is None else 'part'}"
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,14 +110,10 @@ def _is_tensor_file(file: Path) -> bool:
 
 
 def _read_arrays(file: Path, specs: Sequence[TensorSpec]) -> dict[str, npt.NDArray[Any]]:
-    if file.suffix.lower() == ".npz":
-        with _numpy_file(file) as archive:
-            result = {name: archive[name] for name in archive.files}
-        if missing := [spec.name for spec in specs if spec.name not in result]:
-            raise InputError(f"{str(file)!r} has {', '.join(result)}; there is nothing for input {missing[0]!r}")
-    else:
-        array = _numpy_file(file) if file.suffix.lower() == ".npy" else Tensor.load(file).numpy()
-        result = {_only(specs, file).name: array}
+    content = _numpy_file(file) if file.suffix.lower() in (".npy", ".npz") else Tensor.load(file).numpy()
+    result = content if isinstance(content, dict) else {_only(specs, file).name: content}
+    if missing := [spec.name for spec in specs if spec.name not in result]:
+        raise InputError(f"{str(file)!r} has {', '.join(result)}; there is nothing for input {missing[0]!r}")
     for spec in specs:
         try:
             spec.check(result[spec.name].shape, result[spec.name].dtype)
@@ -124,10 +122,15 @@ def _read_arrays(file: Path, specs: Sequence[TensorSpec]) -> dict[str, npt.NDArr
     return {spec.name: result[spec.name] for spec in specs}
 
 
-def _numpy_file(file: Path) -> Any:
+def _numpy_file(file: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
+    """The array of a file, or the arrays of an archive by name."""
     try:
-        return np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:  # NumPy raises these for a damaged file
+        content = np.load(file, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            return content
+        with content:
+            return dict(content)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:  # the file is damaged
         raise InputError(f"{str(file)!r} cannot be read: {error}") from None
 
 

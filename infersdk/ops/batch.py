@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..core._lib import check, ffi, lib, out
-from ..core.memory import Handle
+from ..core._lib import Handle, check, ffi, lib, out, returned
 from ..core.processors import available_processors
 from ..errors import InputError
 
@@ -32,9 +31,7 @@ class Workers(Handle):
     def __init__(self, threads: int | None = None) -> None:
         if threads is None:
             threads = min(available_processors(), 16)
-        handle = out("ifs_workers *")
-        check(lib.ifs_workers_create(threads, handle))
-        self._own(handle[0], lib.ifs_workers_destroy)
+        self._own(returned("ifs_workers *", lib.ifs_workers_create, threads), lib.ifs_workers_destroy)
         self._process = os.getpid()
 
     @property

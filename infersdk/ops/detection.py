@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib
-from ..core.memory import Handle
+from ..core._lib import Handle, check, choice, ffi, lib, returned
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
         """The `ifs_geometry *`."""
 
 
-__all__ = ["DETECTION", "DetectStats", "DetectionDecoder", "nms", "nms_groups", "nms_oriented"]
+__all__ = ["DETECTION", "DetectStats", "DetectionDecoder", "GridLevel", "RawHeadDecoder"]
 
 DETECTION = np.dtype([("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4"), ("row", "<i4")])
 """One detection: edges in pixels of the image, score, class, and the index of its anchor in the output. The layout of
@@ -38,7 +37,7 @@ _HEADS = {
     "yolov8": lib.IFS_DETECT_HEAD_YOLOV8,
     "yolox": lib.IFS_DETECT_HEAD_YOLOX,
 }
-_MATCHES = {"iou": lib.IFS_MATCH_IOU, "smaller": lib.IFS_MATCH_SMALLER}
+_RAW_HEADS = ("yolov5", "yolov8")
 _DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
 _INT64S = ffi.typeof("int64_t *")
 
@@ -107,9 +106,8 @@ class DetectionDecoder(Handle):
             multi_label=multi_label, class_agnostic=class_agnostic, strides=strides, classes=classes, dtype=dtype,
         )  # fmt: skip
         self._params = params
-        handle = ffi.new("ifs_detection_decoder **")
-        check(lib.ifs_detection_decoder_create(params, handle))
-        self._own(handle[0], lib.ifs_detection_decoder_destroy)
+        handle = returned("ifs_detection_decoder *", lib.ifs_detection_decoder_create, params)
+        self._own(handle, lib.ifs_detection_decoder_destroy)
 
         self._dtype = np.dtype(dtype)
         numbers = num_classes + extra
@@ -188,14 +186,12 @@ def detect_params(
     Raises:
         InputError, DTypeError: A number does not fit 32 bits, or the head, the element type or a class is unknown.
     """
-    if head not in _HEADS:
-        raise InputError(f"head is {head!r}; use one of {', '.join(_HEADS)}")
     if dtype not in _DTYPES:
         raise DTypeError(f"dtype is {dtype!r}; use float32 or float16")
     if len(strides) > lib.IFS_MAX_STRIDES:
         raise InputError(f"strides has {len(strides)} numbers; use at most {lib.IFS_MAX_STRIDES}")
     params = ffi.new("ifs_detect_params *")
-    params.head = _HEADS[head]
+    params.head = choice("head", head, _HEADS)
     params.dtype = _DTYPES[dtype]
     params.num_classes = int32("num_classes", num_classes)
     params.num_anchors = int32("num_anchors", num_anchors)
@@ -248,157 +244,176 @@ def int32(name: str, value: int) -> int:
     return value
 
 
-def nms(
-    boxes: npt.ArrayLike,
-    scores: npt.ArrayLike,
-    class_ids: npt.ArrayLike | None = None,
-    *,
-    iou: float = 0.45,
-    max_det: int | None = None,
-) -> npt.NDArray[np.int64]:
-    """Exact greedy NMS: the indices of the boxes that are kept, best first, equal scores by index.
+class GridLevel(NamedTuple):
+    """One level of a raw head."""
+
+    width: int
+    """Columns of its maps."""
+    height: int
+    """Rows of its maps."""
+    stride: int
+    """Pixels of the canvas from cell to cell."""
+    anchors: Sequence[tuple[float, float]] = ()
+    """Of "yolov5": the width and height of each box of a cell, in pixels of the canvas."""
+    weights: npt.NDArray[np.float32] | None = None
+    """Of "yolov5": where the features stand in place of the map, the weights `[channels of the map, features]` of the
+    convolution of 1 x 1 that would make the map."""
+    bias: npt.NDArray[np.float32] | None = None
+    """Its biases, `[channels of the map]`; None: zeros."""
+
+
+class RawHeadDecoder(Handle):
+    """Decodes one image's maps, as `DetectionDecoder` decodes the output that the network would make of them.
+
+    Scores are compared as logits, and boxes below the threshold are not computed. Boxes, scores and statistics differ
+    from those of the decoded output by the rounding of exponentials alone.
 
     Args:
-        boxes: `[n, 4]` of x1, y1, x2, y2; used as float32. A box without area is kept, and suppresses no other.
-        scores: `[n]`; used as float32.
-        class_ids: `[n]` integers; only boxes of one class suppress one another. None: all boxes have one class.
-        iou: A kept box suppresses another one if `inter > iou * (area_a + area_b - inter)`, in float32.
-        max_det: The limit on the number of indices; None is no limit.
+        head: "yolov5": one map a level, `[anchors * (5 + num_classes + extra), height, width]`: centre
+            `(2 s(xy) - 0.5 + cell) * stride`, size `(2 s(wh))^2 * anchor`, score `s(objectness) * s(class)`, with s for
+            the sigmoid. "yolov8" (YOLO11 too): two maps a level,
+            `[4 * len(bins), height, width]` and `[num_classes, height, width]`: the distances of the edges from the
+            centre of the cell are `sum(softmax(logits) * bins) * stride`, score `s(class)`. A level of "yolov5" with
+            weights takes its features in place of its map, `[features, height, width]`: only the values of boxes whose
+            objectness is above the threshold are computed of them.
+        num_classes: Classes of the head.
+        levels: In the order of the rows of the decoded output.
+        bins: Of "yolov8": the values of a distance, in cells.
+        settings: As `DetectionDecoder` takes them: conf, iou, max_det, max_candidates, multi_label, class_agnostic,
+            classes, dtype (of the maps), and extra for "yolov5".
 
     Raises:
-        ShapeError: The numbers of boxes, scores and classes differ.
-        DTypeError: `class_ids` are not integers that fit 32 bits.
-        InputError: A box or score is not finite, or `iou` is not 0 to 1.
+        InputError: A parameter is out of range; the message names it.
+        ShapeError, DTypeError: Weights or biases of a level are of another shape or type.
+
+    The field `row` of a detection is its row in the decoded output: levels, then anchors, then positions. One thread
+    uses a decoder at a time. `close()`, or the end of a `with` block, frees the native memory.
     """
-    check_max_det(max_det)
-    keep, _ = _suppress(boxes, scores, class_ids, lib.IFS_MATCH_IOU, iou, grouped=False)
-    return keep if max_det is None else keep[:max_det].copy()
 
+    def __init__(
+        self, head: str, num_classes: int, levels: Sequence[GridLevel], *, bins: Sequence[float] = (), **settings: Any
+    ) -> None:
+        if head not in _RAW_HEADS:
+            raise InputError(f"head {head!r} has no raw form; use one of {', '.join(_RAW_HEADS)}")
+        rows = sum(level.width * level.height * max(len(level.anchors), 1) for level in levels)
+        self._params, self._class_mask = detect_params(head, num_classes, rows, **settings)
+        values = 5 + num_classes + int(settings.get("extra", 0))
+        raw, held = _raw_head(head, levels, bins, values)
+        handle = returned("ifs_detection_decoder *", lib.ifs_detection_decoder_create_raw, self._params, raw)
+        self._own(handle, lib.ifs_detection_decoder_destroy)
+        del held  # the decoder has copied them
 
-def nms_groups(
-    boxes: npt.ArrayLike,
-    scores: npt.ArrayLike,
-    class_ids: npt.ArrayLike | None = None,
-    *,
-    threshold: float = 0.5,
-    match: Literal["iou", "smaller"] = "smaller",
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Exact greedy NMS that says which kept box suppressed each one, for merging boxes of several views of an image.
-
-    Args:
-        boxes, scores, class_ids: as `nms()` takes them.
-        threshold: A kept box suppresses another one if their match is above it.
-        match: "iou" is the intersection over the union; "smaller" is the intersection over the area of the smaller box,
-            which finds a box that was cut in the whole one.
-
-    Returns:
-        The indices of the boxes that are kept, best first, equal scores by index; and for each box the index of its
-        keeper: the best kept box that suppresses it, or itself.
-
-    Raises:
-        ShapeError, DTypeError: As `nms()`.
-        InputError: A box or score is not finite, `threshold` is not 0 to 1, or `match` is unknown.
-    """
-    if match not in _MATCHES:
-        raise InputError(f"match is {match!r}; use one of {', '.join(_MATCHES)}")
-    return _suppress(boxes, scores, class_ids, _MATCHES[match], threshold, grouped=True)
-
-
-def suppression_arguments(
-    boxes: npt.ArrayLike, scores: npt.ArrayLike, class_ids: npt.ArrayLike | None, numbers: int
-) -> tuple[Any, Any, Any, int]:
-    """Boxes, scores and classes as the C function takes them, and how many boxes there are. They keep the arrays alive.
-
-    Args:
-        numbers: of a box: 4, or 5 of an oriented one.
-
-    Raises:
-        ShapeError, DTypeError: As `nms()`.
-    """
-    boxes = np.ascontiguousarray(boxes, np.float32)
-    scores = np.ascontiguousarray(scores, np.float32)
-    n = len(scores) if scores.ndim == 1 else -1
-    if boxes.shape != (n, numbers) and not (n == 0 and boxes.size == 0):
-        raise ShapeError(
-            f"boxes have shape {boxes.shape} and scores {scores.shape}; they must be (n, {numbers}) and (n,)"
+        self._dtype = np.dtype(settings.get("dtype", "float32"))
+        self._shapes = tuple(
+            (channels, level.height, level.width)
+            for level in levels
+            for channels in ([_channels(level, values)] if head == "yolov5" else [4 * len(bins), num_classes])
         )
-    classes: Any = ffi.NULL
-    if class_ids is not None:
-        classes = ffi.from_buffer("int32_t[]", _int32_classes(class_ids, n))
-    return ffi.from_buffer("float[]", boxes), ffi.from_buffer("float[]", scores), classes, n
+        limit = rows * num_classes if self._params.multi_label else rows
+        self._maps = ffi.new("void *[]", len(self._shapes))
+        self._out = ffi.new("ifs_detection[]", min(self._params.max_detections, limit))
+        self._count, self._stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int, int], ...]:
+        """The shape of each map of one image, or of the features in its place."""
+        return self._shapes
+
+    def __call__(
+        self, maps: Sequence[npt.NDArray[Any]], geometry: HasGeometry
+    ) -> tuple[npt.NDArray[np.void], DetectStats]:
+        """Decodes the maps of one image to boxes, best first.
+
+        Args:
+            maps: Arrays of `shapes` and of the decoder's element type, in C order: maps, or features in their place.
+            geometry: How the image came to the network.
+
+        Returns:
+            As `DetectionDecoder` does.
+
+        Raises:
+            ClosedError, ShapeError, DTypeError, InputError.
+        """
+        handle = self._open
+        if len(maps) != len(self._shapes):
+            raise ShapeError(f"{len(maps)} maps were given, and the decoder was made for {len(self._shapes)}")
+        held = [self._address(index, array) for index, array in enumerate(maps)]
+        for index, address in enumerate(held):
+            self._maps[index] = address
+        count, stats = self._count, self._stats
+        check(lib.ifs_detection_decoder_run_raw(handle, self._maps, geometry._c, self._out, count, stats))
+        return decoded(self._out, count, stats)
+
+    def _address(self, index: int, array: npt.NDArray[Any]) -> Any:
+        if array.dtype != self._dtype:
+            raise DTypeError(f"map {index} is {array.dtype}, but the decoder was made for {self._dtype}")
+        if array.shape != self._shapes[index]:
+            raise ShapeError(f"map {index} has shape {array.shape}, but the decoder was made for {self._shapes[index]}")
+        try:
+            return ffi.from_buffer(array)
+        except ValueError:  # what NumPy raises for any other order
+            raise InputError(f"map {index} is not in C order; pass np.ascontiguousarray(map)") from None
 
 
-def check_max_det(max_det: int | None) -> None:
-    """Raises InputError for a limit below 0."""
-    if max_det is not None and max_det < 0:
-        raise InputError(f"max_det is {max_det}; it must be 0 or more, or None for no limit")
+def _channels(level: GridLevel, values: int) -> int:
+    """The channels of a level of YOLOv5: its features, or `values` of each box."""
+    return len(level.anchors) * values if level.weights is None else int(level.weights.shape[1])
 
 
-def _int32_classes(class_ids: npt.ArrayLike, n: int) -> npt.NDArray[np.int32]:
-    """The classes of `n` boxes as a contiguous array. Raises ShapeError, DTypeError."""
-    ids = np.asarray(class_ids)
-    if ids.shape != (n,):
-        raise ShapeError(f"class_ids have shape {ids.shape}, but there are {n} boxes")
-    if ids.dtype != np.int32:
-        if n and (ids.dtype.kind not in "iu" or ids.max() > 2**31 - 1 or ids.min() < -(2**31)):
-            raise DTypeError(f"class_ids are {ids.dtype}; they must be integers that fit 32 bits")
-        ids = ids.astype(np.int32)
-    return np.ascontiguousarray(ids)
-
-
-def _suppress(
-    boxes: npt.ArrayLike,
-    scores: npt.ArrayLike,
-    class_ids: npt.ArrayLike | None,
-    match: int,
-    threshold: float,
-    *,
-    grouped: bool,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The kept boxes, and with `grouped` the keeper of each one."""
-    boxes_c, scores_c, classes, n = suppression_arguments(boxes, scores, class_ids, 4)
-    keep = np.empty(n, np.int64)
-    keepers = np.empty(n if grouped else 0, np.int64)
-    count = ffi.new("int64_t *")
-    keep_c = ffi.from_buffer("int64_t[]", keep, require_writable=True)
-    keepers_c = ffi.from_buffer("int64_t[]", keepers, require_writable=True) if grouped else ffi.NULL
-    check(lib.ifs_nms(boxes_c, scores_c, classes, n, match, threshold, keep_c, count, keepers_c))
-    return keep[: count[0]].copy(), keepers
-
-
-def nms_oriented(
-    boxes: npt.ArrayLike,
-    scores: npt.ArrayLike,
-    class_ids: npt.ArrayLike | None = None,
-    *,
-    iou: float = 0.45,
-    max_det: int | None = None,
-) -> npt.NDArray[np.int64]:
-    """Fast NMS of oriented boxes: the indices of the boxes that are kept, best first, equal scores by index.
-
-    A box is dropped if a better one of its class overlaps it by more than `iou`, also one that is dropped itself (D.
-    Bolya et al., "YOLACT", 2019). The overlap is the probabilistic IoU (J. M. Llerena et al., "Gaussian Bounding Boxes
-    and Probabilistic Intersection-over-Union for Object Detection", 2021), as Ultralytics takes it for its oriented
-    boxes. All in float32, with the same bits on every machine.
-
-    Args:
-        boxes: `[n, 5]`: x and y of the centre, width and height, and the angle in radians; used as float32. The angle
-            turns the side of the width from the x axis towards the y axis.
-        scores: `[n]`; used as float32.
-        class_ids: `[n]` integers; only boxes of one class suppress one another. None: all boxes have one class.
-        iou: 0 to 1.
-        max_det: maximum number of indices; None is no limit.
+def _raw_head(head: str, levels: Sequence[GridLevel], bins: Sequence[float], values: int) -> tuple[Any, list[Any]]:
+    """The `ifs_raw_head *` of these levels, and what has to live as long.
 
     Raises:
-        ShapeError: the numbers of boxes, scores and classes differ.
-        DTypeError: `class_ids` are not integers that fit 32 bits.
-        InputError: a number of a box or a score is not finite, or `iou` is not 0 to 1.
+        InputError: there are too many of something.
+        ShapeError, DTypeError: weights are not those of a level.
     """
-    boxes_c, scores_c, classes, n = suppression_arguments(boxes, scores, class_ids, 5)
-    check_max_det(max_det)
-    keep = np.empty(n, np.int64)
-    count = ffi.new("int64_t *")
-    keep_c = ffi.from_buffer("int64_t[]", keep, require_writable=True)
-    check(lib.ifs_nms_oriented(boxes_c, scores_c, classes, n, iou, keep_c, count))
-    kept: npt.NDArray[np.int64] = keep[: count[0] if max_det is None else min(count[0], max_det)].copy()
-    return kept
+    raw, held = ffi.new("ifs_raw_head *"), []
+    if not 0 < len(levels) <= lib.IFS_MAX_LEVELS:
+        raise InputError(f"levels has {len(levels)} of them; give 1 to {lib.IFS_MAX_LEVELS}")
+    if len(bins) > lib.IFS_MAX_BINS:
+        raise InputError(f"bins has {len(bins)} numbers; give at most {lib.IFS_MAX_BINS}")
+    raw.num_levels, raw.num_bins = len(levels), len(bins)
+    for index, value in enumerate(bins):
+        raw.bins[index] = value
+    for index, level in enumerate(levels):
+        if len(level.anchors) > lib.IFS_MAX_CELL_ANCHORS or (level.anchors and head != "yolov5"):
+            raise InputError(
+                f"levels[{index}] has {len(level.anchors)} anchors; give 1 to {lib.IFS_MAX_CELL_ANCHORS} for yolov5, "
+                "and none for yolov8"
+            )
+        one = raw.levels[index]
+        for name in ("width", "height", "stride"):
+            setattr(one, name, int32(f"levels[{index}].{name}", getattr(level, name)))
+        one.num_anchors = len(level.anchors) if head == "yolov5" else 1
+        for number, side in enumerate(side for anchor in level.anchors for side in anchor):
+            one.anchors[number] = side
+        if level.weights is not None and head != "yolov5":
+            raise InputError(f"levels[{index}] has weights; {head} takes maps")
+        if level.weights is None and level.bias is not None:
+            raise InputError(f"levels[{index}] has a bias, and no weights; give both, or neither for a map")
+        if level.weights is not None:
+            one.num_features, one.weights, one.bias = _weights(index, level, len(level.anchors) * values)
+            held.append((one.weights, one.bias))
+    return raw, held
+
+
+def _weights(index: int, level: GridLevel, channels: int) -> tuple[int, Any, Any]:
+    """The number of features, and the numbers of the convolution behind them.
+
+    Raises:
+        ShapeError, DTypeError: they do not make this many channels, or are no float32.
+    """
+    weights, bias = level.weights, level.bias
+    assert weights is not None
+    if weights.ndim != 2 or weights.shape[0] != channels or not weights.shape[1]:
+        raise ShapeError(f"levels[{index}].weights has shape {weights.shape}; it must be ({channels}, features)")
+    if bias is not None and bias.shape != (channels,):
+        raise ShapeError(f"levels[{index}].bias has shape {bias.shape}; it must be ({channels},)")
+    for name, array in (("weights", weights), ("bias", bias)):
+        if array is not None and array.dtype != np.float32:
+            raise DTypeError(f"levels[{index}].{name} is {array.dtype}; it must be float32")
+    first, second = (
+        ffi.NULL if array is None else ffi.from_buffer("float[]", np.ascontiguousarray(array))
+        for array in (weights, bias)
+    )
+    return weights.shape[1], first, second

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib
+from ..core._lib import Handle, check, ffi, lib, returned
 from ..core.device import Device
-from ..core.memory import Handle
 from ..core.stream import default_stream
 from ..core.tensor import Tensor
 from ..core.tensor_spec import dtype_code
@@ -113,9 +112,9 @@ class DeviceDetectionDecoder(Handle):
 
     def __init__(self, decoder: DetectionDecoder, max_batch: int = 1, device: str | Device = "cuda:0") -> None:
         self.device = Device.parse(device)
-        handle = ffi.new("ifs_cuda_detection_decoder **")
-        check(lib.ifs_cuda_detection_decoder_create(decoder._params, max_batch, self.device.ordinal, handle))
-        self._own(handle[0], lib.ifs_cuda_detection_decoder_destroy)
+        create, params, ordinal = lib.ifs_cuda_detection_decoder_create, decoder._params, self.device.ordinal
+        handle = returned("ifs_cuda_detection_decoder *", create, params, max_batch, ordinal)
+        self._own(handle, lib.ifs_cuda_detection_decoder_destroy)
         self.params, self._class_mask = decoder._params, decoder._class_mask  # the one points to the other
         self.max_det = int(decoder._params.max_detections)
         self._shape, self._dtype = decoder.shape, decoder.dtype

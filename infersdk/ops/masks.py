@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib
+from ..core._lib import check, ffi, lib, returned
 from ..core.tensor_spec import dtype_code
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import DETECTION
@@ -93,19 +93,11 @@ class PackedMasks:
         layout = np.ascontiguousarray(self.layout[operator.index(index)].reshape(1))
         rows = np.ascontiguousarray(self.rows(index))
         mask = ffi.cast("ifs_mask *", ffi.from_buffer(layout))
-        count = ffi.new("int64_t *")
         runs = np.empty(2 * int(layout["width"][0]) * (int(layout["height"][0]) + 1) + 2, np.uint32)
-        check(
-            lib.ifs_mask_runs(
-                mask,
-                ffi.from_buffer("uint8_t[]", rows),
-                *self.size,
-                ffi.from_buffer("uint32_t[]", runs, require_writable=True),
-                len(runs),
-                count,
-            )
-        )
-        lengths: npt.NDArray[np.uint32] = runs[: count[0]].copy()
+        rows_c = ffi.from_buffer("uint8_t[]", rows)
+        runs_c = ffi.from_buffer("uint32_t[]", runs, require_writable=True)
+        count = returned("int64_t", lib.ifs_mask_runs, mask, rows_c, *self.size, runs_c, len(runs))
+        lengths: npt.NDArray[np.uint32] = runs[:count].copy()
         return lengths
 
 
@@ -153,11 +145,10 @@ def assemble_masks(
     params.dtype = dtype_code(prototypes.dtype)
     params.num_coefficients, params.height, params.width = prototypes.shape
     params.threshold = threshold
-    layout, nbytes = np.zeros(n, MASK), ffi.new("size_t *")
+    layout = np.zeros(n, MASK)
     layout_c = ffi.cast("ifs_mask *", ffi.from_buffer(layout))
     boxes_c = ffi.cast("ifs_detection *", ffi.from_buffer(boxes))
-    check(lib.ifs_masks_layout(params, geometry._c, boxes_c, n, layout_c, nbytes))
-    bits = np.empty(nbytes[0], np.uint8)
+    bits = np.empty(returned("size_t", lib.ifs_masks_layout, params, geometry._c, boxes_c, n, layout_c), np.uint8)
     check(
         lib.ifs_masks_assemble(
             ffi.NULL if workers is None else workers._open,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib
+from ..core._lib import check, choice, ffi, lib
 from ..core.tensor_spec import dtype_code
 from ..errors import DTypeError, InputError, ShapeError
 from ..image.images import ImageView, PixelFormat, image_view
@@ -48,8 +48,7 @@ def resample(
         InputError: the filter is unknown, a side is out of range, or the part lies outside the resized image.
         NativeError: the format cannot be resampled.
     """
-    if filter not in _FILTERS:
-        raise InputError(f"filter is {filter!r}; use one of {', '.join(_FILTERS)}")
+    code = choice("filter", filter, _FILTERS)
     view = image if isinstance(image, ImageView) else image_view(image, format)
     left, top, right, bottom = crop if crop is not None else (0, 0, *size)
     width, height = right - left, bottom - top
@@ -57,7 +56,7 @@ def resample(
         raise InputError(f"crop {crop} is empty; use (left, top, right, bottom)")
     out = np.empty((height, width) if view.format == "gray" else (height, width, 3), np.uint8)
     bytes_out = ffi.from_buffer("uint8_t[]", out, require_writable=True)
-    check(lib.ifs_resample(view._c, *size, _FILTERS[filter], left, top, width, height, bytes_out))
+    check(lib.ifs_resample(view._c, *size, code, left, top, width, height, bytes_out))
     return out
 
 
@@ -81,15 +80,14 @@ def resize_map(
         InputError: the filter is unknown.
         NativeError: the geometry rotates or shears the image.
     """
-    if filter not in _FILTERS:
-        raise InputError(f"filter is {filter!r}; use one of {', '.join(_FILTERS)}")
+    code = choice("filter", filter, _FILTERS)
     if values.dtype not in (np.float32, np.float16):
         raise DTypeError(f"the map is {values.dtype}; use float32 or float16")
     if values.ndim != 2 or 0 in values.shape:
         raise ShapeError(f"the map has shape {values.shape}; use (height, width)")
     values = np.ascontiguousarray(values)
     params = ffi.new("ifs_float_map_params *")
-    params.dtype, params.filter = dtype_code(values.dtype), _FILTERS[filter]
+    params.dtype, params.filter = dtype_code(values.dtype), code
     params.height, params.width = values.shape
     width, height = geometry.source
     out = np.empty((height, width), np.float32)

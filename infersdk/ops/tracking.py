@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib
-from ..core.memory import Handle
+from ..core._lib import Handle, check, ffi, lib, returned
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import DETECTION
 
@@ -75,7 +74,6 @@ class ByteTracker(Handle):
         minimum_iou_threshold: float = 0.1,
         high_conf_det_threshold: float = 0.6,
     ) -> None:
-        self._c = None
         if not (math.isfinite(frame_rate) and frame_rate > 0):
             raise InputError(f"frame_rate={frame_rate}; use a finite number above 0")
         max_lost = frame_rate / _BUFFER_FPS * lost_track_buffer
@@ -91,9 +89,7 @@ class ByteTracker(Handle):
         params.start_score = track_activation_threshold
         params.min_consecutive = minimum_consecutive_frames
         params.max_lost = math.ceil(max_lost)
-        handle = ffi.new("ifs_tracker **")
-        check(lib.ifs_tracker_create(params, handle))
-        self._own(handle[0], lib.ifs_tracker_destroy)
+        self._own(returned("ifs_tracker *", lib.ifs_tracker_create, params), lib.ifs_tracker_destroy)
 
     def update(self, boxes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """The track numbers of the boxes of the next frame.

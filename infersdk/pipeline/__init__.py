@@ -67,14 +67,9 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "BatchBuffer": "batch_buffer",
-        "OneBucket": "batch_buffer",
-        "Percentiles": "stats",
-        "Pipeline": "pipeline",
-        "PipelineSettings": "pipeline",
-        "PipelineStats": "stats",
-        "RequestStages": "request",
-        "TensorBatchBuffer": "batch_buffer",
-        "stage_listener": "request",
+        "batch_buffer": "BatchBuffer OneBucket TensorBatchBuffer",
+        "pipeline": "Pipeline PipelineSettings",
+        "request": "RequestStages stage_listener",
+        "stats": "Percentiles PipelineStats",
     },
 )

@@ -17,9 +17,5 @@ if TYPE_CHECKING:
 __all__ = ["InferContract", "contract_model", "device_memory_used", "resident_bytes"]
 
 __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        **dict.fromkeys(("InferContract", "device_memory_used", "resident_bytes"), "contract"),
-        "contract_model": "models",
-    },
+    __name__, {"contract": "InferContract device_memory_used resident_bytes", "models": "contract_model"}
 )

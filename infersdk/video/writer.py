@@ -276,17 +276,9 @@ def _codec(av: Any, path: Path, wanted: str | None) -> str:
         with contextlib.suppress(av.codec.codec.UnknownCodecError):
             if av.Codec(name, "w").type == "video":
                 return str(av.Codec(name, "w").name)
-    there = [name for name in sorted({name for names in _CODECS.values() for name in names}) if _has(av, name)]
+    there = sorted({name for names in _CODECS.values() for name in names} & av.codecs_available)
     missing = wanted or " or ".join(_CODECS[suffix])
     raise ConfigError(f"this FFmpeg has no video encoder {missing}; it has {', '.join(there) or 'none'}")
-
-
-def _has(av: Any, name: str) -> bool:
-    try:
-        av.Codec(name, "w")
-    except av.codec.codec.UnknownCodecError:
-        return False
-    return True
 
 
 def _even(image: HostImage) -> npt.NDArray[np.uint8]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -46,28 +45,25 @@ def cutter(kind: CropKind, margin: float = 0.0, size: int = 112) -> Cutter:
     if not (math.isfinite(margin) and margin >= 0):
         raise ConfigError(f"margin is a share of a box's side, from 0, not {margin}")
     if kind == "landmarks":
-        return lambda image, boxes: _turned(image, [_by_landmarks(image, boxes, i, size) for i in range(len(boxes))])
+        return lambda image, boxes: _turned(image, _of_each(boxes, _by_landmarks, image, size))
     if kind == "oriented":
-        return lambda image, boxes: _turned(image, [_upright(image, boxes, i, margin) for i in range(len(boxes))])
-    return lambda image, boxes: [_within(image, box, index, margin) for index, box in enumerate(boxes.xyxy.tolist())]
+        return lambda image, boxes: _turned(image, _of_each(boxes, _upright, image, margin))
+    return lambda image, boxes: _of_each(boxes, _within, image, margin)
 
 
-def _reason_instead(cut: Callable[..., T]) -> Callable[..., T | Exception]:
-    """The function, which returns the reason where a box cannot be cut out."""
-
-    @functools.wraps(cut)
-    def tried(*arguments: Any) -> T | Exception:
+def _of_each(boxes: Detections, cut: Callable[..., T], *arguments: Any) -> list[T | Exception]:
+    """The part of each box; the reason where one cannot be cut out."""
+    parts: list[T | Exception] = []
+    for index in range(len(boxes)):
         try:
-            return cut(*arguments)
+            parts.append(cut(boxes, index, *arguments))
         except InferSDKError as error:
-            return error
+            parts.append(error)
+    return parts
 
-    return tried
 
-
-@_reason_instead
-def _within(image: Image, box: Sequence[float], index: int, margin: float) -> Image:
-    x1, y1, x2, y2 = box
+def _within(boxes: Detections, index: int, image: Image, margin: float) -> Image:
+    x1, y1, x2, y2 = boxes.xyxy[index].tolist()
     if not (x2 > x1 and y2 > y1):
         raise InputError(f"box {index} is {x2 - x1:g} x {y2 - y1:g} pixels, so there is nothing to cut out")
     wide, high = margin * (x2 - x1), margin * (y2 - y1)
@@ -77,8 +73,7 @@ def _within(image: Image, box: Sequence[float], index: int, margin: float) -> Im
     return image.crop((left, top, right, bottom))
 
 
-@_reason_instead
-def _upright(image: Image, boxes: Detections, index: int, margin: float) -> Geometry:
+def _upright(boxes: Detections, index: int, image: Image, margin: float) -> Geometry:
     x, y, width, height, angle = boxes.oriented[index].tolist()
     if not (width > 0 and height > 0):
         raise InputError(f"box {index} is {width:g} x {height:g} pixels, so there is nothing to cut out")
@@ -91,8 +86,7 @@ def _upright(image: Image, boxes: Detections, index: int, margin: float) -> Geom
     return Geometry.affine(image.size, canvas, matrix)
 
 
-@_reason_instead
-def _by_landmarks(image: Image, boxes: Detections, index: int, size: int) -> Geometry:
+def _by_landmarks(boxes: Detections, index: int, image: Image, size: int) -> Geometry:
     points = boxes.keypoints[index : index + 1]
     if points.shape[1] != 5:
         raise InputError(f"box {index} has {points.shape[1]} keypoints; a crop by landmarks needs the five of a face")

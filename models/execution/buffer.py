@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -85,9 +85,10 @@ class ModelStages(Generic[Result]):
 
     Attributes:
         canvases: from images to the network's input.
+        check_parameters: raises ConfigError for parameters that a request cannot have.
         verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
-        postprocess: results from the outputs of a batch: arrays by name, whose first rows belong to the geometries.
-        postprocess_rows: the same with the parameters of each row, where there are any.
+        postprocess: results from the outputs of a batch, with the parameters of each row: arrays by name, whose first
+            rows belong to the geometries.
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
             None the outputs are fetched, and `postprocess` runs on the host.
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
@@ -98,9 +99,9 @@ class ModelStages(Generic[Result]):
     """
 
     canvases: Canvases
+    check_parameters: Callable[[Parameters], None]
     verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
-    postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry]], list[Result]]
-    postprocess_rows: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
+    postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     decode: str = "cpu"
     preprocess: str = "auto"
@@ -266,16 +267,10 @@ class HostBuffer(Generic[Result]):
 
     def results(self, count: int) -> list[Result]:
         """The results of these rows."""
-        stages = self._stages
-        geometries: Sequence[Any] = self._geometries[:count]
-        parameters, decoders = self._parameters[:count], self._decoders[:count]
-        if not stages.verified:
-            stages.verify_once(self._outputs)
-        if any(parameters):
-            results = stages.postprocess_rows(self._outputs, geometries, parameters)
-        else:
-            results = stages.postprocess(self._outputs, geometries)
-        return stages.with_decoders(results, decoders) if any(decoders) else results
+        stages, geometries = self._stages, cast("list[Geometry]", self._geometries[:count])
+        stages.verify_once(self._outputs)
+        results = stages.postprocess(self._outputs, geometries, self._parameters[:count])
+        return stages.with_decoders(results, self._decoders[:count])
 
     def warm_up(self, count: int, source: Any) -> None:
         """Runs `count` rows of an image until a further run takes no longer than usual."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from ...core.backend import Progress
     from ...infer import Infer
-    from ..preprocessor import ImageInput
     from .buffer import ModelStages, Parameters
     from .cuda import CudaInstances
     from .cuda_buffer import CudaBuffer
@@ -50,10 +49,8 @@ class ModelBuffer(Generic[Result]):
     Args:
         network: `network.current()` serves; None for a buffer on the instances of a device.
         owned: whether the network is closed with the buffer.
-        input: of the network.
         stages: of the model.
         instances: returns those of the wrapper on a CUDA device.
-        check_parameters: raises ConfigError for parameters that a request cannot have.
         capacity: maximum number of images in a batch; None is the largest batch of the network.
         of_pipeline: whether it belongs to a pipeline: `run()` then waits for the device.
 
@@ -66,17 +63,15 @@ class ModelBuffer(Generic[Result]):
         self,
         network: Infer | None,
         owned: bool,
-        input: ImageInput,
         stages: ModelStages[Result],
         instances: Callable[[], CudaInstances],
-        check_parameters: Callable[[Parameters], None],
         *,
         capacity: int | None = None,
         of_pipeline: bool = False,
     ) -> None:
-        self._network, self._owned, self._input = network, owned, input
+        self._network, self._owned = network, owned
         self._stages, self._instances = stages, instances
-        self._check_parameters, self._asked, self._of_pipeline = check_parameters, capacity, of_pipeline
+        self._asked, self._of_pipeline = capacity, of_pipeline
         self._canvas = stages.preprocessor
         self._follow(self._current())
 
@@ -89,7 +84,7 @@ class ModelBuffer(Generic[Result]):
     def _follow(self, infer: Infer) -> None:
         """Makes the rows for this network."""
         self.serving = infer
-        self.capacity = self._input.batch_limit(infer, self._asked)
+        self.capacity = self._stages.preprocessor.input.batch_limit(infer, self._asked)
         if infer.stream is None:
             self.rows: HostBuffer[Result] | CudaBuffer[Result] = HostBuffer(infer, self._stages, self.capacity)
         else:
@@ -130,8 +125,7 @@ class ModelBuffer(Generic[Result]):
         return canvases.sizes if canvases.several else (None,)
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
-        if parameters:
-            self._check_parameters(parameters)
+        self._stages.check_parameters(parameters)
         self.rows.write(row, self.rows.read(item), parameters)
 
     def move(self, source: int, target: int) -> None:
@@ -151,8 +145,7 @@ class ModelBuffer(Generic[Result]):
         return self.serving.scheduling.batch_sizes(self.capacity)
 
     def warm_up(self, count: int, example: Any = None) -> None:
-        image = np.full((64, 64, 3), 114, np.uint8) if example is None else example
-        self.rows.warm_up(count, image)
+        self.rows.warm_up(count, np.full((64, 64, 3), 114, np.uint8) if example is None else example)
 
     def close(self) -> None:
         self.rows.close()
@@ -165,20 +158,11 @@ class Execution(Generic[Result]):
 
     Args:
         network: of the wrapper; it is not closed here.
-        input: of the network.
         stages: of the model.
-        check_parameters: raises ConfigError for parameters that a request cannot have.
     """
 
-    def __init__(
-        self,
-        network: Infer,
-        input: ImageInput,
-        stages: ModelStages[Result],
-        check_parameters: Callable[[Parameters], None],
-    ) -> None:
-        self._network, self._input, self._stages = network, input, stages
-        self._check_parameters = check_parameters
+    def __init__(self, network: Infer, stages: ModelStages[Result]) -> None:
+        self._network, self._stages = network, stages
         self._instances: CudaInstances | None = None  # where the network is or was on a CUDA device
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -194,7 +178,7 @@ class Execution(Generic[Result]):
     # ---- buffers ----
 
     def _buffer(self, network: Infer | None, owned: bool, **settings: Any) -> ModelBuffer[Result]:
-        return ModelBuffer(network, owned, self._input, self._stages, self._on_cuda, self._check_parameters, **settings)
+        return ModelBuffer(network, owned, self._stages, self._on_cuda, **settings)
 
     def _on_cuda(self) -> CudaInstances:
         """The instances of the wrapper on a CUDA device, made on first use."""
@@ -451,7 +435,6 @@ class Execution(Generic[Result]):
 
     def warm_up(self, progress: Progress | None, example: Any) -> None:
         """Runs batches of all sizes on all canvases, as calls do."""
-        image = np.full((64, 64, 3), 114, np.uint8) if example is None else example
         buffer = self._take()
         try:
             sizes = sizes_to_run(buffer.batch_sizes(), buffer.capacity)
@@ -460,7 +443,7 @@ class Execution(Generic[Result]):
                     if progress is not None:
                         progress(f"Warming up calls: batch {size}, {canvas[0]} x {canvas[1]}", 0.0)
                     buffer.rows.begin(self._stages.canvases.on(canvas), size)
-                    buffer.warm_up(size, image)
+                    buffer.warm_up(size, example)
         finally:
             self._give_back(buffer)
 
@@ -468,7 +451,9 @@ class Execution(Generic[Result]):
         """Frees the memory of the buffers; called while none is lent. The next call allocates it again."""
         with self._lock:
             idle, self._idle = self._idle, [self._first]
-        _close(idle, self._first)
+        for buffer in idle:
+            if buffer is not self._first:
+                buffer.close()
         self._first.rows.close()
         if self._instances is not None:
             self._instances.release()
@@ -485,12 +470,6 @@ class Execution(Generic[Result]):
             buffer.close()
         if self._instances is not None:
             self._instances.close()
-
-
-def _close(buffers: Iterable[ModelBuffer[Any]], but: ModelBuffer[Any]) -> None:
-    for buffer in buffers:
-        if buffer is not but:
-            buffer.close()
 
 
 def _wait(futures: Sequence[Future[None]]) -> None:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers
     from .embeddings import Embedding as Embedding
     from .embeddings import Gallery as Gallery
     from .embeddings import Match as Match
-    from .image_reference import ImageReference as ImageReference
     from .images import ImageResult as ImageResult
     from .images import Matte as Matte
     from .masks import Mask as Mask
     from .masks import Masks as Masks
+    from .result import ImageReference as ImageReference
     from .result import Result as Result
     from .result import ResultTensor as ResultTensor
     from .result import ResultTensorSpec as ResultTensorSpec
@@ -47,14 +47,12 @@ _MODULES = {
     "depth_map": "DepthMap",
     "detections": "Detection Detections",
     "embeddings": "Embedding Gallery Match",
-    "image_reference": "ImageReference",
     "images": "ImageResult Matte",
     "masks": "Mask Masks",
-    "result": "Result ResultTensor ResultTensorSpec",
+    "result": "ImageReference Result ResultTensor ResultTensorSpec",
     "rows": "Rows",
 }
 
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__ = lazy(__name__, _MODULES)
 if not TYPE_CHECKING:  # type checkers read the imports above
-    __all__ = list(_HOMES)
+    __all__ = [name for names in _MODULES.values() for name in names.split()]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -33,7 +34,6 @@ from ...core.text import json_text
 from ...errors import ConfigError, InputError, ShapeError, UnsupportedModelError
 from ...image import HostImage, ImageSource, read_image
 from .habits import Hints
-from .image_reference import ImageReference
 from .plain import plain_data
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from .agreement import Agreement
 
-__all__ = ["Result", "ResultTensor", "ResultTensorSpec", "bytes_array", "check_pixels"]
+__all__ = ["ImageReference", "Result", "ResultTensor", "ResultTensorSpec", "bytes_array", "check_pixels"]
 
 
 class ResultTensor(NamedTuple):
@@ -282,3 +282,45 @@ def _array(values: Any) -> npt.NDArray[Any]:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class ImageReference(msgspec.Struct, frozen=True, eq=False):
+    """The source of an image: a path, or a weak reference to the object with its pixels. Only the path is pickled."""
+
+    _path: str | None
+    _holder: weakref.ref[Any] | None
+    _channel_order: str
+
+    @classmethod
+    def of(cls, source: Any, channel_order: str = "bgr") -> ImageReference | None:
+        """The reference to an image source; None for bytes, streams and other sources without weak references."""
+        if isinstance(source, np.ndarray):
+            return cls(None, weakref.ref(source), channel_order)
+        if isinstance(source, (str, os.PathLike)):
+            return cls(os.fspath(source), None, channel_order)
+        if isinstance(source, HostImage):
+            return cls(None, weakref.ref(source.pixels), source.format)
+        if hasattr(source, "read"):
+            return None
+        try:
+            return cls(None, weakref.ref(source), channel_order)
+        except TypeError:
+            return None
+
+    def read(self) -> HostImage | None:
+        """The image; None if its pixels are gone.
+
+        Raises:
+            ImageError: the file cannot be read any more.
+        """
+        if self._path is not None:
+            return read_image(self._path)
+        source = None if self._holder is None else self._holder()
+        if source is None:
+            return None
+        if self._channel_order in ("bgr", "rgb", "nv12"):
+            return read_image(source, channel_order=self._channel_order)
+        return HostImage(source, self._channel_order)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImageReference, (self._path, None, self._channel_order)

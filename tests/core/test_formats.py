@@ -11,6 +11,7 @@ import pytest
 
 import infersdk
 from infersdk.core.formats import FORMATS, format_of
+from infersdk.core.model_source import ModelSource
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ModelFormatError
 
@@ -53,8 +54,7 @@ def test_formats_by_their_content(key: str, tmp_path: Path) -> None:
     name, content = SAMPLES[key]
     assert format_of(content, name) is FORMATS[key]
     (tmp_path / name).write_bytes(content)
-    with open(tmp_path / name, "rb") as file:
-        assert format_of(file, name) is FORMATS[key]
+    assert ModelSource.of(tmp_path / name).format is FORMATS[key]
 
 
 @pytest.mark.parametrize("content", [b"a", b"not a model", bytes(100), b"\xff" * 100, b"PK\x03\x04" + bytes(50)])
@@ -90,7 +90,6 @@ def test_files_of_the_test_data(assets: Path) -> None:
     files = {assets / name: key for name, key in expected.items()}
     files |= {file: key for folder, key in folders.items() for file in (assets / "frameworks" / folder).iterdir()}
     for file, key in files.items():
-        with open(file, "rb") as stream:
-            found = format_of(stream, file.name)
+        found = ModelSource.of(file).format
         assert found is not None, file
         assert found.key == key, file

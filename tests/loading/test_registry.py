@@ -74,7 +74,7 @@ def in_a_process_with(folder: Path, points: dict[str, str], code: str) -> Any:
     (info / "entry_points.txt").write_text(f"[infersdk.backends]\n{lines}\n")
     program = (
         f"import json, sys; sys.path.insert(0, {str(folder)!r})\n"
-        "import infersdk, numpy as np\nfrom infersdk.loading.registry import backend_class, backends\n"
+        "import infersdk, numpy as np\nfrom infersdk.loading.registry import backend_class, list_backends\n"
         "def error(call):\n    try:\n        call()\n    except infersdk.InferSDKError as e:\n"
         "        return [type(e).__name__, str(e)]\n"
         f"{code}\nprint(json.dumps(result))\n"
@@ -94,7 +94,7 @@ x = np.array([1, 2], 'float32')
 with infersdk.load(path, backend='mine', step=5) as infer:
     values = [infer(x)['x'].tolist(), infer.clone()(x)['x'].tolist(), infer.precision, infer.device]
 values.append(backend_class('nested').__name__)
-result = [backends(), values, error(lambda: infersdk.load(path, backend='mine', stride=2))]""",
+result = [list_backends(), values, error(lambda: infersdk.load(path, backend='mine', stride=2))]""",
     )
     assert {"mine", "nested", "onnxruntime"} <= set(names)
     assert names == sorted(names)

@@ -129,6 +129,12 @@ def test_data_that_does_not_fit(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"damaged")
         with pytest.raises(InputError, match="cannot be read"):
             list(read_samples(tmp_path / name, [IMAGES]))
+    np.savez(tmp_path / "a.npz", images=np.zeros((1, 3, 32, 48), np.float32))
+    content = (tmp_path / "a.npz").read_bytes()
+    for damaged in (content[:2000], content[:1000] + b"\xff" + content[1001:]):
+        (tmp_path / "a.npz").write_bytes(damaged)
+        with pytest.raises(InputError, match="cannot be read"):
+            list(read_samples(tmp_path / "a.npz", [IMAGES]))
     (tmp_path / "a.png").write_bytes(b"damaged")
     with pytest.raises(ImageError):
         list(read_samples(tmp_path / "a.png", [IMAGES]))

@@ -14,8 +14,7 @@ from simd_variants import VARIANTS, variant
 
 from infersdk import errors
 from infersdk.core._lib import ffi
-from infersdk.ops import letterbox
-from infersdk.ops.detection import DETECTION, DetectionDecoder, DetectStats, nms
+from infersdk.ops import DETECTION, DetectionDecoder, DetectStats, letterbox, nms
 
 F = np.float32
 IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)

@@ -76,7 +76,7 @@ def test_pixels_that_the_canvas_does_not_show_are_nan() -> None:
 
 def test_wrong_arguments_are_named() -> None:
     geometry = Geometry.stretch((8, 8), (8, 8))
-    with pytest.raises(errors.InputError, match="filter is 'cubic'; use one of bilinear, bicubic"):
+    with pytest.raises(errors.InputError, match="filter is 'cubic'; use one of 'bilinear', 'bicubic'"):
         resize_map(np.ones((8, 8), np.float32), geometry, filter="cubic")  # type: ignore[arg-type]
     with pytest.raises(errors.ShapeError, match=r"shape \(1, 8, 8\); use \(height, width\)"):
         resize_map(np.ones((1, 8, 8), np.float32), geometry)

@@ -51,7 +51,7 @@ def test_a_box_that_was_cut_belongs_to_the_whole_one() -> None:
 
 def test_bad_arguments_are_named() -> None:
     boxes, scores = np.array([[0, 0, 1, 1]], F), np.array([0.5], F)
-    with pytest.raises(InputError, match="match is 'area'; use one of iou, smaller"):
+    with pytest.raises(InputError, match="match is 'area'; use one of 'iou', 'smaller'"):
         nms_groups(boxes, scores, match="area")
     with pytest.raises(InputError, match="threshold is 1.5; it must be 0 to 1"):
         nms_groups(boxes, scores, threshold=1.5)

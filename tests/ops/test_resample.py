@@ -76,7 +76,7 @@ def test_arguments_are_checked() -> None:
         ((5, 5), {"crop": (2, 0, 6, 5)}, "outside the resized image of 5 x 5"),
         ((5, 5), {"crop": (-1, 0, 3, 5)}, "outside"),
         ((5, 5), {"crop": (3, 0, 3, 5)}, "empty"),
-        ((5, 5), {"filter": "lanczos"}, "bilinear, bicubic"),
+        ((5, 5), {"filter": "lanczos"}, "'bilinear', 'bicubic'"),
         ((1 << 21, 5), {"crop": (0, 0, 1, 1)}, "2097152 pixels"),
     ):
         with pytest.raises(errors.InputError, match=words):

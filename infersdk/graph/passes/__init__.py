@@ -56,22 +56,22 @@ if TYPE_CHECKING:
     PASSES: tuple[type[Pass], ...]
 
 
-#: The module of each pass.
-_HOMES = {
-    "AddNms": "add_nms", "CleanUp": "clean_up", "EndAtHead": "end_at_head",
-    "FoldSpaceToDepth": "fold_space_to_depth", "FreeBatch": "free_batch", "FreeSize": "free_size",
-    "HardSwish": "hard_swish", "ImageIn": "image_in", "NameAxes": "name_axes", "NameNodes": "name_nodes",
-    "NarrowIndices": "weight_forms", "QuantizedOperators": "quantized_operators", "ResizeInput": "resize_input",
-    "SetOpset": "set_opset", "ShrinkConstants": "weight_forms", "StaticReshapes": "static_reshapes",
-    "ToFloat16": "to_float16", "UnsignedActivations": "unsigned_activations", "WeightsOffInputs": "weight_forms",
+#: The passes of each module.
+_MODULES = {
+    "add_nms": "AddNms", "clean_up": "CleanUp", "end_at_head": "EndAtHead", "fold_space_to_depth": "FoldSpaceToDepth",
+    "free_batch": "FreeBatch", "free_size": "FreeSize", "hard_swish": "HardSwish", "image_in": "ImageIn",
+    "name_axes": "NameAxes", "name_nodes": "NameNodes", "quantized_operators": "QuantizedOperators",
+    "resize_input": "ResizeInput", "set_opset": "SetOpset", "static_reshapes": "StaticReshapes",
+    "to_float16": "ToFloat16", "unsigned_activations": "UnsignedActivations",
+    "weight_forms": "NarrowIndices ShrinkConstants WeightsOffInputs",
 }  # fmt: skip
 
 
-_find, __dir__ = lazy(__name__, _HOMES)
+_find, __dir__ = lazy(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    return tuple(map(_find, sorted(_HOMES))) if name == "PASSES" else _find(name)
+    return tuple(map(_find, sorted(" ".join(_MODULES.values()).split()))) if name == "PASSES" else _find(name)
 
 
 def loading_passes(

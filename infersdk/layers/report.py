@@ -91,15 +91,7 @@ class LayerSide:
     @property
     def agrees(self) -> bool | None:
         """Whether the sum of the layers is within 10 % of a run without the profiler; None if nothing ran."""
-        return self._is_within(_AGREES)
-
-    @property
-    def is_explained(self) -> bool:
-        """Whether `explanation()` explains the difference, which it does above 5 %."""
-        return self._is_within(_EXPLAINED) is False
-
-    def _is_within(self, margin: float) -> bool | None:
-        return None if self.total_ratio is None else abs(self.total_ratio - 1) <= margin
+        return None if self.total_ratio is None else abs(self.total_ratio - 1) <= _AGREES
 
     def explanation(self) -> str:
         """Compares the sum of the layers with a run, and explains differences above 5 %."""
@@ -107,7 +99,7 @@ class LayerSide:
         if run is None or profiled is None:
             return self.profile.timing
         text = f"The layers take {_ms(total)}, {total / run:.0%} of a run without the profiler ({_ms(run)})."
-        if not self.is_explained:
+        if abs(total / run - 1) <= _EXPLAINED:
             return text
         parts = []
         if abs(profiled - run) > run * _EXPLAINED / 2:

@@ -223,7 +223,6 @@ def test_totals_agree_or_the_report_says_why(
     assert one.agrees is agrees
     assert f"{layers / run:.0%}" in one.explanation()
     assert why in one.explanation()
-    assert one.is_explained is bool(why)
     assert ("differ by more than 5%" in one.explanation()) is bool(why)
 
 

@@ -16,6 +16,7 @@ from ..core.processors import available_processors
 from ..errors import CalibrationError, InferenceError
 from ..graph.digest import model_digest
 from ..graph.files import write_large
+from ..graph.weights import graph_values
 from .histogram import ChannelRanges, Histogram
 from .plan import Plan, channel_axis, data_input, plan
 from .ranges import PERCENTILE, check_method, function_behind, tensor_range
@@ -23,7 +24,6 @@ from .table import CalibrationTable, Method
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import onnx_ir as ir
 
     from ..image import ImageSource
     from ..models.vision import VisionModel
@@ -114,7 +114,7 @@ class Observer:
     def __init__(self, path: str | os.PathLike[str], planned: Plan) -> None:
         self._path, self._plan = path, planned
         graph = planned.model.graph
-        values = {value.name or "": value for value in (*graph.inputs, *_results(graph))}
+        values = dict(graph_values(graph))
         self._functions = {name: function_behind(values[name]) for name in planned.activations}
         self._axes = _channel_axes(planned)
         self._inputs = [value.name or "" for value in graph.inputs if value.name not in graph.initializers]
@@ -131,7 +131,7 @@ class Observer:
         options.intra_op_num_threads = max(1, available_processors() // _IN_FLIGHT)
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other threads work between runs
         exposed = self._plan.model.clone()
-        values = {value.name: value for value in _results(exposed.graph)}
+        values = dict(graph_values(exposed.graph))
         there = {value.name for value in exposed.graph.outputs}
         exposed.graph.outputs.extend(values[name] for name in self._computed if name not in there)
         with tempfile.TemporaryDirectory() as folder:
@@ -265,11 +265,6 @@ def _check_finite(ranges: Mapping[str, ChannelRanges], before: int, after: int) 
                 f"activation {name!r} has {result.nonfinite} values of {result.count} that are NaN or infinite, at "
                 f"samples {before + 1} to {after}; check these samples"
             )
-
-
-def _results(graph: ir.Graph) -> Iterator[ir.Value]:
-    for node in graph:
-        yield from (value for value in node.outputs if value.name)
 
 
 def _channel_axes(planned: Plan) -> dict[str, int]:

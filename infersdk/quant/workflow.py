@@ -18,7 +18,7 @@ from ..accuracy import Agreement, agreement
 from ..errors import CalibrationError, ConfigError, UnsupportedModelError
 from ..graph.files import write_model
 from .layer_times import layer_times
-from .observe import MIN_SAMPLES, ImageInputs, Observations, Observer, check_samples
+from .observe import ImageInputs, Observations, Observer, check_samples
 from .plan import Plan, plan
 from .quantize import QuantizedGraph, quantize
 from .ranges import PERCENTILE, check_method
@@ -122,7 +122,7 @@ class Workflow:
         self.planned: Plan = plan(model, target, exclude=exclude)
         if table is not None:
             table.check(model)
-        elif len(images) < MIN_SAMPLES:
+        else:
             check_samples(len(images))
         if max_score_shift is not None and not images:
             raise ConfigError(f"max_score_shift={max_score_shift:g} needs images to compare results on; give some")

@@ -154,11 +154,11 @@ def _importer(kind: FileFormat, installed: bool) -> Any:
     Args:
         installed: whether the packages have to be installed here, and not in another interpreter.
     """
-    for name in kind.packages:
-        if installed and importlib.util.find_spec(name) is None:
-            raise BackendUnavailableError(
-                f"converting {kind.title} needs {name}, which is not installed: {kind.install}"
-            )
+    absent = [name for name in kind.packages if installed and importlib.util.find_spec(name) is None]
+    if absent:
+        raise BackendUnavailableError(
+            f"converting {kind.title} needs {' and '.join(absent)}, which is not installed: {kind.install}"
+        )
     module, _, attribute = kind.importer.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

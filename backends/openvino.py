@@ -7,7 +7,7 @@ and their tensors use that memory.
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,19 +61,6 @@ _log = logger("infersdk.openvino")
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 _KINDS = ("cpu", "gpu", "npu", "auto")
-
-
-class _InputArray:
-    """The host side of an input, as an array that NumPy takes for writable. OpenVINO requires writable arrays for
-    inputs too, and a user may bind a read-only one.
-    """
-
-    __slots__ = ("__array_interface__", "_view")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._view = tensor.numpy()  # keeps the memory alive
-        interface = self._view.__array_interface__
-        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
 
 
 class _Compiled:
@@ -314,7 +301,7 @@ class OpenVinoInfer(Infer):
         self._unchecked: list[tuple[Any, tuple[int, ...]]] = []
         self._runtime_outputs: dict[str, Any] = {}  # the runtime's side of the outputs that it allocates
         # The request keeps only addresses; this keeps the memory.
-        self._kept = [np.asarray(_InputArray(tensor)) for tensor in self._inputs.values()]
+        self._kept = [_writable(tensor) for tensor in self._inputs.values()]
         for index, array in enumerate(self._kept):
             self._request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         written = []
@@ -467,6 +454,16 @@ class OpenVinoInfer(Infer):
     def _close(self) -> None:
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
         del self._request, self._compiled, self._current, self._shared, self._one_core
+
+
+def _writable(tensor: Tensor) -> Any:
+    """The host side of an input, as an array that NumPy takes for writable. OpenVINO requires writable arrays for
+    inputs too, and a user may bind a read-only one.
+    """
+    view = tensor.numpy()
+    interface = view.__array_interface__
+    interface["data"] = interface["data"][0], False
+    return np.asarray(SimpleNamespace(__array_interface__=interface, view=view))  # keeps the memory alive
 
 
 def _feed(spec: TensorSpec, value: Any) -> Any:

@@ -135,19 +135,16 @@ class Histogram:
         if absmax is None:
             finite = np.abs(values[np.isfinite(values)])
             absmax = float(finite.max()) if finite.size else 0.0
-        self._reach(absmax)
+        if absmax > 0:
+            # The smallest power of two that float32 can still divide into bins.
+            self._reach(max(math.ceil(math.log2(absmax)), -100))
         check(lib.ifs_histogram_add(source, values.size, self.limit, self._pointer, len(self.counts), self._nonfinite))
 
     @property
     def _pointer(self) -> Any:
         return ffi.from_buffer(_COUNTS, self.counts)
 
-    def _reach(self, absmax: float) -> None:
-        if absmax > 0:
-            # The smallest power of two that float32 can still divide into bins.
-            self._reach_exponent(max(math.ceil(math.log2(absmax)), -100))
-
-    def _reach_exponent(self, exponent: int) -> None:
+    def _reach(self, exponent: int) -> None:
         if self._exponent is None:
             # Only zeros so far, which are in the bin above 0 for any limit.
             self._exponent = exponent

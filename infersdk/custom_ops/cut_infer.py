@@ -147,10 +147,7 @@ class CutInfer(Infer):
         }
         for one in loading_passes(self._kind.backend, self._device.kind, wanted, **settings):
             if isinstance(one, ToFloat16):
-                from .onnx_schema import registered
-
-                with registered(*self.custom_ops):
-                    one.apply(graph)
+                one.apply(graph)
                 return None
         # A segment may have no INT8 layer, so INT8 is checked for all segments together.
         return None if wanted == "int8" else wanted

@@ -92,7 +92,7 @@ class NativeOp:
             spec.kernel = ffi.addressof(lib, kernel.function)
             spec.destroy = ffi.addressof(lib, kernel.destroy) if kernel.destroy else ffi.NULL
         elif isinstance(kernel, CFunction | CSource):
-            library, where = self._library(kernel, title)
+            library, where = _library(kernel, title)
             spec.kernel = ffi.cast("ifs_op_kernel *", _symbol(library, kernel.function, title, where))
             if kernel.destroy:
                 spec.destroy = ffi.cast("ifs_op_destroy *", _symbol(library, kernel.destroy, title, where))
@@ -113,25 +113,19 @@ class NativeOp:
         check(lib.ifs_cuda_code_load(ffi.from_buffer(image), source.function.encode(), self.device.ordinal, pointer))
         return pointer[0]
 
-    def _library(self, kernel: CFunction | CSource, title: str) -> tuple[ctypes.CDLL, str]:
-        if isinstance(kernel, CSource):
-            library, where = _loaded(compile_c(kernel, title)), "its source"
-        else:
-            where = str(kernel.library)
-            try:
-                library = ctypes.CDLL(str(Path(where).resolve()) if os.sep in where else where)
-            except OSError as error:
-                raise CustomOpError(f"operator {title}: its library {where!r} cannot be loaded: {error}") from None
-        self._library_handle = library
-        return library, where
 
-
-def _loaded(data: bytes) -> ctypes.CDLL:
-    """Loads a shared library from its bytes."""
-    with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
-        file = Path(folder, "kernel.so")
-        file.write_bytes(data)
-        return ctypes.CDLL(str(file))
+def _library(kernel: CFunction | CSource, title: str) -> tuple[ctypes.CDLL, str]:
+    """The loaded library of a kernel, and its name for messages."""
+    if isinstance(kernel, CSource):
+        with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
+            file = Path(folder, "kernel.so")
+            file.write_bytes(compile_c(kernel, title))
+            return ctypes.CDLL(str(file)), "its source"
+    where = str(kernel.library)
+    try:
+        return ctypes.CDLL(str(Path(where).resolve()) if os.sep in where else where), where
+    except OSError as error:
+        raise CustomOpError(f"operator {title}: its library {where!r} cannot be loaded: {error}") from None
 
 
 def _symbol(library: ctypes.CDLL, name: str, title: str, where: str) -> int:

@@ -89,6 +89,8 @@ class CutInfer(Infer):
         self._kind = kind
         self.backend, self.declaration = kind.backend, kind.declaration  # type: ignore[misc]
         self._own: list[Tensor] = []
+        self._own_stream: Stream | None = None
+        self._graphs: OrderedDict[tuple[Any, ...], CudaGraph | None] = OrderedDict()
         super().__init__(
             model, device=device, precision=precision, max_batch=max_batch, options=options, custom_ops=custom_ops
         )
@@ -189,7 +191,6 @@ class CutInfer(Infer):
     def _share_stream(self) -> None:
         """Runs all parts on one stream if the backend supports it; otherwise tensors synchronise the streams."""
         self.stream = next((segment.stream for segment in self._segments if segment.stream is not None), None)
-        self._own_stream: Stream | None = None
         if self.stream is not None and all(isinstance(segment, Capturable) for segment in self._segments):
             self.stream = self._own_stream = Stream(self._device)
             for segment in self._segments:
@@ -203,7 +204,6 @@ class CutInfer(Infer):
             shares_stream=self._own_stream is None and any(part.shares_stream for part in parts),
             bucket_batch=lambda n: max((part.bucket_batch(n) for part in parts), default=n),
         )
-        self._graphs: OrderedDict[tuple[Any, ...], CudaGraph | None] = OrderedDict()
 
     def _check_precision(self) -> None:
         wanted = self._requested_precision
@@ -387,19 +387,19 @@ class CutInfer(Infer):
         return MappingProxyType(dict(total))
 
     def _clone(self, twin: CutInfer) -> None:
-        twin._own = []
+        twin._own, twin._own_stream, twin._graphs = [], None, OrderedDict()
         twin._parts = [(step, part.clone() if isinstance(part, Infer) else part) for step, part in self._parts]
         twin._segments = [part for _, part in twin._parts if isinstance(part, Infer)]
         twin._share_stream()
 
     def _close(self) -> None:
-        getattr(self, "_graphs", {}).clear()
+        self._graphs.clear()
         for segment in self._segments:
             segment.close()
         for tensor in self._own:
             tensor.close()
-        if getattr(self, "_own_stream", None) is not None:
-            self._own_stream.close()  # type: ignore[union-attr]
+        if self._own_stream is not None:
+            self._own_stream.close()
 
 
 def _share(progress: Callable[[str, float], None], index: int, count: int) -> Callable[[str, float], None]:

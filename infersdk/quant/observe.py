@@ -116,7 +116,8 @@ class Observer:
         graph = planned.model.graph
         values = dict(graph_values(graph))
         self._functions = {name: function_behind(values[name]) for name in planned.activations}
-        self._axes = _channel_axes(planned)
+        layers = [planned.nodes_by_name[name] for name in planned.layers]
+        self._axes = {data_input(node).name or "": channel_axis(node) for node in layers}
         self._inputs = [value.name or "" for value in graph.inputs if value.name not in graph.initializers]
         self._computed = [name for name in planned.activations if name not in self._inputs]
         self._session = self._start()
@@ -265,12 +266,6 @@ def _check_finite(ranges: Mapping[str, ChannelRanges], before: int, after: int) 
                 f"activation {name!r} has {result.nonfinite} values of {result.count} that are NaN or infinite, at "
                 f"samples {before + 1} to {after}; check these samples"
             )
-
-
-def _channel_axes(planned: Plan) -> dict[str, int]:
-    """The channel axes of the inputs of the layers."""
-    nodes = [planned.nodes_by_name[name] for name in planned.layers]
-    return {data_input(node).name or "": channel_axis(node) for node in nodes}
 
 
 Arrays: TypeAlias = "npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]"

@@ -180,23 +180,14 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
                 "use the operator of that version"
             )
         _check_counts(op, raw, name)
-        result.append(ModelNode(name, op.of(attribute_values(raw), name), raw, nested))
+        values = {key: attribute.value for key, attribute in raw.attributes.items()}
+        result.append(ModelNode(name, op.of(values, name), raw, nested))
     return result
 
 
 def node_name(raw: ir.Node) -> str:
     """The name of a node, or its operator and first output if it has none."""
     return raw.name or f"{raw.op_type} of {raw.outputs[0].name if raw.outputs else 'nothing'}"
-
-
-def attribute_values(raw: ir.Node) -> dict[str, Any]:
-    """The attribute values of a node; attributes of unsupported kinds as `ir.Attr`."""
-    return {name: attribute.value if attribute.type.name in _PLAIN else attribute
-            for name, attribute in raw.attributes.items()}  # fmt: skip
-
-
-#: The supported kinds of attributes.
-_PLAIN = ("INT", "FLOAT", "STRING", "INTS", "FLOATS")
 
 
 def _check_counts(op: type[CustomOp], raw: ir.Node, name: str) -> None:

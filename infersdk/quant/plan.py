@@ -363,8 +363,10 @@ def channel_axis(node: ir.Node) -> int:
 
 def output_axis(node: ir.Node) -> int:
     """The output channel axis of the weights of a layer."""
-    if node.op_type == "Conv" or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0)):
+    if node.op_type == "Conv":
         return 0
+    if node.op_type == "Gemm":
+        return 0 if node.attributes.get_int("transB", 0) else -1
     return 1 if node.op_type == "ConvTranspose" else -1
 
 

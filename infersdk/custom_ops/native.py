@@ -12,6 +12,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ import numpy as np
 from ..core._lib import check, ffi, lib, out
 from ..core.stream import device_info
 from ..errors import CustomKernelError, CustomOpError, NativeError, ShapeError
-from .attributes import MISSING, Attribute
 from .compiling import compile_c, compile_cuda
 from .failures import kernel_failure, note, raised
 from .kernels import CFunction, CSource, CudaSource, launch_rule
@@ -28,6 +28,7 @@ from .shapes import Rule, encode
 
 if TYPE_CHECKING:
     from ..core.device import Device
+    from .attributes import Attribute
     from .declaration import CustomOp, Signature
 
 __all__ = ["NativeFunction", "NativeOp", "Node", "native_op"]

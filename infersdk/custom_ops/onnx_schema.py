@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import CustomOpError
-from .attributes import MISSING
 from .failures import note
 from .shapes import Rule, evaluate
 

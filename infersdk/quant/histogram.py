@@ -106,7 +106,6 @@ class Histogram:
             raise InputError(f"the number of bins is {bins}; it must be a power of two from 4")
         self.counts: npt.NDArray[np.int64] = np.zeros(bins, np.int64)
         self._exponent: int | None = None  # of the limit; None before the first value that is not 0
-        self._nonfinite = out("int64_t")
 
     @property
     def limit(self) -> float:
@@ -121,10 +120,6 @@ class Histogram:
     def centres(self) -> npt.NDArray[np.float64]:
         return (np.arange(len(self.counts), dtype=np.float64) + 0.5) * self.width - self.limit
 
-    @property
-    def nonfinite(self) -> int:
-        return int(self._nonfinite[0])
-
     def update(self, values: npt.NDArray[Any], absmax: float | None = None) -> None:
         """Adds float32 values of any shape.
 
@@ -138,7 +133,7 @@ class Histogram:
         if absmax > 0:
             # The smallest power of two that float32 can still divide into bins.
             self._reach(max(math.ceil(math.log2(absmax)), -100))
-        check(lib.ifs_histogram_add(source, values.size, self.limit, self._pointer, len(self.counts), self._nonfinite))
+        check(lib.ifs_histogram_add(source, values.size, self.limit, self._pointer, len(self.counts), ffi.NULL))
 
     @property
     def _pointer(self) -> Any:

@@ -17,7 +17,7 @@ from ..core.backend import SharedRuntime
 from ..core.device import Device
 from ..core.formats import FORMATS
 from ..core.processors import available_processors
-from ..core.target import PRECISIONS, describe_layers, keeps_precision
+from ..core.target import describe_layers, keeps_precision
 from ..core.text import logger
 from ..errors import (
     ConfigError,
@@ -29,6 +29,7 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.passes import cached_model, loading_passes
+from ..graph.precision import main_precision
 from ..infer import BackendInfo, Declaration, Infer, Scheduling
 from ._openvino.profiling import profile_model
 from ._openvino.runtime import (
@@ -118,7 +119,6 @@ class OpenVinoInfer(Infer):
         self.input_specs, self.output_specs = self._signature.inputs, self._signature.outputs
         self._passed_on = self._signature.inputs_passed_on(self._compiled)
         self._layers = executed_precisions(self._compiled)
-        self._precision = max(PRECISIONS, key=lambda name: (self._layers[name], -PRECISIONS.index(name)))
         self._check_precision(wanted, written)
         self._request = self._compiled.create_infer_request()
         self._shared = SharedRuntime(self._current)
@@ -275,7 +275,7 @@ class OpenVinoInfer(Infer):
             )
 
     def _check_precision(self, wanted: str | None, written: str | None) -> None:
-        runs = self._precision
+        runs = self.precision
         if wanted is None:
             if written and ((runs in ("fp16", "bf16") and runs != written) or (runs == "int8" != written)):
                 raise PrecisionUnavailableError(
@@ -412,7 +412,7 @@ class OpenVinoInfer(Infer):
 
     @property
     def precision(self) -> str:
-        return self._precision
+        return main_precision(self._layers)
 
     @property
     def layer_precisions(self) -> Mapping[str, int]:

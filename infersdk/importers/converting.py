@@ -87,25 +87,25 @@ def convert(
     )
     require_onnx("converting a model")
     imported = _importer(kind, installed=python is None)(request)
-    alternative, failure = imported.alternative, None
+    if imported.alternative is None:
+        return _converted(imported, request, kind, free_batch, tolerance)
+    result: Conversion | InferSDKError
     try:
         result = _converted(imported, request, kind, free_batch, tolerance)
-        if alternative is None or result.check is None or result.check.passed:
+        if result.check is None or result.check.passed:
             return result
         reason = f"differs by {result.check.scaled:.3g} of an output's largest value"
     except InferSDKError as error:
-        if alternative is None:
-            raise
-        failure, reason = error, f"does not run: {error}"
+        result, reason = error, f"does not run: {error}"
     try:
-        other = _converted(alternative(), request, kind, free_batch, tolerance)
+        other = _converted(imported.alternative(), request, kind, free_batch, tolerance)
         if other.check is not None and other.check.passed:
             note = f"{other.notes[0]}, because the result of the first exporter {reason}"
             return dataclasses.replace(other, notes=(note, *other.notes[1:]))
     except InferSDKError as error:
         _log.debug("the other exporter fails as well: %s", error)
-    if failure is not None:
-        raise failure
+    if isinstance(result, InferSDKError):
+        raise result
     return result
 
 

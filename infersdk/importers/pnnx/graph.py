@@ -28,6 +28,7 @@ from ...core.model_source import ModelLike, ModelSource
 from ...errors import ModelFormatError, ModelNotFoundError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -56,15 +57,11 @@ class Operand:
         name: the name in the file, usually a number.
         shape: the sizes of the axes, with None for free axes; None if unknown.
         dtype: the element type; None if unknown.
-        producer: the operator that computes it.
-        consumers: the operators that use it.
     """
 
     name: str
     shape: tuple[int | None, ...] | None = None
     dtype: np.dtype[Any] | None = None
-    producer: Operator | None = field(default=None, repr=False)
-    consumers: list[Operator] = field(default_factory=list, repr=False)
 
 
 class Attribute:
@@ -113,25 +110,23 @@ class Operator:
 
 @dataclass
 class PnnxGraph:
-    """The operators of a model in order, and its operands by name."""
+    """The operators of a model in order."""
 
     operators: list[Operator]
-    operands: dict[str, Operand]
 
     @classmethod
-    def read(cls, model: ModelLike, weights: ModelLike | None = None) -> PnnxGraph:
-        """Reads a `.pnnx.param` file and its weights.
+    def read(cls, model: ModelLike, external_data: str | os.PathLike[str] | None = None) -> PnnxGraph:
+        """Reads a `.pnnx.param` file and its weights, the `.bin` file of the same name in the same folder.
 
         Args:
-            weights: the `.bin` file; by default the file of the same name in the same folder.
+            external_data: the weights file of a graph in memory.
 
         Raises:
             ModelNotFoundError: the file, or the required weights file, does not exist.
             ModelFormatError: a line is malformed; the message gives its number.
         """
-        source = ModelSource.of(model)
-        archive = _Archive(source, weights)
-        return _Reader(str(source), _text(source), archive).read()
+        source = ModelSource.of(model, external_data)
+        return _Reader(str(source), _text(source), _Archive(source)).read()
 
     @property
     def inputs(self) -> list[Operand]:
@@ -174,9 +169,8 @@ def _text(source: ModelSource) -> str:
 class _Archive:
     """The weights file, which is opened on first access, since a graph without weights has none."""
 
-    def __init__(self, source: ModelSource, weights: ModelLike | None) -> None:
-        self._owner = str(source)
-        self._weights: ModelLike | None = weights if weights is not None else weights_file(source)
+    def __init__(self, source: ModelSource) -> None:
+        self._owner, self._weights = str(source), weights_file(source)
         self._zip: zipfile.ZipFile | None = None
 
     def array(self, entry: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -236,7 +230,7 @@ class _Reader:
         operators = [self._operator(row) for row in rows]
         if len(operators) != count:
             raise self._error(f"the file has {len(operators)} operators instead of {count}; is it truncated?")
-        return PnnxGraph(operators, self._operands)
+        return PnnxGraph(operators)
 
     def _rows(self) -> Iterator[str]:
         for number, line in enumerate(self._lines, 1):
@@ -259,11 +253,10 @@ class _Reader:
             if name not in self._operands:
                 raise self._error(f"operand {name!r} is used before it is defined")
             made.inputs.append(self._operands[name])
-            self._operands[name].consumers.append(made)
         for name in words[4 + taken : 4 + taken + given]:
             if name in self._operands:
                 raise self._error(f"operand {name!r} is defined twice")
-            self._operands[name] = Operand(name, producer=made)
+            self._operands[name] = Operand(name)
             made.outputs.append(self._operands[name])
         for word in words[4 + taken + given :]:
             key, sign, value = word.partition("=")

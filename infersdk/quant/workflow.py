@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..accuracy import Agreement, agreement
+from ..core.executed_layers import seconds_of
 from ..errors import CalibrationError, ConfigError, UnsupportedModelError
 from ..graph.files import write_model
 from .layer_times import layer_times
@@ -346,13 +347,11 @@ def compare_speed(
     times: tuple[list[float], list[float]] = ([], [])
     for infer in (fp32, int8):
         infer(feeds)
+        infer.forward()
     began = perf_counter()
-    for number in range(rounds + 1):
+    for number in range(1, rounds + 1):
         for infer, spent in zip((fp32, int8), times, strict=True):
-            start = perf_counter()
-            infer.forward()
-            if number:
-                spent.append(perf_counter() - start)
+            spent.extend(seconds_of(infer.forward, 1))
         if number >= _MIN_ROUNDS and perf_counter() - began > seconds:
             break
     first, second = (statistics.median(spent) * 1e3 for spent in times)

@@ -102,7 +102,7 @@ class Observations:
 
 
 class Observer:
-    """Runs a model with exposed activations and collects their statistics. Use it in a `with` statement.
+    """Runs a model with exposed activations and collects their statistics.
 
     The memory use does not depend on the amount of data.
 
@@ -120,8 +120,6 @@ class Observer:
         self._axes = {data_input(node).name or "": channel_axis(node) for node in layers}
         self._inputs = [value.name or "" for value in graph.inputs if value.name not in graph.initializers]
         self._computed = [name for name in planned.activations if name not in self._inputs]
-        self._session = self._start()
-        self._pool = ThreadPoolExecutor(available_processors())
 
     def _start(self) -> Any:
         import onnxruntime
@@ -164,55 +162,47 @@ class Observer:
             histograms[name].update(values, ranges[name].absmax)
 
         samples, blank = 0, frozenset(self._inputs)
-        for feeds, running in self._runs(data):
-            computed = running.result()
-            # Integer inputs, such as token types, may be all 0.
-            blank &= {name for name in blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
-            values = dict(zip(self._computed, computed, strict=True))
-            values |= {name: feeds[name] for name in self._plan.activations if name in feeds}
-            list(self._pool.map(look, values.items()))
-            values.clear()  # frees the memory for the next run; the future keeps the list
-            computed.clear()
-            first = next(iter(feeds.values()))
-            count = len(first) if np.ndim(first) else 1
-            _check_finite({name: ranges[name] for name in self._plan.activations}, samples, samples + count)
-            samples += count
-            if progress:
-                progress(samples)
+        with ThreadPoolExecutor(available_processors()) as pool:
+            for feeds, running in self._runs(data):
+                computed = running.result()
+                # Integer inputs, such as token types, may be all 0.
+                blank &= {name for name in blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
+                values = dict(zip(self._computed, computed, strict=True))
+                values |= {name: feeds[name] for name in self._plan.activations if name in feeds}
+                list(pool.map(look, values.items()))
+                values.clear()  # frees the memory for the next run; the future keeps the list
+                computed.clear()
+                first = next(iter(feeds.values()))
+                count = len(first) if np.ndim(first) else 1
+                _check_finite({name: ranges[name] for name in self._plan.activations}, samples, samples + count)
+                samples += count
+                if progress:
+                    progress(samples)
         return Observations(self._path, samples, ranges, histograms, self._functions, blank if samples else frozenset())
 
     def _runs(self, data: Inputs) -> Iterator[tuple[dict[str, npt.NDArray[Any]], Future[list[Any]]]]:
         """Yields the inputs of each batch and its run."""
+        session = self._start()
         waiting: deque[tuple[dict[str, npt.NDArray[Any]], Future[list[Any]]]] = deque()
         with ThreadPoolExecutor(_IN_FLIGHT) as runner:
             for feeds in batches_of(data, self._inputs):
-                waiting.append((feeds, runner.submit(self._run, feeds)))
+                waiting.append((feeds, runner.submit(self._run, session, feeds)))
                 if len(waiting) == _IN_FLIGHT:
                     yield waiting.popleft()
             yield from waiting
 
-    def _run(self, feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
+    def _run(self, session: Any, feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
         """Runs the model; returns the arrays of `_computed`."""
         if not self._computed:
             return []  # an empty list would request all outputs
         try:
-            result: list[Any] = self._session.run(self._computed, feeds)
+            result: list[Any] = session.run(self._computed, feeds)
         except Exception as error:  # the runtime has no root of its own exceptions
             shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
             if "INVALID_ARGUMENT" in str(error):
                 raise CalibrationError(f"the data ({shapes}) does not match the model: {error}") from None
             raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
         return result
-
-    def close(self) -> None:
-        self._session = None
-        self._pool.shutdown()
-
-    def __enter__(self) -> Observer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def calibrate(
@@ -245,8 +235,7 @@ def calibrate(
         ModelError, BackendUnavailableError: as `plan`.
     """
     check_method(method, percentile)
-    with Observer(model, plan(model, target)) as observer:
-        seen = observer.observe(data, progress=progress)
+    seen = Observer(model, plan(model, target)).observe(data, progress=progress)
     check_samples(seen.samples, min_samples)
     return seen.table(method, percentile)
 

@@ -177,8 +177,9 @@ class Workflow:
     def _calibrate(self, wrapper: VisionModel[Any], stage: Stage) -> None:
         """Observes all images and creates the table of the first candidate."""
         count = len(self.images)
-        with Observer(self.model, self.planned) as observer, stage(f"calibrating on {count} images", count) as advance:
-            self.seen = observer.observe(ImageInputs(wrapper, self.images), progress=advance)
+        inputs = ImageInputs(wrapper, self.images)
+        with stage(f"calibrating on {count} images", count) as advance:
+            self.seen = Observer(self.model, self.planned).observe(inputs, progress=advance)
         self.table = self.candidates[0].table(self.seen)
 
     def _write_measured(
@@ -217,8 +218,7 @@ class Workflow:
         with stage("comparing methods", len(self.candidates)) as advance:
             apart = seen
             if self._kept is not None:
-                with Observer(self.model, self.planned) as observer:
-                    apart = observer.observe(ImageInputs(wrapper, self._kept))
+                apart = Observer(self.model, self.planned).observe(ImageInputs(wrapper, self._kept))
             self.choice = choose(self.planned, apart, self.measure, candidates=self.candidates, progress=advance)
         self.table = self.choice.candidate.table(seen)
 

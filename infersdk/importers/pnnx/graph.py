@@ -16,6 +16,7 @@ format.
 
 from __future__ import annotations
 
+import functools
 import re
 import zipfile
 from dataclasses import dataclass, field
@@ -70,18 +71,15 @@ class Attribute:
     def __init__(self, entry: str, shape: tuple[int, ...], dtype: np.dtype[Any], archive: _Archive) -> None:
         self.entry, self.shape, self.dtype = entry, shape, dtype
         self._archive = archive
-        self._array: npt.NDArray[Any] | None = None
 
-    @property
+    @functools.cached_property
     def array(self) -> npt.NDArray[Any]:
         """The read-only array.
 
         Raises:
             ModelFormatError: the entry is missing or has another size.
         """
-        if self._array is None:
-            self._array = self._archive.array(self.entry, self.shape, self.dtype)
-        return self._array
+        return self._archive.array(self.entry, self.shape, self.dtype)
 
     def __repr__(self) -> str:
         return f"<Attribute {self.entry} {self.shape} {self.dtype}>"
@@ -171,12 +169,10 @@ class _Archive:
 
     def __init__(self, source: ModelSource) -> None:
         self._owner, self._weights = str(source), weights_file(source)
-        self._zip: zipfile.ZipFile | None = None
 
     def array(self, entry: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        archive = self._open()
         try:
-            info = archive.getinfo(entry)
+            info = self._zip.getinfo(entry)
         except KeyError:
             raise ModelFormatError(f"the weights of {self._owner!r} have no entry {entry!r}") from None
         wanted = prod(shape) * dtype.itemsize
@@ -186,26 +182,25 @@ class _Archive:
                 f"needs {wanted}"
             )
         try:
-            return np.frombuffer(archive.read(info), dtype).reshape(shape)
+            return np.frombuffer(self._zip.read(info), dtype).reshape(shape)
         except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
             raise ModelFormatError(f"the weight {entry!r} of {self._owner!r} cannot be read: {error}") from None
 
-    def _open(self) -> zipfile.ZipFile:
-        if self._zip is None:
-            if self._weights is None:
-                raise ModelNotFoundError(
-                    f"the weights of {self._owner!r} are missing: for a graph in memory, give the path of its .bin "
-                    "file with external_data='model.pnnx.bin'"
-                )
-            try:
-                source = ModelSource.of(self._weights)
-            except ModelNotFoundError as error:
-                raise ModelNotFoundError(f"the weights of {self._owner!r} are missing: {error}") from None
-            try:
-                self._zip = zipfile.ZipFile(source.open())
-            except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError) as error:
-                raise ModelFormatError(f"{str(source)!r} is not a PNNX weights file, or is corrupt: {error}") from None
-        return self._zip
+    @functools.cached_property
+    def _zip(self) -> zipfile.ZipFile:
+        if self._weights is None:
+            raise ModelNotFoundError(
+                f"the weights of {self._owner!r} are missing: for a graph in memory, give the path of its .bin file "
+                "with external_data='model.pnnx.bin'"
+            )
+        try:
+            source = ModelSource.of(self._weights)
+        except ModelNotFoundError as error:
+            raise ModelNotFoundError(f"the weights of {self._owner!r} are missing: {error}") from None
+        try:
+            return zipfile.ZipFile(source.open())
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError) as error:
+            raise ModelFormatError(f"{str(source)!r} is not a PNNX weights file, or is corrupt: {error}") from None
 
 
 class _Reader:
@@ -316,11 +311,3 @@ def parse_scalar(text: str) -> Any:
     if text.lstrip("+-").isdigit() and text.isascii() and len(text) < 20:
         return int(text)
     return float(text) if _NUMBER.fullmatch(text) else text
-
-
-def gives_tensor(one: Operator, count: int) -> bool:
-    """Whether the only output of a splitting operator is a tensor instead of a list of tensors.
-
-    pnnx writes `x[0]` of one element as `torch.unbind` with one output. The file contains a shape for tensors only.
-    """
-    return count == 1 and len(one.outputs) == 1 and one.outputs[0].shape is not None

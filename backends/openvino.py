@@ -7,7 +7,7 @@ and their tensors use that memory.
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..core.backend import SharedRuntime
 from ..core.device import Device
 from ..core.formats import FORMATS
 from ..core.processors import available_processors
-from ..core.target import PRECISIONS, describe_layers, keeps_precision
+from ..core.target import describe_layers, keeps_precision
 from ..core.text import logger
 from ..errors import (
     ConfigError,
@@ -29,6 +29,7 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.passes import cached_model, loading_passes
+from ..graph.precision import main_precision
 from ..infer import BackendInfo, Declaration, Infer, Scheduling
 from ._openvino.profiling import profile_model
 from ._openvino.runtime import (
@@ -61,19 +62,6 @@ _log = logger("infersdk.openvino")
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 _KINDS = ("cpu", "gpu", "npu", "auto")
-
-
-class _InputArray:
-    """The host side of an input, as an array that NumPy takes for writable. OpenVINO requires writable arrays for
-    inputs too, and a user may bind a read-only one.
-    """
-
-    __slots__ = ("__array_interface__", "_view")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._view = tensor.numpy()  # keeps the memory alive
-        interface = self._view.__array_interface__
-        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
 
 
 class _Compiled:
@@ -131,7 +119,6 @@ class OpenVinoInfer(Infer):
         self.input_specs, self.output_specs = self._signature.inputs, self._signature.outputs
         self._passed_on = self._signature.inputs_passed_on(self._compiled)
         self._layers = executed_precisions(self._compiled)
-        self._precision = max(PRECISIONS, key=lambda name: (self._layers[name], -PRECISIONS.index(name)))
         self._check_precision(wanted, written)
         self._request = self._compiled.create_infer_request()
         self._shared = SharedRuntime(self._current)
@@ -288,7 +275,7 @@ class OpenVinoInfer(Infer):
             )
 
     def _check_precision(self, wanted: str | None, written: str | None) -> None:
-        runs = self._precision
+        runs = self.precision
         if wanted is None:
             if written and ((runs in ("fp16", "bf16") and runs != written) or (runs == "int8" != written)):
                 raise PrecisionUnavailableError(
@@ -314,7 +301,7 @@ class OpenVinoInfer(Infer):
         self._unchecked: list[tuple[Any, tuple[int, ...]]] = []
         self._runtime_outputs: dict[str, Any] = {}  # the runtime's side of the outputs that it allocates
         # The request keeps only addresses; this keeps the memory.
-        self._kept = [np.asarray(_InputArray(tensor)) for tensor in self._inputs.values()]
+        self._kept = [_writable(tensor) for tensor in self._inputs.values()]
         for index, array in enumerate(self._kept):
             self._request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         written = []
@@ -425,7 +412,7 @@ class OpenVinoInfer(Infer):
 
     @property
     def precision(self) -> str:
-        return self._precision
+        return main_precision(self._layers)
 
     @property
     def layer_precisions(self) -> Mapping[str, int]:
@@ -467,6 +454,16 @@ class OpenVinoInfer(Infer):
     def _close(self) -> None:
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
         del self._request, self._compiled, self._current, self._shared, self._one_core
+
+
+def _writable(tensor: Tensor) -> Any:
+    """The host side of an input, as an array that NumPy takes for writable. OpenVINO requires writable arrays for
+    inputs too, and a user may bind a read-only one.
+    """
+    view = tensor.numpy()
+    interface = view.__array_interface__
+    interface["data"] = interface["data"][0], False
+    return np.asarray(SimpleNamespace(__array_interface__=interface, view=view))  # keeps the memory alive
 
 
 def _feed(spec: TensorSpec, value: Any) -> Any:

@@ -73,7 +73,6 @@ def build(
     from ..core.model_source import ModelSource
     from ..custom_ops.operator_set import operators_for
     from ..errors import ConfigError, CustomOpError, OutputError
-    from ..graph.digest import model_digest
     from ..loading.registry import backend_class
     from ._trt.build import build_engine, named_targets
     from ._trt.engine import write_engine
@@ -99,7 +98,7 @@ def build(
             "engines of the segments in the cache"
         )
     data, details = build_engine(
-        flavour, model, digest=model_digest(model), precision=precision, max_batch=max_batch,
+        flavour, model, precision=precision, max_batch=max_batch,
         options=convert(options, Options, f"options of backend {backend!r}"),
         capabilities=named_targets(compute_capabilities),
         device=None if flavour.rtx else cuda_device(target_device.index),

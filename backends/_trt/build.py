@@ -58,20 +58,19 @@ def engine_key(
     options: Options,
     capabilities: Sequence[str],
     device: CudaDevice | None,
-) -> tuple[str, str]:
-    """The key of the engine that `build_engine` makes of the same arguments, and the digest of the model.
+) -> str:
+    """The key of the engine that `build_engine` makes of the same arguments.
 
     Raises:
         ConfigError: an option has a wrong value.
         ModelError: the model cannot be read.
     """
-    digest = model_digest(onnx)
     parts: dict[str, Any] = {
         "schema": _SCHEMA,
         "backend": flavour.backend,
         "version": flavour.version,
         "system": f"{platform.system()} {platform.machine()}",
-        "model": digest,
+        "model": model_digest(onnx),
         "precision": precision,
         "max_batch": max_batch,
         "options": {**options.building, "plugins": [_plugin_digest(path) for path in options.plugins]},
@@ -80,14 +79,13 @@ def engine_key(
         "gpu": device.name if device and not flavour.rtx else None,
     }
     parts["passes"] = pass_keys([*ModelSource.of(onnx).passes, *_passes(flavour, precision, options)])
-    return key_of(parts), digest
+    return key_of(parts)
 
 
 def build_engine(
     flavour: Flavour,
     onnx: ModelLike,
     *,
-    digest: str,
     precision: str | None,
     max_batch: int | None,
     options: Options,
@@ -98,7 +96,6 @@ def build_engine(
     """Builds an engine; Ctrl-C stops the build and is raised again.
 
     Args:
-        digest: of the model, for the manifest.
         capabilities: compute capabilities to build for (TensorRT-RTX); none are the runtime's default.
         device: the GPU to build on, if the runtime needs one.
         timings: the cache for times of kernels, for a flavour that measures them.
@@ -186,7 +183,7 @@ def build_engine(
                 profiles=profiles,
                 metadata=dict(info.metadata),
                 model=str(model) if model.path is None else str(model.path.absolute()),
-                model_sha256=digest,
+                model_sha256=model_digest(model),
                 options={name: value for name, value in given.items() if value is not None},
                 build_seconds=round(time.monotonic() - started, 3),
                 weights_nbytes=messages.memory.get("Weights"),

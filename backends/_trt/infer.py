@@ -172,15 +172,15 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _load_built(self, cache: Cache | None, options: Any) -> EngineDetails:
         """The engine from the cache, or a new one."""
-        key, digest = engine_key(
+        key = engine_key(
             self.flavour, self.model, precision=self._requested_precision, max_batch=self.max_batch,
             options=options, capabilities=(), device=self._cuda,
         )  # fmt: skip
 
         def make() -> tuple[bytes, dict[str, Any]]:
             data, details = build_engine(
-                self.flavour, self.model, digest=digest, precision=self._requested_precision,
-                max_batch=self.max_batch, options=options, device=self._cuda, timings=cache,
+                self.flavour, self.model, precision=self._requested_precision, max_batch=self.max_batch,
+                options=options, device=self._cuda, timings=cache,
             )  # fmt: skip
             return data, details.plain()
 

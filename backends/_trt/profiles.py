@@ -39,13 +39,10 @@ def make_profiles(
     counts = {name: len(ranges) for name, ranges in several.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         raise ConfigError(f"profiles: inputs have {counts} ranges; give each input of a list as many, one at least")
-    if several:
-        sets = [{**single, **dict(zip(several, ranges, strict=True))} for ranges in zip(*several.values(), strict=True)]
-        return [profile for one in sets for profile in _profiles_of(specs, max_batch, one, batches)]
-    if single and batches is None:
-        whole = make_profile(specs, max_batch, single)
-        return [whole] if whole else []
-    return _profiles_of(specs, max_batch, single, batches)
+    if not several:
+        return _profiles_of(specs, max_batch, single, [] if single and batches is None else batches)
+    sets = [{**single, **dict(zip(several, ranges, strict=True))} for ranges in zip(*several.values(), strict=True)]
+    return [profile for one in sets for profile in _profiles_of(specs, max_batch, one, batches)]
 
 
 def _profiles_of(

@@ -168,7 +168,7 @@ class ProfiledRuns:
         options = msgspec.structs.replace(options, profiling=True, exact_batches=[], profiles=profiles)
         with cls.flavour.messages() as messages:
             build_engine(
-                cls.flavour, model, digest="", precision=precision, max_batch=max_batch, options=options,
+                cls.flavour, model, precision=precision, max_batch=max_batch, options=options,
                 capabilities=(compute_capability,),
             )  # fmt: skip
         if not messages.listings:

@@ -50,8 +50,10 @@ _OPENVINO = "load it with backend='openvino'"
 _TENSORFLOW = "infersdk.importers.tensorflow:import_tensorflow"
 _CONVERT = "convert it: infersdk convert {file} -o model.onnx"
 _PADDLE = "infersdk.importers.paddle:import_paddle"
-_PADDLE_INSTALL = 'pip install "infersdk[paddle]" (1 GB)'
-_TENSORFLOW_INSTALL = 'pip install "infersdk[tensorflow]" (2 GB)'
+_PADDLE_INSTALL = 'pip install "infersdk[paddle]" (1 GB), or specify a Python that has it (--python)'
+_PADDLE_PACKAGES = ("paddle", "paddle2onnx")
+_TENSORFLOW_INSTALL = 'pip install "infersdk[tensorflow]" (2 GB), or specify a Python that has it (--python)'
+_TENSORFLOW_PACKAGES = ("tensorflow", "tf2onnx")
 #: The CPU build of PyTorch: 0.3 GB to download in all, where the build with CUDA has 3 GB.
 _CPU_BUILD = "--extra-index-url https://download.pytorch.org/whl/cpu (0.3 GB; 3 GB without this option)"
 _TORCH = f'pip install "infersdk[torch]" {_CPU_BUILD}'
@@ -103,15 +105,15 @@ FORMATS: dict[str, FileFormat] = {
         ),
         FileFormat(
             "tflite", "a TensorFlow Lite model", (".tflite",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
-            install=_TENSORFLOW_INSTALL,
+            _TENSORFLOW_PACKAGES, f"{_TENSORFLOW_INSTALL}, or {_OPENVINO}",
         ),
         FileFormat(
             "tensorflow-graph", "a frozen TensorFlow graph", (".pb",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
-            install=_TENSORFLOW_INSTALL,
+            _TENSORFLOW_PACKAGES, f"{_TENSORFLOW_INSTALL}, or {_OPENVINO}",
         ),
         FileFormat(
             "tensorflow-saved-model", "a TensorFlow SavedModel", (".pb",), f"{_CONVERT}, or {_OPENVINO}", _TENSORFLOW,
-            install=_TENSORFLOW_INSTALL,
+            _TENSORFLOW_PACKAGES, f"{_TENSORFLOW_INSTALL}, or {_OPENVINO}",
         ),
         FileFormat(
             "keras-h5", "a Keras model in HDF5", (".h5", ".hdf5", ".keras"), _CONVERT,
@@ -123,11 +125,11 @@ FORMATS: dict[str, FileFormat] = {
         ),
         FileFormat("coreml", "a Core ML model", (".mlmodel",), "take the model that it was converted from"),
         FileFormat(
-            "paddle", "a PaddlePaddle model", (".pdmodel",), f"{_CONVERT}, or {_OPENVINO}", _PADDLE,
-            install=_PADDLE_INSTALL,
+            "paddle", "a PaddlePaddle model", (".pdmodel",), f"{_CONVERT}, or {_OPENVINO}", _PADDLE, _PADDLE_PACKAGES,
+            f"{_PADDLE_INSTALL}, or {_OPENVINO}",
         ),
         FileFormat(
-            "paddle-pir", "a PaddlePaddle 3 model", (".json",), _CONVERT, _PADDLE, install=_PADDLE_INSTALL,
+            "paddle-pir", "a PaddlePaddle 3 model", (".json",), _CONVERT, _PADDLE, _PADDLE_PACKAGES, _PADDLE_INSTALL,
         ),
         FileFormat("gguf", "a language model (GGUF)", (".gguf",), "this package does not run language models"),
         FileFormat(

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any, get_args, get_origin
 
 from ..errors import CustomOpError
 
-__all__ = ["MISSING", "Attribute", "attribute_of", "convert_all"]
-
-
-class _Missing:
-    """The default of required attributes."""
-
-    def __repr__(self) -> str:
-        return "(required)"
-
-
-MISSING = _Missing()
+__all__ = ["Attribute", "attribute_of", "convert_all"]
 
 #: The allowed annotations of attributes, with the ONNX kinds.
 _KINDS = {
@@ -35,7 +25,7 @@ class Attribute:
     Attributes:
         name: the name.
         type: `"int"`, `"bool"`, `"float"`, `"str"`, `"tuple[int, ...]"` or `"tuple[float, ...]"`.
-        default: the default value; `MISSING` for a required attribute.
+        default: the default value; `dataclasses.MISSING` for a required attribute.
     """
 
     name: str

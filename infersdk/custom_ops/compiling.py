@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..core.cache import Cache, key_of
 from ..errors import CustomOpError
-from .kernels import CSource, CudaSource, include_folder
+from .kernels import CSource, CudaSource, include_folder, source_text
 
 __all__ = ["compile_c", "compile_cuda", "nvcc_path", "nvrtc_path"]
 
@@ -41,11 +41,12 @@ def compile_c(source: CSource, label: str) -> bytes:
             f"{label}: the C compiler {compiler!r} for its kernel is not installed; install gcc or use a CFunction"
         )
     command = [result, "-shared", "-fPIC", "-std=c11", f"-I{include_folder()}", *source.options]
+    text = source_text(source.source)
     parts = {
-        "c": 1, "source": source.text(), "command": command[1:], "compiler": _version(result),
+        "c": 1, "source": text, "command": command[1:], "compiler": _version(result),
         "header": (include_folder() / "infersdk_custom_op.h").read_text("utf-8"), "machine": _processor(),
     }  # fmt: skip
-    return _cached(parts, label, lambda: _run_compiler(command, ".c", source.text(), ["-lm"], label))
+    return _cached(parts, label, lambda: _run_compiler(command, ".c", text, ["-lm"], label))
 
 
 def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, label: str) -> bytes:
@@ -61,7 +62,7 @@ def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, lab
     # No macros, since CUDA's headers use the name T too.
     names = "".join(f"typedef {CUDA_TYPES[dtype]} {name};\n" for name, dtype in types.items())
     half = "#include <cuda_fp16.h>\n" if "float16" in types.values() else ""
-    text = f"{half}{names}#line 1\n{source.text()}"
+    text = f"{half}{names}#line 1\n{source_text(source.source)}"
     compiler = _cuda_compiler(source, label)
     if compiler == "nvcc":
         result = str(nvcc_path())

@@ -81,6 +81,7 @@ class CutInfer(Infer):
         self._kind = kind
         self.backend, self.declaration = kind.backend, kind.declaration  # type: ignore[misc]
         self._own: list[Tensor] = []
+        self._own_stream: Stream | None = None
         super().__init__(
             model, device=device, precision=precision, max_batch=max_batch, options=options, custom_ops=custom_ops
         )
@@ -139,10 +140,7 @@ class CutInfer(Infer):
         }
         for one in loading_passes(self._kind.backend, self._device.kind, wanted, **settings):
             if isinstance(one, ToFloat16):
-                from .onnx_schema import registered
-
-                with registered(*self.custom_ops):
-                    one.apply(graph)
+                one.apply(graph)
                 return None
         # A segment may have no INT8 layer, so INT8 is checked for all segments together.
         return None if wanted == "int8" else wanted
@@ -182,7 +180,6 @@ class CutInfer(Infer):
     def _share_stream(self) -> None:
         """Runs all parts on one stream if the backend supports it; otherwise tensors synchronise the streams."""
         self.stream = next((segment.stream for segment in self._segments if segment.stream is not None), None)
-        self._own_stream: Stream | None = None
         if self.stream is not None and all(isinstance(segment, TakesStream) for segment in self._segments):
             self.stream = self._own_stream = Stream(self._device)
             for segment in self._segments:
@@ -285,8 +282,6 @@ class CutInfer(Infer):
 
     def profile_layers(self, runs: int) -> LayerProfile:
         """See `infersdk.core.executed_layers.ReportsLayers`."""
-        if not getattr(self.options, "profiling", False):
-            raise ConfigError("the model was loaded without profiling=True; load it with that option")
 
         def run_kernel(call: KernelCall, node: Node) -> None:
             self._run_kernel(call, node)
@@ -321,7 +316,7 @@ class CutInfer(Infer):
         return MappingProxyType(dict(total))
 
     def _clone(self, twin: CutInfer) -> None:
-        twin._own = []
+        twin._own, twin._own_stream = [], None
         twin._parts = [(step, part.clone() if isinstance(part, Infer) else part) for step, part in self._parts]
         twin._segments = [part for _, part in twin._parts if isinstance(part, Infer)]
         twin._share_stream()
@@ -331,8 +326,8 @@ class CutInfer(Infer):
             segment.close()
         for tensor in self._own:
             tensor.close()
-        if getattr(self, "_own_stream", None) is not None:
-            self._own_stream.close()  # type: ignore[union-attr]
+        if self._own_stream is not None:
+            self._own_stream.close()
 
 
 def _share(progress: Callable[[str, float], None], index: int, count: int) -> Callable[[str, float], None]:

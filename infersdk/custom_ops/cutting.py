@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CustomOpError, UnsupportedModelError
 from ..graph.shapes import infer_shapes
 from ..graph.types import element_types, inner_graphs, read_values
+from ..graph.weights import graph_values
 from .onnx_schema import registered
 from .operator_set import ModelNode, OperatorSet, custom_nodes
 
@@ -109,6 +110,11 @@ class _Cutter:
         self._cheap = set(_cheap_nodes(model.graph))
         self._levels = _levels(model.graph, custom)
         self._weights: dict[str, Any] = {}
+        #: The nodes of the graph that use a value directly or in a subgraph.
+        self._users: dict[ir.Value, list[ir.Node]] = {}
+        for node in model.graph:
+            for value in read_values(node):
+                self._users.setdefault(value, []).append(node)
 
     def plan(self) -> Plan:
         """The plan: the segment and the kernels of each level in order."""
@@ -122,7 +128,8 @@ class _Cutter:
     # ---- segments ----
 
     def _segment(self, level: int) -> Segment | None:
-        outputs = [value for value in self._made_at(level) if self._leaves(value, level)]
+        nodes = [node for node in self._graph if node not in self._custom and self._levels[node] == level]
+        outputs = [value for node in nodes for value in node.outputs if self._leaves(value, level)]
         if not outputs:
             return None
         inputs = self._reached_from(outputs, level)
@@ -140,30 +147,15 @@ class _Cutter:
             self._check_type(value)
         return Segment(part, _names(inputs), _names(outputs), len(graph))
 
-    def _made_at(self, level: int) -> Iterator[ir.Value]:
-        """The outputs of the nodes of a level, except for custom nodes."""
-        for node in self._graph:
-            if node not in self._custom and self._levels[node] == level:
-                yield from node.outputs
-
     def _leaves(self, value: ir.Value, level: int) -> bool:
         """Whether a value is needed outside of the segment of its level and is not computed again there."""
         if value.is_graph_output():
             return True
         maker = value.producer()
-        for user in self._users(value):
-            if user in self._custom or (self._levels[user] > level and maker not in self._cheap):
-                return True
-        return False
-
-    def _users(self, value: ir.Value) -> Iterator[ir.Node]:
-        """The nodes of the graph that use a value directly or in a subgraph."""
-        for user, _ in value.uses():
-            outer = user
-            while outer.graph is not self._graph:
-                owner = outer.graph
-                outer = next(node for node in self._graph if _contains(node, owner))
-            yield outer
+        return any(
+            user in self._custom or (self._levels[user] > level and maker not in self._cheap)
+            for user in self._users.get(value, ())
+        )
 
     def _reached_from(self, outputs: Iterable[ir.Value], level: int) -> list[ir.Value]:
         """The inputs of the segment in the order of the graph."""
@@ -184,13 +176,8 @@ class _Cutter:
                     begins[value] = None
                 else:
                     queue.append(maker)
-        position = {value: i for i, value in enumerate(self._all_values())}
+        position = {value: i for i, (_, value) in enumerate(graph_values(self._graph))}
         return sorted(begins, key=position.__getitem__)
-
-    def _all_values(self) -> Iterator[ir.Value]:
-        yield from self._graph.inputs
-        for node in self._graph:
-            yield from node.outputs
 
     def _check_type(self, value: ir.Value) -> None:
         if value.type is None and value.name is not None:
@@ -251,10 +238,6 @@ def _cheap_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
         if sizes or all(value is None or value in cheap for value in node.inputs):
             cheap.update(node.outputs)
             yield node
-
-
-def _contains(node: ir.Node, graph: Any) -> bool:
-    return any(inner is graph or any(_contains(other, graph) for other in inner) for inner in inner_graphs(node))
 
 
 def _names(values: Sequence[ir.Value]) -> tuple[str, ...]:

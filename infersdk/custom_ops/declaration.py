@@ -7,11 +7,11 @@ import inspect
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, get_origin, get_type_hints
 
 from ..errors import CustomOpError
-from .attributes import MISSING, Attribute, attribute_of, convert_all
+from .attributes import Attribute, attribute_of, convert_all
 from .kernels import CFunction, CSource, CudaSource
 from .shapes import Rule, trace
 

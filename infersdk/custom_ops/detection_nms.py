@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UnsupportedModelError
-from ..graph.passes.add_nms import require_detector
+from ..graph.passes.add_nms import HEADS, input_size, require_detector
 from ..graph.passes.base import Pass
 from ..graph.passes.static_reshapes import trace_example
 from ..graph.shapes import infer_shapes
+from ..graph.weights import graph_values
 from .onnx_schema import registered
-from .packaged.detection_nms import HEADS, DetectionNMS
+from .packaged.detection_nms import DetectionNMS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -54,13 +55,14 @@ def add_detection_nms(model: ir.Model, head: str, **settings: Any) -> None:
 
     Raises:
         UnsupportedModelError: the model does not have one output of a head with known sizes, or its input size is free.
+        ConfigError: the model does not have one image input.
         CustomOpError: a setting is unknown or has another type.
     """
     import onnx_ir as ir
 
     graph = model.graph
     output = _head_output(graph, head)
-    width, height = _input_size(graph)
+    width, height = input_size(model)
     extra = settings.get("extra", 0)
     if not extra:
         require_detector(model)
@@ -102,7 +104,7 @@ def _head_output(graph: ir.Graph, head: str) -> ir.Value:
     if len(graph.outputs) != 1 or len(outputs) != 1:
         result = ", ".join(f"{value.name} {value.shape}" for value in graph.outputs)
         raise UnsupportedModelError(f"the model must have one output with three dimensions; it has {result}")
-    names = {value.name for node in graph for value in node.outputs} | {value.name for value in graph.inputs}
+    names = dict(graph_values(graph))
     for name in DetectionNMS.outputs:
         if name in names:
             raise UnsupportedModelError(f"the model has a value {name!r}, which is the name of a new output; rename it")
@@ -119,17 +121,3 @@ def _values_of_a_box(model: ir.Model, output: ir.Value, head: str) -> int | None
     trace = trace_example(model, batch=1, size=640)
     shape = trace.shapes.get(output) if trace is not None else None
     return shape[axis] if shape is not None and len(shape) == 3 else None
-
-
-def _input_size(graph: ir.Graph) -> tuple[int, int]:
-    """The (width, height) of the only input."""
-    inputs = [value for value in graph.inputs if not value.is_initializer()]
-    if len(inputs) == 1 and inputs[0].shape is not None and len(inputs[0].shape) == 4:
-        height, width = list(inputs[0].shape)[2:]
-        if isinstance(height, int) and isinstance(width, int):
-            return width, height
-    result = ", ".join(f"{value.name} {value.shape}" for value in inputs)
-    raise UnsupportedModelError(
-        f"the input must be [batch, 3, height, width] with a fixed size, to which boxes are clipped; it is {result}; "
-        "set the size first"
-    )

@@ -51,10 +51,6 @@ class CSource:
     destroy: str | None = None
     options: tuple[str, ...] = ("-O3", "-march=native")
 
-    def text(self) -> str:
-        """The code."""
-        return source_text(self.source)
-
 
 @dataclass(frozen=True)
 class CudaSource:
@@ -75,8 +71,7 @@ class CudaSource:
         source: the code, or the `Path` of its file.
         function: the name of the kernel, which is declared `extern "C" __global__ void`.
         launch: a function of the operator instance and a `Shape` for each input and output that returns a `Launch`.
-        Like
-            `shape()`, it runs once per combination of ranks, on symbols.
+            Like `shape()`, it runs once per combination of ranks, on symbols.
         options: additional compiler options.
         compiler: `"nvrtc"` (from nvidia-cuda-nvrtc or a toolkit), `"nvcc"`, or `"auto"` for an installed one.
     """
@@ -86,10 +81,6 @@ class CudaSource:
     launch: Callable[..., Launch]
     options: tuple[str, ...] = ()
     compiler: Literal["auto", "nvrtc", "nvcc"] = "auto"
-
-    def text(self) -> str:
-        """The code."""
-        return source_text(self.source)
 
 
 @dataclass(frozen=True)

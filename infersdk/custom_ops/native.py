@@ -12,6 +12,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ import numpy as np
 from ..core._lib import check, ffi, lib, out
 from ..core.stream import device_info
 from ..errors import CustomKernelError, CustomOpError, NativeError, ShapeError
-from .attributes import MISSING, Attribute
 from .compiling import compile_c, compile_cuda
 from .failures import kernel_failure, note, raised
 from .kernels import CFunction, CSource, CudaSource, launch_rule
@@ -28,6 +28,7 @@ from .shapes import Rule, encode
 
 if TYPE_CHECKING:
     from ..core.device import Device
+    from .attributes import Attribute
     from .declaration import CustomOp, Signature
 
 __all__ = ["NativeFunction", "NativeOp", "Node", "native_op"]
@@ -92,7 +93,7 @@ class NativeOp:
             spec.kernel = ffi.addressof(lib, kernel.function)
             spec.destroy = ffi.addressof(lib, kernel.destroy) if kernel.destroy else ffi.NULL
         elif isinstance(kernel, CFunction | CSource):
-            library, where = self._library(kernel, title)
+            library, where = _library(kernel, title)
             spec.kernel = ffi.cast("ifs_op_kernel *", _symbol(library, kernel.function, title, where))
             if kernel.destroy:
                 spec.destroy = ffi.cast("ifs_op_destroy *", _symbol(library, kernel.destroy, title, where))
@@ -113,25 +114,19 @@ class NativeOp:
         check(lib.ifs_cuda_code_load(ffi.from_buffer(image), source.function.encode(), self.device.ordinal, pointer))
         return pointer[0]
 
-    def _library(self, kernel: CFunction | CSource, title: str) -> tuple[ctypes.CDLL, str]:
-        if isinstance(kernel, CSource):
-            library, where = _loaded(compile_c(kernel, title)), "its source"
-        else:
-            where = str(kernel.library)
-            try:
-                library = ctypes.CDLL(str(Path(where).resolve()) if os.sep in where else where)
-            except OSError as error:
-                raise CustomOpError(f"operator {title}: its library {where!r} cannot be loaded: {error}") from None
-        self._library_handle = library
-        return library, where
 
-
-def _loaded(data: bytes) -> ctypes.CDLL:
-    """Loads a shared library from its bytes."""
-    with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
-        file = Path(folder, "kernel.so")
-        file.write_bytes(data)
-        return ctypes.CDLL(str(file))
+def _library(kernel: CFunction | CSource, title: str) -> tuple[ctypes.CDLL, str]:
+    """The loaded library of a kernel, and its name for messages."""
+    if isinstance(kernel, CSource):
+        with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
+            file = Path(folder, "kernel.so")
+            file.write_bytes(compile_c(kernel, title))
+            return ctypes.CDLL(str(file)), "its source"
+    where = str(kernel.library)
+    try:
+        return ctypes.CDLL(str(Path(where).resolve()) if os.sep in where else where), where
+    except OSError as error:
+        raise CustomOpError(f"operator {title}: its library {where!r} cannot be loaded: {error}") from None
 
 
 def _symbol(library: ctypes.CDLL, name: str, title: str, where: str) -> int:

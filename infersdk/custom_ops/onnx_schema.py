@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import CustomOpError
-from .attributes import MISSING
 from .failures import note
 from .shapes import Rule, evaluate
 
@@ -74,12 +74,12 @@ def _key(op: type[CustomOp]) -> tuple[str, str, int]:
 def _add(op: type[CustomOp]) -> None:
     from onnx import defs
 
-    known = _registered.get(_key(op))
+    known, schema = _registered.get(_key(op)), (op.name, op.version, op.domain)
     if known is not None:
         if known[0] is op:
             return
         _remove(known[0])
-    elif defs.has(op.name, op.version, op.domain) and _same_version(op):
+    elif defs.has(*schema) and defs.get_schema(*schema).since_version == op.version:
         raise CustomOpError(
             f"operator {op.title()}: the onnx package already has a schema with that name and version {op.version}; "
             "use another domain or name"
@@ -92,12 +92,6 @@ def _remove(op: type[CustomOp]) -> None:
 
     defs.deregister_schema(op.name, op.version, op.domain)
     del _registered[_key(op)]
-
-
-def _same_version(op: type[CustomOp]) -> bool:
-    from onnx import defs
-
-    return bool(defs.get_schema(op.name, op.version, op.domain).since_version == op.version)
 
 
 def onnx_schema(op: type[CustomOp]) -> Any:
@@ -136,12 +130,8 @@ def _schema_attribute(attribute: Any) -> Any:
     kind = getattr(defs.OpSchema.AttrType, attribute.onnx_kind)
     if attribute.default is MISSING:
         return defs.OpSchema.Attribute(attribute.name, kind, required=True)
-    default = attribute.default
-    value = int(default) if isinstance(default, bool) else default
-    proto = helper.make_attribute(
-        attribute.name, value, attr_type=helper.AttributeProto.AttributeType.Value(attribute.onnx_kind)
-    )
-    return defs.OpSchema.Attribute(attribute.name, proto)
+    value = int(attribute.default) if attribute.type == "bool" else attribute.default
+    return defs.OpSchema.Attribute(attribute.name, helper.make_attribute(attribute.name, value, attr_type=kind.value))
 
 
 # ---- types and shapes ----

@@ -101,12 +101,10 @@ def declared(custom_ops: Sequence[type[CustomOp]], domains: frozenset[str]) -> O
     """
     if isinstance(custom_ops, type) or not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
         raise CustomOpError(f"custom_ops is {custom_ops!r}; use a list of classes: custom_ops=[MyOperator]")
-    result = OperatorSet(())
     twice = [op for op in custom_ops if list(custom_ops).count(op) > 1]
     if twice:
         raise CustomOpError(f"custom_ops has {_path(twice[0])} twice; give it once")
-    for op in custom_ops:
-        result._add(op, "custom_ops")
+    result = OperatorSet(custom_ops)
     if OWN_DOMAIN in domains:
         from .packaged import OPERATORS
 
@@ -182,23 +180,14 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
                 "use the operator of that version"
             )
         _check_counts(op, raw, name)
-        result.append(ModelNode(name, op.of(attribute_values(raw), name), raw, nested))
+        values = {key: attribute.value for key, attribute in raw.attributes.items()}
+        result.append(ModelNode(name, op.of(values, name), raw, nested))
     return result
 
 
 def node_name(raw: ir.Node) -> str:
     """The name of a node, or its operator and first output if it has none."""
     return raw.name or f"{raw.op_type} of {raw.outputs[0].name if raw.outputs else 'nothing'}"
-
-
-def attribute_values(raw: ir.Node) -> dict[str, Any]:
-    """The attribute values of a node; attributes of unsupported kinds as `ir.Attr`."""
-    return {name: attribute.value if attribute.type.name in _PLAIN else attribute
-            for name, attribute in raw.attributes.items()}  # fmt: skip
-
-
-#: The supported kinds of attributes.
-_PLAIN = ("INT", "FLOAT", "STRING", "INTS", "FLOATS")
 
 
 def _check_counts(op: type[CustomOp], raw: ir.Node, name: str) -> None:

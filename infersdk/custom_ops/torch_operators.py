@@ -17,16 +17,17 @@ import functools
 import importlib
 import threading
 from collections.abc import Callable
+from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
 from ..core.device import Device
 from ..errors import CustomOpError
-from .attributes import MISSING, Attribute
 from .native import Node, native_op
 from .onnx_schema import onnx_schema
 from .shapes import compute, evaluate
 
 if TYPE_CHECKING:
+    from .attributes import Attribute
     from .declaration import CustomOp, Signature
 
 __all__ = ["opset_versions", "torch_operator", "translation_table"]

@@ -17,7 +17,7 @@ from ..errors import BackendUnavailableError, ConfigError, InferSDKError, ModelF
 from ..graph.files import model_bytes, parse_model, require_onnx
 from ..graph.passes import FreeBatch
 from ..loading.registry import load
-from .conversion import Check, Conversion, Imported, InputShape, Request, Sample, samples_by_name, shapes_of
+from .conversion import Check, Conversion, Imported, InputShape, Reference, Request, Sample, samples_by_name, shapes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -87,25 +87,25 @@ def convert(
     )
     require_onnx("converting a model")
     imported = _importer(kind, installed=python is None)(request)
-    alternative, failure = imported.alternative, None
+    if imported.alternative is None:
+        return _converted(imported, request, kind, free_batch, tolerance)
+    result: Conversion | InferSDKError
     try:
         result = _converted(imported, request, kind, free_batch, tolerance)
-        if alternative is None or result.check is None or result.check.passed:
+        if result.check is None or result.check.passed:
             return result
         reason = f"differs by {result.check.scaled:.3g} of an output's largest value"
     except InferSDKError as error:
-        if alternative is None:
-            raise
-        failure, reason = error, f"does not run: {error}"
+        result, reason = error, f"does not run: {error}"
     try:
-        other = _converted(alternative(), request, kind, free_batch, tolerance)
+        other = _converted(imported.alternative(), request, kind, free_batch, tolerance)
         if other.check is not None and other.check.passed:
             note = f"{other.notes[0]}, because the result of the first exporter {reason}"
             return dataclasses.replace(other, notes=(note, *other.notes[1:]))
     except InferSDKError as error:
         _log.debug("the other exporter fails as well: %s", error)
-    if failure is not None:
-        raise failure
+    if isinstance(result, InferSDKError):
+        raise result
     return result
 
 
@@ -113,16 +113,15 @@ def _converted(
     imported: Imported, request: Request, kind: FileFormat, free_batch: bool, tolerance: float
 ) -> Conversion:
     """Frees the batch of an imported model, if requested and possible, and checks it."""
-    content, notes, reference, check = imported.model, list(imported.notes), imported.reference, None
-    unchecked = reference if isinstance(reference, str) else ""
-    if not request.check:
-        unchecked = "not requested"
-    samples = () if isinstance(reference, str) or unchecked else reference.samples
+    content, notes, check, unchecked = imported.model, list(imported.notes), None, ""
+    reference = imported.reference if request.check else "not requested"
     if free_batch:
-        content = _with_free_batch(content, samples, notes)
-    if not isinstance(reference, str) and not unchecked:
+        content = _with_free_batch(content, () if isinstance(reference, str) else reference.samples, notes)
+    if isinstance(reference, str):
+        unchecked = reference
+    else:
         try:
-            check = _check(content, reference.runtime, samples, tolerance)
+            check = _check(content, reference, tolerance)
         except BackendUnavailableError as error:
             unchecked = str(error)
     return Conversion(str(request.source), kind.key, content, check, unchecked, tuple(notes))
@@ -154,11 +153,11 @@ def _importer(kind: FileFormat, installed: bool) -> Any:
     Args:
         installed: whether the packages have to be installed here, and not in another interpreter.
     """
-    for name in kind.packages:
-        if installed and importlib.util.find_spec(name) is None:
-            raise BackendUnavailableError(
-                f"converting {kind.title} needs {name}, which is not installed: {kind.install}"
-            )
+    absent = [name for name in kind.packages if installed and importlib.util.find_spec(name) is None]
+    if absent:
+        raise BackendUnavailableError(
+            f"converting {kind.title} needs {' and '.join(absent)}, which is not installed: {kind.install}"
+        )
     module, _, attribute = kind.importer.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -192,8 +191,8 @@ def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]
 # ---- the source against the model ----
 
 
-def _check(model: bytes, runtime: str, samples: Sequence[Sample], tolerance: float) -> Check:
-    """Runs the model on the inputs of samples and compares the outputs.
+def _check(model: bytes, reference: Reference, tolerance: float) -> Check:
+    """Runs the model on the inputs of the source and compares the outputs.
 
     Raises:
         BackendUnavailableError: ONNX Runtime is not installed.
@@ -203,7 +202,7 @@ def _check(model: bytes, runtime: str, samples: Sequence[Sample], tolerance: flo
     scaled = 0.0
     with load(model, "onnxruntime") as infer:
         names = [spec.name for spec in infer.output_specs]
-        for sample in samples:
+        for sample in reference.samples:
             outputs = list(_run(infer, sample.inputs).values())
             if len(outputs) != len(sample.outputs):
                 raise UnsupportedModelError(
@@ -214,7 +213,8 @@ def _check(model: bytes, runtime: str, samples: Sequence[Sample], tolerance: flo
                 differences.append(one)
                 scaled = max(scaled, one.max_abs / max(_MIN_PEAK, _peak(expected)) if not one.note else float("inf"))
     worst = {name: max((one for one in differences if one.name == name), key=lambda one: one.max_abs) for name in names}
-    return Check(runtime, len(samples), tolerance, tuple(worst.values()), scaled, scaled <= tolerance)
+    rounds = len(reference.samples)
+    return Check(reference.runtime, rounds, tolerance, tuple(worst.values()), scaled, scaled <= tolerance)
 
 
 def _peak(array: Any) -> float:

@@ -10,7 +10,7 @@ from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ..graph.files import model_bytes, parse_model
 from ..graph.passes._sizes import lift_constants
 from ..graph.shapes import infer_shapes
-from .processes import require, worker
+from .processes import worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,16 +33,11 @@ def import_paddle(request: Request) -> Imported:
     """The importer of PaddlePaddle's inference models.
 
     Raises:
-        BackendUnavailableError: PaddlePaddle or paddle2onnx is not installed.
         ModelFormatError: a file is damaged, or the weights are missing.
         UnsupportedModelError: paddle2onnx does not support operators of the model; the message lists them.
         ConfigError: a shape is for an input that does not exist.
     """
     source = request.source
-    kind = source.format
-    assert kind is not None
-    hint = ". OpenVINO runs it without conversion: backend='openvino'" if kind.key == "paddle" else ""
-    require(request, "paddlepaddle", "paddle2onnx", hint=hint)
     weights = weights_file(source)
     if weights is not None:
         with open(weights, "rb") as stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelSource
     from .conversion import Request
 
-__all__ = ["Work", "opened_archive", "read_result", "refusals", "require", "worker"]
+__all__ = ["Work", "opened_archive", "read_result", "refusals", "worker"]
 
 _WORKERS = Path(__file__).resolve().parent / "workers"
 #: The time limit of a worker in seconds.
@@ -40,21 +39,6 @@ _ERRORS = {
 
 #: The maximum ratio of the uncompressed to the compressed size of an archive.
 _LARGEST_RATIO = 100
-
-
-def require(request: Request, *packages: str, hint: str = "") -> None:
-    """Checks that the packages of an importer are installed, unless another Python is given.
-
-    Raises:
-        BackendUnavailableError: one of them is not; the message ends with `hint`.
-    """
-    kind = request.source.format
-    absent = [name for name in packages if importlib.util.find_spec(name.replace("paddlepaddle", "paddle")) is None]
-    if kind is not None and request.python is None and absent:
-        raise BackendUnavailableError(
-            f"converting {kind.title} needs {' and '.join(absent)}, which is not installed: {kind.install}, or specify "
-            f"a Python that has it (--python){hint}"
-        )
 
 
 @contextlib.contextmanager

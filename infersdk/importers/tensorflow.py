@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import UnsupportedModelError
-from .processes import require, worker
+from .processes import worker
 
 if TYPE_CHECKING:
     from .conversion import Imported, Request
@@ -20,13 +20,11 @@ def import_tensorflow(request: Request) -> Imported:
     """The importer of `.pb`, SavedModel and `.tflite`.
 
     Raises:
-        BackendUnavailableError: TensorFlow or tf2onnx is not installed.
         UnsupportedModelError: tf2onnx cannot convert the model, or it has operators that access files.
         ConfigError: sizes, inputs or outputs are missing.
     """
     source, kind = request.source, request.source.format
     assert kind is not None
-    require(request, "tensorflow", "tf2onnx", hint=". OpenVINO runs it directly: backend='openvino'")
     with worker("tensorflow_export", request.python) as work:
         if kind.key != "tensorflow-saved-model":
             model = work.model_file(source, ".pb")

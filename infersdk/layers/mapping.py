@@ -89,9 +89,9 @@ class OriginalGraph:
         return self.index.get(name, self.maker.get(name))
 
     def find_decorated(self, name: str) -> int | None:
-        """The node with the longest name that is a prefix of `name`: `/act/Mul` for `/act/Mul/QuickGeluFusion/`."""
-        for end in range(len(name) - 1, 0, -1):
-            if not name[end].isalnum() and (result := self.find(name[:end])) is not None:
+        """The node with the longest name that is `name` or its prefix: `/act/Mul` for `/act/Mul/QuickGeluFusion/`."""
+        for end in range(len(name), 0, -1):
+            if not name[end : end + 1].isalnum() and (result := self.find(name[:end])) is not None:
                 return result
         return None
 

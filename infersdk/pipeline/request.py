@@ -29,6 +29,7 @@ __all__ = [
     "Request",
     "RequestFuture",
     "RequestStages",
+    "check_in_flight",
     "check_seconds",
     "end_request",
     "log_error",
@@ -364,6 +365,13 @@ def run_elsewhere(task: Callable[[], object]) -> None:
     thread.join(PATIENCE)
 
 
+def check_in_flight(count: int) -> int:
+    """The number of items that are read ahead. Raises ConfigError where it is less than 1."""
+    if not count >= 1:
+        raise ConfigError(f"in_flight is at least 1, not {count}")
+    return count
+
+
 def results_in_order(
     items: Iterable[Any], begin: Callable[[Any, RequestFuture], object], in_flight: int, return_exceptions: bool
 ) -> Iterator[Any]:
@@ -377,8 +385,7 @@ def results_in_order(
     Raises:
         ConfigError: `in_flight` is less than 1.
     """
-    if not in_flight >= 1:
-        raise ConfigError(f"in_flight is at least 1, not {in_flight}")
+    check_in_flight(in_flight)
     source, pending = iter(items), deque[RequestFuture]()
 
     def result() -> Any:

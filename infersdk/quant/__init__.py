@@ -15,7 +15,7 @@ The same in steps::
 Requires the `onnx`, `onnx_ir` and `onnxruntime` packages, which are imported on first use.
 """
 
-from .histogram import ChannelRanges, Histogram, entropy_threshold, quantize_expand
+from .histogram import ChannelRanges, Histogram, entropy_threshold
 from .layer_errors import layer_errors
 from .layer_times import layer_times
 from .observe import ImageInputs, Observations, Observer, calibrate
@@ -31,5 +31,5 @@ __all__ = [
     "CANDIDATES", "SCHEMES", "CalibrationTable", "Candidate", "ChannelRanges", "Choice", "Histogram", "ImageInputs",
     "Observations", "Observer", "Plan", "QuantizedGraph", "Scheme", "SearchReport", "Speed", "Step", "TensorRange",
     "Workflow", "calibrate", "choose", "compare_speed", "entropy_threshold", "layer_errors", "layer_times",
-    "plan", "quantization_report", "quantize", "quantize_expand", "read_tensorrt_cache", "scheme_of_backend", "search",
+    "plan", "quantization_report", "quantize", "read_tensorrt_cache", "scheme_of_backend", "search",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from ..errors import DTypeError, InputError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["BINS", "LEVELS", "ChannelRanges", "Histogram", "entropy_threshold", "quantize_expand"]
+__all__ = ["BINS", "LEVELS", "ChannelRanges", "Histogram", "entropy_threshold"]
 
 #: The default number of bins of a histogram; a power of two.
 BINS = 8192
@@ -22,7 +22,7 @@ LEVELS = 128
 #: The entropy search merges bins until there are no more than twice as many.
 _ENTROPY_BINS = 2048
 
-_FLOATS, _DOUBLES, _COUNTS = ffi.typeof("float[]"), ffi.typeof("double[]"), ffi.typeof("int64_t[]")
+_FLOATS, _COUNTS = ffi.typeof("float[]"), ffi.typeof("int64_t[]")
 _RANGE = np.dtype(
     [("min", "f4"), ("max", "f4"), ("count", "i8"), ("nonfinite", "i8"), ("zeros", "i8"), ("sum", "f8")]
 )  # ifs_range
@@ -57,16 +57,6 @@ class ChannelRanges:
                 raise InputError(f"an activation of shape {shape} does not have {channels} channels on axis {axis}")
             outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         check(lib.ifs_ranges_update(_floats(values), outer, channels, inner, self._pointer))
-
-    @property
-    def channel_min(self) -> npt.NDArray[np.float32]:
-        """The minimum of each channel; 0 if it has no values."""
-        return np.array(self._ranges["min"])
-
-    @property
-    def channel_max(self) -> npt.NDArray[np.float32]:
-        """The maximum of each channel; 0 if it has no values."""
-        return np.array(self._ranges["max"])
 
     @property
     def channel_mean(self) -> npt.NDArray[np.float64]:
@@ -116,7 +106,6 @@ class Histogram:
             raise InputError(f"the number of bins is {bins}; it must be a power of two from 4")
         self.counts: npt.NDArray[np.int64] = np.zeros(bins, np.int64)
         self._exponent: int | None = None  # of the limit; None before the first value that is not 0
-        self._nonfinite = out("int64_t")
 
     @property
     def limit(self) -> float:
@@ -131,10 +120,6 @@ class Histogram:
     def centres(self) -> npt.NDArray[np.float64]:
         return (np.arange(len(self.counts), dtype=np.float64) + 0.5) * self.width - self.limit
 
-    @property
-    def nonfinite(self) -> int:
-        return int(self._nonfinite[0])
-
     def update(self, values: npt.NDArray[Any], absmax: float | None = None) -> None:
         """Adds float32 values of any shape.
 
@@ -145,19 +130,16 @@ class Histogram:
         if absmax is None:
             finite = np.abs(values[np.isfinite(values)])
             absmax = float(finite.max()) if finite.size else 0.0
-        self._reach(absmax)
-        check(lib.ifs_histogram_add(source, values.size, self.limit, self._pointer, len(self.counts), self._nonfinite))
+        if absmax > 0:
+            # The smallest power of two that float32 can still divide into bins.
+            self._reach(max(math.ceil(math.log2(absmax)), -100))
+        check(lib.ifs_histogram_add(source, values.size, self.limit, self._pointer, len(self.counts), ffi.NULL))
 
     @property
     def _pointer(self) -> Any:
         return ffi.from_buffer(_COUNTS, self.counts)
 
-    def _reach(self, absmax: float) -> None:
-        if absmax > 0:
-            # The smallest power of two that float32 can still divide into bins.
-            self._reach_exponent(max(math.ceil(math.log2(absmax)), -100))
-
-    def _reach_exponent(self, exponent: int) -> None:
+    def _reach(self, exponent: int) -> None:
         if self._exponent is None:
             # Only zeros so far, which are in the bin above 0 for any limit.
             self._exponent = exponent
@@ -238,16 +220,3 @@ def entropy_threshold(counts: npt.NDArray[np.int64], levels: int = LEVELS, *, pl
     pointer = ffi.from_buffer(_COUNTS, counts)
     check(lib.ifs_entropy_threshold(pointer, len(counts), levels, plain, best, divergence))
     return int(best[0]), float(divergence[0])
-
-
-def quantize_expand(bins: npt.ArrayLike, levels: int) -> npt.NDArray[np.float64]:
-    """Merges bins into `levels` levels and spreads the sum of each level equally over its non-zero bins.
-
-    Raises:
-        InputError: a bin is negative or not finite, or there are more levels than bins.
-    """
-    source = np.ascontiguousarray(bins, np.float64)
-    result = np.empty_like(source)
-    at, to = ffi.from_buffer(_DOUBLES, source), ffi.from_buffer(_DOUBLES, result)
-    check(lib.ifs_quantize_expand(at, len(source), levels, to))
-    return result

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from ..graph.weights import graph_values
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -50,8 +52,7 @@ def move_quantizers(
             moving.add(node.name or "")
             moved[name] = at.pop(name)
             at |= dict.fromkeys((value.name or "" for value in sources), moved[name])
-    order = [value.name or "" for value in (*graph.inputs, *(value for node in graph for value in node.outputs))]
-    return {name: at[name] for name in order if name in at}, moved, moving
+    return {name: at[name] for name, _ in graph_values(graph) if name in at}, moved, moving
 
 
 def _sources(node: ir.Node, floats: Collection[ir.Value]) -> list[ir.Value]:

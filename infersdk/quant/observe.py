@@ -16,6 +16,7 @@ from ..core.processors import available_processors
 from ..errors import CalibrationError, InferenceError
 from ..graph.digest import model_digest
 from ..graph.files import write_large
+from ..graph.weights import graph_values
 from .histogram import ChannelRanges, Histogram
 from .plan import Plan, channel_axis, data_input, plan
 from .ranges import PERCENTILE, check_method, function_behind, tensor_range
@@ -23,7 +24,6 @@ from .table import CalibrationTable, Method
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import onnx_ir as ir
 
     from ..image import ImageSource
     from ..models.vision import VisionModel
@@ -102,7 +102,7 @@ class Observations:
 
 
 class Observer:
-    """Runs a model with exposed activations and collects their statistics. Use it in a `with` statement.
+    """Runs a model with exposed activations and collects their statistics.
 
     The memory use does not depend on the amount of data.
 
@@ -114,13 +114,12 @@ class Observer:
     def __init__(self, path: str | os.PathLike[str], planned: Plan) -> None:
         self._path, self._plan = path, planned
         graph = planned.model.graph
-        values = {value.name or "": value for value in (*graph.inputs, *_results(graph))}
+        values = dict(graph_values(graph))
         self._functions = {name: function_behind(values[name]) for name in planned.activations}
-        self._axes = _channel_axes(planned)
+        layers = [planned.nodes_by_name[name] for name in planned.layers]
+        self._axes = {data_input(node).name or "": channel_axis(node) for node in layers}
         self._inputs = [value.name or "" for value in graph.inputs if value.name not in graph.initializers]
         self._computed = [name for name in planned.activations if name not in self._inputs]
-        self._session = self._start()
-        self._pool = ThreadPoolExecutor(available_processors())
 
     def _start(self) -> Any:
         import onnxruntime
@@ -131,7 +130,7 @@ class Observer:
         options.intra_op_num_threads = max(1, available_processors() // _IN_FLIGHT)
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other threads work between runs
         exposed = self._plan.model.clone()
-        values = {value.name: value for value in _results(exposed.graph)}
+        values = dict(graph_values(exposed.graph))
         there = {value.name for value in exposed.graph.outputs}
         exposed.graph.outputs.extend(values[name] for name in self._computed if name not in there)
         with tempfile.TemporaryDirectory() as folder:
@@ -163,55 +162,47 @@ class Observer:
             histograms[name].update(values, ranges[name].absmax)
 
         samples, blank = 0, frozenset(self._inputs)
-        for feeds, running in self._runs(data):
-            computed = running.result()
-            # Integer inputs, such as token types, may be all 0.
-            blank &= {name for name in blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
-            values = dict(zip(self._computed, computed, strict=True))
-            values |= {name: feeds[name] for name in self._plan.activations if name in feeds}
-            list(self._pool.map(look, values.items()))
-            values.clear()  # frees the memory for the next run; the future keeps the list
-            computed.clear()
-            first = next(iter(feeds.values()))
-            count = len(first) if np.ndim(first) else 1
-            _check_finite({name: ranges[name] for name in self._plan.activations}, samples, samples + count)
-            samples += count
-            if progress:
-                progress(samples)
+        with ThreadPoolExecutor(available_processors()) as pool:
+            for feeds, running in self._runs(data):
+                computed = running.result()
+                # Integer inputs, such as token types, may be all 0.
+                blank &= {name for name in blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
+                values = dict(zip(self._computed, computed, strict=True))
+                values |= {name: feeds[name] for name in self._plan.activations if name in feeds}
+                list(pool.map(look, values.items()))
+                values.clear()  # frees the memory for the next run; the future keeps the list
+                computed.clear()
+                first = next(iter(feeds.values()))
+                count = len(first) if np.ndim(first) else 1
+                _check_finite({name: ranges[name] for name in self._plan.activations}, samples, samples + count)
+                samples += count
+                if progress:
+                    progress(samples)
         return Observations(self._path, samples, ranges, histograms, self._functions, blank if samples else frozenset())
 
     def _runs(self, data: Inputs) -> Iterator[tuple[dict[str, npt.NDArray[Any]], Future[list[Any]]]]:
         """Yields the inputs of each batch and its run."""
+        session = self._start()
         waiting: deque[tuple[dict[str, npt.NDArray[Any]], Future[list[Any]]]] = deque()
         with ThreadPoolExecutor(_IN_FLIGHT) as runner:
             for feeds in batches_of(data, self._inputs):
-                waiting.append((feeds, runner.submit(self._run, feeds)))
+                waiting.append((feeds, runner.submit(self._run, session, feeds)))
                 if len(waiting) == _IN_FLIGHT:
                     yield waiting.popleft()
             yield from waiting
 
-    def _run(self, feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
+    def _run(self, session: Any, feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
         """Runs the model; returns the arrays of `_computed`."""
         if not self._computed:
             return []  # an empty list would request all outputs
         try:
-            result: list[Any] = self._session.run(self._computed, feeds)
+            result: list[Any] = session.run(self._computed, feeds)
         except Exception as error:  # the runtime has no root of its own exceptions
             shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
             if "INVALID_ARGUMENT" in str(error):
                 raise CalibrationError(f"the data ({shapes}) does not match the model: {error}") from None
             raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
         return result
-
-    def close(self) -> None:
-        self._session = None
-        self._pool.shutdown()
-
-    def __enter__(self) -> Observer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def calibrate(
@@ -244,8 +235,7 @@ def calibrate(
         ModelError, BackendUnavailableError: as `plan`.
     """
     check_method(method, percentile)
-    with Observer(model, plan(model, target)) as observer:
-        seen = observer.observe(data, progress=progress)
+    seen = Observer(model, plan(model, target)).observe(data, progress=progress)
     check_samples(seen.samples, min_samples)
     return seen.table(method, percentile)
 
@@ -265,17 +255,6 @@ def _check_finite(ranges: Mapping[str, ChannelRanges], before: int, after: int) 
                 f"activation {name!r} has {result.nonfinite} values of {result.count} that are NaN or infinite, at "
                 f"samples {before + 1} to {after}; check these samples"
             )
-
-
-def _results(graph: ir.Graph) -> Iterator[ir.Value]:
-    for node in graph:
-        yield from (value for value in node.outputs if value.name)
-
-
-def _channel_axes(planned: Plan) -> dict[str, int]:
-    """The channel axes of the inputs of the layers."""
-    nodes = [planned.nodes_by_name[name] for name in planned.layers]
-    return {data_input(node).name or "": channel_axis(node) for node in nodes}
 
 
 Arrays: TypeAlias = "npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]"

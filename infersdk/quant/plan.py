@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.weights import graph_values
 from .moves import SAME_SCALE, move_quantizers
 from .prepare import prepare
 from .ranges import BOUNDED
@@ -72,10 +73,10 @@ class Plan:
         """All layers of the model, each with the nodes of its activation function."""
         return self._graph.functions
 
-    @functools.cached_property
-    def nodes_by_name(self) -> dict[str, ir.Node]:
+    @property
+    def nodes_by_name(self) -> Mapping[str, ir.Node]:
         """The nodes of the graph by name."""
-        return {node.name or "": node for node in self.model.graph}
+        return self._graph.nodes
 
     def is_bounded(self, name: str) -> bool:
         """Whether a value is always between 0 and 1."""
@@ -125,8 +126,7 @@ def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, ex
 
 def is_depthwise(node: ir.Node) -> bool:
     """Whether a node is a depthwise convolution."""
-    group = int(node.attributes["group"].as_int()) if "group" in node.attributes else 1
-    return node.op_type == "Conv" and group > 1 and weight_array(node).shape[1] == 1
+    return node.op_type == "Conv" and node.attributes.get_int("group", 1) > 1 and weight_array(node).shape[1] == 1
 
 
 class _Graph:
@@ -134,14 +134,17 @@ class _Graph:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
+        import onnx_ir as ir
+
         graph = model.graph
         self.nodes = {node.name or "": node for node in graph}
         self.layers = [node for node in graph if _has_weights(node)]
         self.functions = {node.name or "": tuple(n.name or "" for n in _functions_of(node)) for node in self.layers}
         self.tail = {node.name or "" for node in self.layers if _is_mean(node)}
-        self.floats = {value for value in _values(graph) if _is_float(value)}
+        values = dict(graph_values(graph))
+        self.floats = {v for v in values.values() if v.dtype == ir.DataType.FLOAT and not v.is_initializer()}
         self.bounded = {value.name for node in graph if node.op_type in BOUNDED for value in node.outputs}
-        self.order = [value.name or "" for value in _values(graph)]
+        self.order = list(values)
         # Rounding errors of single values average out, so the input of a GlobalAveragePool can be quantised.
         self.averages = [node for node in graph if node.op_type == "GlobalAveragePool"]
         self.body = _ancestors(graph, [*(node for node in self.layers if node.name not in self.tail), *self.averages])
@@ -172,8 +175,7 @@ class _Graph:
         behind = set[str]()  # nodes after a quantised layer
         layers = {node.name for node in self.layers}
         for name, node in self.nodes.items():
-            makers = [value.producer() for value in node.inputs if value is not None]
-            if any(maker is not None and maker.name in behind for maker in makers):
+            if any(maker.name in behind for maker in node.predecessors()):
                 behind.add(name)
             elif name in layers and name not in floating:
                 products = _products(node)
@@ -191,7 +193,7 @@ class _Graph:
         layers = {node.name or "": node for node in self.layers if node.name not in floating}
         inner, last = set[str](), set[str]()
         for name in reversed(self.nodes):
-            readers = {use.name for value in self.nodes[name].outputs for use in value.consumers()}
+            readers = {use.name for use in self.nodes[name].successors()}
             if readers & inner or (name in layers and _products(layers[name]) >= scheme.least_products):
                 inner.add(name)
             elif name in layers:
@@ -199,8 +201,7 @@ class _Graph:
         left: dict[str, str] = {}
         behind = set[str]()
         for name, node in self.nodes.items():
-            makers = [value.producer() for value in node.inputs if value is not None]
-            follows = any(maker is not None and maker.name in behind for maker in makers)
+            follows = any(maker.name in behind for maker in node.predecessors())
             if name in last and (follows or _products(node) < scheme.least_last_products):
                 left[name] = f"{scheme.name} computes it and the layers after it faster in floating point"
             if follows or name in left:
@@ -239,10 +240,10 @@ class _Graph:
             values -= {node.outputs[0] for node in nodes if self._result(scheme, node) is not node.outputs[0]}
         result: dict[str, str] = {}
         quantised = set(chosen)
-        for value in _values(self.model.graph):
+        for name, value in graph_values(self.model.graph):
             if value not in values or value not in self.floats:
                 continue
-            name, maker = value.name or "", value.producer()
+            maker = value.producer()
             source = maker.inputs[0].name if maker is not None and maker.inputs and maker.inputs[0] else ""
             same = maker is not None and maker.op_type in SAME_SCALE and maker.name in quantised and source in result
             result[name] = result[source or ""] if same else name
@@ -278,18 +279,15 @@ class _Graph:
         }  # fmt: skip
         # Other nodes than layers are only quantised if a quantised node reads their result.
         for name in reversed(self.nodes):
-            node = self.nodes[name]
-            if name in chosen and name not in layers:
-                readers = {use.name for value in node.outputs for use in value.consumers()}
-                if not readers & chosen:
-                    chosen.discard(name)
+            readers = {use.name for use in self.nodes[name].successors()}
+            if name not in layers and not readers & chosen:
+                chosen.discard(name)
         return [name for name in self.nodes if name in chosen]
 
     def _feeds_pooling(self, node: ir.Node) -> bool:
         """Whether a pooling reads the result of a layer. In floating point, the pooling would cost more."""
-        inner = {node.name, *self.functions[node.name or ""]}
-        readers = {use for name in inner for value in self.nodes[name or ""].outputs for use in value.consumers()}
-        return any(use.op_type in ("AveragePool", "MaxPool") for use in readers)
+        inner = (node, *(self.nodes[name] for name in self.functions[node.name or ""]))
+        return any(use.op_type in ("AveragePool", "MaxPool") for one in inner for use in one.successors())
 
     def _feeds_tail(self, node: ir.Node) -> bool:
         """Whether the result is a model output or is read by the tail."""
@@ -320,19 +318,12 @@ def _products(node: ir.Node) -> int:
     shape = weight_array(node).shape
     if node.op_type == "Conv":
         return int(np.prod(shape[1:]))
-    return int(shape[1] if _is_transposed(node) else shape[0])
-
-
-def _is_transposed(node: ir.Node) -> bool:
-    """Whether the weights of a matrix product have a row per output instead of a column."""
-    return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
+    return int(shape[0] if output_axis(node) else shape[1])
 
 
 def _is_mean(node: ir.Node) -> bool:
     """Whether a layer computes the mean of a distribution: one output after a softmax (YOLOv8's DFL)."""
-    shape = weight_array(node).shape
-    results = shape[0] if node.op_type == "Conv" or _is_transposed(node) else shape[1]
-    if results != 1:
+    if weight_array(node).shape[output_axis(node)] != 1:
         return False
     maker = data_input(node).producer()
     while maker is not None and maker.op_type in SAME_SCALE and maker.inputs[0] is not None:
@@ -361,26 +352,22 @@ def _ancestors(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[str]:
         if node.name in result:
             continue
         result.add(node.name or "")
-        waiting += [maker for value in node.inputs if value is not None and (maker := value.producer()) is not None]
+        waiting += node.predecessors()
     return result
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values that are not weights, in order."""
-    yield from (value for value in graph.inputs if value.name not in graph.initializers)
-    for node in graph:
-        yield from (value for value in node.outputs if value.name)
-
-
-def _is_float(value: ir.Value) -> bool:
-    import onnx_ir as ir
-
-    return value.dtype == ir.DataType.FLOAT and not value.is_initializer()
 
 
 def channel_axis(node: ir.Node) -> int:
     """The channel axis of the input of a layer."""
     return 1 if node.op_type in ("Conv", "ConvTranspose") else -1
+
+
+def output_axis(node: ir.Node) -> int:
+    """The output channel axis of the weights of a layer."""
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "Gemm":
+        return 0 if node.attributes.get_int("transB", 0) else -1
+    return 1 if node.op_type == "ConvTranspose" else -1
 
 
 def data_input(node: ir.Node) -> ir.Value:

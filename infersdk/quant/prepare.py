@@ -78,11 +78,9 @@ def _folded(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
         except Exception as error:  # the runtime has no root of its own exceptions
             raise UnsupportedModelError(f"{str(path)!r} cannot be prepared for quantisation: {error}") from None
         import onnx_ir as ir
+        from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
         ir.external_data.load_to_model(prepared)
-    used = {node.domain for node in prepared.graph.all_nodes()} | {""}
-    for domain in list(prepared.graph.opset_imports):
-        if domain.replace("ai.onnx", "", 1) not in used:
-            del prepared.graph.opset_imports[domain]
+    RemoveUnusedOpsetsPass()(prepared)
     infer_shapes(prepared)
     return prepared

@@ -16,9 +16,10 @@ import numpy as np
 from ..core.files import atomic_write
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
-from ..graph.weights import add_weight, drop_unused_weights
-from .plan import Plan, channel_axis, data_input, plan, weight_array
+from ..graph.weights import add_weight, drop_unused_weights, graph_values
+from .plan import Plan, data_input, output_axis, plan, weight_array
 from .ranges import scale_and_zero_point
+from .schemes import WEIGHTED, Scheme
 from .table import CalibrationTable, TensorRange
 
 if TYPE_CHECKING:
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-    from .schemes import Scheme
-
 __all__ = [
-    "QuantizedGraph", "WeightCodes", "correct_bias", "input_ranges", "insert_quantizer", "output_axis", "quantize",
-    "quantized_model", "value_ranges", "weight_codes",
+    "QuantizedGraph", "WeightCodes", "correct_bias", "input_ranges", "insert_quantizer", "quantize", "quantized_model",
+    "value_ranges", "weight_codes",
 ]  # fmt: skip
 
 
@@ -94,7 +93,7 @@ def quantized_model(
     table.require(planned.activations)
     model = planned.model.clone()
     graph = model.graph
-    values = {value.name or "": value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+    values = dict(graph_values(graph))
     nodes = {node.name or "": node for node in graph}
     chosen = set(planned.nodes)
     ranges = value_ranges(planned, table)
@@ -164,7 +163,7 @@ def insert_quantizer(graph: ir.Graph, value: ir.Value, found: TensorRange, schem
 
 
 def _append(
-    graph: ir.Graph, operator: str, inputs: Sequence[ir.Value | None], name: str, dtype: Any, **attributes: Any
+    graph: ir.Graph, operator: str, inputs: Sequence[ir.Value], name: str, dtype: Any, **attributes: Any
 ) -> ir.Value:
     """Appends a QuantizeLinear or DequantizeLinear of the first input; returns its output."""
     import onnx_ir as ir
@@ -173,7 +172,7 @@ def _append(
     result = node.outputs[0]
     result.name = f"{name}_{'quantized' if operator == 'QuantizeLinear' else 'dequantized'}"
     result.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
-    result.shape = inputs[0].shape if inputs[0] is not None else None
+    result.shape = inputs[0].shape
     graph.append(node)
     return result
 
@@ -184,11 +183,8 @@ def _readers(value: ir.Value, scheme: Scheme, chosen: Collection[str]) -> list[A
     if scheme.between and maker is not None and (maker.name in chosen or _behind_layer(maker, chosen)):
         # The result of a quantised node exists only in 8 bits; floating-point users dequantise it.
         return list(value.uses())
-    return [use for use in value.uses() if use.node.name in chosen and not _is_weight_input(use)]
-
-
-def _is_weight_input(use: Any) -> bool:
-    return bool(use.node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and use.idx > 0)
+    uses = [use for use in value.uses() if use.node.name in chosen]
+    return [use for use in uses if use.idx == 0 or use.node.op_type not in WEIGHTED]
 
 
 def _behind_layer(node: ir.Node, chosen: Collection[str]) -> bool:
@@ -225,15 +221,6 @@ def weight_codes(weights: npt.NDArray[np.float32], axis: int) -> WeightCodes:
     return WeightCodes(codes, scales.reshape(-1), axis % weights.ndim)
 
 
-def output_axis(node: ir.Node) -> int:
-    """The output channel axis of the weights of a layer."""
-    if node.op_type == "Conv":
-        return 0
-    if node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int():
-        return 0
-    return 1 if node.op_type == "ConvTranspose" else -1
-
-
 def _store_weights(graph: ir.Graph, node: ir.Node, codes: WeightCodes) -> None:
     name = f"{node.name}_weight"
     source = [
@@ -250,7 +237,7 @@ def correct_bias(graph: ir.Graph, node: ir.Node, codes: WeightCodes, means: npt.
     Except for borders, rounding changes the mean of output o by sum_k (w - w')[o, k] * mean(x_k). Source: M. Nagel et
     al., `Data-Free Quantization Through Weight Equalization and Bias Correction`, ICCV 2019.
     """
-    if node.op_type not in ("Conv", "Gemm") or channel_axis(node) not in (1, -1):
+    if node.op_type not in ("Conv", "Gemm"):
         return False
     if node.op_type == "Gemm" and any(
         name in node.attributes and node.attributes[name].value not in (0, 1, 1.0) for name in ("alpha", "beta")

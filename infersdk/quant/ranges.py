@@ -164,7 +164,7 @@ def function_behind(value: ir.Value) -> Function | None:
     if len(uses) != 1:
         return None
     if kinds == ["LeakyRelu"]:
-        slope = float(uses[0].attributes["alpha"].as_float()) if "alpha" in uses[0].attributes else 0.01
+        slope = uses[0].attributes.get_float("alpha", 0.01)
         return lambda x: np.asarray(np.where(x < 0, slope * x, x))
     return {"Relu": _relu, "Sigmoid": _sigmoid, "HardSwish": _hard_swish}.get(kinds[0])
 

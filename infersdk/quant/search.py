@@ -265,14 +265,9 @@ def choose(
         raise ConfigError("there are no candidates to choose from")
     result: dict[str, Agreement] = {}
     best = candidates[0]
-    tables: dict[tuple[str, float], CalibrationTable] = {}
     with tempfile.TemporaryDirectory() as folder:
         for done, candidate in enumerate(candidates, 1):
-            key = candidate.method, candidate.percentile
-            if key not in tables:
-                tables[key] = candidate.table(seen)
-            path = Path(folder, f"{done}.onnx")
-            made = quantize(planned, path, tables[key], bias_correction=candidate.bias_correction)
+            made = quantize(planned, Path(folder, f"{done}.onnx"), candidate.table(seen))
             result[candidate.name] = measure(made.path)
             if result[candidate.name].percent > result[best.name].percent:
                 best = candidate

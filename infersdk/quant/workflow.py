@@ -15,10 +15,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..accuracy import Agreement, agreement
+from ..core.executed_layers import seconds_of
 from ..errors import CalibrationError, ConfigError, UnsupportedModelError
 from ..graph.files import write_model
 from .layer_times import layer_times
-from .observe import MIN_SAMPLES, ImageInputs, Observations, Observer, check_samples
+from .observe import ImageInputs, Observations, Observer, check_samples
 from .plan import Plan, plan
 from .quantize import QuantizedGraph, quantize
 from .ranges import PERCENTILE, check_method
@@ -122,7 +123,7 @@ class Workflow:
         self.planned: Plan = plan(model, target, exclude=exclude)
         if table is not None:
             table.check(model)
-        elif len(images) < MIN_SAMPLES:
+        else:
             check_samples(len(images))
         if max_score_shift is not None and not images:
             raise ConfigError(f"max_score_shift={max_score_shift:g} needs images to compare results on; give some")
@@ -176,8 +177,9 @@ class Workflow:
     def _calibrate(self, wrapper: VisionModel[Any], stage: Stage) -> None:
         """Observes all images and creates the table of the first candidate."""
         count = len(self.images)
-        with Observer(self.model, self.planned) as observer, stage(f"calibrating on {count} images", count) as advance:
-            self.seen = observer.observe(ImageInputs(wrapper, self.images), progress=advance)
+        inputs = ImageInputs(wrapper, self.images)
+        with stage(f"calibrating on {count} images", count) as advance:
+            self.seen = Observer(self.model, self.planned).observe(inputs, progress=advance)
         self.table = self.candidates[0].table(self.seen)
 
     def _write_measured(
@@ -216,8 +218,7 @@ class Workflow:
         with stage("comparing methods", len(self.candidates)) as advance:
             apart = seen
             if self._kept is not None:
-                with Observer(self.model, self.planned) as observer:
-                    apart = observer.observe(ImageInputs(wrapper, self._kept))
+                apart = Observer(self.model, self.planned).observe(ImageInputs(wrapper, self._kept))
             self.choice = choose(self.planned, apart, self.measure, candidates=self.candidates, progress=advance)
         self.table = self.choice.candidate.table(seen)
 
@@ -346,13 +347,11 @@ def compare_speed(
     times: tuple[list[float], list[float]] = ([], [])
     for infer in (fp32, int8):
         infer(feeds)
+        infer.forward()
     began = perf_counter()
-    for number in range(rounds + 1):
+    for number in range(1, rounds + 1):
         for infer, spent in zip((fp32, int8), times, strict=True):
-            start = perf_counter()
-            infer.forward()
-            if number:
-                spent.append(perf_counter() - start)
+            spent.extend(seconds_of(infer.forward, 1))
         if number >= _MIN_ROUNDS and perf_counter() - began > seconds:
             break
     first, second = (statistics.median(spent) * 1e3 for spent in times)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, InputError, Overloaded
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
-from ...pipeline.request import RequestFuture, cancels_pending
+from ...pipeline.request import RequestFuture, check_in_flight, results_in_order
 from ..declaration import UNCHECKED, argument
 from ..results import Detections
 from .base import Composed, require_boxes, whole_image
@@ -86,46 +86,40 @@ class TwoStage(Composed[Detections]):
             parts = _parts(group)
             yield from self._results(group, self.second(parts) if parts else [])
 
-    def _map(
+    def map(
         self,
         images: Iterable[ImageSource | HostImage],
-        parameters: Mapping[str, Any] | None,
-        ahead: int,
-        return_exceptions: bool,
+        *,
+        in_flight: int | None = None,
+        return_exceptions: bool = False,
+        **parameters: Any,
     ) -> Iterator[Detections]:
-        """Half of the images that are read ahead are in the detector's pipeline; the parts of the others are in the
-        second model's.
+        """See `Composed.map()`. Half of the images that are read ahead are in the detector's pipeline; the parts of the
+        others are in the second model's.
         """
+        ahead = check_in_flight(self._slots if in_flight is None else in_flight)
         first = (ahead + 1) // 2
-        detect = partial(self.detector.map, in_flight=first, return_exceptions=True, **(parameters or {}))
-        groups: deque[_Group] = deque()
-        futures: deque[RequestFuture] = deque()
+        size = max(min(GATHERED, (ahead - first) // 2), 1)
+        detect = partial(self.detector.map, in_flight=first, return_exceptions=True, **parameters)
+        submitted: deque[_Group] = deque()
 
-        def ended() -> Iterator[Detections]:
-            answers = futures.popleft().result()
-            for one in answers:
-                if isinstance(one, (CancelledError, ClosedError)):
-                    raise one
-            return self._results(groups.popleft(), answers, return_exceptions)
+        def submit(group: _Group, future: RequestFuture) -> None:
+            submitted.append(group)
+            future.request = request = ImageRequest(future.end, None)
+            if parts := _parts(group):
+                request.submit(self.second, parts, request.end, wait=True)
+            else:
+                request.end([])
 
-        with cancels_pending(futures):
-            for group in self._groups(images, detect, max(min(GATHERED, (ahead - first) // 2), 1)):
-                groups.append(group)
-                futures.append(self._submit_parts(group))
-                while sum(map(len, groups)) > ahead - first:
-                    yield from ended()
-            while groups:
-                yield from ended()
+        def results() -> Iterator[Detections]:
+            groups = self._groups(images, detect, size)
+            for answers in results_in_order(groups, submit, max((ahead - first) // size, 1), return_exceptions=False):
+                for one in answers:
+                    if isinstance(one, (CancelledError, ClosedError)):
+                        raise one
+                yield from self._results(submitted.popleft(), answers, return_exceptions)
 
-    def _submit_parts(self, group: _Group) -> RequestFuture:
-        """The answers of the second model, or its exceptions, for the parts of several images."""
-        future = RequestFuture()
-        future.request = request = ImageRequest(future.end, None)
-        if parts := _parts(group):
-            request.submit(self.second, parts, request.end, wait=True)
-        else:
-            request.end([])
-        return future
+        return results()
 
     def _groups(
         self,

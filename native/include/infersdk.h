@@ -940,18 +940,13 @@ ifs_status ifs_ranges_update(const float *x, int64_t outer, int64_t channels, in
 ifs_status ifs_histogram_add(const float *x, int64_t count, float limit, int64_t *bins, int32_t num_bins,
                              int64_t *nonfinite);
 
-/* Merges `num_bins` bins into `levels` levels (bin k into level floor(k * levels / num_bins)) and divides the sum of
- * each level equally among its bins that are not 0: [1, 0, 2, 3, 5, 3, 1, 7] in 2 levels is [2, 0, 2, 2, 4, 4, 4, 4].
- */
-ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t levels, double *out);
-
 /*
  * The candidate i from `levels` to num_bins - 1 with the least KL(P || Q), of equal ones the first. P is the first i
  * bins, with everything beyond added to the last of them. Q is the first i bins without that addition, merged into
- * `levels` levels and divided among the bins where P is not 0. Both are normalised (S. Migacz, "8-bit Inference with
- * TensorRT", 2017). If Q were made of P itself, i = levels would always win with Q = P. The divergence is infinite
- * where Q is 0 and P is not. If it is infinite for all candidates, `best` is num_bins: nothing is cut off. The
- * threshold is best + 0.5 times the width of a bin.
+ * `levels` levels (bin k into level floor(k * levels / i)) and divided equally among the bins where P is not 0. Both
+ * are normalised (S. Migacz, "8-bit Inference with TensorRT", 2017). If Q were made of P itself, i = levels would
+ * always win with Q = P. The divergence is infinite where Q is 0 and P is not. If it is infinite for all candidates,
+ * `best` is num_bins: nothing is cut off. The threshold is best + 0.5 times the width of a bin.
  *
  * Zeros lose nothing under any scale, and after a ReLU they outnumber everything else. Remove them from bin 0 first
  * (ifs_range counts them).

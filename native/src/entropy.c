@@ -39,19 +39,6 @@ static void expand(const double *raw, const double *reference, int32_t n, int32_
     }
 }
 
-ifs_status ifs_quantize_expand(const double *bins, int32_t num_bins, int32_t levels, double *out) {
-    if (!bins || !out || num_bins < 1 || num_bins > MAX_BINS || levels < 1 || levels > num_bins)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "%d bins in %d levels; use 1 to %d bins, and at most as many levels as bins", (int)num_bins,
-                         (int)levels, MAX_BINS);
-    for (int32_t k = 0; k < num_bins; k++)
-        if (!(bins[k] >= 0) || !isfinite(bins[k]))
-            return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "bin %d holds %g; a count must be finite and not negative",
-                             (int)k, bins[k]);
-    expand(bins, bins, num_bins, levels, out);
-    return IFS_OK;
-}
-
 typedef struct search {
     int32_t num_bins, levels;
     double total;

@@ -529,7 +529,7 @@ def test_the_key_depends_on_all_that_makes_the_engine(net: Path, save: Save, tmp
     def key(model: Path = net, flavour: Any = RTX, **changes: Any) -> str:
         settings: dict[str, Any] = {"precision": None, "max_batch": None, "capabilities": (), "options": Options()}
         settings |= {"device": SimpleNamespace(capability="8.6", name="A")} | changes
-        return building.engine_key(flavour, model, **settings)[0]
+        return building.engine_key(flavour, model, **settings)
 
     assert key() == key()
     other = tmp_path / "other.onnx"
@@ -559,7 +559,7 @@ def test_the_key_names_the_gpu_where_kernels_are_chosen_by_timing(net: Path, mon
         building.engine_key(
             full, net, precision=None, max_batch=None, options=Options(), capabilities=(),
             device=SimpleNamespace(capability="8.6", name=name),  # type: ignore[arg-type]
-        )[0]
+        )
         for name in ("RTX A4000", "RTX 3090")
     }  # fmt: skip
     assert len(keys) == 2

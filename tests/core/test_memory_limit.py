@@ -171,9 +171,7 @@ def test_the_builder_says_what_an_engine_takes(assets: Path, tmp_path: Path) -> 
     onnx.save(model, path := tmp_path / "named.onnx")
     made: dict[int, Any] = {}
     for batch in (1, 4):
-        data, details = build_engine(
-            FLAVOURS["tensorrt-rtx"], path, digest="", precision=None, max_batch=batch, options=Options()
-        )
+        data, details = build_engine(FLAVOURS["tensorrt-rtx"], path, precision=None, max_batch=batch, options=Options())
         assert details.workspace_nbytes is not None
         assert details.weights_nbytes >= 1_230_000 * 4  # its parameters
         made[batch] = EngineMemory.of(MemoryBudget("m", 10**9, "cuda:0"), data, details)

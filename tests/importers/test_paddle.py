@@ -51,7 +51,7 @@ def test_other_json_is_not_a_model() -> None:
 @pytest.mark.skipif(HERE, reason="PaddlePaddle is installed")
 @pytest.mark.parametrize("name", ["small.json", "small.pdmodel"])
 def test_without_paddle_the_message_says_what_helps(name: str) -> None:
-    with pytest.raises(BackendUnavailableError, match=r'paddlepaddle.*pip install "infersdk\[paddle\]"') as caught:
+    with pytest.raises(BackendUnavailableError, match=r'paddle2onnx.*pip install "infersdk\[paddle\]"') as caught:
         convert(MODELS / name)
     assert ("backend='openvino'" in str(caught.value)) == name.endswith(".pdmodel")
 

@@ -65,8 +65,7 @@ def test_a_graph_as_objects(tmp_path: Path) -> None:
     assert conv.params["bias"] is True
     assert conv.params["padding_mode"] == "zeros"
     assert conv.inputs == graph.inputs
-    assert conv.outputs[0].consumers == [graph.operator("e")]
-    assert conv.outputs[0].producer is conv
+    assert graph.operator("e").inputs == conv.outputs
     assert conv.outputs[0].shape == (1, 4, 4, 4)
     assert conv.attributes["weight"].array.shape == (4, 3, 3, 3)
     assert not conv.attributes["weight"].array.flags.writeable

@@ -23,15 +23,6 @@ static float random_float(void) {
     return (float)(state >> 8) / 8388608.0f - 1.0f;
 }
 
-static void worked_example(void) {
-    const double p[8] = {1, 0, 2, 3, 5, 3, 1, 7}, q[8] = {2, 0, 2, 2, 4, 4, 4, 4};
-    double out[8];
-    CHECK(ifs_quantize_expand(p, 8, 2, out) == IFS_OK);
-    CHECK(memcmp(out, q, sizeof q) == 0);
-    CHECK(ifs_quantize_expand(p, 8, 9, out) == IFS_ERR_INVALID_ARGUMENT);
-    CHECK(ifs_quantize_expand(NULL, 8, 2, out) == IFS_ERR_INVALID_ARGUMENT);
-}
-
 /* Blocks of exactly the size: reading beyond is what a sanitizer sees. */
 static void variants_agree(void) {
     for (int32_t n = 0; n < 70; n++) {
@@ -105,7 +96,6 @@ static void wrong_use(void) {
 }
 
 int main(void) {
-    worked_example();
     variants_agree();
     channels();
     thresholds();

@@ -55,3 +55,20 @@ def test_files_of_it_give_what_the_model_gives(target: str, tmp_path: Path) -> N
     for feeds in samples:
         new, old = (run(path, feeds)[0] for path in (made, model))
         assert np.linalg.norm(new - old) < 0.05 * np.linalg.norm(old)
+
+
+def test_operators_of_other_standard_domains_keep_their_import(tmp_path: Path) -> None:
+    """`ai.onnx.ml` is another domain than `ai.onnx`."""
+    rng = np.random.default_rng(1)
+    nodes = [
+        node("Conv", "x w", "a"), node("Flatten", "a", "f"),
+        node("Scaler", "f", "y", domain="ai.onnx.ml", offset=[0.5] * 8, scale=[2.0] * 8),
+    ]  # fmt: skip
+    weights = {"w": rng.normal(size=(8, 3, 4, 4)).astype(np.float32)}
+    model = save(
+        tmp_path / "m.onnx", numbered(nodes), [value("x", [1, 3, 4, 4])], [value("y", [1, 8])], weights,
+        domains=["ai.onnx.ml"],
+    )  # fmt: skip
+    assert set(prepare(model).graph.opset_imports) == {"", "ai.onnx.ml"}
+    made, _ = quantised(model, "portable", (1, 3, 4, 4))
+    onnx.checker.check_model(str(made))

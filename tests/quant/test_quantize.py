@@ -56,8 +56,7 @@ def network(path: Path, *, seed: int = 0, opset: int = 13) -> Path:
 
 
 def observed(model: Path, data: Any, target: str = "portable") -> quant.Observations:
-    with quant.Observer(model, quant.plan(model, target)) as observer:
-        return observer.observe(data)
+    return quant.Observer(model, quant.plan(model, target)).observe(data)
 
 
 @pytest.fixture(scope="module")

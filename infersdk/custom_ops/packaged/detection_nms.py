@@ -8,10 +8,7 @@ from ..declaration import CustomOp
 from ..native import NativeFunction
 from ..shapes import require_equal
 
-__all__ = ["HEADS", "DetectionNMS"]
-
-#: The layouts of heads, as in `infersdk.ops.DetectionDecoder`.
-HEADS = ("yolov5", "yolov8", "yolox")
+__all__ = ["DetectionNMS"]
 
 
 class DetectionNMS(CustomOp):

@@ -17,7 +17,7 @@ from .set_opset import at_least_opset
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["AddNms", "require_detector"]
+__all__ = ["HEADS", "AddNms", "input_size", "require_detector"]
 
 #: Heads. A box is x, y, width, height, objectness (except yolov8), and the scores of the classes.
 HEADS = ("yolov5", "yolov8", "yolox")
@@ -137,6 +137,22 @@ def require_detector(model: ir.Model) -> None:
         )
 
 
+def input_size(model: ir.Model) -> tuple[int, int]:
+    """The (width, height) of the image input.
+
+    Raises:
+        ConfigError: there is no image input, or several.
+        UnsupportedModelError: the size is free.
+    """
+    value, axis = image_input(model)
+    height, width = (fixed(dim) for dim in list(value.shape or ())[axis : axis + 2])
+    if height is None or width is None:
+        raise UnsupportedModelError(
+            f"boxes of input {value.name!r} {value.shape} need a fixed input size; apply resize-input"
+        )
+    return width, height
+
+
 def _columns(build: GraphBuilder, rows: ir.Value, start: int, end: int | None) -> Any:
     limit = np.iinfo(np.int64).max if end is None else end
     return build("Slice", rows, build.ints(start), build.ints(int(limit)), build.ints(2))
@@ -159,12 +175,7 @@ def _best_only(build: GraphBuilder, scores: ir.Value) -> Any:
 
 def _decode_yolox(build: GraphBuilder, model: ir.Model, rows: ir.Value) -> Any:
     """Decodes centre (x + column) * stride and size exp(w) * stride for strides 8, 16 and 32."""
-    value, axis = image_input(model)
-    height, width = (fixed(dim) for dim in list(value.shape or ())[axis : axis + 2])
-    if height is None or width is None:
-        raise UnsupportedModelError(
-            "decoding a yolox head needs a fixed input size, and the size of the model is free; apply resize-input"
-        )
+    width, height = input_size(model)
     cells, strides = [], []
     for stride in (8, 16, 32):
         y, x = np.mgrid[: height // stride, : width // stride]

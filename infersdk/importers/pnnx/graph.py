@@ -16,6 +16,7 @@ format.
 
 from __future__ import annotations
 
+import functools
 import re
 import zipfile
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from ...core.model_source import ModelLike, ModelSource
 from ...errors import ModelFormatError, ModelNotFoundError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -56,15 +58,11 @@ class Operand:
         name: the name in the file, usually a number.
         shape: the sizes of the axes, with None for free axes; None if unknown.
         dtype: the element type; None if unknown.
-        producer: the operator that computes it.
-        consumers: the operators that use it.
     """
 
     name: str
     shape: tuple[int | None, ...] | None = None
     dtype: np.dtype[Any] | None = None
-    producer: Operator | None = field(default=None, repr=False)
-    consumers: list[Operator] = field(default_factory=list, repr=False)
 
 
 class Attribute:
@@ -73,18 +71,15 @@ class Attribute:
     def __init__(self, entry: str, shape: tuple[int, ...], dtype: np.dtype[Any], archive: _Archive) -> None:
         self.entry, self.shape, self.dtype = entry, shape, dtype
         self._archive = archive
-        self._array: npt.NDArray[Any] | None = None
 
-    @property
+    @functools.cached_property
     def array(self) -> npt.NDArray[Any]:
         """The read-only array.
 
         Raises:
             ModelFormatError: the entry is missing or has another size.
         """
-        if self._array is None:
-            self._array = self._archive.array(self.entry, self.shape, self.dtype)
-        return self._array
+        return self._archive.array(self.entry, self.shape, self.dtype)
 
     def __repr__(self) -> str:
         return f"<Attribute {self.entry} {self.shape} {self.dtype}>"
@@ -113,25 +108,23 @@ class Operator:
 
 @dataclass
 class PnnxGraph:
-    """The operators of a model in order, and its operands by name."""
+    """The operators of a model in order."""
 
     operators: list[Operator]
-    operands: dict[str, Operand]
 
     @classmethod
-    def read(cls, model: ModelLike, weights: ModelLike | None = None) -> PnnxGraph:
-        """Reads a `.pnnx.param` file and its weights.
+    def read(cls, model: ModelLike, external_data: str | os.PathLike[str] | None = None) -> PnnxGraph:
+        """Reads a `.pnnx.param` file and its weights, the `.bin` file of the same name in the same folder.
 
         Args:
-            weights: the `.bin` file; by default the file of the same name in the same folder.
+            external_data: the weights file of a graph in memory.
 
         Raises:
             ModelNotFoundError: the file, or the required weights file, does not exist.
             ModelFormatError: a line is malformed; the message gives its number.
         """
-        source = ModelSource.of(model)
-        archive = _Archive(source, weights)
-        return _Reader(str(source), _text(source), archive).read()
+        source = ModelSource.of(model, external_data)
+        return _Reader(str(source), _text(source), _Archive(source)).read()
 
     @property
     def inputs(self) -> list[Operand]:
@@ -174,15 +167,12 @@ def _text(source: ModelSource) -> str:
 class _Archive:
     """The weights file, which is opened on first access, since a graph without weights has none."""
 
-    def __init__(self, source: ModelSource, weights: ModelLike | None) -> None:
-        self._owner = str(source)
-        self._weights: ModelLike | None = weights if weights is not None else weights_file(source)
-        self._zip: zipfile.ZipFile | None = None
+    def __init__(self, source: ModelSource) -> None:
+        self._owner, self._weights = str(source), weights_file(source)
 
     def array(self, entry: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        archive = self._open()
         try:
-            info = archive.getinfo(entry)
+            info = self._zip.getinfo(entry)
         except KeyError:
             raise ModelFormatError(f"the weights of {self._owner!r} have no entry {entry!r}") from None
         wanted = prod(shape) * dtype.itemsize
@@ -192,26 +182,25 @@ class _Archive:
                 f"needs {wanted}"
             )
         try:
-            return np.frombuffer(archive.read(info), dtype).reshape(shape)
+            return np.frombuffer(self._zip.read(info), dtype).reshape(shape)
         except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
             raise ModelFormatError(f"the weight {entry!r} of {self._owner!r} cannot be read: {error}") from None
 
-    def _open(self) -> zipfile.ZipFile:
-        if self._zip is None:
-            if self._weights is None:
-                raise ModelNotFoundError(
-                    f"the weights of {self._owner!r} are missing: for a graph in memory, give the path of its .bin "
-                    "file with external_data='model.pnnx.bin'"
-                )
-            try:
-                source = ModelSource.of(self._weights)
-            except ModelNotFoundError as error:
-                raise ModelNotFoundError(f"the weights of {self._owner!r} are missing: {error}") from None
-            try:
-                self._zip = zipfile.ZipFile(source.open())
-            except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError) as error:
-                raise ModelFormatError(f"{str(source)!r} is not a PNNX weights file, or is corrupt: {error}") from None
-        return self._zip
+    @functools.cached_property
+    def _zip(self) -> zipfile.ZipFile:
+        if self._weights is None:
+            raise ModelNotFoundError(
+                f"the weights of {self._owner!r} are missing: for a graph in memory, give the path of its .bin file "
+                "with external_data='model.pnnx.bin'"
+            )
+        try:
+            source = ModelSource.of(self._weights)
+        except ModelNotFoundError as error:
+            raise ModelNotFoundError(f"the weights of {self._owner!r} are missing: {error}") from None
+        try:
+            return zipfile.ZipFile(source.open())
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError) as error:
+            raise ModelFormatError(f"{str(source)!r} is not a PNNX weights file, or is corrupt: {error}") from None
 
 
 class _Reader:
@@ -236,7 +225,7 @@ class _Reader:
         operators = [self._operator(row) for row in rows]
         if len(operators) != count:
             raise self._error(f"the file has {len(operators)} operators instead of {count}; is it truncated?")
-        return PnnxGraph(operators, self._operands)
+        return PnnxGraph(operators)
 
     def _rows(self) -> Iterator[str]:
         for number, line in enumerate(self._lines, 1):
@@ -259,11 +248,10 @@ class _Reader:
             if name not in self._operands:
                 raise self._error(f"operand {name!r} is used before it is defined")
             made.inputs.append(self._operands[name])
-            self._operands[name].consumers.append(made)
         for name in words[4 + taken : 4 + taken + given]:
             if name in self._operands:
                 raise self._error(f"operand {name!r} is defined twice")
-            self._operands[name] = Operand(name, producer=made)
+            self._operands[name] = Operand(name)
             made.outputs.append(self._operands[name])
         for word in words[4 + taken + given :]:
             key, sign, value = word.partition("=")
@@ -323,11 +311,3 @@ def parse_scalar(text: str) -> Any:
     if text.lstrip("+-").isdigit() and text.isascii() and len(text) < 20:
         return int(text)
     return float(text) if _NUMBER.fullmatch(text) else text
-
-
-def gives_tensor(one: Operator, count: int) -> bool:
-    """Whether the only output of a splitting operator is a tensor instead of a list of tensors.
-
-    pnnx writes `x[0]` of one element as `torch.unbind` with one output. The file contains a shape for tensors only.
-    """
-    return count == 1 and len(one.outputs) == 1 and one.outputs[0].shape is not None

@@ -17,7 +17,7 @@ from ...errors import BackendUnavailableError, InferenceError, InputError, Model
 from ..conversion import missing_operators
 from ..workers.exchange import leaves
 from .expressions import Call, Input, functions, parse_expression
-from .graph import Operator, PnnxGraph, gives_tensor
+from .graph import Operator, PnnxGraph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,7 +165,9 @@ def _results(one: Operator, inputs: list[Any], own: Any) -> list[Any]:
     except Exception as error:  # PyTorch raises many types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InferenceError(f"operator {one.name!r} ({one.type}) failed: {reason}") from error
-    whole = len(one.outputs) == 1 and not (isinstance(result, tuple) and gives_tensor(one, len(result)))
+    whole = len(one.outputs) == 1
+    if whole and isinstance(result, tuple) and len(result) == 1 and one.outputs[0].shape is not None:
+        whole = False  # `torch.unbind` for `x[0]` of one element: the file has shapes for tensors only
     results = [result] if whole else list(result)
     if len(results) < len(one.outputs):
         raise InferenceError(

@@ -211,19 +211,13 @@ def export_converted(module: Any, example: list[Any], path: str) -> None:
     """Exports a script with TS2EPConverter and the dynamo exporter."""
     from torch._export.converter import TS2EPConverter
 
-    export_program(TS2EPConverter(module, tuple(example)).convert(), path)
-
-
-def export_program(program: Any, path: str) -> None:
-    import torch
-
-    torch.onnx.export(program, (), path, dynamo=True, opset_version=OPSET, external_data=False, verbose=False)
+    export_dynamo(TS2EPConverter(module, tuple(example)).convert(), [], None, path)
 
 
 def export_dynamo(
     module: Any,
     example: list[Any],
-    names: list[str],
+    names: list[str] | None,
     path: str,
     outputs: list[str] | None = None,
     free: list[dict[int, None]] | None = None,
@@ -282,7 +276,7 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     elif request["kind"] == "torchscript":
         notes = export_first(traced, converted)
     else:
-        notes = export_first(("the dynamo exporter", lambda: export_program(loaded, target)), traced)
+        notes = export_first(("the dynamo exporter", lambda: export_dynamo(loaded, [], None, target)), traced)
     return {"notes": notes, "runtime": f"PyTorch {torch.__version__}"}
 
 

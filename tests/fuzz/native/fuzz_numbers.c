@@ -217,15 +217,12 @@ static void entropy(void) {
     if (!capacity && num_bins > 0)
         num_bins = 0; /* more than are worth filling */
     int64_t *bins = calloc(capacity + 1, 8);
-    double *values = calloc(capacity + 1, 8), *out = calloc(capacity + 1, 8);
-    CHECK(bins && values && out);
+    CHECK(bins);
     int sparse = coin(), wild = !below(16);
-    for (size_t i = 0; i < capacity; i++) {
+    for (size_t i = 0; i < capacity; i++)
         bins[i] = sparse && below(3)  ? 0
                   : wild && !below(8) ? (int64_t)(next() >> below(40)) * (coin() ? 1 : -1)
                                       : (int64_t)below(1000);
-        values[i] = wild ? odd_double() : (double)bins[i];
-    }
     int32_t plain = -7, fast = -7;
     double a = -7, b = -7;
     ifs_status status = counted(ifs_entropy_threshold(bins, num_bins, levels, 1, &plain, &a));
@@ -235,16 +232,7 @@ static void entropy(void) {
         CHECK(b == -7 || a == b || fabs(a - b) <= 1e-9 * fabs(a) || (isinf(a) && isinf(b)));
     } else
         CHECK(plain == -7 && fast == -7);
-    if (counted(ifs_quantize_expand(values, num_bins, levels, out)) == IFS_OK && !wild) {
-        double before = 0, after = 0;
-        for (size_t i = 0; i < capacity; i++) {
-            before += values[i], after += out[i];
-            CHECK((values[i] == 0) == (out[i] == 0));
-        }
-        CHECK(fabs(before - after) <= 1e-9 * before);
-    }
-    CHECK(out[capacity] == 0);
-    free(bins), free(values), free(out);
+    free(bins);
 }
 
 static void one_case(void) {

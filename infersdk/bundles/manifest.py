@@ -52,7 +52,7 @@ class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """AES-256-GCM; see `infersdk.bundles.sealing`.
+    """AES-256-GCM in chunks; see `infersdk.bundles.sealing`.
 
     Attributes:
         salt: random, of this bundle, hexadecimal.

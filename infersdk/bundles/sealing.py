@@ -1,12 +1,14 @@
 """Encryption and signatures of bundles, by the package `cryptography`.
 
 Encryption is AES-256-GCM. Each part has its own key: HKDF-SHA-256 (RFC 5869) of the bundle's key with the bundle's
-random salt and the name of the part. A key encrypts one message, so its nonce is constant. Signatures are Ed25519
-(RFC 8032).
+salt and the name of the part. A part is encrypted in chunks of 1 MiB. The nonce of a chunk is its number, and whether
+it is the last one: the STREAM construction (Hoang, Reyhanitabar, Rogaway and Vizar, 2015). So chunks cannot be
+exchanged, repeated or left out. Signatures are Ed25519 (RFC 8032).
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import subprocess
@@ -22,7 +24,7 @@ __all__ = ["KEY_VARIABLE", "KeySource", "Sealer", "check_signature", "public_key
 KeySource = bytes | str | Callable[[], bytes]
 #: The environment variable with the key, where none is given.
 KEY_VARIABLE = "INFERSDK_BUNDLE_KEY"
-_KEY, _NONCE = 32, bytes(12)
+_KEY, _TAG, _CHUNK = 32, 16, 1 << 20
 _COMMAND_SECONDS = 60
 
 
@@ -111,9 +113,14 @@ class Sealer:
         return self._primitives.ciphers.aead.AESGCM(self._derived(f"part {name}"))
 
     def seal(self, name: str, data: bytes) -> bytes:
-        """A part, encrypted: 16 bytes longer."""
-        sealed: bytes = self._cipher(name).encrypt(_NONCE, data, None)
-        return sealed
+        """A part, encrypted: 16 bytes longer for each chunk."""
+        cipher, last = self._cipher(name), max(0, len(data) - 1) // _CHUNK
+        return b"".join(
+            [
+                cipher.encrypt(_nonce(number, number == last), data[number * _CHUNK : (number + 1) * _CHUNK], None)
+                for number in range(last + 1)
+            ]
+        )
 
     def open(self, name: str, data: bytes) -> bytes:
         """The content of an encrypted part.
@@ -123,13 +130,22 @@ class Sealer:
         """
         from cryptography.exceptions import InvalidTag
 
+        cipher, step = self._cipher(name), _CHUNK + _TAG
+        last, view = max(0, len(data) - 1) // step, memoryview(data)
+        content = io.BytesIO()  # the memory of a chunk is used again; joining a list takes twice as long
         try:
-            content: bytes = self._cipher(name).decrypt(_NONCE, data, None)
-        except (InvalidTag, OverflowError):  # OverflowError: it has 2 GiB or more
+            for number in range(last + 1):
+                chunk = view[number * step : (number + 1) * step]
+                content.write(cipher.decrypt(_nonce(number, number == last), chunk, None))
+            return content.getvalue()
+        except InvalidTag:
             raise BundlePartError(
                 f"the part {name!r} cannot be decrypted, although the key is right: it belongs to another bundle"
             ) from None
-        return content
+
+
+def _nonce(number: int, last: bool) -> bytes:
+    return number.to_bytes(11, "big") + bytes([last])
 
 
 # ---- signatures ----

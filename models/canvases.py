@@ -204,17 +204,12 @@ class CanvasPlan(msgspec.Struct, frozen=True):
         return (*_by_area(set(chosen) - {whole}), whole)
 
 
-def open_size(model: ModelInfo, asked: Callable[[ModelInfo], Size | None], fallback: int) -> list[Size]:
-    """The (width, height) of a model that leaves its height or width open; nothing for other models.
-
-    Args:
-        asked: returns the requested one.
-        fallback: as `ImageInput.of` has it.
-    """
+def open_size(model: ModelInfo, asked: Size | None, fallback: int) -> list[Size]:
+    """The (width, height) of a model that leaves a side open, see `ImageInput.of()`; nothing for other models."""
     specs = model.inputs
     if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in image_sides(specs[0].shape)):
         return []
-    return [ImageInput.of(specs, asked(model), fallback).size]
+    return [ImageInput.of(specs, asked, fallback).size]
 
 
 def profiles(

@@ -18,13 +18,13 @@ import msgspec
 
 from ..core.model_source import ModelSource
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.info import onnx_info
 from ..image import Geometry
 from ..infer import Infer
 from ..loading.registry import backend_class, option_names
 from .preprocessor import ImageInput, image_sides
 
 if TYPE_CHECKING:
-    from ..core.tensor_spec import TensorSpec
     from ..graph.info import ModelInfo
     from .preprocessor import Preprocessor
 
@@ -153,15 +153,11 @@ class CanvasPlan(msgspec.Struct, frozen=True):
                 of a loaded network.
             ConfigError: the requested size is not that of the model.
         """
-        network: Infer | ModelInfo
         if isinstance(model, Infer):
-            network, source = model, model.model
-            inputs: Sequence[TensorSpec] = network.input_specs
+            source, inputs, metadata = model.model, model.input_specs, model.metadata
         elif model.is_onnx:
-            from ..graph.info import onnx_info
-
-            network, source = onnx_info(model), model
-            inputs = network.inputs
+            info = onnx_info(model)
+            source, inputs, metadata = model, info.inputs, info.metadata
         else:
             raise UnsupportedModelError(
                 f"canvas='fit' needs an ONNX model, and {model.name} is "
@@ -169,7 +165,7 @@ class CanvasPlan(msgspec.Struct, frozen=True):
             )
         if (reason := ImageInput.refuses(inputs)) is not None:
             raise UnsupportedModelError(f"canvas='fit' is not for {source.name}: {reason}")
-        stride = int(float(network.metadata.get("stride") or STRIDE))
+        stride = int(float(metadata.get("stride") or STRIDE))
         height, width = image_sides(inputs[0].shape)
         if isinstance(model, Infer) and (isinstance(height, int) or isinstance(width, int)):
             raise UnsupportedModelError(
@@ -220,10 +216,7 @@ def profiles(
     """
     if not source.is_onnx or "profiles" not in option_names(backend):
         return {}
-    kind = backend_class(backend)
-    from ..graph.info import onnx_info
-
-    model = onnx_info(source)
+    kind, model = backend_class(backend), onnx_info(source)
     ranges = []
     for size in sizes(model):
         image = replace(ImageInput.of(model.inputs, None, 0), size=size)  # the passes that free its size come later

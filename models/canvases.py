@@ -18,13 +18,13 @@ import msgspec
 
 from ..core.model_source import ModelSource
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.info import onnx_info
 from ..image import Geometry
 from ..infer import Infer
 from ..loading.registry import backend_class, option_names
 from .preprocessor import ImageInput, image_sides
 
 if TYPE_CHECKING:
-    from ..core.tensor_spec import TensorSpec
     from ..graph.info import ModelInfo
     from .preprocessor import Preprocessor
 
@@ -153,15 +153,11 @@ class CanvasPlan(msgspec.Struct, frozen=True):
                 of a loaded network.
             ConfigError: the requested size is not that of the model.
         """
-        network: Infer | ModelInfo
         if isinstance(model, Infer):
-            network, source = model, model.model
-            inputs: Sequence[TensorSpec] = network.input_specs
+            source, inputs, metadata = model.model, model.input_specs, model.metadata
         elif model.is_onnx:
-            from ..graph.info import onnx_info
-
-            network, source = onnx_info(model), model
-            inputs = network.inputs
+            info = onnx_info(model)
+            source, inputs, metadata = model, info.inputs, info.metadata
         else:
             raise UnsupportedModelError(
                 f"canvas='fit' needs an ONNX model, and {model.name} is "
@@ -169,7 +165,7 @@ class CanvasPlan(msgspec.Struct, frozen=True):
             )
         if (reason := ImageInput.refuses(inputs)) is not None:
             raise UnsupportedModelError(f"canvas='fit' is not for {source.name}: {reason}")
-        stride = int(float(network.metadata.get("stride") or STRIDE))
+        stride = int(float(metadata.get("stride") or STRIDE))
         height, width = image_sides(inputs[0].shape)
         if isinstance(model, Infer) and (isinstance(height, int) or isinstance(width, int)):
             raise UnsupportedModelError(
@@ -204,35 +200,23 @@ class CanvasPlan(msgspec.Struct, frozen=True):
         return (*_by_area(set(chosen) - {whole}), whole)
 
 
-def profiles(
-    source: ModelSource,
-    backend: str,
-    plan: CanvasPlan | None,
-    asked: Callable[[ModelInfo], Size | None],
-    fallback: int,
-    max_batch: int | None,
-) -> Mapping[str, Any]:
-    """The option `profiles` for a backend that builds for ranges of shapes: one for each canvas, or for the size of a
-    model that leaves its height or width open. Nothing for other models, and for a backend that takes any shape.
+def open_size(model: ModelInfo, asked: Size | None, fallback: int) -> list[Size]:
+    """The (width, height) of a model that leaves a side open, see `ImageInput.of()`; nothing for other models."""
+    specs = model.inputs
+    if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in image_sides(specs[0].shape)):
+        return []
+    return [ImageInput.of(specs, asked, fallback).size]
 
-    Args:
-        asked: returns the requested size of an open input.
-        fallback: as `ImageInput.of` has it.
+
+def profiles(
+    source: ModelSource, backend: str, sizes: Callable[[ModelInfo], Iterable[Size]], max_batch: int | None
+) -> Mapping[str, Any]:
+    """The option `profiles` for a backend that builds for ranges of shapes: one profile for each size; nothing for a
+    backend that takes any shape.
     """
     if not source.is_onnx or "profiles" not in option_names(backend):
         return {}
-    kind = backend_class(backend)
-    from ..graph.info import onnx_info
-
-    model = onnx_info(source)
-    if plan is not None:
-        sizes = plan.canvases()
-    elif ImageInput.refuses(model.inputs) is None and any(
-        not isinstance(side, int) for side in image_sides(model.inputs[0].shape)
-    ):
-        sizes = (ImageInput.of(model.inputs, asked(model), fallback).size,)
-    else:
-        return {}
+    kind, model = backend_class(backend), onnx_info(source)
     ranges = []
     for size in sizes:
         image = replace(ImageInput.of(model.inputs, None, 0), size=size)  # the passes that free its size come later

@@ -140,8 +140,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         else:
             source = model if self._plan is None else self._plan.source
             if "profiles" not in options:
-                asked, fallback = self.size_to_build, self.fallback_size
-                options |= profiles(source, backend, self._plan, asked, fallback, self.settings.max_batch)
+                options |= profiles(source, backend, self._sizes_to_build, self.settings.max_batch)
             self.network = load(source, backend, **_loading_settings(self.settings), **options)
         try:
             self._prepare()
@@ -376,6 +375,12 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         border = self.usual_border if self.settings.canvas_border is None else self.settings.canvas_border
         return CanvasPlan.of(model, self.asked_size(), self.fallback_size, self.settings.canvas_sizes, border)
 
+    def _sizes_to_build(self, model: ModelInfo) -> Sequence[tuple[int, int]]:
+        """The sizes of the input for a backend that builds for ranges of shapes; none where the model has its own."""
+        if self._plan is not None:
+            return self._plan.canvases()
+        return open_size(model, self.size_to_build(model), self.fallback_size)
+
     def _start(self) -> None:
         super()._start()
         self._limit = self._input.batch_limit(self.network)
@@ -383,8 +388,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _check_parameters(self, parameters: Parameters) -> None:
         """Raises ConfigError for parameters that a call cannot have."""
-        if parameters:
-            self._with(parameters)
+        self._with(parameters)
 
     def _with(self, parameters: Parameters) -> Self:
         """This wrapper with other settings, for postprocessing alone.

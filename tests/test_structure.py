@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_imports import MODULES, ROOT, ours
@@ -162,3 +163,15 @@ def test_a_model_shows_few_members() -> None:
             members = [name for name in dir(model) if not name.startswith("_")]
             assert len(members) <= MEMBERS, f"{kind.__name__} has {', '.join(members)}"
             assert not set(members) & set(model.Settings.__struct_fields__)
+
+
+def test_a_wrapper_of_your_own_shows_what_it_adds() -> None:
+    class Counting(models.YOLOv5):
+        def postprocess(self, outputs: Any, geometries: Any) -> list[models.Detections]:
+            return super().postprocess(outputs, geometries)
+
+        def count(self) -> int:
+            return 0
+
+    with models.YOLOv5(DETECTOR, threads=1) as detector, Counting(DETECTOR, threads=1) as own:
+        assert set(dir(own)) - set(dir(detector)) - set(vars(own)) == {"count"}

@@ -180,11 +180,11 @@ def test_a_profile_for_a_model_of_open_size(assets: Path) -> None:
     wide = {"min": [1, 3, 96, 160], "opt": [4, 3, 96, 160], "max": [4, 3, 96, 160]}
     square = {"min": [1, 3, 64, 64], "opt": [1, 3, 64, 64], "max": [1, 3, 64, 64]}
     for asked, batch, expected in (((160, 96), 4, wide), (None, None, square)):
-        found = profiles(faces, "tensorrt-rtx", None, lambda _, asked=asked: asked, 64, batch)
+        found = profiles(faces, "tensorrt-rtx", lambda info, asked=asked: open_size(info, asked, 64), batch)
         assert found == {"profiles": {"input": [expected]}}
-    assert profiles(faces, "onnxruntime", None, lambda _: None, 64, None) == {}
+    assert profiles(faces, "onnxruntime", lambda info: open_size(info, None, 64), None) == {}
     detector = ModelSource.of(assets / "models" / "yolov8n.onnx")
-    assert profiles(detector, "tensorrt-rtx", None, lambda _: None, 64, None) == {}
+    assert profiles(detector, "tensorrt-rtx", lambda info: open_size(info, None, 64), None) == {}
 
 
 # ---- boxes ----

@@ -120,6 +120,10 @@ class Request:
         if on_done is not None:
             on_done(outcome)
 
+    def discard(self) -> None:
+        """Nobody waits for the request: it ends without `on_done`."""
+        self._on_done = None
+
     def cancel(self) -> bool:
         """Cancels the request, unless its batch has left or it has ended. Its slot is free again at once."""
         if not self._withdraw(self):

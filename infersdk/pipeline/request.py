@@ -121,7 +121,7 @@ class Request:
             on_done(outcome)
 
     def discard(self) -> None:
-        """Nobody waits for the request: it ends without `on_done`."""
+        """Lets the request end without a call of `on_done`."""
         self._on_done = None
 
     def cancel(self) -> bool:

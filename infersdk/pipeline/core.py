@@ -69,15 +69,13 @@ class PipelineCore(PipelineState):
         timeout: float | None = None,
         wait: bool = True,
         reject: bool = False,
-        on_refusal: Callable[[], object] = lambda: None,
     ) -> None:
-        """Takes requests in, in this order. Where one of them is refused, all are cancelled.
+        """Takes requests in, in this order. Where one of them is refused, all are cancelled, without `on_done`.
 
         Args:
             timeout: seconds to wait for slots; None is without limit.
             wait: return when all requests have slots. Without it they may still wait for one.
             reject: raise Overloaded where no slot is free.
-            on_refusal: called before the requests are cancelled.
         """
         self._check_process()
         for request in requests:
@@ -111,7 +109,8 @@ class PipelineCore(PipelineState):
             if waiter is not None and not waiter.acquire(timeout=-1 if timeout is None else timeout):
                 self._locked(self._give_up, last, timeout)
         except BaseException as error:
-            on_refusal()
+            for request in requests:
+                request.discard()
             if changing and not isinstance(error, (PipelineError, ClosedError)):
                 self.thread_failed(error)
             for request in taken:

@@ -217,26 +217,16 @@ class Pipeline(Generic[Result]):
             InputError, Overloaded, ClosedError, ForkError, PipelineError: see `submit()`. All of them are cancelled.
         """
         timeout = check_seconds("timeout", timeout)
-        refused = False
-
-        def ended(index: int, outcome: Any) -> None:
-            if not refused:
-                on_done(index, outcome)
-
-        def refuse() -> None:
-            nonlocal refused
-            refused = True
-
         requests = [
-            self._request(item, parameters, deadline, partial(ended, index)) for index, item in enumerate(items)
+            self._request(item, parameters, deadline, partial(on_done, index)) for index, item in enumerate(items)
         ]
         if not requests:
             return requests
         if wait is None:
             timeout = self.settings.timeout if timeout is None else timeout
-            self._core.submit(requests, timeout=timeout, reject=self._rejects, on_refusal=refuse)
+            self._core.submit(requests, timeout=timeout, reject=self._rejects)
         else:
-            self._core.submit(requests, wait=wait, on_refusal=refuse)
+            self._core.submit(requests, wait=wait)
         return requests
 
     def _request(

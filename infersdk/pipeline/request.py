@@ -121,6 +121,10 @@ class Request:
         if on_done is not None:
             on_done(outcome)
 
+    def discard(self) -> None:
+        """Lets the request end without a call of `on_done`."""
+        self._on_done = None
+
     def cancel(self) -> bool:
         """Cancels the request, unless its batch has left or it has ended. Its slot is free again at once."""
         if not self._withdraw(self):

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.formats import FORMATS
 from ..graph import Graph
 from ..importers import Conversion, convert
-from .common import add_json_argument, names, plain, print_json, print_text
+from .common import add_json_argument, names, print_json, print_text
 
 DESCRIPTION = (
     "Converts a model of another framework to ONNX, and checks it: the source on its own runtime "
@@ -81,7 +81,7 @@ def _show(conversion: Conversion, written: Path) -> None:
 
 def _as_dict(conversion: Conversion, written: Path) -> dict[str, Any]:
     check = conversion.check
-    result = None if check is None else plain(dataclasses.asdict(check)) | {"largest": plain(check.largest)}
+    result = None if check is None else dataclasses.asdict(check) | {"largest": check.largest}
     return {
         "source": conversion.source,
         "format": conversion.format,

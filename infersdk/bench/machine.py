@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from glob import glob
 from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
@@ -173,19 +174,12 @@ def _counters() -> dict[str, float]:
         result["others"] = busy - sum(used.ru_utime + used.ru_stime for used in own)
         result["steal"] = steal
         result["total"] = busy + idle + iowait + steal
-    delays = [_read(str(file)).split() for file in _threads()]
+    delays = [_read(file).split() for file in glob("/proc/self/task/*/schedstat")]
     if known := [float(entry[1]) for entry in delays if len(entry) > 1]:
         result["delay"] = sum(known) * 1e-9
     if (throttled := _throttled()) is not None:
         result["throttled"] = throttled
     return result
-
-
-def _threads() -> list[Path]:
-    try:
-        return [entry / "schedstat" for entry in Path("/proc/self/task").iterdir()]
-    except OSError:
-        return []
 
 
 def _throttled() -> float | None:

@@ -92,7 +92,8 @@ class Scenarios:
         """
         start = perf_counter()
         if scenario == "server":
-            return perf_counter() - start, self._find_rate(window, limit)
+            found = self._find_rate(window, limit)
+            return perf_counter() - start, found
         windows: list[float] = []
         while perf_counter() - start < limit:
             if scenario in ("engine", "single_stream", "multi_stream"):

@@ -53,7 +53,6 @@ class Server:
 
     Attributes:
         rate: requests a second.
-        keeps_bound: whether a rate was found.
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class Server:
         self._random = np.random.default_rng(seed)
         self._requests = self._late = 0
         self.rate = 0.0
-        self.keeps_bound = False
 
     def find_rate(self, capacity: float, seconds: float, limit: float) -> bool:
         """Searches the highest rate that keeps the bound, by halving the range from 0 to `capacity`.
@@ -86,7 +84,6 @@ class Server:
         """
         start = self._clock()
         if self._alone() > self._bound:
-            self.rate = 0.0
             return False
         low, high, lowest = 0.0, capacity, capacity
         for _ in range(HALVINGS):
@@ -100,8 +97,8 @@ class Server:
                 low = middle
             if self._clock() - start > limit:
                 break
-        self.rate, self.keeps_bound = low or lowest, low > 0
-        return self.keeps_bound
+        self.rate = low or lowest
+        return low > 0
 
     def run(self, seconds: float) -> Measurement:
         """Sends requests for `seconds` at the current rate; lowers the rate if they do not keep the bound."""

@@ -228,8 +228,6 @@ def image_files(settings: BenchSettings) -> list[Path]:
 
         return [IMAGE]
     data = Path(settings.data)
-    if not data.exists():
-        raise ConfigError(f"no data at {str(data)!r}")
     every = _files.image_files(data, recursive=True) if data.is_dir() else [data]
     if not every:
         raise ConfigError(f"no image in {str(data)!r}")

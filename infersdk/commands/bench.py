@@ -23,7 +23,6 @@ from .common import (
     add_shape_argument,
     backend_options,
     names,
-    plain,
     print_json,
     print_text,
     shapes_of,
@@ -202,10 +201,10 @@ def _compare(arguments: argparse.Namespace) -> int:
     old, new = (read_report(path) for path in arguments.compare)
     result = compare_reports(old, new, threshold=threshold)
     if arguments.json:
-        print_json(plain({
+        print_json({
             "changes": msgspec.to_builtins(result.changes), "other_machine": result.other_machine,
             "slower": bool(result.slower), "threshold": threshold,
-        }))  # fmt: skip
+        })  # fmt: skip
     else:
         show_changes(result, threshold)
     return 1 if result.slower else 0

@@ -19,7 +19,7 @@ from ..graph import onnx_info
 from ..graph.fp16_parity import ParityReport, find_fp16_loss
 from ..loading.registry import backend_class, install_hint
 from ..loading.samples import read_samples
-from .common import console, plain, print_json, print_table, print_text
+from .common import console, print_json, print_table, print_text
 from .progress import show_progress
 
 _BACKENDS = ("tensorrt", "tensorrt-rtx")
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         report = {"path": str(Path(output).absolute()), **json.loads(manifest.text())}
         if parity is not None:
-            report["fp16_parity"] = plain(dataclasses.asdict(parity))
+            report["fp16_parity"] = dataclasses.asdict(parity)
         print_json(report)
         return 0
     details = manifest.details

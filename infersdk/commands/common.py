@@ -198,9 +198,9 @@ def print_json(data: Any) -> None:
 
 
 def json_text(data: Any, indent: int | None = None) -> str:
-    """JSON for stdout, with non-ASCII characters escaped unless stdout is UTF-8."""
+    """JSON for stdout: non-ASCII characters are escaped unless stdout is UTF-8, and infinities and NaN are text."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    return printable(_text.json_text(data, indent=indent, ensure_ascii=encoding != "utf8"), lines=True)
+    return printable(_text.json_text(plain(data), indent=indent, ensure_ascii=encoding != "utf8"), lines=True)
 
 
 def plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..loading.registry import load
 from ..loading.samples import random_inputs, read_samples
 from .accuracy import add_task_arguments, check_task_arguments, contenders, run_gate
-from .common import add_json_argument, add_shape_argument, console, names, plain, print_json, print_table, shapes_of
+from .common import add_json_argument, add_shape_argument, console, names, print_json, print_table, shapes_of
 
 if TYPE_CHECKING:
     from ..accuracy import Contender
@@ -108,10 +108,10 @@ def _loader(contender: Contender) -> Loader:
 
 def _plain(report: CompareReport) -> dict[str, Any]:
     """The report for JSON, with its derived values."""
-    data: dict[str, Any] = plain(dataclasses.asdict(report))
+    data = dataclasses.asdict(report)
     for entry, side in zip(data["sides"], report.sides, strict=True):
         entry |= {"agrees": side.agrees}
-        entry["first_layer"] = plain(dataclasses.asdict(side.first_layer)) if side.first_layer else None
+        entry["first_layer"] = dataclasses.asdict(side.first_layer) if side.first_layer else None
     return data | {"agrees": report.agrees}
 
 

@@ -10,10 +10,7 @@ from typing import Any
 from ..core.formats import FORMATS
 from ..graph import Graph
 from ..importers import Conversion, convert
-from .common import add_json_argument, names, plain, print_json, print_text
-
-__all__ = ["add_import_arguments", "import_arguments"]
-
+from .common import add_json_argument, names, print_json, print_text
 
 DESCRIPTION = (
     "Converts a model of another framework to ONNX, and checks it: the source on its own runtime "
@@ -24,17 +21,12 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="the file, or the folder of a SavedModel")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the ONNX file to write")
-    add_import_arguments(parser)
     parser.add_argument("--no-check", dest="check", action="store_false", help="do not run the source")
     parser.add_argument(
         "--tolerance", type=float, default=1e-4, metavar="X",
         help="the largest difference, as a share of an output's largest value (default: %(default)g)",
     )  # fmt: skip
     add_json_argument(parser)
-
-
-def add_import_arguments(parser: argparse.ArgumentParser) -> None:
-    """--shape, --input, --inputs, --outputs, --fixed-batch, --python."""
     group = parser.add_argument_group("source")
     group.add_argument(
         "--shape", action="append", default=[], metavar="[NAME=]N,N,...[:TYPE]",
@@ -58,21 +50,17 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--python", metavar="PATH", help="the Python interpreter that has the source's framework")
 
 
-def import_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_import_arguments` as keyword arguments of `infersdk.importers.convert()`."""
-    return {
-        "shapes": tuple(arguments.shape),
-        "inputs": tuple(arguments.inputs),
-        "outputs": tuple(arguments.outputs),
-        "free_batch": not arguments.fixed_batch,
-        "python": arguments.python,
-        "samples": tuple(arguments.samples),
-    }
-
-
 def run(arguments: argparse.Namespace) -> int:
     conversion = convert(
-        arguments.model, check=arguments.check, tolerance=arguments.tolerance, **import_arguments(arguments)
+        arguments.model,
+        shapes=arguments.shape,
+        inputs=arguments.inputs,
+        outputs=arguments.outputs,
+        samples=arguments.samples,
+        free_batch=not arguments.fixed_batch,
+        python=arguments.python,
+        check=arguments.check,
+        tolerance=arguments.tolerance,
     )
     written = conversion.save(arguments.output)
     if arguments.json:
@@ -93,7 +81,7 @@ def _show(conversion: Conversion, written: Path) -> None:
 
 def _as_dict(conversion: Conversion, written: Path) -> dict[str, Any]:
     check = conversion.check
-    result = None if check is None else plain(dataclasses.asdict(check)) | {"largest": plain(check.largest)}
+    result = None if check is None else dataclasses.asdict(check) | {"largest": check.largest}
     return {
         "source": conversion.source,
         "format": conversion.format,

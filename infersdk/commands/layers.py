@@ -20,7 +20,6 @@ from .common import (
     backend_options,
     custom_ops_of,
     names,
-    plain,
     print_json,
     print_table,
     print_text,
@@ -79,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         write_trace(report, arguments.trace)
     if arguments.json:
-        print_json(plain(report.plain()))
+        print_json(report.plain())
     else:
         _show(report, arguments)
     return 0

@@ -13,7 +13,7 @@ from typing import Any, TextIO, TypeAlias
 
 from ..core.files import atomic_path
 from ..errors import OutputError
-from .common import json_text
+from .common import json_text, plain
 
 __all__ = ["Emit", "row_files"]
 
@@ -60,7 +60,7 @@ def _json_lines(path: Path) -> Iterator[Emit]:
 
         def emit(row: dict[str, Any]) -> None:
             with _writing(path):
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(json.dumps(plain(row), ensure_ascii=False) + "\n")
                 file.flush()
 
         yield emit

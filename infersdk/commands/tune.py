@@ -18,7 +18,7 @@ from ..core.target import check_precision
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings, numbers
 from .bench_tables import show
-from .common import add_json_argument, console, names, plain, print_json, print_text
+from .common import add_json_argument, console, names, print_json, print_text
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 
@@ -94,12 +94,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plain(found: Tuned, output: Path) -> dict[str, Any]:
-    data: dict[str, Any] = plain({
+    return {
         "output": str(output), "objective": found.objective, "best": found.best.name, "accuracy": found.accuracy,
         "seconds": found.seconds, "interrupted": found.interrupted, "tried": [name for name, _ in found.tried],
         "dropped": found.dropped, "failed": found.failed, "untried": found.untried, "final": found.report.as_dict(),
-    })  # fmt: skip
-    return data
+    }  # fmt: skip
 
 
 def _show(found: Tuned, text: str, output: Path) -> None:

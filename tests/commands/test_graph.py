@@ -47,6 +47,14 @@ def test_show(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 more: --limit 3 shows them" in out
 
 
+def test_weights_that_are_infinite_are_valid_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    side = [models.value(name, (1, 2)) for name in "xy"]
+    mask = {"mask": np.asarray([0, -np.inf], np.float32)}
+    path = models.save(tmp_path / "m.onnx", [models.node("Add", "x mask", "y")], side[:1], side[1:], mask)
+    assert main(["graph", "show", str(path), "--weights", "--json"]) == 0
+    assert '"from": "-inf"' in capsys.readouterr().out
+
+
 def test_free_batch(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.onnx"
     assert main(["graph", "free-batch", str(path), "-o", str(out)]) == 0

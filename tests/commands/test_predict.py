@@ -195,6 +195,15 @@ def test_values_separated_by_commas(tmp_path: Path, grey: Path, rows: Callable[.
     assert json.loads(line["keypoints"])[1] == pytest.approx([137.5, 50, 0.9], abs=1e-3)
 
 
+def test_lines_of_numbers_that_are_none_are_valid_json(tmp_path: Path) -> None:
+    from infersdk.commands.row_files import row_files
+
+    with row_files(tmp_path / "t.jsonl", None, to_stdout=False) as emit:
+        assert emit is not None
+        emit({"image": "a", "results": [{"score": float("nan")}]})
+    assert (tmp_path / "t.jsonl").read_text() == '{"image": "a", "results": [{"score": "nan"}]}\n'
+
+
 def test_columns_of_later_rows(tmp_path: Path) -> None:
     from infersdk.commands.row_files import row_files
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..graph.info import ModelInfo
     from .preprocessor import Preprocessor
 
-__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "profiles", "usual_canvases"]
+__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "open_size", "profiles", "usual_canvases"]
 
 Size = tuple[int, int]
 
@@ -204,20 +204,24 @@ class CanvasPlan(msgspec.Struct, frozen=True):
         return (*_by_area(set(chosen) - {whole}), whole)
 
 
-def profiles(
-    source: ModelSource,
-    backend: str,
-    plan: CanvasPlan | None,
-    asked: Callable[[ModelInfo], Size | None],
-    fallback: int,
-    max_batch: int | None,
-) -> Mapping[str, Any]:
-    """The option `profiles` for a backend that builds for ranges of shapes: one for each canvas, or for the size of a
-    model that leaves its height or width open. Nothing for other models, and for a backend that takes any shape.
+def open_size(model: ModelInfo, asked: Callable[[ModelInfo], Size | None], fallback: int) -> list[Size]:
+    """The (width, height) of a model that leaves its height or width open; nothing for other models.
 
     Args:
-        asked: returns the requested size of an open input.
+        asked: returns the requested one.
         fallback: as `ImageInput.of` has it.
+    """
+    specs = model.inputs
+    if ImageInput.refuses(specs) is not None or all(isinstance(side, int) for side in image_sides(specs[0].shape)):
+        return []
+    return [ImageInput.of(specs, asked(model), fallback).size]
+
+
+def profiles(
+    source: ModelSource, backend: str, sizes: Callable[[ModelInfo], Iterable[Size]], max_batch: int | None
+) -> Mapping[str, Any]:
+    """The option `profiles` for a backend that builds for ranges of shapes: one profile for each size; nothing for a
+    backend that takes any shape.
     """
     if not source.is_onnx or "profiles" not in option_names(backend):
         return {}
@@ -225,21 +229,13 @@ def profiles(
     from ..graph.info import onnx_info
 
     model = onnx_info(source)
-    if plan is not None:
-        sizes = plan.canvases()
-    elif ImageInput.refuses(model.inputs) is None and any(
-        not isinstance(side, int) for side in image_sides(model.inputs[0].shape)
-    ):
-        sizes = (ImageInput.of(model.inputs, asked(model), fallback).size,)
-    else:
-        return {}
     ranges = []
-    for size in sizes:
+    for size in sizes(model):
         image = replace(ImageInput.of(model.inputs, None, 0), size=size)  # the passes that free its size come later
         largest = image.spec.fixed_batch or max_batch or kind.declaration.default_max_batch or 1
         low, high = [image.spec.fixed_batch or 1, *image.image_shape], [largest, *image.image_shape]
         ranges.append({"min": low, "opt": high, "max": high})
-    return {"profiles": {model.inputs[0].name: ranges}}
+    return {"profiles": {model.inputs[0].name: ranges}} if ranges else {}
 
 
 def usual_canvases(whole: Size, stride: int = STRIDE, border: int = 0) -> list[Size]:

@@ -18,7 +18,7 @@ from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
 from ..loading.registry import load, option_names
-from .canvases import Canvases, CanvasPlan, profiles
+from .canvases import Canvases, CanvasPlan, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition
 from .details import VisionDetails
@@ -147,8 +147,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         else:
             source = model if self._plan is None else self._plan.source
             if "profiles" not in options:
-                asked, fallback = self.size_to_build, self.fallback_size
-                options |= profiles(source, backend, self._plan, asked, fallback, self.settings.max_batch)
+                options |= self._profiles(source, backend)
             self.network = load(source, backend, **_loading_settings(self.settings), **options)
         try:
             self._prepare()
@@ -391,6 +390,16 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             raise ConfigError(f"canvas='fit' is not for {type(self).__name__}; use canvas='fixed'")
         border = self.usual_border if self.settings.canvas_border is None else self.settings.canvas_border
         return CanvasPlan.of(model, self.asked_size(), self.fallback_size, self.settings.canvas_sizes, border)
+
+    def _profiles(self, source: ModelSource, backend: str) -> Mapping[str, Any]:
+        """The option `profiles` of a backend that builds for ranges of shapes, where the model leaves its size open."""
+
+        def sizes(model: ModelInfo) -> Sequence[tuple[int, int]]:
+            if self._plan is not None:
+                return self._plan.canvases()
+            return open_size(model, self.size_to_build, self.fallback_size)
+
+        return profiles(source, backend, sizes, self.settings.max_batch)
 
     def _start(self) -> None:
         self._limit = self._input.batch_limit(self.network)

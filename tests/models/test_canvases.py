@@ -15,7 +15,7 @@ from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.graph.passes import ResizeInput, prepared_model
 from infersdk.image import Geometry, image_size, read_image
 from infersdk.models import Classifier, YOLOv5, YOLOv8, choose_canvases, load
-from infersdk.models.canvases import Canvases, CanvasPlan, profiles, usual_canvases
+from infersdk.models.canvases import Canvases, CanvasPlan, open_size, profiles, usual_canvases
 from infersdk.models.execution.execution import MOST_WAITING, grouped
 from infersdk.models.preprocessor import ImageInput, Preprocessor
 
@@ -170,8 +170,8 @@ def test_profiles_for_tensorrt(assets: Path) -> None:
     low, high = [1, 3, 384, 640], [4, 3, 384, 640]
     whole = {"min": [1, 3, 640, 640], "opt": [4, 3, 640, 640], "max": [4, 3, 640, 640]}
     expected = {"profiles": {"images": [{"min": low, "opt": high, "max": high}, whole]}}
-    assert profiles(plan.source, "tensorrt-rtx", plan, lambda _: None, 64, 4) == expected
-    assert profiles(plan.source, "onnxruntime", plan, lambda _: None, 64, 4) == {}
+    assert profiles(plan.source, "tensorrt-rtx", lambda _: plan.canvases(), 4) == expected
+    assert profiles(plan.source, "onnxruntime", lambda _: plan.canvases(), 4) == {}
 
 
 def test_a_profile_for_a_model_of_open_size(assets: Path) -> None:
@@ -180,11 +180,11 @@ def test_a_profile_for_a_model_of_open_size(assets: Path) -> None:
     wide = {"min": [1, 3, 96, 160], "opt": [4, 3, 96, 160], "max": [4, 3, 96, 160]}
     square = {"min": [1, 3, 64, 64], "opt": [1, 3, 64, 64], "max": [1, 3, 64, 64]}
     for asked, batch, expected in (((160, 96), 4, wide), (None, None, square)):
-        found = profiles(faces, "tensorrt-rtx", None, lambda _, asked=asked: asked, 64, batch)
+        found = profiles(faces, "tensorrt-rtx", lambda info, asked=asked: open_size(info, lambda _: asked, 64), batch)
         assert found == {"profiles": {"input": [expected]}}
-    assert profiles(faces, "onnxruntime", None, lambda _: None, 64, None) == {}
+    assert profiles(faces, "onnxruntime", lambda info: open_size(info, lambda _: None, 64), None) == {}
     detector = ModelSource.of(assets / "models" / "yolov8n.onnx")
-    assert profiles(detector, "tensorrt-rtx", None, lambda _: None, 64, None) == {}
+    assert profiles(detector, "tensorrt-rtx", lambda info: open_size(info, lambda _: None, 64), None) == {}
 
 
 # ---- boxes ----

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..graph.info import ModelInfo
     from .preprocessor import Preprocessor
 
-__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "profiles", "usual_canvases"]
+__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "open_size", "profiles", "usual_canvases"]
 
 Size = tuple[int, int]
 
@@ -218,12 +218,12 @@ def profiles(
         return {}
     kind, model = backend_class(backend), onnx_info(source)
     ranges = []
-    for size in sizes:
+    for size in sizes(model):
         image = replace(ImageInput.of(model.inputs, None, 0), size=size)  # the passes that free its size come later
         largest = image.spec.fixed_batch or max_batch or kind.declaration.default_max_batch or 1
         low, high = [image.spec.fixed_batch or 1, *image.image_shape], [largest, *image.image_shape]
         ranges.append({"min": low, "opt": high, "max": high})
-    return {"profiles": {model.inputs[0].name: ranges}}
+    return {"profiles": {model.inputs[0].name: ranges}} if ranges else {}
 
 
 def usual_canvases(whole: Size, stride: int = STRIDE, border: int = 0) -> list[Size]:
@@ -271,7 +271,8 @@ def choose_canvases(
             needed[fit] += 1
     # The 12 most frequent ones are enough to choose from: there are 495 choices of 4 of them at most.
     candidates = [size for size, _ in needed.most_common(12)]
-    choices = itertools.combinations(candidates, min(count - 1, len(candidates)))
+    most = min(count - 1, len(candidates))
+    choices = (choice for some in range(most + 1) for choice in itertools.combinations(candidates, some))
     best = min(choices, key=lambda choice: _area(needed, (*choice, whole)))
     return [*sorted(best), whole]
 

@@ -16,7 +16,7 @@ from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
 from ..loading.registry import load, option_names
-from .canvases import Canvases, CanvasPlan, profiles
+from .canvases import Canvases, CanvasPlan, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition, Shape
 from .details import VisionDetails

@@ -15,7 +15,7 @@ from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.graph.passes import ResizeInput, prepared_model
 from infersdk.image import Geometry, image_size, read_image
 from infersdk.models import Classifier, YOLOv5, YOLOv8, choose_canvases, load
-from infersdk.models.canvases import Canvases, CanvasPlan, profiles, usual_canvases
+from infersdk.models.canvases import Canvases, CanvasPlan, open_size, profiles, usual_canvases
 from infersdk.models.execution.execution import MOST_WAITING, grouped
 from infersdk.models.preprocessor import ImageInput, Preprocessor
 
@@ -170,8 +170,8 @@ def test_profiles_for_tensorrt(assets: Path) -> None:
     low, high = [1, 3, 384, 640], [4, 3, 384, 640]
     whole = {"min": [1, 3, 640, 640], "opt": [4, 3, 640, 640], "max": [4, 3, 640, 640]}
     expected = {"profiles": {"images": [{"min": low, "opt": high, "max": high}, whole]}}
-    assert profiles(plan.source, "tensorrt-rtx", plan, lambda _: None, 64, 4) == expected
-    assert profiles(plan.source, "onnxruntime", plan, lambda _: None, 64, 4) == {}
+    assert profiles(plan.source, "tensorrt-rtx", lambda _: plan.canvases(), 4) == expected
+    assert profiles(plan.source, "onnxruntime", lambda _: plan.canvases(), 4) == {}
 
 
 def test_a_profile_for_a_model_of_open_size(assets: Path) -> None:

@@ -16,7 +16,7 @@ from ..core.model_source import ModelLike, ModelSource
 from ..core.tensor_spec import TensorSpec
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.domains import foreign_domains
-from ..graph.files import borrowed_model
+from ..graph.files import borrowed_model, proto_of
 from ..graph.graph_end import UnprovenError
 from ..graph.passes import EndAtHead, apply_passes
 from ..graph.raw_head import RawHead
@@ -82,8 +82,8 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
         return f"{source.name} is not an ONNX file"
     if domains := foreign_domains(source):
         return f"{source.name} has operators of {', '.join(sorted(domains))}"
-    if not all(map(importlib.util.find_spec, ("onnx", "onnx_ir"))):
-        return "reading its graph needs onnx and onnx_ir, which are not both installed"
+    if importlib.util.find_spec("onnx") is None:
+        return "reading its graph needs onnx, which is not installed"
     return None
 
 
@@ -129,7 +129,7 @@ def _head_in(source: ModelSource) -> RawHead:
     before = next(i for i, one in enumerate(source.passes) if isinstance(one, EndAtHead))
     with borrowed_model(source) as model:
         apply_passes(model, source.passes[:before])
-        return EndAtHead().find(model)
+        return EndAtHead().find(proto_of(model))
 
 
 def head_cut_off(model: ModelLike) -> RawHead | None:

@@ -11,7 +11,6 @@ result with the formulas of the head. Names are ignored. The formulas are, with 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -75,11 +74,14 @@ def find_head(proto: Any, name: str, dims: Sequence[int]) -> HeadEnd:
     end, output = GraphEnd(proto, {name: dims}), proto.graph.output[0].name
     sides = tuple(dims[1:3] if dims[1] != 3 and dims[3] == 3 else dims[2:])
     nodes, names = end.walk(output, lambda one: _stops(end, one, dims[0], sides))
-    maps = _maps(end, names, sides)
+    if not names:
+        raise UnprovenError("its output is not made of maps")
+    maps = [_Map(name, tuple(end.dims(name)), sides[0] // end.dims(name)[2]) for name in names]
     kinds = {end.dtype(one.name) for one in maps}
     if kinds not in ({_FLOAT}, {_FLOAT16}):
         raise UnprovenError("its maps are not all float32, or all float16")
-    random = {one: _noise(one.dims, seed) for seed, one in enumerate(maps)}
+    draw = np.random.default_rng(0)
+    random = {one: draw.uniform(-4, 4, one.dims) for one in maps}
     decoded = end.compute(nodes, {one.name: array for one, array in random.items()}, output)
     if decoded.ndim != 3 or decoded.shape[0] != dims[0]:
         raise UnprovenError(f"its output has shape {decoded.shape}, which is not a list of boxes")
@@ -89,15 +91,6 @@ def find_head(proto: Any, name: str, dims: Sequence[int]) -> HeadEnd:
     else:
         head = _distance_head(end, nodes, maps, random, decoded, near)
     return _at_features(end, msgspec.structs.replace(head, output=output))
-
-
-def _noise(dims: Sequence[int], seed: int) -> Array:
-    """Pseudo-random numbers from -4 to 4, hashed from positions. Importing numpy.random takes longer."""
-    bits = np.arange(prod(dims), dtype=np.uint64) + np.uint64(seed << 40)
-    for factor in (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93):
-        bits *= np.uint64(factor)
-        bits ^= bits >> np.uint64(32)
-    return (bits >> np.uint64(40)).reshape(dims) * (8 / (1 << 24)) - 4
 
 
 # ---- the pattern ----
@@ -110,13 +103,6 @@ def _stops(end: GraphEnd, name: str, batch: int, sides: tuple[int, ...]) -> bool
     dims = end.dims(name)
     stride = sides[0] // dims[2] if len(dims) == 4 and dims[0] == batch else 0
     return stride > 1 and (stride * dims[2], stride * dims[3]) == sides
-
-
-def _maps(end: GraphEnd, names: Sequence[str], sides: tuple[int, ...]) -> list[_Map]:
-    """The maps in their order."""
-    if not names:
-        raise UnprovenError("its output is not made of maps")
-    return [_Map(name, tuple(end.dims(name)), sides[0] // end.dims(name)[2]) for name in names]
 
 
 # ---- the checks ----

@@ -15,7 +15,7 @@ from ..core.device import Device
 from ..core.model_source import ModelLike, ModelSource
 from ..core.tensor_spec import TensorSpec
 from ..errors import ConfigError, UnsupportedModelError
-from ..graph.files import borrowed_model
+from ..graph.files import borrowed_model, proto_of
 from ..graph.graph_end import UnprovenError
 from ..graph.passes import EndAtHead, apply_passes
 from ..graph.raw_head import RawHead
@@ -83,8 +83,8 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
         return f"{source.name} is not an ONNX file"
     if domains := source.foreign_domains:
         return f"{source.name} has operators of {', '.join(sorted(domains))}"
-    if not all(map(importlib.util.find_spec, ("onnx", "onnx_ir"))):
-        return "reading its graph needs onnx and onnx_ir, which are not both installed"
+    if importlib.util.find_spec("onnx") is None:
+        return "reading its graph needs onnx, which is not installed"
     return None
 
 
@@ -130,7 +130,7 @@ def _head_in(source: ModelSource) -> RawHead:
     before = next(i for i, one in enumerate(source.passes) if isinstance(one, EndAtHead))
     with borrowed_model(source) as model:
         apply_passes(model, source.passes[:before])
-        return EndAtHead().find(model)
+        return EndAtHead().find(proto_of(model))
 
 
 def head_cut_off(model: ModelLike) -> RawHead | None:

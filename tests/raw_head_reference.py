@@ -33,7 +33,7 @@ def run(model: Any, images: np.ndarray, *, optimized: bool = True) -> dict[str, 
 def check_stays(path: Path, reason: str) -> None:
     """The model is not cut, for this reason, and the pass leaves it as it is."""
     with pytest.raises(UnprovenError, match=reason):
-        EndAtHead().find(read_model(path))
+        EndAtHead().find(load_proto(path))
     model = read_model(path)
     before = model_bytes(model)
     assert not EndAtHead().apply(model)

@@ -105,12 +105,7 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
     if missing:
         raise ConfigError(
             f"{len(missing)} of the {len(files)} images of {path.name} are not in {str(root)!r}, "
-            f"{missing[0].name!r} for one; "
-            + (
-                "is it the right folder?"
-                if len(missing) == len(files)
-                else "the figures would not be of what is annotated"
-            )
+            f"{missing[0].name!r} for one; is it the right folder?"
         )
     images = [{**image, "file_name": names[image["id"]]} for image in parts["images"]]
     whole = {"images": images, "annotations": boxes, "categories": parts["categories"], "info": {}}

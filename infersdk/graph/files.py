@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "has_sparse_weights", "load_proto",
-    "model_bytes", "parse_model", "private_copy", "read_model", "require_onnx", "tensor_array", "write_large",
-    "write_model",
+    "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "load_proto", "model_bytes",
+    "parse_model", "private_copy", "proto_bytes", "proto_of", "read_model", "require_onnx", "tensor_array",
+    "write_large", "write_model",
 ]  # fmt: skip
 
 #: The maximum size of a protobuf message.
@@ -248,19 +248,11 @@ def _tensors(graph: Any) -> Iterator[Any]:
             yield from (attribute.t, *attribute.tensors)
 
 
-def has_sparse_weights(proto: Any) -> bool:
-    """Whether a `ModelProto` has sparse weights or constants, which onnx_ir cannot read."""
-    return any(
-        graph.sparse_initializer or any(one.HasField("sparse_tensor") for node in graph.node for one in node.attribute)
-        for graph in _graphs(proto.graph)
-    )
-
-
 def _from_proto(proto: Any, name: str, folder: Path | None) -> ir.Model:
     """Converts a `ModelProto`. `folder` contains its external data."""
     import onnx_ir as ir
 
-    if has_sparse_weights(proto):
+    if any(graph.sparse_initializer for graph in _graphs(proto.graph)):
         raise UnsupportedModelError(f"{name!r} has sparse weights, which the graph tools would lose; store them dense")
     try:
         model: ir.Model = ir.from_proto(proto)
@@ -348,14 +340,38 @@ def model_bytes(model: ir.Model) -> bytes:
         ModelFormatError: external data is missing or truncated.
         UnsupportedModelError: the result exceeds the protobuf limit of 2 GiB.
     """
+    return proto_bytes(proto_of(model))
+
+
+def proto_of(model: ir.Model) -> Any:
+    """The `onnx.ModelProto` of a model, with all its weights.
+
+    Raises:
+        ModelFormatError: external data is missing or truncated.
+    """
     import onnx_ir as ir
 
     try:
-        proto = ir.to_proto(model)
+        return ir.to_proto(model)
     except Exception as error:
         if isinstance(cause := _root(error), InferSDKError):  # external data cannot be read
             raise cause from None
         raise
+
+
+def _root(error: BaseException) -> BaseException:
+    """The error at the end of the chain of an onnx_ir SerdeError."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def proto_bytes(proto: Any) -> bytes:
+    """Serialises an `onnx.ModelProto`.
+
+    Raises:
+        UnsupportedModelError: the result exceeds the protobuf limit of 2 GiB.
+    """
     try:
         content: bytes = proto.SerializeToString()
     except Exception as error:  # protobuf's own exceptions differ between its implementations
@@ -364,13 +380,6 @@ def model_bytes(model: ir.Model) -> bytes:
             "external data"
         ) from None
     return content
-
-
-def _root(error: BaseException) -> BaseException:
-    """The error at the end of the chain of an onnx_ir SerdeError."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def write_large(model: ir.Model, path: Path) -> Path:

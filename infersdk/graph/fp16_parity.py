@@ -13,8 +13,9 @@ would not show the errors: on processors without FP16 arithmetic, runtimes compu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import importlib.util
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     import onnx_ir as ir
+
+Arrays = Mapping[str, "npt.NDArray[Any]"]
 
 __all__ = ["FP16Loss", "OutputLoss", "ParityReport", "find_fp16_loss"]
 
@@ -86,7 +89,7 @@ class ParityReport:
 
 
 def find_fp16_loss(
-    model: str | os.PathLike[str], samples: Iterable[Mapping[str, npt.NDArray[Any]]], *, tolerance: float = 0.01
+    model: str | os.PathLike[str], samples: Iterable[Arrays], *, tolerance: float = 0.01
 ) -> ParityReport:
     """Finds the nodes whose results overflow in float16 or have an error above `tolerance`.
 
@@ -109,23 +112,21 @@ def find_fp16_loss(
     if not given:
         raise InputError("there are no samples; give at least one")
     graph = _Graph(model)
-    meters = {step.name: _Meter() for step in graph.steps if step.candidate}
-
-    def measured(kept: frozenset[str], locals_: Mapping[str, _Meter] | None) -> dict[str, _Meter]:
-        outputs = {name: _Meter() for name in graph.outputs}
-        for sample in given:
-            graph.run(sample, kept=kept, locals_=locals_, outputs=outputs)
-        return outputs
-
-    before = measured(frozenset(), meters)
-    losses = []
-    for step in graph.steps:
-        meter = meters.get(step.name)
-        if meter is not None and (reason := meter.reason(tolerance)):
-            losses.append(FP16Loss(step.name, step.node.op_type, reason, meter.largest, meter.error))
-    after = measured(frozenset(loss.node for loss in losses), None) if losses else before
-    outputs = tuple(OutputLoss(name, before[name].error, after[name].error) for name in graph.outputs)
-    return ParityReport(str(model), len(given), tolerance, len(meters), tuple(losses), outputs)
+    for sample in given:
+        if wrong := sorted(set(graph.inputs) ^ set(sample)):
+            raise InputError(f"a sample has {sorted(sample)}, and the inputs of {str(model)!r} are {graph.inputs}: "
+                             f"check {wrong[0]!r}")  # fmt: skip
+    before = after = graph.errors_of_outputs(given, of_nodes=True)
+    tried = [node for node in graph.nodes if node.is_tried]
+    losses = tuple(
+        FP16Loss(node.name, node.operator, reason, node.meter.largest, node.meter.error)
+        for node in tried
+        if (reason := node.meter.reason(tolerance))
+    )
+    if losses:
+        after = graph.errors_of_outputs(given, kept=[loss.node for loss in losses])
+    outputs = tuple(map(OutputLoss, graph.outputs, before, after))
+    return ParityReport(str(model), len(given), tolerance, len(tried), losses, outputs)
 
 
 # ---- errors ----
@@ -142,13 +143,16 @@ class _Meter:
     broken: bool = False
 
     def add(self, full: npt.NDArray[Any], half: npt.NDArray[Any]) -> None:
-        known = np.isfinite(full)
-        both = known & np.isfinite(half)
-        self.broken = self.broken or bool((known & ~both).any())
-        self.largest = max(self.largest, float(np.abs(full).max(initial=0.0, where=known)))
-        a, b = full[both].astype(np.float64), half[both].astype(np.float64)  # squares of float32 may overflow
-        self.off += float(np.square(b - a).sum())
-        self.size += float(np.square(a).sum())
+        if full.shape != half.shape:
+            self.broken = True
+        elif full.dtype == np.float32:
+            known = np.isfinite(full)
+            both = known & np.isfinite(half)
+            self.broken = self.broken or bool((known & ~both).any())
+            self.largest = max(self.largest, float(np.abs(full).max(initial=0.0, where=known)))
+            a, b = full[both].astype(np.float64), half[both].astype(np.float64)  # squares of float32 may overflow
+            self.off += float(np.square(b - a).sum())
+            self.size += float(np.square(a).sum())
 
     def take(self, array: npt.NDArray[Any]) -> None:
         self.takes = max(self.takes, float(np.abs(array).max(initial=0.0, where=np.isfinite(array))))
@@ -181,128 +185,103 @@ def _half(value: Any) -> Any:
 # ---- running a graph node by node ----
 
 
-@dataclass
-class _Step:
-    """A node. Its session is created on the first run, when the types of its inputs are known."""
+class _Node:
+    """A node that runs by itself. Its session starts on the first run, when the types of its inputs are known.
 
-    name: str
-    node: ir.Node
-    takes: list[str]
-    candidate: bool
-    session: Any = None
-    done_with: list[str] = field(default_factory=list)  # values whose last use is here
+    Attributes:
+        is_tried: whether the node can run in FP16.
+        meter: the errors of its results in FP16 on the inputs that the FP32 graph computes.
+        done_with: the values whose last use is here.
+    """
+
+    def __init__(self, model: ir.Model, node: ir.Node, is_tried: bool, rounded: Arrays) -> None:
+        self.name, self.operator, self.is_tried = node.name or "", node.op_type, is_tried
+        self.reads = [value.name or "" for value in read_values(node)]
+        self.meter, self.done_with = _Meter(), list[str]()
+        self._results = [output.name for output in node.outputs if output.name]
+        self._model, self._node, self._rounded = model, node, rounded
+        self._session: Any = None
+
+    def run(self, values: Arrays, *, narrow: bool = False) -> dict[str, Any]:
+        """The results by name. `narrow` rounds inputs, weights and results to float16."""
+        arrays = {name: values[name] for name in self.reads}
+        if narrow:
+            arrays = {name: self._rounded[name] if name in self._rounded else _half(a) for name, a in arrays.items()}
+        try:
+            self._session = self._session or _session(_alone(self._model, self._node, arrays))
+            results = self._session.run(None, arrays)
+        except Exception as error:  # the runtime has no root of its own exceptions
+            raise UnsupportedModelError(
+                f"node {self.name!r} ({self.operator}) cannot be run by itself: {' '.join(str(error).split())}"
+            ) from None
+        if odd := [result for result in results if not isinstance(result, np.ndarray)]:
+            raise UnsupportedModelError(f"node {self.name!r} ({self.operator}) returns a {type(odd[0]).__name__}, "
+                                        "no tensor")  # fmt: skip
+        return dict(zip(self._results, map(_half, results) if narrow else results, strict=True))
+
+    def measure(self, values: Arrays, results: Arrays) -> None:
+        """Adds the errors on values of the FP32 graph, for which the node has `results` in FP32."""
+        for name in self.reads:
+            if values[name].dtype == np.float32 and name not in self._rounded:
+                self.meter.take(values[name])
+        for name, half in self.run(values, narrow=True).items():
+            if half.dtype == np.float32:
+                self.meter.add(results[name], half)
 
 
 class _Graph:
     """An FP32 model that runs node by node."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        try:
-            import onnxruntime
-        except ImportError:
-            raise BackendUnavailableError(
-                'finding FP16 losses needs onnxruntime: pip install "infersdk[onnxruntime]"'
-            ) from None
-        self._ort = onnxruntime
-        self.path, self._model = str(path), read_model(path)
-        precision = "int8" if is_quantized(self._model) else precision_of(self._model)
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise BackendUnavailableError('finding FP16 losses needs onnxruntime: pip install "infersdk[onnxruntime]"')
+        model = read_model(path)
+        precision = "int8" if is_quantized(model) else precision_of(model)
         if precision != "fp32":
-            raise UnsupportedModelError(f"{self.path!r} is {precision} already; give a model in fp32")
-        graph = self._model.graph
+            raise UnsupportedModelError(f"{str(path)!r} is {precision} already; give a model in fp32")
+        NameNodes().apply(model)
+        graph, stay = model.graph, stays_fp32(model)
         self._weights = {
             name: value.const_value.numpy() for name, value in graph.initializers.items() if value.const_value
         }
-        self._rounded = {
+        rounded = {
             name: round_to_float16(w).astype(np.float32) for name, w in self._weights.items() if w.dtype == np.float32
         }
-        self._inputs = [value.name or "" for value in graph.inputs if value.name not in self._weights]
+        self.inputs = [value.name or "" for value in graph.inputs if value.name not in self._weights]
         self.outputs = [value.name or "" for value in graph.outputs]
-        NameNodes().apply(self._model)
-        stay = stays_fp32(self._model)
-        self.steps = [
-            _Step(
-                node.name or "", node, [value.name or "" for value in read_values(node)],
-                node not in stay and node.op_type != "Constant",
-            )
-            for node in graph
-        ]  # fmt: skip
-        last = {name: step for step in self.steps for name in step.takes}
-        for name, step in last.items():
-            if name not in self.outputs:
-                step.done_with.append(name)
+        self.nodes = [_Node(model, one, one not in stay and one.op_type != "Constant", rounded) for one in graph]
+        last = {name: node for node in self.nodes for name in node.reads}
+        for name in last.keys() - set(self.outputs):
+            last[name].done_with.append(name)
 
-    def run(
-        self,
-        sample: Mapping[str, npt.NDArray[Any]],
-        *,
-        kept: frozenset[str],
-        locals_: Mapping[str, _Meter] | None,
-        outputs: Mapping[str, _Meter],
-    ) -> None:
-        """Runs one sample in FP32, and in FP16 except for the nodes `kept`.
-
-        Args:
-            locals_: accumulates the error of each node on exact inputs.
-            outputs: accumulates the errors of the outputs.
-        """
-        if wrong := sorted(set(self._inputs) ^ set(sample)):
-            raise InputError(f"a sample has {sorted(sample)}, and the inputs of {self.path!r} are {self._inputs}: "
-                             f"check {wrong[0]!r}")  # fmt: skip
-        full = {**self._weights, **{name: np.asarray(sample[name]) for name in self._inputs}}
-        half = dict(full)
-        for step in self.steps:
-            stays = step.name in kept or not step.candidate
-            exact = [full[name] for name in step.takes]
-            results = self._compute(step, exact)
-            floats = any(r.dtype == np.float32 for r in results) and step.candidate
-            meter = locals_.get(step.name) if locals_ is not None else None
-            if meter is not None and floats:
-                for name, array in zip(step.takes, exact, strict=True):
-                    if array.dtype == np.float32 and name not in self._weights:
-                        meter.take(array)
-                rounded = [self._half(name, full[name]) for name in step.takes]
-                for a, b in zip(results, self._compute(step, rounded), strict=True):
-                    if a.dtype == np.float32:
-                        meter.add(a, _half(b))
-            chained = [half[name] if stays else self._half(name, half[name]) for name in step.takes]
-            result = self._compute(step, chained)
-            names = [output.name for output in step.node.outputs if output.name]
-            full.update(zip(names, results, strict=True))
-            half.update(zip(names, result if stays else map(_half, result), strict=True))
-            for name in step.done_with:
-                del full[name], half[name]
-        for name, meter in outputs.items():
-            if full[name].shape != half[name].shape:
-                meter.broken = True
-            elif full[name].dtype == np.float32:
+    def errors_of_outputs(
+        self, samples: Iterable[Arrays], *, kept: Collection[str] = (), of_nodes: bool = False
+    ) -> list[float]:
+        """The errors of the outputs with the nodes `kept` in FP32. `of_nodes` measures the nodes too."""
+        meters = {name: _Meter() for name in self.outputs}
+        for sample in samples:
+            full = {**self._weights, **{name: np.asarray(sample[name]) for name in self.inputs}}
+            half = dict(full)
+            for node in self.nodes:
+                results = node.run(full)
+                if of_nodes and node.is_tried:
+                    node.measure(full, results)
+                half |= node.run(half, narrow=node.is_tried and node.name not in kept)
+                full |= results
+                for name in node.done_with:
+                    del full[name], half[name]
+            for name, meter in meters.items():
                 meter.add(full[name], half[name])
+        return [meter.error for meter in meters.values()]
 
-    def _half(self, name: str, array: Any) -> Any:
-        return self._rounded[name] if name in self._rounded else _half(array)
 
-    def _compute(self, step: _Step, arrays: list[Any]) -> list[Any]:
-        try:
-            if step.session is None:
-                step.session = self._session(step, arrays)
-            results: list[Any] = step.session.run(None, dict(zip(step.takes, arrays, strict=True)))
-        except Exception as error:  # the runtime has no root of its own exceptions
-            raise UnsupportedModelError(
-                f"{self.path!r}: node {step.name!r} ({step.node.op_type}) cannot be run by itself: "
-                f"{' '.join(str(error).split())}"
-            ) from None
-        if odd := [result for result in results if not isinstance(result, np.ndarray)]:
-            raise UnsupportedModelError(
-                f"{self.path!r}: node {step.name!r} ({step.node.op_type}) returns a {type(odd[0]).__name__}, no tensor"
-            )
-        return results
+def _session(model: ir.Model) -> Any:
+    import onnxruntime
 
-    def _session(self, step: _Step, arrays: list[Any]) -> Any:
-        """A session for one node. Weights are inputs, so that they can be rounded."""
-        options = self._ort.SessionOptions()
-        options.log_severity_level = 4
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # hundreds of sessions would spin
-        content = model_bytes(_alone(self._model, step.node, dict(zip(step.takes, arrays, strict=True))))
-        return self._ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # hundreds of sessions would spin
+    return onnxruntime.InferenceSession(model_bytes(model), options, providers=["CPUExecutionProvider"])
 
 
 def _alone(model: ir.Model, node: ir.Node, arrays: Mapping[str, npt.NDArray[Any]]) -> ir.Model:

@@ -18,16 +18,14 @@ import numpy as np
 
 from .graph_end import GraphEnd, UnprovenError, is_pointwise, sigmoid
 from .raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS, HeadLevel, RawHead
-from .weights import constant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import onnx_ir as ir
-
 __all__ = ["HeadEnd", "find_head"]
 
 Array = Any
+_FLOAT, _FLOAT16 = 1, 10
 
 
 @dataclass(frozen=True)
@@ -36,26 +34,21 @@ class HeadEnd:
 
     Attributes:
         head: the head, with the names of these values.
-        values: these values, with their dimensions.
-        dtype: their element type.
+        dims, types: the dimensions and element types of these values, by name.
     """
 
     head: RawHead
-    values: dict[ir.Value, list[int]]
-    dtype: ir.DataType
+    dims: dict[str, list[int]]
+    types: dict[str, int]
 
 
 @dataclass(frozen=True)
 class _Map:
     """A value where a walk stops: a map [n, channels, h, w]."""
 
-    value: ir.Value
+    name: str
     dims: tuple[int, ...]
     stride: int
-
-    @property
-    def name(self) -> str:
-        return self.value.name or ""
 
     @property
     def channels(self) -> int:
@@ -66,49 +59,48 @@ class _Map:
         return self.dims[2], self.dims[3]
 
 
-def find_head(model: ir.Model, image: ir.Value, dims: Sequence[int]) -> HeadEnd:
+def find_head(proto: Any, name: str, dims: Sequence[int]) -> HeadEnd:
     """Finds the head at the end of a model.
 
     Args:
-        model: the model, which is not changed.
-        image, dims: its image input, and the fixed dimensions of it.
+        proto: an `onnx.ModelProto`.
+        name, dims: the name and fixed dimensions of its image input.
 
     Raises:
         UnprovenError: the model does not end with a known head; the message gives the reason.
     """
-    if len(model.graph.outputs) != 1:
-        raise UnprovenError(f"it has {len(model.graph.outputs)} outputs")
-    end, output = GraphEnd(model, {image.name or "": dims}), model.graph.outputs[0]
+    if len(proto.graph.output) != 1:
+        raise UnprovenError(f"it has {len(proto.graph.output)} outputs")
+    end, output = GraphEnd(proto, {name: dims}), proto.graph.output[0].name
     sides = tuple(dims[1:3] if dims[1] != 3 and dims[3] == 3 else dims[2:])
-    nodes, values = end.walk(output, lambda one: _stops(end, one, dims[0], sides))
-    if not values:
+    nodes, names = end.walk(output, lambda one: _stops(end, one, dims[0], sides))
+    if not names:
         raise UnprovenError("its output is not made of maps")
-    maps = [_Map(value, tuple(end.dims(value)), sides[0] // end.dims(value)[2]) for value in values]
-    names = {kind.name if (kind := end.types.get(value)) else "" for value in values}
-    if names not in ({"FLOAT"}, {"FLOAT16"}):
+    maps = [_Map(name, tuple(end.dims(name)), sides[0] // end.dims(name)[2]) for name in names]
+    kinds = {end.dtype(one.name) for one in maps}
+    if kinds not in ({_FLOAT}, {_FLOAT16}):
         raise UnprovenError("its maps are not all float32, or all float16")
     draw = np.random.default_rng(0)
     random = {one: draw.uniform(-4, 4, one.dims) for one in maps}
-    decoded = end.compute(nodes, {one.value: array for one, array in random.items()}, output)
+    decoded = end.compute(nodes, {one.name: array for one, array in random.items()}, output)
     if decoded.ndim != 3 or decoded.shape[0] != dims[0]:
         raise UnprovenError(f"its output has shape {decoded.shape}, which is not a list of boxes")
-    near = 2e-3 if "FLOAT16" in names else 1e-5
+    near = 2e-3 if _FLOAT16 in kinds else 1e-5
     if all(node.op_type != "Conv" for node in nodes):
         head = _anchor_head(maps, random, decoded, near)
     else:
-        head = _distance_head(nodes, maps, random, decoded, near)
-    return _at_features(end, maps, msgspec.structs.replace(head, output=output.name))
+        head = _distance_head(end, nodes, maps, random, decoded, near)
+    return _at_features(end, msgspec.structs.replace(head, output=output))
 
 
 # ---- the pattern ----
 
 
-def _stops(end: GraphEnd, value: ir.Value, batch: int, sides: tuple[int, ...]) -> bool:
+def _stops(end: GraphEnd, name: str, batch: int, sides: tuple[int, ...]) -> bool:
     """Whether a value is a map of the image."""
-    maker = value.producer()
-    if maker is not None and maker.op_type == "Concat":
+    if end.maker(name, "Concat") is not None:
         return False  # it joins the boxes and classes of a level
-    dims = end.dims(value)
+    dims = end.dims(name)
     stride = sides[0] // dims[2] if len(dims) == 4 and dims[0] == batch else 0
     return stride > 1 and (stride * dims[2], stride * dims[3]) == sides
 
@@ -148,10 +140,10 @@ def _anchor_head(maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array
 
 
 def _distance_head(
-    nodes: Sequence[ir.Node], maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array, near: float
+    end: GraphEnd, nodes: Sequence[Any], maps: Sequence[_Map], random: dict[_Map, Array], decoded: Array, near: float
 ) -> RawHead:
     """Checks a YOLOv8 head: [n, values, boxes] from two maps per level, of distances and of classes."""
-    sums = [weights for node in nodes if node.op_type == "Conv" if (weights := constant_of(node.inputs[1])) is not None]
+    sums = [weights for node in nodes if node.op_type == "Conv" if (weights := end.constant(node.input[1])) is not None]
     if len(sums) != 1 or len(maps) % 2 or not np.isfinite(sums[0]).all():
         raise UnprovenError("its distances are not one weighted sum of bins with two maps per level")
     bins = sums[0].reshape(-1).astype(np.float64)
@@ -201,36 +193,36 @@ def _check_limit(what: str, count: int, most: int) -> None:
 # ---- features ----
 
 
-def _at_features(end: GraphEnd, maps: Sequence[_Map], head: RawHead) -> HeadEnd:
+def _at_features(end: GraphEnd, head: RawHead) -> HeadEnd:
     """Moves the cut of YOLOv5 levels to the input of the 1 x 1 convolution that computes their map.
 
     The convolution must have constant float32 weights; other levels are cut at their maps.
     """
     _check_limit("levels", len(head.levels), MOST_LEVELS)
-    map_of = {one.name: one for one in maps}
-    values, levels = [map_of[name].value for name in head.names], list(head.levels)
-    found = [_features(end, map_of[name]) for name in head.names] if head.layout == "yolov5" else []
-    named = [*values, *(one[0] for one in found if one is not None)]
+    levels, names = list(head.levels), list(head.names)
+    found = [_features(end, level) if head.layout == "yolov5" else None for level in levels]
+    named = [*names, *(one.maps[0] for one in found if one is not None)]
     for index, one in enumerate(found):
-        if one is not None and named.count(one[0]) == 1:  # outputs must be distinct
-            values[index], (weights, bias) = one[0], (array.astype("<f4").tobytes() for array in one[1:])
-            levels[index] = msgspec.structs.replace(levels[index], maps=(one[0].name,), weights=weights, bias=bias)
+        if one is not None and named.count(one.maps[0]) == 1:  # outputs must be distinct
+            levels[index] = one
     head = msgspec.structs.replace(head, levels=tuple(levels))
-    return HeadEnd(head, {value: end.dims(value) for value in values}, end.types[values[0]])
+    return HeadEnd(head, {name: end.dims(name) for name in head.names}, {name: end.dtype(name) for name in head.names})
 
 
-def _features(end: GraphEnd, one: _Map) -> tuple[ir.Value, Array, Array] | None:
-    """The features, weights and biases of a map; None if it is not computed by such a convolution."""
-    conv = one.value.producer()
-    if conv is None or conv.op_type != "Conv" or conv.domain:
+def _features(end: GraphEnd, level: HeadLevel) -> HeadLevel | None:
+    """The level cut at its features; None if its map is not computed by such a convolution."""
+    conv = end.maker(level.maps[0], "Conv")
+    weights = end.constant(conv.input[1]) if conv is not None else None
+    if conv is None or weights is None or not is_pointwise(conv.attribute, weights):
         return None
-    features, weights = conv.inputs[0], constant_of(conv.inputs[1])
-    if features is None or features.producer() is None or weights is None or not is_pointwise(conv, weights):
-        return None
-    bias = constant_of(conv.inputs[2]) if len(conv.inputs) > 2 else np.zeros(len(weights), np.float32)
+    bias = end.constant(conv.input[2]) if len(conv.input) > 2 else np.zeros(len(weights), np.float32)
+    features = conv.input[0]
     if bias is None or bias.shape != weights.shape[:1] or not np.isfinite(bias).all():
         return None
-    kind = end.types.get(features)
-    is_float = kind is not None and kind.name == "FLOAT" and weights.dtype == bias.dtype == np.float32
-    fits = end.dims(features)[1:] == [weights.shape[1], *one.grid]
-    return (features, weights, bias) if is_float and fits else None
+    is_float = end.dtype(features) == _FLOAT and weights.dtype == bias.dtype == np.float32
+    grid = end.dims(level.maps[0])[2:]
+    if not is_float or not end.is_made(features) or end.dims(features)[1:] != [weights.shape[1], *grid]:
+        return None
+    return msgspec.structs.replace(
+        level, maps=(features,), weights=weights.astype("<f4").tobytes(), bias=bias.astype("<f4").tobytes()
+    )

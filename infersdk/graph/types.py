@@ -165,14 +165,7 @@ def _result(
         return ir.DataType[name]
     if node.op_type.startswith("QLinear"):
         return ir.DataType.UINT8
-    return next((kind for kind in inputs if kind in _floating()), next(iter(inputs), None))
-
-
-@functools.cache
-def _floating() -> frozenset[ir.DataType]:
-    import onnx_ir as ir
-
-    return frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+    return next((kind for kind in inputs if kind is not None and kind.is_floating_point()), next(iter(inputs), None))
 
 
 def _from_attributes(node: ir.Node, index: int) -> ir.DataType | None:

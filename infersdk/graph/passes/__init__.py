@@ -16,7 +16,7 @@ from ...core.lazy import lazy
 from ...core.model_source import ModelLike, ModelSource
 from ...core.text import logger
 from ...errors import ConfigError, OutputError, UnsupportedModelError
-from ..files import EXTERNAL_KEY, borrowed_model, check_external_files, model_bytes
+from ..files import EXTERNAL_KEY, borrowed_model, check_external_files, load_proto, model_bytes, proto_bytes
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -143,6 +143,10 @@ def prepared_model(model: ModelLike, passes: Iterable[Pass]) -> bytes | None:
         check_external_files(source)
     if not wanted and not apart:
         return None
+    if all(hasattr(one, "apply_to_proto") for one in wanted) and not external:
+        proto = load_proto(source)
+        changed = [one.apply_to_proto(proto) for one in wanted]
+        return proto_bytes(proto) if any(changed) else None
     with borrowed_model(source) as graph:
         try:
             return model_bytes(graph) if apply_passes(graph, wanted) or apart else None

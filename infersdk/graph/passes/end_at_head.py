@@ -9,17 +9,18 @@ convolutions, a twelfth of the work of the smallest YOLOv5.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from ..files import has_sparse_weights, load_proto
+from ..files import proto_of
 from ..graph_end import UnprovenError
-from ..weights import free_name, taken_names
-from ._sizes import data_inputs, fixed
+from ..weights import free_name
 from .base import Pass
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     import onnx_ir as ir
 
     from ...core.model_source import ModelSource
@@ -38,61 +39,125 @@ class EndAtHead(Pass):
     """
 
     name: ClassVar[str] = "end-at-head"
-    version: ClassVar[int] = 8
+    version: ClassVar[int] = 7
 
     def concerns(self, source: ModelSource) -> bool:
-        if not source.is_onnx or not all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape")):
-            return False
-        return not has_sparse_weights(load_proto(source))  # `read_model` raises an error for these
+        return source.is_onnx and all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape"))
 
-    def find(self, model: ir.Model) -> RawHead:
-        """The head of a model, with the present names of the maps.
+    def find(self, proto: Any) -> RawHead:
+        """The head of an `onnx.ModelProto`, with the present names of the maps.
 
         Raises:
             UnprovenError: the model does not end with a known head; the message gives the reason.
         """
-        return _find(model).head
+        return _find(proto).head
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
-        from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+        proto = proto_of(model)
+        if not self.apply_to_proto(proto):
+            return False
+        ended = ir.from_proto(proto)
+        for name, value in ended.graph.initializers.items():
+            if name in model.graph.initializers:  # the tensor may have external data
+                value.const_value = model.graph.initializers[name].const_value
+        model.graph = ended.graph
+        model.metadata_props.update(ended.metadata_props)
+        return True
+
+    def apply_to_proto(self, proto: Any) -> bool:
+        """`apply()` for an `onnx.ModelProto`."""
+        from onnx import helper
 
         try:
-            end = _find(model)
+            end = _find(proto)
         except UnprovenError:
             return False
-        graph, image = model.graph, _images(model)
-        assert image.shape is not None
-        batch, taken, names = image.shape[0], taken_names(graph), {}
-        for index, (value, dims) in enumerate(end.values.items()):
-            names[value.name] = name = free_name(f"head_{index}", taken)
+        graph = proto.graph
+        batch = _images(proto).type.tensor_type.shape.dim[0]
+        taken = {name for node in graph.node for name in (node.name, *node.input, *node.output)}
+        taken |= {one.name for one in (*graph.input, *graph.initializer, *graph.node)}
+        names = {}
+        for index, old in enumerate(end.head.names):
+            names[old] = name = free_name(f"head_{index}", taken)
             taken.add(name)
-            value.name, value.type, value.shape = name, ir.TensorType(end.dtype), ir.Shape([batch, *dims[1:]])
-        graph.outputs[:] = end.values
-        RemoveUnusedNodesPass()(model)
+        for node in _nodes_in(graph):
+            for field in (node.input, node.output):
+                for index, old in enumerate(field):
+                    if old in names:
+                        field[index] = names[old]
+        del graph.output[:]
+        for old, name in names.items():
+            dims = [batch.dim_value or batch.dim_param or None, *end.dims[old][1:]]
+            graph.output.append(helper.make_tensor_value_info(name, end.types[old], dims))
+        _drop_unused(graph)
         levels = [msgspec.structs.replace(one, maps=tuple(names[name] for name in one.maps)) for one in end.head.levels]
-        msgspec.structs.replace(end.head, levels=tuple(levels)).write(model.metadata_props)
+        metadata = {one.key: one.value for one in proto.metadata_props}
+        msgspec.structs.replace(end.head, levels=tuple(levels)).write(metadata)
+        helper.set_model_props(proto, metadata)
         return True
 
 
-def _find(model: ir.Model) -> HeadEnd:
+def _find(proto: Any) -> HeadEnd:
     """Finds the head for one image: the maps of convolutions contain the images of a batch in order."""
     from ..head_rules import find_head
 
-    image = _images(model)
-    sizes = [fixed(dim) for dim in image.shape or ()]
-    if not all(sizes[1:]):
+    value = _images(proto)
+    sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    if proto.graph.sparse_initializer:
+        raise UnprovenError("it has sparse weights")
+    if len(sizes) != 4 or not all(sizes[1:]):
         raise UnprovenError("the size of its images is free")
-    return find_head(model, image, [size or 1 for size in sizes])
+    return find_head(proto, value.name, [sizes[0] or 1, *sizes[1:]])
 
 
-def _images(model: ir.Model) -> ir.Value:
+def _images(proto: Any) -> Any:
     """The image input.
 
     Raises:
         UnprovenError: there is no single image input.
     """
-    inputs = data_inputs(model)
-    if len(inputs) != 1 or inputs[0].shape is None or len(inputs[0].shape) != 4:
+    weights = {one.name for one in proto.graph.initializer}
+    inputs = [one for one in proto.graph.input if one.name not in weights]
+    if len(inputs) != 1 or len(inputs[0].type.tensor_type.shape.dim) != 4:
         raise UnprovenError("it does not have one input of images")
     return inputs[0]
+
+
+# ---- removing unused elements ----
+
+
+def _nodes_in(graph: Any) -> Iterator[Any]:
+    """The nodes of a graph and its subgraphs."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes_in(inner)
+
+
+def _drop_unused(graph: Any) -> None:
+    """Removes the nodes, weights and declared values that no output needs."""
+    makers: Mapping[str, int] = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    used, kept = {one.name for one in graph.output}, set()
+    waiting = list(used)
+    while waiting:
+        index = makers.get(waiting.pop())
+        if index is not None and index not in kept:
+            kept.add(index)
+            node = graph.node[index]
+            inner = [one for a in node.attribute for g in (a.g, *a.graphs) for one in _nodes_in(g)]
+            outer = [one.name for a in node.attribute for g in (a.g, *a.graphs) for one in g.output]
+            read = {name for one in (node, *inner) for name in one.input} | set(outer)
+            waiting += read - used
+            used |= read
+    made = {name for index in kept for name in graph.node[index].output}
+    for field, needed in (
+        (graph.node, [index in kept for index in range(len(graph.node))]),
+        (graph.initializer, [one.name in used for one in graph.initializer]),
+        (graph.value_info, [one.name in made for one in graph.value_info]),
+    ):
+        for index in reversed(range(len(field))):
+            if not needed[index]:
+                del field[index]

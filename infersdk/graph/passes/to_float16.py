@@ -12,7 +12,7 @@ Values between two float32 nodes are not rounded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -97,7 +97,10 @@ class ToFloat16(Pass):
         if is_quantized(model):
             raise UnsupportedModelError("the model is quantised; convert the original fp32 model")
         NameNodes().apply(model)
-        self._check_names([node.name or "" for node in model.graph])
+        names = [node.name or "" for node in model.graph]
+        for name in self.keep_nodes:
+            if name not in names:
+                raise ConfigError(f"the model has no node {name!r} to keep in fp32{nearest(name, names)}")
         common.InlinePass()(model)
         lift_constants(model)
         _Conversion(model, self).run()
@@ -106,12 +109,6 @@ class ToFloat16(Pass):
                 f"most layers of the model stay in {left}: they have no fp16 form or are kept by name"
             )
         return True
-
-    def _check_names(self, names: Sequence[str]) -> None:
-        known = set(names)
-        for name in self.keep_nodes:
-            if name not in known:
-                raise ConfigError(f"the model has no node {name!r} to keep in fp32{nearest(name, names)}")
 
 
 def stays_fp32(model: ir.Model) -> set[ir.Node]:
@@ -127,10 +124,12 @@ def stays_fp32(model: ir.Model) -> set[ir.Node]:
 
 def _has_float16_form(node: ir.Node, types: Mapping[ir.Value, ir.DataType], opsets: Mapping[str, int]) -> bool:
     """Whether a node computes in float32 and all its type variables allow float16."""
+    import onnx_ir as ir
+
     if node.op_type in ALWAYS_FP32 or node.op_type in _INDIFFERENT or inner_graphs(node):
         return False
     inputs = [(index, types.get(value)) for index, value in enumerate(node.inputs) if value is not None]
-    full = _full()
+    full = ir.DataType.FLOAT
     if any(kind is None for _, kind in inputs):
         return False  # not a tensor, or of unknown type
     if full not in (kind for _, kind in inputs) and full not in (types.get(output) for output in node.outputs):
@@ -147,12 +146,6 @@ def _has_float16_form(node: ir.Node, types: Mapping[ir.Value, ir.DataType], opse
 
 def _allows_half(parameter: Any) -> bool:
     return parameter is not None and _HALF in parameter.types
-
-
-def _full() -> ir.DataType:
-    import onnx_ir as ir
-
-    return ir.DataType.FLOAT
 
 
 class _Conversion:

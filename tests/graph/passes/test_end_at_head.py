@@ -15,7 +15,7 @@ from raw_head_reference import check_stays, decoded_yolov5, decoded_yolov8, ende
 from infersdk.core._lib import lib
 from infersdk.errors import ModelFormatError
 from infersdk.graph import files
-from infersdk.graph.files import parse_model, read_model
+from infersdk.graph.files import load_proto, parse_model
 from infersdk.graph.graph_end import UnprovenError
 from infersdk.graph.info import onnx_info
 from infersdk.graph.passes import EndAtHead, prepared_model
@@ -186,19 +186,19 @@ def test_strides_are_those_of_the_image(tmp_path: Path) -> None:
     model.graph.node.insert(0, pooled)
     onnx.save(model, tmp_path / "pooled.onnx")
     with pytest.raises(UnprovenError, match=r"are not \(2 s - 0.5 \+ cell\) \* 16"):
-        EndAtHead().find(read_model(tmp_path / "pooled.onnx"))
+        EndAtHead().find(load_proto(tmp_path / "pooled.onnx"))
 
 
 def test_larger_heads_than_the_decoder_takes_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (MOST_LEVELS, MOST_ANCHORS, MOST_BINS) == (lib.IFS_MAX_LEVELS, lib.IFS_MAX_CELL_ANCHORS, lib.IFS_MAX_BINS)
-    EndAtHead().find(read_model(yolov8_model(tmp_path / "m.onnx", bins=MOST_BINS)))
+    EndAtHead().find(load_proto(yolov8_model(tmp_path / "m.onnx", bins=MOST_BINS)))
     with pytest.raises(
         UnprovenError, match="its head has 65 bins a distance, and the maximum of the native decoder is 64"
     ):
-        EndAtHead().find(read_model(yolov8_model(tmp_path / "m.onnx", bins=MOST_BINS + 1)))
+        EndAtHead().find(load_proto(yolov8_model(tmp_path / "m.onnx", bins=MOST_BINS + 1)))
     for count in (MOST_ANCHORS, MOST_ANCHORS + 1):
         monkeypatch.setattr("raw_head_models.ANCHORS", (tuple((5 + i, 7 + i) for i in range(count)),) * 3)
-        model = read_model(yolov5_model(tmp_path / "m.onnx", size=(32, 32)))
+        model = load_proto(yolov5_model(tmp_path / "m.onnx", size=(32, 32)))
         if count == MOST_ANCHORS:
             EndAtHead().find(model)
         else:
@@ -207,7 +207,7 @@ def test_larger_heads_than_the_decoder_takes_stay(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("raw_head_models.STRIDES", (8,) * (MOST_LEVELS + 1))
     monkeypatch.setattr("raw_head_models.ANCHORS", (((5, 7),),) * (MOST_LEVELS + 1))
     with pytest.raises(UnprovenError, match="has 9 levels, and the maximum of the native decoder is 8"):
-        EndAtHead().find(read_model(yolov5_model(tmp_path / "m.onnx", size=(32, 32))))
+        EndAtHead().find(load_proto(yolov5_model(tmp_path / "m.onnx", size=(32, 32))))
 
 
 @pytest.mark.parametrize("changes", [{}, {"turned": True}])
@@ -248,7 +248,7 @@ def test_weights_in_another_file(tmp_path: Path, make: Any) -> None:
         np.testing.assert_array_equal(got, want)
     weights = (tmp_path / "apart.bin").read_bytes()
     (tmp_path / "apart.bin").write_bytes(weights[:100])
-    with pytest.raises(ModelFormatError, match="apart.bin' has 100 bytes, and weight 'w.*' ends at byte"):
+    with pytest.raises(ModelFormatError, match="apart.bin' has 100 bytes, and weight 'w0' ends at byte"):
         prepared_model(tmp_path / "apart.onnx", [EndAtHead()])
     (tmp_path / "apart.bin").unlink()
     with pytest.raises(ModelFormatError, match="apart.bin' cannot be read"):
@@ -258,8 +258,8 @@ def test_weights_in_another_file(tmp_path: Path, make: Any) -> None:
 def test_an_open_size_stays(tmp_path: Path) -> None:
     model = onnx.load(yolov5_model(tmp_path / "m.onnx"))
     model.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "width"
-    onnx.save(model, tmp_path / "open.onnx")
-    check_stays(tmp_path / "open.onnx", "the size of its images is free")
+    with pytest.raises(UnprovenError, match="the size of its images is free"):
+        EndAtHead().find(model)
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:

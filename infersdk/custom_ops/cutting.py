@@ -84,10 +84,6 @@ def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
     Raises:
         CustomOpError: a custom node is in a subgraph, or the type of a value at a cut cannot be inferred.
     """
-    from onnx_ir.passes.common import InlinePass
-
-    if model.functions:
-        InlinePass()(model)
     nodes = {node.raw: node for node in custom_nodes(model, ops, what)}
     for node in nodes.values():
         if node.nested:

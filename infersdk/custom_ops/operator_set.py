@@ -160,9 +160,15 @@ def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | No
 def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode]:
     """The custom nodes of a model in order.
 
+    Functions of the model are inlined, since their nodes may have attributes of calls. A declared operator is used
+    instead of a function of its name.
+
     Raises:
         CustomOpError: as `operators_for`.
     """
+    from onnx_ir.passes.common import InlinePass
+
+    InlinePass(lambda function: ops.get(function.domain, function.name) is None)(model)
     imported = model.graph.opset_imports
     ours = ({op.domain for op in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
     result = []
@@ -170,7 +176,7 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
         op = ops.get(raw.domain, raw.op_type)
         name = node_name(raw)
         if op is None:
-            if raw.domain in ours and raw.op_identifier() not in model.functions:
+            if raw.domain in ours:
                 raise CustomOpError(undeclared(raw, what))
             continue
         if op.version > imported.get(raw.domain, 0):

@@ -169,17 +169,19 @@ def test_sizes_are_worked_out_where_they_are_needed(tmp_path: Path) -> None:
 
 
 def test_functions_of_the_model_are_put_in_place(tmp_path: Path) -> None:
+    """The attribute of a node in a function may be that of the call."""
     from onnx import helper
 
+    inner = node(HardSwish, ["a"], ["b"], "inner")
+    inner.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="alpha", type=onnx.AttributeProto.FLOAT))
     function = helper.make_function(
-        "tests.functions", "Twice", ["a"], ["c"],
-        [node(HardSwish, ["a"], ["b"], "inner"), helper.make_node("Add", ["b", "b"], ["c"])],
-        [helper.make_opsetid("", 17), helper.make_opsetid("tests.custom", 1)],
+        "tests.functions", "Twice", ["a"], ["c"], [inner, helper.make_node("Add", ["b", "b"], ["c"])],
+        [helper.make_opsetid("", 17), helper.make_opsetid("tests.custom", 1)], ["alpha"],
     )  # fmt: skip
     path = tmp_path / "m.onnx"
     save_model(
         path,
-        [helper.make_node("Twice", ["x"], ["y"], domain="tests.functions")],
+        [helper.make_node("Twice", ["x"], ["y"], domain="tests.functions", alpha=0.25)],
         {"x": ("float32", ["n"])},
         {"y": ("float32", ["n"])},
     )
@@ -187,9 +189,32 @@ def test_functions_of_the_model_are_put_in_place(tmp_path: Path) -> None:
     model.functions.append(function)
     model.opset_import.append(helper.make_opsetid("tests.functions", 1))
     onnx.save(model, path)
+    x = np.array([0.25, 0.5, 9], "float32")
     with load(path) as infer:
         assert [type(step) for step in infer.plan.steps] == [KernelCall, Segment]
-        np.testing.assert_allclose(infer(np.full(3, 9, "float32"))["y"], np.full(3, 18))
+        np.testing.assert_allclose(infer(x)["y"], 2 * swish(x, 0.25), rtol=1e-6)
+    with infersdk.load(path, "onnxruntime", custom_ops=OPS) as whole:
+        np.testing.assert_allclose(whole(x)["y"], 2 * swish(x, 0.25), rtol=1e-6)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_declared_operator_is_used_instead_of_a_function_of_its_name(cut: bool, tmp_path: Path) -> None:
+    from onnx import helper
+
+    path = save_model(
+        tmp_path / "m.onnx", [node(HardSwish, ["x"], ["y"])], {"x": ("float32", ["n"])}, {"y": ("float32", ["n"])}
+    )
+    model = onnx.load(path)
+    model.functions.append(
+        helper.make_function(
+            HardSwish.domain, HardSwish.name, ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])],
+            [helper.make_opsetid("", 17)],
+        )
+    )  # fmt: skip
+    onnx.save(model, path)
+    x = np.array([0.25, 0.5, 9], "float32")
+    with infersdk.load(path, "onnxruntime", custom_ops=OPS, cut_custom_ops=cut) as infer:
+        np.testing.assert_allclose(infer(x)["y"], swish(x), rtol=1e-6)
 
 
 def model_with_branch(path: Path) -> Path:

@@ -28,6 +28,7 @@ from .request import (
     RequestFuture,
     check_seconds,
     results_in_order,
+    wake_waiters,
 )
 
 if TYPE_CHECKING:
@@ -216,9 +217,14 @@ class Pipeline(Generic[Result]):
         Raises:
             InputError, Overloaded, ClosedError, ForkError, PipelineError: see `submit()`. All of them are cancelled.
         """
+
+        def ended(index: int, outcome: Any) -> None:
+            wake_waiters()
+            on_done(index, outcome)
+
         timeout = check_seconds("timeout", timeout)
         requests = [
-            self._request(item, parameters, deadline, partial(on_done, index)) for index, item in enumerate(items)
+            self._request(item, parameters, deadline, partial(ended, index)) for index, item in enumerate(items)
         ]
         if not requests:
             return requests

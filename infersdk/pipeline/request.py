@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from _thread import RLock, allocate_lock
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from concurrent.futures._base import PENDING
 from contextvars import ContextVar
 from numbers import Real
 from time import monotonic
@@ -36,6 +38,8 @@ __all__ = [
     "results_in_order",
     "run_elsewhere",
     "stage_listener",
+    "wake_waiters",
+    "wakes_in_turn",
 ]
 
 _log = logger("infersdk.pipeline")
@@ -236,6 +240,98 @@ def check_seconds(name: str, value: Any) -> float | None:
     return float(value)
 
 
+#: Number of threads that are woken at a time.
+ABREAST = 2
+
+
+class _Waiter:
+    """A thread that waits for a future.
+
+    Attributes:
+        following: the thread that this one wakes when it has been woken.
+    """
+
+    __slots__ = ("following", "lock", "woken")
+
+    def __init__(self) -> None:
+        self.lock = allocate_lock()
+        self.lock.acquire()
+        self.following: _Waiter | None = None
+        self.woken = False
+
+    def wake(self) -> None:
+        self.woken = True
+        self.lock.release()
+
+
+class _Turns(threading.local):
+    """The waiters that the calling thread has to wake; None where it wakes each one at once."""
+
+    waiters: list[_Waiter] | None = None
+
+
+_turns = _Turns()
+
+
+@contextlib.contextmanager
+def wakes_in_turn() -> Iterator[None]:
+    """Wakes the threads that wait for futures of this block at its end, `ABREAST` at a time. Each of them wakes another
+    one: woken at the same time, all would wait for the interpreter's lock. On 16 cores with a GPU, 16 threads then have
+    a fifth more results a second, and 64 threads a sixth.
+    """
+    _turns.waiters = []
+    try:
+        yield
+    finally:
+        wake_waiters()
+        _turns.waiters = None
+
+
+def wake_waiters() -> None:
+    """Wakes the threads that the calling thread has not woken yet. Called before user code runs."""
+    waiters = _turns.waiters
+    if waiters:
+        _turns.waiters = []
+        for waiter, following in zip(waiters, waiters[ABREAST:], strict=False):
+            waiter.following = following
+        for waiter in waiters[:ABREAST]:
+            waiter.wake()
+
+
+class _Condition(RLock):  # type: ignore[misc]  # the type stubs call it final, and it is not
+    """The part of a `threading.Condition` that a `Future` uses, made in a tenth of its time; see `wakes_in_turn()`."""
+
+    _blocked: Sequence[_Waiter] = ()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """As `Condition.wait()`."""
+        waiter = _Waiter()
+        self._blocked = [*self._blocked, waiter]
+        self.release()
+        try:
+            waiter.lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
+        finally:
+            self.acquire()
+            if waiter in self._blocked:
+                self._blocked = [other for other in self._blocked if other is not waiter]
+            else:
+                if not waiter.woken:  # the time was up, but the notifying thread has it in turn
+                    waiter.lock.acquire()
+                if waiter.following is not None:
+                    waiter.following.wake()
+
+    def notify_all(self) -> None:
+        """As `Condition.notify_all()`."""
+        blocked, self._blocked = self._blocked, ()
+        if not blocked:
+            return
+        if _turns.waiters is not None:
+            _turns.waiters += blocked
+            return
+        for waiter in blocked:
+            waiter.wake()
+
+
 class _Cancellable(Protocol):
     """A request of a pipeline, or of a composition."""
 
@@ -249,8 +345,12 @@ class RequestFuture(Future[Any]):
         request: what `cancel()` cancels; None before it is made and after it has ended.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self) -> None:  # not that of `Future`: making a `threading.Condition` takes most of its time
+        self._condition = _Condition()  # type: ignore[assignment]
+        self._state = PENDING
+        self._result = self._exception = None
+        self._waiters = []
+        self._done_callbacks: list[Callable[[Future[Any]], object]] = []
         self.request: _Cancellable | None = None
 
     def running(self) -> bool:
@@ -265,7 +365,7 @@ class RequestFuture(Future[Any]):
         """As `Future.result()`, but it also raises exceptions whose truth value is false."""
         error = self.exception(timeout)
         if error is None:
-            return super().result()
+            return self._result
         try:
             raise error
         finally:
@@ -288,6 +388,7 @@ class RequestFuture(Future[Any]):
         """
 
         def guarded(future: Future[Any]) -> None:
+            wake_waiters()
             try:
                 fn(future)
             except Exception:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlineExceeded, PipelineError
-from .request import PipelineThread, Request, RequestStages, end_request, log_error
+from .request import PipelineThread, Request, RequestStages, end_request, log_error, wakes_in_turn
 from .scheduler import Deadlines, InstanceGroup, Scheduler
 from .stats import Statistics
 
@@ -274,8 +274,9 @@ class BatchRunners:
         if to_prepare:
             self._workers.prepare_rows(to_prepare)
         _notify_listeners(requests, left, ran, done)
-        for request, result in zip(requests, results, strict=True):
-            end_request(request, result)
+        with wakes_in_turn():
+            for request, result in zip(requests, results, strict=True):
+                end_request(request, result)
 
     def _results(self, batch: BatchState, requests: list[Request]) -> tuple[Sequence[Any], float]:
         """A result or an exception for each request, in the order of the rows, and the end of the run. Sorts `requests`

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infersdk.pipeline.request import RequestFuture
+from infersdk.pipeline.request import RequestFuture, wake_waiters, wakes_in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -295,3 +295,81 @@ def test_no_end_is_overlooked(make: Make) -> None:
 
 async def _first(future: Future[Any]) -> Any:
     return await asyncio.wrap_future(future)
+
+
+# ---- threads that are woken in turn ----
+
+
+def waiting(
+    count: int, timeouts: dict[int, float] | None = None
+) -> tuple[list[RequestFuture], list[threading.Thread], list[Any]]:
+    """Futures, a thread that waits for each of them, and what the threads have got so far."""
+    ended: list[Any] = []
+    awaited = [RequestFuture() for _ in range(count)]
+
+    def wait(index: int) -> None:
+        try:
+            ended.append(awaited[index].result((timeouts or {}).get(index)))
+        except futures.TimeoutError:
+            ended.append("late")
+
+    started = [threading.Thread(target=wait, args=(index,)) for index in range(count)]
+    for thread in started:
+        thread.start()
+    blocked, end = count - len(timeouts or {}), time.monotonic() + LONG
+    while sum(bool(future._condition._blocked) for future in awaited) < blocked and time.monotonic() < end:
+        time.sleep(0.001)
+    return awaited, started, ended
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_all_are_woken_in_turn(count: int) -> None:
+    awaited, started, ended = waiting(count)
+    with wakes_in_turn():
+        for index, future in enumerate(awaited):
+            future.set_result(index)
+        time.sleep(0.01)
+        assert not ended  # at the end of the block
+    for thread in started:
+        thread.join(LONG)
+    assert sorted(ended) == list(range(count))
+
+
+def test_a_thread_whose_time_is_up_wakes_the_next_one() -> None:
+    for _ in range(20):
+        awaited, started, ended = waiting(12, dict.fromkeys(range(0, 12, 2), 0.004))
+        with wakes_in_turn():
+            for future in awaited:
+                future.set_result(1)
+                time.sleep(0.0005)
+        for thread in started:
+            thread.join(LONG)
+            assert not thread.is_alive()
+        assert len(ended) == 12
+        assert set(ended) <= {1, "late"}
+
+
+def test_callbacks_run_after_the_threads_before_them_are_woken() -> None:
+    awaited, started, ended = waiting(3)
+    seen: list[bool] = []
+
+    def callback(_: Future[Any]) -> None:
+        started[0].join(LONG)  # would not end if its turn came later
+        seen.append(not started[0].is_alive())
+
+    awaited[1].add_done_callback(callback)
+    with wakes_in_turn():
+        for future in awaited:
+            future.set_result(1)
+    for thread in started:
+        thread.join(LONG)
+    assert seen == [True]
+    assert ended == [1, 1, 1]
+
+
+def test_without_a_block_a_thread_is_woken_at_once() -> None:
+    (future,), (thread,), ended = waiting(1)
+    wake_waiters()
+    future.set_result(5)
+    thread.join(LONG)
+    assert ended == [5]

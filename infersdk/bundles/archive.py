@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import BinaryIO
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, NamedTuple
 
 from ..errors import BundleFormatError, OutputError
 
-__all__ = ["ALIGNMENT", "FIRST", "check_headers", "first_entry", "read_entries", "write_entries"]
+__all__ = ["ALIGNMENT", "FIRST", "Entry", "first_entry", "pieces", "read_entries"]
 
 #: The name of the first entry.
 FIRST = "bundle.json"
@@ -31,39 +31,45 @@ _VERSION, _DATE, _MODE = 20, 0x21, 0o100644 << 16  # ZIP 2.0; 1 January 1980; a 
 _PADDING, _PADDING_ID = struct.Struct("<2H"), 0xD935
 
 
-def _data_at(name: str, at: int) -> int:
-    """The offset of the data of an entry whose header is at the offset `at`."""
-    end = at + _LOCAL.size + len(name) + _PADDING.size
-    return end + -end % ALIGNMENT
+class Entry(NamedTuple):
+    """An entry of the file: its name, its size in bytes and the CRC-32 of its data."""
+
+    name: str
+    size: int
+    crc32: int
+
+    @classmethod
+    def of(cls, name: str, data: bytes) -> Entry:
+        return cls(name, len(data), zlib.crc32(data))
 
 
-def _pieces(contents: Mapping[str, bytes]) -> Iterator[tuple[int, bytes]]:
-    """All bytes of a file but the data of its entries: each piece with its offset. The last one ends the file."""
-    at, directory = 0, b""
-    for name, data in contents.items():
-        text, size, crc32 = name.encode("ascii"), len(data), zlib.crc32(data)
-        data_at = _data_at(name, at)
-        if data_at + size > _LARGEST_FILE:
-            raise OutputError(f"a bundle has at most 4 GiB, and {name!r} ends behind that")
-        padding = data_at - at - _LOCAL.size - len(text) - _PADDING.size
-        fields = 0, 0, 0, _DATE, crc32, size, size, len(text)
-        extra = _PADDING.pack(_PADDING_ID, padding) + bytes(padding)
-        yield at, _LOCAL.pack(b"PK\3\4", _VERSION, *fields, len(extra)) + text + extra
-        directory += _DIRECTORY.pack(b"PK\1\2", _VERSION, _VERSION, *fields, 0, 0, 0, 0, _MODE, at) + text
-        at = data_at + size
-    count = len(contents)
-    yield at, directory + _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)
+def _header(entry: Entry, at: int) -> bytes:
+    """The local header of an entry at the offset `at`, with the padding in front of its data."""
+    name = entry.name.encode("ascii")
+    padding = -(at + _LOCAL.size + len(name) + _PADDING.size) % ALIGNMENT
+    extra = _PADDING.pack(_PADDING_ID, padding) + bytes(padding)
+    fields = _VERSION, 0, 0, 0, _DATE, entry.crc32, entry.size, entry.size, len(name), len(extra)
+    return _LOCAL.pack(b"PK\3\4", *fields) + name + extra
 
 
-def write_entries(file: BinaryIO, contents: Mapping[str, bytes]) -> None:
-    """Writes a file with these entries.
+def pieces(entries: Sequence[Entry]) -> Iterator[tuple[int, bytes]]:
+    """All bytes of the file but the data of the entries: each piece with its offset. The last one ends the file.
 
     Raises:
-        OutputError: it would have more than 4 GiB.
+        OutputError: the file would be larger than 4 GiB.
     """
-    for (_, piece), data in zip(_pieces(contents), (*contents.values(), b""), strict=True):
-        file.write(piece)
-        file.write(data)
+    at, directory = 0, b""
+    for entry in entries:
+        header = _header(entry, at)
+        if at + len(header) + entry.size > _LARGEST_FILE:
+            raise OutputError(f"a bundle has at most 4 GiB, and {entry.name!r} ends behind that")
+        yield at, header
+        name = entry.name.encode("ascii")
+        fields = _VERSION, _VERSION, 0, 0, 0, _DATE, entry.crc32, entry.size, entry.size, len(name), 0, 0, 0, 0, _MODE
+        directory += _DIRECTORY.pack(b"PK\1\2", *fields, at) + name
+        at += len(header) + entry.size
+    count = len(entries)
+    yield at, directory + _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)
 
 
 def first_entry(file: BinaryIO) -> bytes:
@@ -72,40 +78,43 @@ def first_entry(file: BinaryIO) -> bytes:
     Raises:
         BundleFormatError: the file does not begin as a bundle does, or is too short.
     """
-    header = file.read(_LOCAL.size + len(FIRST))
+    header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size:
         raise BundleFormatError(f"it has {len(header)} bytes and is no bundle")
-    magic, *_, size, _, _, _ = _LOCAL.unpack_from(header)
-    if magic != b"PK\3\4" or header[_LOCAL.size :] != FIRST.encode():
+    magic, *_, size, _, name_length, extra_length = _LOCAL.unpack(header)
+    if magic != b"PK\3\4" or file.read(name_length) != FIRST.encode():
         raise BundleFormatError(f"it does not begin with the entry {FIRST!r} and is no bundle")
-    if size > _LARGEST_MANIFEST:
-        raise BundleFormatError(f"its manifest has {size:,} bytes; it was changed")
-    return read_entries(file, {FIRST: size})[FIRST]
+    file.seek(extra_length, os.SEEK_CUR)
+    data = file.read(size) if size <= _LARGEST_MANIFEST else b""
+    if len(data) != size:
+        raise BundleFormatError(
+            f"its manifest has {size:,} bytes, and the file has {_size_of(file):,}; it was cut, or changed"
+        )
+    return data
 
 
-def read_entries(file: BinaryIO, sizes: Mapping[str, int]) -> dict[str, bytes]:
-    """The data of entries of these sizes.
+def read_entries(file: BinaryIO, entries: Sequence[Entry]) -> dict[str, bytes]:
+    """The data of each entry. All other bytes of the file are compared with those that the entries imply.
 
     Raises:
-        BundleFormatError: the file is shorter than these, or larger than any bundle.
+        BundleFormatError: the file has another size or other headers.
     """
-    at, end = 0, os.fstat(file.fileno()).st_size
-    contents: dict[str, bytes] = {}
-    for name, size in sizes.items():
-        at = _data_at(name, at)
-        if at + size > min(end, _LARGEST_FILE):
-            raise BundleFormatError(f"it has {end:,} bytes, and {name!r} ends at {at + size:,}; it was cut, or changed")
-        file.seek(at)
-        contents[name] = file.read(size)
-        at += size
-    return contents
-
-
-def check_headers(file: BinaryIO, contents: Mapping[str, bytes]) -> None:
-    """Raises BundleFormatError if a byte outside of these entries is not the one that they imply."""
-    for at, piece in _pieces(contents):
-        file.seek(at)
+    try:
+        parts = list(pieces(entries))
+    except OutputError as error:
+        raise BundleFormatError(f"its manifest is wrong: {error}") from None
+    size, end = _size_of(file), parts[-1][0] + len(parts[-1][1])
+    if size != end:
+        raise BundleFormatError(f"it has {size:,} bytes, and its manifest describes {end:,}; it was cut, or changed")
+    file.seek(0)
+    result: dict[str, bytes] = {}
+    for (at, piece), entry in zip(parts, (*entries, None), strict=True):
         if file.read(len(piece)) != piece:
             raise BundleFormatError(f"it was changed: the headers from byte {at:,} on are not those of its manifest")
-    if file.read(1):
-        raise BundleFormatError("it was changed: other bytes follow its last entry")
+        if entry is not None:
+            result[entry.name] = file.read(entry.size)
+    return result
+
+
+def _size_of(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size

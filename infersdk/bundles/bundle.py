@@ -19,7 +19,7 @@ from ..errors import (
     ModelNotFoundError,
     relative_to,
 )
-from .archive import FIRST, check_headers, first_entry, read_entries
+from .archive import FIRST, Entry, first_entry, pieces, read_entries
 from .manifest import SIGNATURE, Manifest
 from .sealing import KeySource, Sealer, check_signature, read_key
 
@@ -75,20 +75,21 @@ class Bundle:
         head = first_entry(file)
         self.manifest = manifest = Manifest.decoded(head)
         self.digest = hashlib.sha256(head).hexdigest()
-        signature = {} if manifest.signer is None else {SIGNATURE: _SIGNATURE_NBYTES}
-        sizes = {FIRST: len(head), **signature, **{name: part.size for name, part in manifest.parts.items()}}
-        # Each part is an object of its own, which runtimes take without a copy. The file is not mapped: the process
-        # would end if it were cut later.
-        contents = read_entries(file, sizes)
+        entries = [Entry.of(FIRST, head)]
         if manifest.signer is not None:
-            check_signature(manifest.signer, contents[SIGNATURE], head, trust)
+            signature = _signature(file, entries[0])
+            check_signature(manifest.signer, signature, head, trust)
+            entries.append(Entry.of(SIGNATURE, signature))
         elif trust is not None:
             raise BundleSignatureError("it has no signature, and trust= names a key that must have signed it")
+        entries += [Entry(name, part.size, part.crc32) for name, part in manifest.parts.items()]
+        # Each part is an object of its own, which runtimes take without a copy. The file is not mapped: the process
+        # would end if it were cut later.
+        stored = read_entries(file, entries)
+        self._stored = {name: stored[name] for name in manifest.parts}
         for name, part in manifest.parts.items():
-            if hashlib.sha256(contents[name]).hexdigest() != part.sha256:
+            if hashlib.sha256(self._stored[name]).hexdigest() != part.sha256:
                 raise BundleIntegrityError(f"the part {name!r} was changed: its SHA-256 is not that of the manifest")
-        check_headers(file, contents)
-        self._stored = {name: contents[name] for name in manifest.parts}
 
     def read(self, name: str) -> bytes:
         """The content of a part, decrypted.
@@ -133,3 +134,13 @@ class Bundle:
 
     def __repr__(self) -> str:
         return f"<Bundle {self.path}: {self.manifest.name} {self.manifest.version}>"
+
+
+def _signature(file: BinaryIO, manifest: Entry) -> bytes:
+    """The signature, which is behind the manifest. `read_entries()` checks the headers of both."""
+    *_, (at, header), _ = pieces([manifest, Entry(SIGNATURE, _SIGNATURE_NBYTES, 0)])
+    file.seek(at + len(header))
+    signature = file.read(_SIGNATURE_NBYTES)
+    if len(signature) < _SIGNATURE_NBYTES:
+        raise BundleFormatError("it was cut within its signature")
+    return signature

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from typing import Annotated, Any
 
 import msgspec
@@ -19,6 +20,7 @@ FORMAT = 1
 SIGNATURE = "bundle.sig"
 
 _Hex32 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*", re.ASCII)
 _LONGEST_NAME = 200
 
@@ -28,15 +30,17 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         size: bytes.
+        crc32: of ZIP.
         sha256: hexadecimal.
     """
 
-    size: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+    size: _Size
+    crc32: _Size
     sha256: _Hex32
 
     @classmethod
     def of(cls, data: bytes) -> Part:
-        return cls(len(data), hashlib.sha256(data).hexdigest())
+        return cls(len(data), zlib.crc32(data), hashlib.sha256(data).hexdigest())
 
 
 class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from ..image import read_image
 from ..loading.registry import load as load_network
 from ..models.loading import load
 from ..models.registry import TYPES
-from .archive import FIRST, write_entries
+from .archive import FIRST, Entry, pieces
 from .golden import INPUT_ELEMENTS, LAYER_ELEMENTS, OUTPUT_ELEMENTS, Golden, Graph, Sample, Values, deviation, elements
 from .layers import layer_values
 from .manifest import FORMAT, SIGNATURE, Encryption, Form, Manifest, Part
@@ -143,9 +143,12 @@ def write_bundle(
         OutputError: the file cannot be written, or would exceed 4 GiB.
     """
     head = manifest.encoded()
-    signature = {SIGNATURE: sign(head, sign_with)} if sign_with is not None else {}
+    data = {FIRST: head, **({SIGNATURE: sign(head, sign_with)} if sign_with is not None else {}), **parts}
     with atomic_path(path) as sibling, open(sibling, "wb") as file:
-        write_entries(file, {FIRST: head, **signature, **parts})
+        contents = iter(data.values())
+        for _, piece in pieces([Entry.of(name, content) for name, content in data.items()]):
+            file.write(piece)
+            file.write(next(contents, b""))
 
 
 def unpack(bundle: Bundle, folder: str | os.PathLike[str]) -> list[Path]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import json
 import random
 import tempfile
@@ -339,7 +338,7 @@ def bundles(rng: random.Random) -> bool:
     import msgspec
 
     from infersdk.bundles import Bundle
-    from infersdk.bundles.archive import write_entries
+    from infersdk.bundles.archive import Entry, pieces
     from infersdk.bundles.golden import Golden
     from infersdk.bundles.manifest import Manifest, Part
     from infersdk.bundles.packing import write_bundle
@@ -354,9 +353,10 @@ def bundles(rng: random.Random) -> bool:
         head = mutate_text(rng, bundle.manifest.encoded(), _JSON_TOKENS, [])
         with contextlib.suppress(InferSDKError):
             parts = {name: parts.get(name, b"") for name in Manifest.decoded(head).parts}
-        file = io.BytesIO()
-        write_entries(file, {"bundle.json": head, **parts})
-        content = file.getvalue()
+        contents = [head, *parts.values()]
+        entries = [Entry.of(name, one) for name, one in zip(["bundle.json", *parts], contents, strict=True)]
+        layout = [piece for _, piece in pieces(entries)]
+        content = b"".join([*(a + b for a, b in zip(layout, contents, strict=False)), layout[-1]])
     else:
         parts = {name: mutate(rng, part, others) for name, part in parts.items()}
         listed = {name: Part.of(part) for name, part in parts.items()}

@@ -154,7 +154,7 @@ def test_sigterm_keeps_what_was_measured(images: Path, tmp_path: Path, stage: st
     process.terminate()
     out, rest = process.communicate(timeout=60)
     assert (process.returncode, out) == (143, ""), rest
-    assert re.match(r"\[\d+ s\] calibrating on \d+ images", lines[0])
+    assert re.match(r"\[\d+:\d\d:\d\d\] calibrating on \d+ images", lines[0])
     assert rest.endswith("infersdk: terminated\n")
     assert f"written: {output}; not measured to the end" in rest
     onnx.checker.check_model(onnx.load(output))

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from .device import Device
     from .tensor_spec import TensorSpec
 
-__all__ = ["MemoryBudget", "Reservation", "charging", "tensor_nbytes"]
+__all__ = ["MemoryBudget", "Reservation", "charging", "check_option", "tensor_nbytes"]
+
+
+_PROCESS = "limit the whole process there (docker --memory, systemd-run -p MemoryMax=...)"
 
 
 class Reservation(Handle):
@@ -67,8 +70,8 @@ class MemoryBudget(Handle):
             return whole if whole is not None or limit is None else cls(name, limit, str(device))
         if limit is not None:
             raise ConfigError(
-                f"memory_limit={asked!r} limits the memory of a CUDA device, and {name} runs on {str(device)!r}; limit "
-                "the whole process there (docker --memory, systemd-run -p MemoryMax=...), or leave memory_limit out"
+                f"memory_limit={asked!r} limits the memory of a CUDA device, and {name} runs on {str(device)!r}; "
+                f"{_PROCESS}, or leave memory_limit out"
             )
         return None
 
@@ -127,6 +130,16 @@ def tensor_nbytes(spec: TensorSpec, max_batch: int | None) -> int:
     rest = spec.shape[1:] if max_batch and spec.has_free_batch else spec.shape
     rows = max_batch if max_batch and spec.has_free_batch else 1
     return rows * prod(d if isinstance(d, int) else 1 for d in rest) * spec.dtype.itemsize
+
+
+def check_option(options: Mapping[str, Any], kind: type[BackendOptions], backend: str) -> None:
+    """Raises ConfigError for a `memory_limit` that a backend cannot keep: an unknown option would say less."""
+    if options.get("memory_limit") is not None and not kind.has("memory_limit"):
+        raise ConfigError(
+            f"memory_limit={options['memory_limit']!r}: the runtime of backend {backend!r} takes its memory from the "
+            f"system, without a limit; {_PROCESS}, or use backend 'tensorrt', 'tensorrt-rtx' or 'onnxruntime' on a "
+            "CUDA device"
+        )
 
 
 @contextlib.contextmanager

@@ -174,9 +174,11 @@ def load(
     if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
         raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
     from ..config import convert as checked_options
+    from ..core.memory_limit import check_option
 
     source = _readable(kind, model, external_data, convert)
     target_device = Device.parse(device if device is not None else kind.declaration.default_device)
+    check_option(options, kind.declaration.options, backend)
     own = checked_options(options, kind.declaration.options, f"options of backend {backend!r}")
     make: Callable[..., Infer] = kind
     if custom_ops or source.foreign_domains:

@@ -137,18 +137,12 @@ def test_whose_budget() -> None:
         MemoryBudget.of(Limited(memory_limit="much"), cuda, "m")
 
 
-@pytest.mark.parametrize(
-    ("backend", "words"),
-    [
-        ("onnxruntime", r"memory_limit='1GB'.*limit the whole process there \(docker --memory"),
-        ("openvino", "unknown field `memory_limit`"),
-    ],
-)
-def test_a_processor_has_no_such_limit(backend: str, words: str) -> None:
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_processor_has_no_such_limit(backend: str) -> None:
     pytest.importorskip(backend)
     from infersdk.data import DETECTOR
 
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=r"memory_limit='1GB'.*limit the whole process there \(docker --memory"):
         infersdk.load(DETECTOR, backend, memory_limit="1GB")
     with pytest.raises(ConfigError, match="memory_limit"):
         YOLOv5(DETECTOR, backend, memory_limit="1GB")

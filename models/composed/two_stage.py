@@ -161,7 +161,7 @@ class TwoStage(Composed[Detections]):
         if group:
             yield group
 
-    def _results(self, group: _Group, answers: Iterable[Any], return_exceptions: bool = False) -> Iterator[Detections]:
+    def _results(self, group: _Group, answers: Iterable[Any], return_exceptions: bool = False) -> Iterator[Any]:
         """The results of several images, of which the answers for all parts are there."""
         rest = iter(answers)
         for found, parts in group:

@@ -461,15 +461,38 @@ def test_prefetch_that_drops_keeps_the_newest_and_counts() -> None:
     assert prefetch.dropped == 95
 
 
-def test_prefetch_raises_the_errors_of_its_source() -> None:
+def test_prefetch_passes_items_on_in_its_own_thread() -> None:
+    """In their order, those that wait already first."""
+    threads: set[str] = set()
+    got: list[int] = []
+
+    def receive(number: int) -> None:
+        threads.add(threading.current_thread().name)
+        got.append(number)
+
+    prefetch = Prefetch(range(1000), 4)
+    assert next(prefetch) == 0
+    prefetch.pass_to(receive)
+    assert got == list(range(1, 1000))
+    assert "infersdk-prefetch" in threads
+    assert list(prefetch) == []
+
+
+def test_prefetch_raises_the_errors_of_both_sides() -> None:
     def numbers() -> Iterator[int]:
         yield from range(10)
         raise ValueError("the eleventh")
 
-    prefetch = Prefetch(numbers(), 2)
-    assert list(itertools.islice(prefetch, 10)) == list(range(10))
+    def refuse(number: int) -> None:
+        if number == 7:
+            raise KeyError(number)
+
+    got: list[int] = []
     with pytest.raises(ValueError, match="the eleventh"):
-        next(prefetch)
+        Prefetch(numbers(), 2).pass_to(got.append)
+    assert got == list(range(10))
+    with pytest.raises(KeyError, match="7"):
+        Prefetch(range(100), 2).pass_to(refuse)
 
 
 def test_prefetch_waits_for_the_next_item_and_not_for_all() -> None:
@@ -481,14 +504,15 @@ def test_prefetch_waits_for_the_next_item_and_not_for_all() -> None:
             yield number
         silent.wait(10)
 
+    got: list[int] = []
     prefetch = Prefetch(numbers(), 2)
-    assert [prefetch.next_within(0.5) for _ in range(5)] == list(range(5))
     with pytest.raises(NoItemError):
-        prefetch.next_within(0.2)
+        prefetch.pass_to(got.append, timeout=0.5)
+    assert got == list(range(5))
     silent.set()
     endless = Prefetch(itertools.count(), 2)
     threading.Timer(0.2, endless.close).start()
-    assert len(list(endless)) > 0  # close() ends it
+    endless.pass_to(lambda _: time.sleep(0.001))  # close() ends it
 
 
 def test_prefetch_drops_what_has_expired_as_long_as_something_newer_waits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,8 @@ class _Queue(Generic[T]):
         self.stopped = self.ended = False
         self.error: BaseException | None = None
         self.dropped = 0
+        self.receive: Callable[[T], object] | None = None
+        self.latest = 0.0  # when an item was passed to `receive`
 
     def fill(self, source: Iterable[T]) -> None:
         """The work of the thread. Errors of the source are kept for the thread that takes the items."""
@@ -55,18 +58,39 @@ class _Queue(Generic[T]):
                 self.changed.notify_all()
 
     def put(self, item: T) -> bool:
-        """Adds an item as soon as the queue has space for it. Returns whether further ones are wanted."""
+        """Adds an item as soon as the queue has space for it, or passes it to `receive`. Returns whether further ones
+        are wanted.
+        """
         with self.changed:
             if not self.drop_oldest:
-                self.changed.wait_for(lambda: len(self.items) < self.size or self.stopped)
+                self.changed.wait_for(lambda: len(self.items) < self.size or self.stopped or self.receive)
             elif len(self.items) == self.size:
                 self.items.popleft()
                 self.dropped += 1
             if self.stopped:
                 return False
-            self.items.append(item)
+            if self.receive is None:
+                self.items.append(item)
+                self.changed.notify_all()
+                return True
+        self.latest = time.monotonic()
+        self.receive(item)
+        return True
+
+    def pass_to(self, receive: Callable[[T], object], timeout: float | None) -> None:
+        with self.changed:
+            while self.items and not self.stopped:
+                receive(self.items.popleft())
+            self.latest, self.receive = time.monotonic(), receive
             self.changed.notify_all()
-            return True
+            while not self.ended and not self.stopped:
+                left = None if timeout is None else self.latest + timeout - time.monotonic()
+                if left is not None and left <= 0:
+                    raise NoItemError
+                self.changed.wait(left)
+            error, self.error = self.error, None
+        if error is not None:
+            raise error
 
     def take(self, timeout: float | None = None) -> T:
         with self.changed:
@@ -135,13 +159,23 @@ class Prefetch(Generic[T]):
     def __next__(self) -> T:
         return self._queue.take()
 
-    def next_within(self, seconds: float | None) -> T:
-        """As `next()`. None waits without limit.
+    def next_within(self, seconds: float) -> T:
+        """As `next()`.
 
         Raises:
             NoItemError: none has come for so many seconds.
         """
         return self._queue.take(seconds)
+
+    def pass_to(self, receive: Callable[[T], object], timeout: float | None = None) -> None:
+        """Calls `receive` with all further items, in the thread that runs `source`; returns at the end.
+
+        Errors of `receive` end it, and are raised here.
+
+        Raises:
+            NoItemError: none has come for `timeout` seconds.
+        """
+        self._queue.pass_to(receive, timeout)
 
     def close(self, timeout: float | None = 5.0) -> None:
         """Ends the thread. It waits for that at most `timeout` seconds, in case the source hangs in a read."""

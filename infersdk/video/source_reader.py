@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import sys
+import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -89,7 +91,9 @@ class SourceReader(ABC, Generic[FrameKind]):
         timeout: float,
         options: Mapping[str, str] | None,
     ) -> None:
+        self._buffer: Prefetch[FrameKind] | None = None
         self._closed = self._hangs = False
+        self._guard = threading.Lock()  # of both: one thread may close the reader while another one begins to read
         self.damage = ""
         self.source = f"/dev/video{source}" if isinstance(source, int) else os.fspath(source)
         self._shown = without_password(self.source)
@@ -119,6 +123,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         ):
             self._patience = timeout + _LATER
         self._container = self._open(scheme[1].lower() if scheme else "", camera, timeout, dict(options or {}))
+        self._prefetch, self._expired = prefetch, _older_than(drop_after)
         try:
             stream = self._stream()
             live = camera or (scheme is not None and scheme[1].lower() in _LIVE)
@@ -128,23 +133,20 @@ class SourceReader(ABC, Generic[FrameKind]):
             stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}  # its size may change from frame to frame
             stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames would delay as many frames
             self._decoded = Decoded()
-            drops = (drop or ("oldest" if self.live else "never")) == "oldest"
-            frames = self._decode(stream, self._decoded)
-        except BaseException:
-            self._container.close()
-            raise
-        expired: Callable[[FrameKind], bool] | None = _older_than(drop_after)
-        # Its thread closes the container.
-        self._buffer: Prefetch[FrameKind] = Prefetch(frames, prefetch, drop_oldest=drops, expired=expired)
-        try:
+            self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
+            self._frames: Generator[FrameKind, None, None] = self._decode(stream, self._decoded)
             # Only the first frame shows whether there is one, and how it is rotated.
-            self._first: FrameKind | None = self._take()
-        except StopIteration:
-            raise VideoError(f"{self._shown!r} has no frame that can be decoded") from None
+            first = self._read_first()
+            if first is None:
+                raise VideoError(f"{self._shown!r} has no frame that can be decoded")
         except BaseException:
-            self._buffer.close(0)
+            if self._buffer is None:
+                self._container.close()
+            else:  # its thread may be reading
+                self._buffer.close(0)
             raise
-        self.size: tuple[int, int] = self._first.size
+        self.size: tuple[int, int] = first.size
+        self._first: FrameKind | None = first
 
     @abstractmethod
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[FrameKind, None, None]:
@@ -212,35 +214,75 @@ class SourceReader(ABC, Generic[FrameKind]):
     @property
     def dropped(self) -> int:
         """Frames of a live source that were dropped, since newer ones waited."""
-        return self._buffer.dropped
+        return self._buffer.dropped if self._buffer is not None else 0
 
     # ---- frames ----
 
-    def _take(self) -> FrameKind:
+    def _read_first(self) -> FrameKind | None:
+        if self._patience is None:
+            return next(self._frames, None)
+        self._buffer = self._prefetched(self._frames)  # this thread could wait for ever
         try:
-            return self._buffer.next_within(self._patience)
+            return self._take(self._buffer)
+        except StopIteration:
+            return None
+
+    def _prefetched(self, frames: Iterator[FrameKind]) -> Prefetch[FrameKind]:
+        return Prefetch(frames, self._prefetch, drop_oldest=self._drops, expired=self._expired)
+
+    def _take(self, buffer: Prefetch[FrameKind]) -> FrameKind:
+        if self._patience is None:
+            return next(buffer)
+        with self._patient(buffer):
+            return buffer.next_within(self._patience)
+
+    @contextlib.contextmanager
+    def _patient(self, buffer: Prefetch[FrameKind]) -> Iterator[None]:
+        try:
+            yield
         except NoItemError:
             _stalled.add(self.source)
             self._hangs = True
-            self._buffer.close(0)
+            buffer.close(0)
             raise VideoError(
                 f"{self._shown!r} has sent data, but no frame that can be decoded, for {self._patience:g} s"
             ) from None
+
+    def _begun(self) -> tuple[FrameKind | None, Prefetch[FrameKind]]:
+        """The first frame, if it was not given yet, and those behind it."""
+        with self._guard:
+            if self._closed:
+                raise ClosedError(f"the video {self._shown!r} was closed; open it again")
+            first, self._first = self._first, None
+            if self._buffer is None:
+                assert first is not None
+                self._buffer, first = self._prefetched(_rest(first, self._frames)), None
+            return first, self._buffer
 
     def __iter__(self) -> Iterator[FrameKind]:
         return self
 
     def __next__(self) -> FrameKind:
-        if self._closed:
-            raise ClosedError(f"the video {self._shown!r} was closed; open it again")
-        if self._first is not None:
-            first, self._first = self._first, None
+        first, buffer = self._begun()
+        if first is not None:
             return first
         try:
-            return self._take()
+            return self._take(buffer)
         except StopIteration:
             self._check_end()
             raise
+
+    def pass_to(self, receive: Callable[[FrameKind], object]) -> None:
+        """Calls `receive` with each further frame, in the thread that decodes; returns at the end. Nothing is dropped.
+
+        Errors of `receive` end it, and are raised here.
+        """
+        first, buffer = self._begun()
+        if first is not None:
+            receive(first)
+        with self._patient(buffer):
+            buffer.pass_to(receive, self._patience)
+        self._check_end()
 
     def _check_end(self) -> None:
         decoded = self._decoded
@@ -260,9 +302,13 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     def close(self) -> None:
         """Stops decoding and closes the source. A second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            if self._buffer is None:
+                self._frames.close()
+                return
         # Its thread closes the container. Nothing ends a read from a source that has stalled before its timeout.
         self._buffer.close(0 if self._hangs else CLOSING_LIVE if self.live else CLOSING)
 
@@ -330,6 +376,12 @@ def _older_than(seconds: float | None) -> Callable[[FrameKind], bool] | None:
         return None
     longest = seconds
     return lambda frame: time.monotonic() - frame.decoded > longest
+
+
+def _rest(first: FrameKind, frames: Generator[FrameKind, None, None]) -> Iterator[FrameKind]:
+    with contextlib.closing(frames):
+        yield first
+        yield from frames
 
 
 def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[Any]:

@@ -144,7 +144,7 @@ class WrapperOptions:
         option = "--" + name.replace("_", "-")
         if option in self._own:
             return
-        members = [member for kind in kinds for member in _members(annotation(kind, name))]
+        members = list(dict.fromkeys(member for kind in kinds for member in _members(annotation(kind, name))))
         text = _help(shown_of, name) if shown_of in kinds else argparse.SUPPRESS
         settings: dict[str, Any] = {"dest": _PREFIX + name, "default": argparse.SUPPRESS, "help": text}
         if bool in members:

@@ -274,6 +274,11 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
+def test_the_help_names_each_value_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a model, the options are those of all wrappers."""
+    assert "--channel-order {bgr,rgb,nv12} of NumPy arrays" in shown(capsys)
+
+
 def test_the_help_lists_the_settings_of_the_wrapper(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     common = shown(capsys)
     assert "--names FILE" in common

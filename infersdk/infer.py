@@ -163,7 +163,7 @@ class Infer(ABC):
         )
 
     def _restore(self) -> None:
-        """Takes the runtime up again after `_release()`. The tensors are made anew afterwards."""
+        """Takes the runtime up again after `_release()`. The tensors are created again afterwards."""
         raise NotImplementedError(f"{type(self).__name__} has _release(), but no _restore()")
 
     # ---- loading ----

@@ -114,9 +114,8 @@ class TwoStage(Composed[Detections]):
         def results() -> Iterator[Detections]:
             groups = self._groups(images, detect, size)
             for answers in results_in_order(groups, submit, max((ahead - first) // size, 1), return_exceptions=False):
-                for one in answers:
-                    if isinstance(one, (CancelledError, ClosedError)):
-                        raise one
+                if (ended := _ended(answers)) is not None:
+                    raise ended
                 yield from self._results(submitted.popleft(), answers, return_exceptions)
 
         return results()
@@ -195,10 +194,10 @@ class TwoStage(Composed[Detections]):
                 request.end(boxes)
                 return
             parts = self.cut(shared, boxes)
-            good = [part for part in parts if not isinstance(part, Exception)]
+            good = _parts([(boxes, parts)])
 
             def answered(answers: list[Any]) -> None:
-                ended = next((one for one in answers if isinstance(one, (CancelledError, ClosedError))), None)
+                ended = _ended(answers)
                 request.end(self.joined(boxes, parts, answers) if ended is None else ended)
 
             if good:
@@ -288,3 +287,8 @@ class TwoStage(Composed[Detections]):
 def _parts(group: _Group) -> list[Any]:
     """The parts that could be cut out, for the second model."""
     return [part for _, parts in group for part in parts if not isinstance(part, Exception)]
+
+
+def _ended(answers: Iterable[Any]) -> BaseException | None:
+    """The first answer that says that the second model was closed, or the request cancelled: it ends all of them."""
+    return next((one for one in answers if isinstance(one, (CancelledError, ClosedError))), None)

@@ -8,7 +8,11 @@ the stream from its first frame on, a frame each interval; the server waits for 
 
 When the kernel has taken the last byte of a frame, the server writes the time into the file `--sent`, a NumPy array of
 float64 (streams, frames). Times are seconds of the system's monotonic clock. A new connection sets the row of its
-stream to 0. The server ends when its standard input is closed.
+stream to 0. The server ends when a line comes from its standard input, which it answers with the number of faults of
+each kind, or when that is closed.
+
+With `--faults`, each connection ends in its second half: the server closes it, closes it in the middle of a frame, or
+sends nothing more. And every tenth frame behind the first quarter has wrong bytes.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ import heapq
 import io
 import itertools
 import json
+import random
 import re
 import selectors
 import socket
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -148,6 +154,8 @@ def _payloads(unit: bytes) -> Iterator[bytes]:
 #: Bytes that the kernel keeps for a reader that is slow: several seconds of a stream.
 SEND_BUFFER = 4 << 20
 RECEIVE = 1 << 16
+#: The ends of connections with faults.
+ENDS = ("close", "cut", "silence")
 
 
 @dataclass(eq=False)
@@ -158,6 +166,7 @@ class Connection:
     socket: socket.socket
     received: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
+    length: int = 0  # frames
     playing: bool = False
     closed: bool = False
 
@@ -170,13 +179,22 @@ class Server:
         numbers: the numbers of these frames, in the order in which they are shown.
         sent: gets the times.
         description: of the video, for RTSP; None sends to everybody who connects.
+        faults: their seed; None for no faults.
     """
 
     def __init__(
-        self, chunks: Sequence[bytes], numbers: Sequence[int], rate: int, sent: Any, description: str | None
+        self,
+        chunks: Sequence[bytes],
+        numbers: Sequence[int],
+        rate: int,
+        sent: Any,
+        description: str | None,
+        faults: int | None,
     ) -> None:
         self._chunks, self._numbers, self._interval, self._sent = chunks, numbers, 1 / rate, sent
         self._description = description
+        self._random = None if faults is None else random.Random(faults)
+        self.faults: Counter[str] = Counter()
         self._selector = selectors.DefaultSelector()
         self._due: list[tuple[float, int, int, Connection]] = []  # when, stream, frame
         self.addresses = []
@@ -187,7 +205,7 @@ class Server:
             self.addresses.append(f"{kind}://127.0.0.1:{listener.getsockname()[1]}")
 
     def run(self) -> None:
-        """Serves until the standard input is closed."""
+        """Serves until something comes from the standard input, or it is closed."""
         self._selector.register(sys.stdin, selectors.EVENT_READ, None)
         while True:
             wait = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
@@ -215,21 +233,44 @@ class Server:
             self._play(connection)
 
     def _play(self, connection: Connection) -> None:
-        connection.playing = True
+        connection.playing, connection.length = True, len(self._chunks)
+        if self._random is not None:
+            connection.length = self._random.randrange(connection.length // 2, connection.length)
         self._sent[connection.stream] = 0
         phase = connection.stream / len(self._sent)
         start = (time.monotonic() // self._interval + 1 + phase) * self._interval
         heapq.heappush(self._due, (start, connection.stream, 0, connection))
 
     def _send_frame(self, due: float, stream: int, index: int, connection: Connection) -> None:
-        self._send(connection, self._chunks[index])
         if connection.closed:
             return
-        self._sent[stream, self._numbers[index]] = time.monotonic()
-        if index + 1 < len(self._chunks):
+        if index == connection.length:
+            self._end(connection)
+            return
+        chunk = self._chunks[index]
+        self._send(connection, self._damaged(chunk) if index > len(self._chunks) // 4 else chunk)
+        if not connection.closed:
+            self._sent[stream, self._numbers[index]] = time.monotonic()
             heapq.heappush(self._due, (due + self._interval, stream, index + 1, connection))
-        else:
+
+    def _end(self, connection: Connection) -> None:
+        end = self._random.choice(ENDS) if self._random else "close"
+        self.faults[end] += 1
+        if end == "cut":
+            chunk = self._chunks[connection.length]
+            self._send(connection, chunk[: len(chunk) // 2])
+        if end != "silence":
             self._close(connection)
+
+    def _damaged(self, chunk: bytes) -> bytes:
+        """The second half of a frame, which contains no headers, gets other bytes now and then."""
+        if self._random is None or self._random.random() > 0.1:
+            return chunk
+        self.faults["damage"] += 1
+        data = bytearray(chunk)
+        for _ in range(10):
+            data[self._random.randrange(len(data) // 2, len(data))] ^= 0x55
+        return bytes(data)
 
     def _send(self, connection: Connection, data: bytes) -> None:
         """Sends as much as the kernel takes, and keeps the rest."""
@@ -297,6 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="of the video that are encoded")
     parser.add_argument("--repeats", type=int, default=15, help="how often a connection gets them")
     parser.add_argument("--b-frames", type=int, default=0, help="frames between others that refer to the later one")
+    parser.add_argument("--faults", type=int, metavar="SEED", help="connections and frames are damaged at random")
     parser.add_argument("--sent", required=True, help="the file for the times")
     settings = parser.parse_args(arguments)
     width, height = map(int, settings.size.split("x"))
@@ -307,10 +349,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chunks, described = transport_stream(video, settings.repeats, lengths=settings.format == "ts-lengths"), None
     numbers = [packet.pts + shift for packet, shift in video.repeated(settings.repeats)]
     sent = np.lib.format.open_memmap(settings.sent, "w+", np.float64, (settings.streams, len(chunks)))
-    server = Server(chunks, numbers, settings.rate, sent, described)
+    server = Server(chunks, numbers, settings.rate, sent, described, settings.faults)
     megabits = 8e-6 * sum(map(len, chunks)) * settings.rate / len(chunks)
     print(json.dumps({"addresses": server.addresses, "megabits": megabits}), flush=True)
     server.run()
+    print(json.dumps(server.faults), flush=True)
     return 0
 
 

@@ -1,7 +1,9 @@
-"""Eight live streams through one model, which are cut, damaged and silenced again and again.
+"""Many live streams through one model, which are cut, damaged and silenced again and again, with tracking.
 
-    pytest -m soak tests/video/test_stream_soak.py          # ten minutes; INFERSDK_SOAK_SECONDS sets another time
+    pytest -m "soak and not gpu" tests/video/test_stream_soak.py
+    pytest -m "soak and gpu" tests/video/test_stream_soak.py         # 80 streams of 1080p, decoded on a GPU
 
+INFERSDK_SOAK_SECONDS is how long each takes (default 600).
 No stream is lost, the frames of each come in order, its counts add up, and memory, descriptors and threads do not grow.
 """
 
@@ -9,141 +11,104 @@ from __future__ import annotations
 
 import gc
 import os
-import random
-import re
-import socket
 import statistics
-import threading
+import sys
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
-from infersdk import models
+from infersdk import device_info, models
 from infersdk.data import DETECTOR
-from infersdk.video import Streams, VideoWriter, stream
+from infersdk.video import Streams, stream
 
 pytest.importorskip("av")
-pytest.importorskip("onnxruntime")
-from live_server import description, encode, rtp, transport_stream
+import live_server
+from rounds import Worker
 
-SIZE, RATE, TIMEOUT = (160, 120), 5, 3.0
-#: Frames of a connection, unless it fails before.
-FRAMES = 40
-#: How connections end: by the server, in the middle of a frame, and by silence.
-ENDS = ("close", "cut", "silence")
-#: Two of the streams are MPEG-TS by TCP, the others RTSP.
-STREAMS, BY_TCP = 8, 2
-#: Growth of the median between the second and the last quarter that is noise of the allocator.
-GROWTH = 16 << 20
+TIMEOUT = 3.0
 #: Frames that may be dropped between the last result and the end.
 LAST_DROPS = 2 * stream.WAITING
 
 
-class Camera:
-    """Sends frames at their rate, some of them damaged. Each connection ends by chance in one of `ENDS`.
+class Scenario(NamedTuple):
+    """What the cameras send, and who takes it.
 
-    Args:
-        chunks: the bytes of each frame.
-        description: of the video, for RTSP; None sends to everybody who connects.
+    Attributes:
+        streams: the numbers of streams by RTSP, and by MPEG-TS over TCP.
+        seconds, repeats: of the video, and how often the longest connection has it.
+        growth: of memory in bytes between the second and the last quarter; less is noise of the allocator.
     """
 
-    def __init__(self, chunks: list[bytes], description: str | None, seed: int) -> None:
-        self._chunks, self._description, self._random = chunks, description, random.Random(seed)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.url = f"{'tcp' if description is None else 'rtsp'}://127.0.0.1:{self._server.getsockname()[1]}"
-        self.faults: Counter[str] = Counter()
-        self._closed = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=self._serve, args=self._server.accept()[:1], daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            if self._description is not None and not self._answer(connection):
-                return
-            end = self._random.choice(ENDS)
-            length = self._random.randrange(FRAMES // 2, FRAMES)
-            for number, chunk in enumerate(self._chunks[:length]):
-                connection.sendall(self._damaged(chunk) if number > FRAMES // 4 else chunk)
-                if self._closed.wait(1 / RATE):
-                    return
-            self.faults[end] += 1
-            if end == "cut":
-                connection.sendall(self._chunks[length][: len(self._chunks[length]) // 2])
-            elif end == "silence":
-                self._closed.wait(2 * TIMEOUT)
-
-    def _answer(self, connection: socket.socket) -> bool:
-        """Answers the requests of RTSP; whether the stream is played."""
-        request = ""
-        while not request.startswith("PLAY"):
-            if not (request := connection.recv(1 << 16).decode()):
-                return False
-            number = re.search(r"CSeq: *(\d+)", request)
-            assert number is not None
-            body = self._description or ""
-            headers, content = {
-                "DESCRIBE": (f"Content-Type: application/sdp\r\nContent-Length: {len(body)}\r\n", body),
-                "SETUP": ("Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n", ""),
-            }.get(request.split(" ", 1)[0], ("", ""))
-            answer = f"RTSP/1.0 200 OK\r\nCSeq: {number[1]}\r\nSession: 1\r\n{headers}\r\n{content}"
-            connection.sendall(answer.encode())
-        return True
-
-    def _damaged(self, chunk: bytes) -> bytes:
-        """Every tenth frame has other bytes in its second half, behind the headers."""
-        if self._random.random() > 0.1:
-            return chunk
-        self.faults["damage"] += 1
-        data = bytearray(chunk)
-        for _ in range(10):
-            data[self._random.randrange(len(data) // 2, len(data))] ^= 0x55
-        return bytes(data)
-
-    def close(self) -> None:
-        self._closed.set()
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
+    streams: tuple[int, int]
+    size: str
+    rate: int
+    seconds: int
+    repeats: int
+    model: dict[str, Any]
+    settings: dict[str, Any]
+    growth: int
 
 
-def sample() -> tuple[int, int, int]:
-    """Bytes of memory, open descriptors and threads of this process."""
+PROCESSOR = Scenario(
+    (6, 2), "160x120", 5, 4, 2, {"backend": "onnxruntime", "max_batch": 1, "threads": 1}, {"format": "nv12"}, 16 << 20
+)
+GPU = Scenario(
+    (70, 10), "1920x1080", 30, 4, 10, {"backend": "tensorrt-rtx", "max_batch": 32, "precision": "fp16"},
+    {"decode": "gpu"}, 64 << 20,
+)  # fmt: skip
+
+
+class Sample(NamedTuple):
+    """Bytes of memory of this process, and of the device by all processes; open descriptors; threads."""
+
+    memory: float
+    device_memory: float
+    descriptors: float
+    threads: float
+
+
+def sample(on_device: bool) -> Sample:
     gc.collect()
+    device = device_info("cuda:0") if on_device else {"total_bytes": 0, "free_bytes": 0}
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(fields["VmRSS"].split()[0]) << 10, len(os.listdir("/proc/self/fd")), int(fields["Threads"])
+    memory = int(fields["VmRSS"].split()[0]) << 10
+    held = device["total_bytes"] - device["free_bytes"]
+    return Sample(memory, held, len(os.listdir("/proc/self/fd")), int(fields["Threads"]))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_streams_that_fail_again_and_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "scenario", [pytest.param(PROCESSOR, id="processor"), pytest.param(GPU, id="gpu", marks=pytest.mark.gpu)]
+)
+def test_streams_that_fail_again_and_again(scenario: Scenario, assets: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx_bindings" if scenario is GPU else "onnxruntime")
     seconds = float(os.environ.get("INFERSDK_SOAK_SECONDS", "600"))
-    random_numbers = np.random.default_rng(0)
-    with VideoWriter(tmp_path / "a.mp4", SIZE, RATE) as writer:
-        for _ in range(FRAMES):
-            writer.write(random_numbers.integers(0, 255, (*SIZE[::-1], 3), np.uint8))
-    video = encode(str(tmp_path / "a.mp4"), SIZE, RATE, FRAMES / RATE, 0)
-    by_rtsp, by_tcp = rtp(video, 1), transport_stream(video, 1, lengths=True)
-    cameras = {
-        str(number): Camera(by_tcp, None, number) if number < BY_TCP else Camera(by_rtsp, description(video), number)
-        for number in range(STREAMS)
-    }
-    sources = {name: camera.url for name, camera in cameras.items()}
+    sources: dict[str, str] = {}
     items: Counter[str] = Counter()
     errors: Counter[str] = Counter()
-    numbers, times = dict.fromkeys(sources, -1), dict.fromkeys(sources, -1.0)
+    faults: Counter[str] = Counter()
     samples = []
-    options = {"rtsp_transport": "tcp", "fpsprobesize": "0"}
-    with (
-        models.YOLOv5(DETECTOR, backend="onnxruntime", max_batch=1, threads=1) as model,
-        Streams(sources, timeout=TIMEOUT, options=options, format="nv12") as streams,
-    ):
+    with ExitStack() as stack:
+        servers = []
+        for count, form in zip(scenario.streams, ("rtsp", "ts-lengths"), strict=True):
+            server = Worker(
+                sys.executable, live_server.__file__, assets / "video" / "people.mp4", "--format", form,
+                "--streams", count, "--size", scenario.size, "--rate", scenario.rate, "--seconds", scenario.seconds,
+                "--repeats", scenario.repeats, "--faults", count, "--sent", tmp_path / form,
+            )  # fmt: skip
+            servers.append(stack.enter_context(server))
+            sources |= {f"{form} {number}": address for number, address in enumerate(server.ready["addresses"])}
+        numbers, times = dict.fromkeys(sources, -1), dict.fromkeys(sources, -1.0)
+        trackers = {name: models.Tracker() for name in sources}
+        options = {"rtsp_transport": "tcp", "fpsprobesize": "0"}
+        model = stack.enter_context(models.load(DETECTOR, **scenario.model))
+        streams = stack.enter_context(Streams(sources, timeout=TIMEOUT, options=options, **scenario.settings))
+        model.warm_up()
         begin = sampled = time.monotonic()
         for item in streams.run(model):
             assert item.frame is not None, f"stream {item.stream} was lost: {item.error}"
@@ -152,31 +117,35 @@ def test_streams_that_fail_again_and_again(tmp_path: Path) -> None:
             assert item.frame.number > numbers[item.stream]
             assert item.frame.time >= times[item.stream]
             numbers[item.stream], times[item.stream] = item.frame.number, item.frame.time
+            if item.result is not None:
+                trackers[item.stream].update(item.result)
             now = time.monotonic()
             if now - sampled > seconds / 100:
-                samples.append(sample())
+                samples.append(sample(scenario is GPU))
                 sampled = now
             if now - begin > seconds:
                 break
         streams.close()
         health = streams.health()
-    for camera in cameras.values():
-        camera.close()
+        for server in servers:
+            faults.update(server.ask("end"))
     for name, state in health.items():
-        print(name, items[name], cameras[name].faults, state)
+        print(name, items[name], state)
+    dropped = sum(state.dropped for state in health.values())
+    print(f"{items.total()} results in {seconds:g} s, {dropped} dropped, {faults}")
     for name, state in health.items():
-        assert state.connects > seconds / 40, "it is opened again and again"
+        assert state.connects > seconds / (4 * scenario.seconds * scenario.repeats), "it is opened again and again"
         assert (state.results + state.errors, state.errors) == (items[name], errors[name])
         assert 0 <= state.frames - items[name] <= stream.WAITING
         assert 0 <= state.dropped - (numbers[name] + 1 - items[name]) <= LAST_DROPS
-    faults = sum((camera.faults for camera in cameras.values()), Counter())
-    assert set(faults) == {*ENDS, "damage"}
+    assert set(faults) == {*live_server.ENDS, "damage"}
     quarter = len(samples) // 4
     early, late = (
-        [statistics.median(values) for values in zip(*part, strict=True)]
+        Sample(*(statistics.median(values) for values in zip(*part, strict=True)))
         for part in (samples[quarter : 2 * quarter], samples[-quarter:])
     )
-    print("memory, descriptors, threads:", early, late)
-    assert late[0] - early[0] < GROWTH
-    assert late[1] - early[1] <= STREAMS
-    assert late[2] - early[2] <= STREAMS
+    print(early, late, sep="\n")
+    assert late.memory - early.memory < scenario.growth
+    assert late.device_memory - early.device_memory < scenario.growth
+    assert late.descriptors - early.descriptors <= len(sources)
+    assert late.threads - early.threads <= len(sources)

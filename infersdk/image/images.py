@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DeviceImage",
+    "DevicePixels",
     "HostImage",
     "ImageView",
     "PixelFormat",
-    "Planes",
     "address_of",
     "device_image_view",
     "format_of",
@@ -254,31 +254,33 @@ class HostImage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Planes:
-    """The planes of an NV12 frame on a CUDA device. Nothing writes to them after `ready`, as long as this object lives.
+class DevicePixels:
+    """What a decoder wrote on a CUDA device: an image of three channels, or the planes of an NV12 frame. Nothing writes
+    to it after `ready`, as long as this object lives.
 
     Attributes:
-        address: of the first byte of Y.
+        address: of the first byte.
         size: (width, height) in pixels.
         stride: bytes from a row to the next, in both planes.
-        chroma: bytes from the first row of Y to that of U and V.
         device: the CUDA device.
         ready: the event after which the pixels are there.
         lender: keeps the memory.
+        chroma: bytes from the first row of Y to that of U and V; None for three channels.
     """
 
     address: int
     size: tuple[int, int]
     stride: int
-    chroma: int
     device: Device
     ready: Event
     lender: object
+    chroma: int | None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of a dense array of this frame: (height * 3 / 2, width)."""
-        return self.size[1] * 3 // 2, self.size[0]
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a dense array of these pixels: (height, width, 3), or (height * 3 / 2, width) for NV12."""
+        width, height = self.size
+        return (height, width, 3) if self.chroma is None else (height * 3 // 2, width)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.device.index  # kDLCUDA
@@ -289,19 +291,22 @@ class Planes:
 
         self.ready.synchronize()
         width, height = self.size
-        rows = height // 2
-        memory = Tensor._over(self.address, (self.chroma + rows * self.stride,), "uint8", self.device, lender=self)
-        array = memory.numpy()
-        luma = array[: height * self.stride].reshape(height, self.stride)
-        chroma = array[self.chroma :].reshape(rows, self.stride)
-        return np.concatenate([luma[:, :width], chroma[:, :width]])
+        planes = {0: height} if self.chroma is None else {0: height, self.chroma: height // 2}  # their rows, by begin
+        row_nbytes = 3 * width if self.chroma is None else width
+        nbytes = max(begin + rows * self.stride for begin, rows in planes.items())
+        memory = Tensor._over(self.address, (nbytes,), "uint8", self.device, lender=self).numpy()
+        parts = [
+            memory[begin : begin + rows * self.stride].reshape(rows, self.stride)[:, :row_nbytes]
+            for begin, rows in planes.items()
+        ]
+        return np.concatenate(parts).reshape(self.shape)
 
 
 class DeviceImage:
     """An image on a CUDA device: an array of torch, CuPy or another library; uint8, (H, W), (H, W, 3 or 4) or NV12.
 
     Args:
-        source: the array, an `Upload`, or `Planes`.
+        source: the array, an `Upload`, or `DevicePixels`.
         channel_order, decoder: see `HostImage`.
         lender: is kept as long as the image, its parts and its twins.
 
@@ -322,8 +327,8 @@ class DeviceImage:
         self.format = format_of(shape, channel_order)
         self.size = (shape[1], shape[0] * 2 // 3 if self.format == "nv12" else shape[0])
         self._pixel = shape[2] if len(shape) == 3 else 1
-        self._planes = source if isinstance(source, Planes) else None
-        self._stride = shape[1] * self._pixel if self._planes is None else self._planes.stride
+        self._decoded = source if isinstance(source, DevicePixels) else None
+        self._stride = shape[1] * self._pixel if self._decoded is None else self._decoded.stride
         self._corner = (0, 0)
 
     @property
@@ -341,11 +346,11 @@ class DeviceImage:
         if self.upload is not None:
             self._at = self.upload.on(stream) + corner
             return self
-        if self._planes is not None:
-            if self._planes.device != stream.device:
-                raise ImageError(f"the image is on {self._planes.device}, the model on {stream.device}; copy it there")
-            stream.wait(self._planes.ready)
-            self._tensor, self._at = self._planes, self._planes.address
+        if (decoded := self._decoded) is not None:
+            if decoded.device != stream.device:
+                raise ImageError(f"the image is on {decoded.device}, the model on {stream.device}; copy it there")
+            stream.wait(decoded.ready)
+            self._tensor, self._at = decoded, decoded.address + corner
             return self
         from ..core.tensor import Tensor
 
@@ -361,9 +366,10 @@ class DeviceImage:
         """A copy of the image on the host."""
         from ..core.tensor import Tensor
 
-        if self._planes is not None:
-            return HostImage(self._planes.to_host(), self.format, self.decoder)
-        pixels = Tensor.from_dlpack(self._source).numpy().copy()
+        if self._decoded is not None:
+            pixels = self._decoded.to_host()
+        else:
+            pixels = Tensor.from_dlpack(self._source).numpy().copy()
         image = HostImage(
             pixels.reshape(pixels.shape[:2]) if self.format == "nv12" else pixels, self.format, self.decoder
         )
@@ -373,7 +379,8 @@ class DeviceImage:
 
     def view(self) -> ImageView:
         """The view for the kernels."""
-        uv = None if self._planes is None else self._at + self._planes.chroma
+        chroma = None if self._decoded is None else self._decoded.chroma
+        uv = None if chroma is None else self._at + chroma
         return device_image_view(self._at, self.size, self.format, stride=self._stride, uv=uv, lender=self._tensor)  # type: ignore[arg-type]
 
     def crop(self, edges: tuple[int, int, int, int]) -> DeviceImage:

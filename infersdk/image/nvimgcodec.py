@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..core.stream import Stream
+from ..core.stream import Event, Stream
 from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError
 from .decoding import header_of
-from .images import DeviceImage
+from .images import DeviceImage, DevicePixels
 from .sources import is_http, read_image
 
 if TYPE_CHECKING:
@@ -123,13 +123,17 @@ class JpegDecoder:
         streams = [self._parsed(file) for file in files]
         with self._lock:
             decoded = self._decode(streams)
+            ready = Event(self._device).record(self._stream)
         images = []
         for file, one in zip(files, decoded, strict=True):
             # The processor reads files again whose header is wrong.
             if one is None or tuple(one.shape) != (file.size[1], file.size[0], 3):
                 images.append(self._by_processor(file))
             else:
-                images.append(DeviceImage(one, "rgb", NAME))
+                # Borrowing each image by DLPack slows the decoder down: a tenth fewer images a second.
+                address = one.__cuda_array_interface__["data"][0]
+                pixels = DevicePixels(address, file.size, 3 * file.size[0], self._device, ready, one)
+                images.append(DeviceImage(pixels, "rgb", NAME))
         return DecodedBatch(images, [one for one in decoded if one is not None])
 
     def _parsed(self, file: EncodedImage) -> Any:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..image.images import Planes
+    from ..image.images import DevicePixels
 
 __all__ = ["AnyFrame", "DeviceFrame", "Frame"]
 
@@ -45,7 +45,7 @@ class DeviceFrame(DeviceImage):
         time, number, decoded: as those of `Frame`.
     """
 
-    def __init__(self, source: Planes, time: float, number: int, decoder: str) -> None:
+    def __init__(self, source: DevicePixels, time: float, number: int, decoder: str) -> None:
         super().__init__(source, "nv12", decoder)
         self.time, self.number, self.decoded = time, number, monotonic()
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from ..core.device import Device
 from ..core.stream import Event, current_device, default_stream, device_count
 from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, VideoError
-from ..image.images import Planes
+from ..image.images import DevicePixels
 from ._av import import_av, reason
 from .frames import DeviceFrame
 from .source_reader import MAX_PIXELS, TIMEOUT, Clock, Decoded, SourceReader, packets_of
@@ -115,7 +115,7 @@ def _decode(
     av: Any, stream: Any, decoder: Any, decoders: list[Any], device: Device, so_far: Decoded, shown: str,
     fps: float | None,
 ) -> Generator[DeviceFrame, None, None]:  # fmt: skip
-    """All frames; packets that cannot be decoded are skipped and counted. At the end the decoder is in `decoders`."""
+    """All frames; what cannot be decoded is skipped and counted. At the end the decoder is in `decoders`."""
     clock = Clock(stream, fps)
     # FFmpeg's copies are queued on the default stream. Who waits for a later one waits for those before it.
     copies, copied = default_stream(device), Event(device)
@@ -131,8 +131,13 @@ def _decode(
                 continue
             copied.record(copies)
             for frame in frames:
+                planes = frame.planes
+                if not planes:  # of a damaged packet: FFmpeg gives it without memory
+                    so_far.damaged += 1
+                    continue
                 at = clock.time_of(frame.time)
-                yield DeviceFrame(_planes(frame, decoder, copied, device, shown), at, so_far.add(at, fps), NAME)
+                pixels = _pixels(frame, planes, decoder, copied, device, shown)
+                yield DeviceFrame(pixels, at, so_far.add(at, fps), NAME)
     finally:
         decoders.append(decoder)
     if problem and not so_far.frames:
@@ -162,11 +167,11 @@ def _refuse_rotated(av: Any, stream: Any, packet: Any, shown: str) -> bool:
     return known
 
 
-def _planes(frame: Any, decoder: Any, copied: Event, device: Device, shown: str) -> Planes:
-    """The planes of a decoded frame, which stay as they are as long as PyAV's frame is there."""
+def _pixels(frame: Any, planes: Sequence[Any], decoder: Any, copied: Event, device: Device, shown: str) -> DevicePixels:
+    """The pixels of a decoded frame, which stay as they are as long as PyAV's frame is there."""
     if decoder.sw_format.name != "nv12":
         raise VideoError(f"{shown!r} is decoded to {decoder.sw_format.name}, not to NV12 of 8 bits; {_USE_CPU}")
-    luma, chroma = frame.planes
+    luma, chroma = planes
     distance = chroma.buffer_ptr - luma.buffer_ptr
     if luma.line_size != chroma.line_size or distance < luma.line_size * frame.height:
         raise VideoError(
@@ -174,4 +179,4 @@ def _planes(frame: Any, decoder: Any, copied: Event, device: Device, shown: str)
             f"{distance} bytes apart; {_USE_CPU}"
         )
     size = frame.width, frame.height
-    return Planes(luma.buffer_ptr, size, luma.line_size, distance, device, copied, frame)
+    return DevicePixels(luma.buffer_ptr, size, luma.line_size, device, copied, frame, distance)

@@ -89,10 +89,7 @@ def decoder() -> Any:
 
 def on_host(image: Any) -> np.ndarray[Any, Any]:
     """The pixels of a `DeviceImage`, in RGB."""
-    from infersdk import Stream, Tensor
-
-    stream = Stream("cuda:0")
-    pixels = Tensor.from_dlpack(image._source, stream=stream).numpy().copy()
+    pixels = image.to_host().pixels
     return pixels if image.format == "rgb" else pixels[..., ::-1]
 
 

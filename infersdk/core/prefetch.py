@@ -69,12 +69,13 @@ class _Queue(Generic[T]):
                 self.dropped += 1
             if self.stopped:
                 return False
-            if self.receive is None:
+            receive = self.receive
+            if receive is None:
                 self.items.append(item)
                 self.changed.notify_all()
                 return True
         self.latest = time.monotonic()
-        self.receive(item)
+        receive(item)
         return True
 
     def pass_to(self, receive: Callable[[T], object], timeout: float | None) -> None:
@@ -83,14 +84,15 @@ class _Queue(Generic[T]):
                 receive(self.items.popleft())
             self.latest, self.receive = time.monotonic(), receive
             self.changed.notify_all()
-            while not self.ended and not self.stopped:
-                left = None if timeout is None else self.latest + timeout - time.monotonic()
-                if left is not None and left <= 0:
-                    raise NoItemError
-                self.changed.wait(left)
-            error, self.error = self.error, None
-        if error is not None:
-            raise error
+            try:
+                while not self.ended and not self.stopped:
+                    left = None if timeout is None else self.latest + timeout - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise NoItemError
+                    self.changed.wait(left)
+            finally:
+                self.receive = None  # it may refer to the caller, which has this queue
+        self._raise_error()
 
     def take(self, timeout: float | None = None) -> T:
         with self.changed:
@@ -100,10 +102,17 @@ class _Queue(Generic[T]):
                 self._drop_expired()
                 self.changed.notify_all()
                 return self.items.popleft()
-            error, self.error = self.error, None
-        if error is not None:
-            raise error
+        self._raise_error()
         raise StopIteration
+
+    def _raise_error(self) -> None:
+        """Raises the error of the source, once."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # with the frame that it refers to, it would wait for the garbage collector
 
     def _drop_expired(self) -> None:
         while self.expired is not None and len(self.items) > 1 and self.expired(self.items[0]):

@@ -213,6 +213,7 @@ class Stream:
                     return
                 self._state = "waiting"
                 _log.warning("stream %r: %s; it is opened again in %g s", self.name, error, pause)
+                del error  # it refers to the reader, which has the memory of its frames
                 self._stopped.wait(pause)
                 pause = min(pause * 2, LONGEST_BACKOFF)
                 self._state = "connecting"

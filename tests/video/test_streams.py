@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ClosedError, ConfigError, Overloaded, VideoError
 from infersdk.image import read_image
-from infersdk.video import StreamResult, Streams, VideoWriter
+from infersdk.video import StreamResult, Streams, VideoReader, VideoWriter
 
 pytest.importorskip("av")
 
@@ -259,32 +260,56 @@ def test_a_camera_that_breaks_off_is_opened_anew(rtsp: RtspServer) -> None:
         assert health.state == "running"
 
 
-def test_times_go_on_where_a_source_sends_ahead_of_time(tmp_path: Path) -> None:
-    """Four seconds of video come at once, and the source is there again after half a second."""
+@pytest.fixture
+def breaking_off(tmp_path: Path) -> Iterator[str]:
+    """The address of a camera that sends four seconds of video at once, and breaks off."""
     data = write(tmp_path / "a.ts", 40).read_bytes()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            with suppress(OSError):  # the test closes the server
+            with suppress(OSError):  # the test is over
                 while True:
                     connection, _ = server.accept()
                     with connection, suppress(OSError):
                         connection.sendall(data)
 
         threading.Thread(target=serve, daemon=True).start()
-        times: list[float] = []
-        numbers: list[int] = []
-        with Streams({"camera": f"tcp://127.0.0.1:{server.getsockname()[1]}"}, timeout=5) as streams:
-            for item in streams.run(Brightness()):
-                assert item.error is None
-                times.append(item.frame.time)
-                numbers.append(item.frame.number)
-                if streams.health()["camera"].connects == 3:
-                    break
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
+
+
+def test_times_go_on_where_a_source_sends_ahead_of_time(breaking_off: str) -> None:
+    times: list[float] = []
+    numbers: list[int] = []
+    with Streams({"camera": breaking_off}, timeout=5) as streams:
+        for item in streams.run(Brightness()):
+            assert item.error is None
+            times.append(item.frame.time)
+            numbers.append(item.frame.number)
+            if streams.health()["camera"].connects == 3:
+                break
     assert numbers == sorted(set(numbers))
     assert times == sorted(set(times)), "never earlier than a frame before"
     assert times[-1] > 2
+
+
+def test_a_connection_that_has_ended_keeps_no_memory(breaking_off: str) -> None:
+    """Its reader is freed without the garbage collector, which may come late: frames are large, and objects few."""
+
+    def readers() -> int:
+        return sum(isinstance(one, VideoReader) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = readers()
+        with Streams({"camera": breaking_off}, timeout=5) as streams:
+            for _ in streams.run(Brightness()):
+                if streams.health()["camera"].connects == 4:
+                    break
+            assert readers() - before <= 1
+    finally:
+        gc.enable()
 
 
 def test_without_reconnecting_it_ends_with_an_error(rtsp: RtspServer) -> None:

@@ -184,7 +184,6 @@ class RTDETR(DETR):
     Arguments: see `DETR` and `VisionModel`.
     """
 
-    aliases: ClassVar[tuple[str, ...]] = ("rt-detrv2", "d-fine")
     fallback_size: ClassVar[int] = 640
     model_types: ClassVar[frozenset[str]] = frozenset({"rt_detr", "rt_detr_v2", "d_fine"})
     no_object: ClassVar[int] = 0
@@ -272,7 +271,6 @@ class UltralyticsRTDETR(RTDETR):
 
     conf: Fraction = 0.25
 
-    aliases: ClassVar[tuple[str, ...]] = ()
     _boxes, _logits = "boxes", "scores"
 
     @classmethod

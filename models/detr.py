@@ -9,7 +9,6 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from ..ops import resize_map
-from .classifier import PRESETS, pixel_options
 from .declaration import Fraction
 from .description import ModelDescription, Recognition, Shape
 from .detector import Detector, best_boxes, box_outputs
@@ -23,6 +22,7 @@ from .output_checks import (
     check_scores,
 )
 from .preprocessor import ImageInput, Preprocessor
+from .presets import PRESETS, pixel_options
 from .results import Detections, Masks
 
 if TYPE_CHECKING:

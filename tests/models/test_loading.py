@@ -208,7 +208,7 @@ with load(sys.argv[1]) as model:
     name, *modules = in_new_process(code, path)
     assert name == "YOLOv8"
     assert "infersdk.models.yolo" in modules
-    assert not {f"infersdk.models.{other}" for other in ("segment", "semantic", "depth", "embedder")} & set(modules)
+    assert not {f"infersdk.models.{other}" for other in ("segment", "semantic", "depth", "classifier")} & set(modules)
 
 
 def test_the_registry_knows_the_tasks_of_wrappers_before_they_are_imported() -> None:

@@ -220,6 +220,10 @@ print(json.dumps({task: TYPES.of_task(task) for task in sys.argv[1:]}))
 """
     asked = in_new_process(code, *tasks)
     assert {name: {task for task in tasks if name in asked[task]} for name in TYPES} == declared
+    for task in tasks:
+        model = ModelDescription.of_specs("m", [], [], {"task": task})
+        for name, kind in TYPES.items():
+            assert task in declared[name] or kind.recognises(model).answer == "no"
 
 
 def test_a_type_that_a_program_adds_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

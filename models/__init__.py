@@ -22,7 +22,6 @@ from ..core.lazy import lazy
 if TYPE_CHECKING:  # `as` exports a name to type checkers
     from .anomaly import AnomalyDetection as AnomalyDetection
     from .canvases import choose_canvases as choose_canvases
-    from .classifier import PRESETS as PRESETS
     from .classifier import Classifier as Classifier
     from .composed import Composed as Composed
     from .composed import GroupResult as GroupResult
@@ -62,6 +61,7 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers
     from .pose import YOLOv8Pose as YOLOv8Pose
     from .preprocessor import ImageInput as ImageInput
     from .preprocessor import Preprocessor as Preprocessor
+    from .presets import PRESETS as PRESETS
     from .registry import TYPES as TYPES
     from .results import AnomalyMap as AnomalyMap
     from .results import Classification as Classification
@@ -104,7 +104,7 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers
 _MODULES = {
     "anomaly": "AnomalyDetection",
     "canvases": "choose_canvases",
-    "classifier": "Classifier PRESETS",
+    "classifier": "Classifier",
     "composed": "Composed GroupResult ModelGroup Tile Tiled TwoStage tile_grid",
     "configuration": "COMPOSITIONS create",
     "declaration": "UNCHECKED",
@@ -121,6 +121,7 @@ _MODULES = {
     "ocr": "OCR TextLine TextLines",
     "pose": "EndToEndPose YOLOv8Pose",
     "preprocessor": "ImageInput Preprocessor",
+    "presets": "PRESETS",
     "registry": "TYPES",
     "results": (
         "AnomalyMap ClassMap ClassMaps Classification Classifications DepthMap Detection Detections Embedding Gallery "

@@ -37,7 +37,6 @@ class AnomalyDetection(PresetInput[AnomalyMap]):
     `path`, `backend` and the other arguments: see `VisionModel`.
     """
 
-    aliases = ("anomalib", "padim", "patchcore", "efficient-ad")
     task: ClassVar[str] = "anomaly"
     fallback_size: ClassVar[int] = 256
 

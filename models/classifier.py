@@ -10,12 +10,13 @@ import msgspec
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from ..image import Geometry, PixelTransform
+from ..image import Geometry
 from ..ops import topk
 from .description import ModelDescription, Recognition, Shape
 from .output_checks import check_floats, lies_in_unit
 from .pixel_metadata import pixel_settings
 from .preprocessor import ImageInput, Preprocessor, as_size
+from .presets import PRESETS, Preset, pixel_options
 from .results import Classifications
 from .vision import VisionModel
 
@@ -26,34 +27,9 @@ if TYPE_CHECKING:
 
     from ..graph.info import ModelInfo
 
-__all__ = ["PRESETS", "Classifier", "pixel_options"]
+__all__ = ["Classifier"]
 
-#: Normalisations of pixels of common families of ImageNet models: y = (x * scale - mean) / std.
-PRESETS: dict[str, dict[str, Any]] = {
-    # torchvision, timm's default, most of the ONNX model zoo
-    "imagenet": {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "input_order": "rgb"},
-    # Caffe: SqueezeNet, the first GoogLeNet and VGG, MobileNet of the Caffe zoo
-    "caffe": {"scale": 1.0, "mean": (104.0, 117.0, 123.0), "std": (1.0, 1.0, 1.0), "input_order": "bgr"},
-    # TensorFlow's Inception and MobileNet: -1 to 1
-    "inception": {"scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "input_order": "rgb"},
-    # IS-Net and RMBG: -0.5 to 0.5
-    "centred": {"scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "std": (1.0, 1.0, 1.0), "input_order": "rgb"},
-    # 0 to 1, such as Ultralytics' classifiers
-    "unit": {"scale": 1 / 255, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0), "input_order": "rgb"},
-}
-
-Preset = Literal["imagenet", "caffe", "inception", "centred", "unit"]
 Triple = tuple[float, float, float]
-
-
-def pixel_options(input: ImageInput, pixels: Mapping[str, Any]) -> dict[str, Any]:
-    """The order, scale and bias of a normalisation as in `PRESETS`, for `ImageInput.transform()`. A network of
-    uint8 input normalises its pixels itself.
-    """
-    if input.dtype == "uint8":
-        return {"order": pixels["input_order"], "scale": 1.0}
-    normal = PixelTransform.normalize(pixels["mean"], pixels["std"], max_value=1 / pixels["scale"])
-    return {"order": pixels["input_order"], "scale": normal.scale, "bias": normal.bias}
 
 
 class Classifier(VisionModel[Classifications]):

@@ -44,7 +44,6 @@ class DepthEstimation(PresetInput[DepthMap]):
     kind: Literal["disparity", "distance"] | None = None
     filter: Literal["bicubic", "bilinear"] = "bicubic"
 
-    aliases = ("depth-anything", "midas", "dpt")
     task: ClassVar[str] = "depth"
     fallback_size: ClassVar[int] = 518
     _outputs: ClassVar[int] = 1

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..errors import UnsupportedModelError
 from ..ops import resize_map
-from .classifier import PRESETS, pixel_options
 from .declaration import Fraction
 from .description import ModelDescription, Recognition, Shape
 from .detector import Detector, best_boxes, box_outputs
@@ -23,6 +22,7 @@ from .output_checks import (
     check_scores,
 )
 from .preprocessor import ImageInput, Preprocessor
+from .presets import PRESETS, pixel_options
 from .results import Detections, Masks
 
 if TYPE_CHECKING:
@@ -184,7 +184,6 @@ class RTDETR(DETR):
     Arguments: see `DETR` and `VisionModel`.
     """
 
-    aliases: ClassVar[tuple[str, ...]] = ("rt-detrv2", "d-fine")
     fallback_size: ClassVar[int] = 640
     model_types: ClassVar[frozenset[str]] = frozenset({"rt_detr", "rt_detr_v2", "d_fine"})
     no_object: ClassVar[int] = 0
@@ -272,7 +271,6 @@ class UltralyticsRTDETR(RTDETR):
 
     conf: Fraction = 0.25
 
-    aliases: ClassVar[tuple[str, ...]] = ()
     _boxes, _logits = "boxes", "scores"
 
     @classmethod

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .classifier import PRESETS, Preset, pixel_options
 from .description import ModelDescription, Recognition
 from .output_checks import check_finite
 from .preprocessor import ImageInput, Preprocessor
+from .presets import PRESETS, Preset, pixel_options
 from .results import Embedding
 from .vision import VisionModel
 

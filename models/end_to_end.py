@@ -30,7 +30,6 @@ class EndToEnd(RowDetector):
     Arguments: see `Detector` and `VisionModel`.
     """
 
-    aliases: ClassVar[tuple[str, ...]] = ("yolov10", "yolo26")
     family: ClassVar[str] = "an end-to-end detector"
 
     @classmethod

@@ -52,7 +52,6 @@ class ImageToImage(VisionModel[ImageResult]):
     fit: Literal["exact", "stretch"] = "exact"
     size: int | tuple[int, int] | None = None
 
-    aliases = ("super-resolution",)
     task: ClassVar[str] = "image-to-image"
     _outputs: ClassVar[int] = 1
 
@@ -137,7 +136,6 @@ class BackgroundRemoval(PresetInput[Matte]):
     scores: Literal["probability", "logit"] = "probability"
     stretch: bool = False
 
-    aliases = ("matte",)
     task: ClassVar[str] = "matte"
     per_call: ClassVar[frozenset[str]] = frozenset({"stretch"})
     fallback_size: ClassVar[int] = 1024

@@ -20,8 +20,8 @@ from .declaration import unknown_setting
 from .description import ModelDescription
 from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
-from .registry import ALIASES, TYPES, looks_like
-from .vision import LOADING, VisionModel, loading_names
+from .registry import ALIASES, TYPES, answers, looks_like
+from .vision import VisionModel, loading_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,11 +120,12 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         return _of(path, settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
-    known = {name for kind in TYPES.values() for name in kind.Settings.__struct_fields__}
-    if (others := set(settings) - known) and (unknown := sorted(others - loading_names(backend))):
-        raise _unknown_setting(path, unknown[0], known, backend)
-    loading = {key: value for key, value in settings.items() if key in LOADING or key not in known}
+    names = loading_names(backend) if settings else set()
+    loading = {key: value for key, value in settings.items() if key in names}
     own = {key: value for key, value in settings.items() if key not in {*loading, "options"}}
+    for name in sorted(own):
+        if not any(name in kind.Settings.__struct_fields__ for kind in TYPES.values()):
+            raise _unknown_setting(path, name, names)
     source = source_of_wrapper(path, backend, **settings)
     network = load_network(source, backend, **loading, **settings.get("options", {}))
     try:
@@ -134,14 +135,15 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         raise
 
 
-def _unknown_setting(path: ModelLike, name: str, known: set[str], backend: str) -> ConfigError:
-    """The error for a setting that neither a wrapper nor the backend has."""
+def _unknown_setting(path: ModelLike, name: str, options: set[str]) -> ConfigError:
+    """The error for a setting that no wrapper has, and that is none of the options of the backend."""
     source = None if _is_module(path) else ModelSource.of(path)
     if source is not None and source.format is not None and source.format.key == "onnx":
         _, fitting = types_of_file(source)
         if len(fitting) == 1:
-            return unknown_setting(TYPES[fitting[0]], name, options=loading_names(backend))
-    return ConfigError(f"no wrapper has a setting {name!r}{nearest(name, known | loading_names(backend))}")
+            return unknown_setting(TYPES[fitting[0]], name, options=options)
+    known = {setting for kind in TYPES.values() for setting in kind.Settings.__struct_fields__}
+    return ConfigError(f"no wrapper has a setting {name!r}{nearest(name, known | options)}")
 
 
 def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None, **settings: Any) -> ModelLike:
@@ -203,13 +205,12 @@ def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
 
 def fitting_types(model: ModelDescription) -> list[str]:
     """The names of the wrappers that say yes to a model."""
-    return [name for name, kind in TYPES.items() if kind.recognises(model).answer == "yes"]
+    return [name for name, one in answers(model).items() if one.answer == "yes"]
 
 
 def nearly_fitting(model: ModelDescription) -> dict[str, str]:
     """The names of the wrappers that say nearly to a model, with their reasons."""
-    answers = {name: kind.recognises(model) for name, kind in TYPES.items()}
-    return {name: one.because for name, one in answers.items() if one.answer == "nearly"}
+    return {name: one.because for name, one in answers(model).items() if one.answer == "nearly"}
 
 
 def wrapper_type(
@@ -238,7 +239,7 @@ def wrapper_type(
         trials = _tried(fitting, infer, settings)
         fitting = [name for name, trial in trials.items() if trial.refusal is None]
     if len(fitting) == 1:
-        _log.debug("%s looks like %s: wrapper %r", model.name, looks_like(model), fitting[0])
+        _log.debug("%s: wrapper %r", model.name, fitting[0])
         return TYPES[fitting[0]]
     if fitting:
         raise UnsupportedModelError(

@@ -66,7 +66,6 @@ class YOLOv8OBB(YOLOv8):
 
     task: ClassVar[str] = "obb"
 
-    aliases: ClassVar[tuple[str, ...]] = ("yolo11-obb",)
     family = "a detector of oriented boxes"
     _device_decoder = _DeviceOriented
 
@@ -120,7 +119,6 @@ class EndToEndOBB(EndToEnd):
     Arguments: see `EndToEnd` and `VisionModel`.
     """
 
-    aliases: ClassVar[tuple[str, ...]] = ("yolo26-obb",)
     task: ClassVar[str] = "obb"
     family: ClassVar[str] = "an end-to-end detector of oriented boxes"
 

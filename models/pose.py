@@ -98,7 +98,6 @@ class YOLOv8Pose(_Pose, YOLOv8):
     Further arguments: see `YOLO` and `VisionModel`.
     """
 
-    aliases: ClassVar[tuple[str, ...]] = ("yolo11-pose",)
     family = "a pose model"
     _device_decoder = DeviceBoxesWithRows
 
@@ -117,7 +116,6 @@ class EndToEndPose(_Pose, EndToEnd):
     Further arguments: see `EndToEnd` and `VisionModel`.
     """
 
-    aliases: ClassVar[tuple[str, ...]] = ("yolo26-pose",)
     family = "an end-to-end pose model"
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

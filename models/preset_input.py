@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from ..errors import UnsupportedModelError
-from .classifier import PRESETS, Preset, pixel_options
 from .description import ModelDescription, Shape
 from .preprocessor import ImageInput, Preprocessor
+from .presets import PRESETS, Preset, pixel_options
 from .vision import VisionModel
 
 if TYPE_CHECKING:

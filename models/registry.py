@@ -1,60 +1,115 @@
-"""The wrappers by name. They are imported by name, since they import this module."""
+"""The wrappers by name. They are imported by name, when they are first used, since they import this module."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from .description import ModelDescription
+    from .description import ModelDescription, Recognition
 
-__all__ = ["ALIASES", "TYPES", "looks_like"]
+__all__ = ["ALIASES", "TYPES", "answers", "looks_like"]
 
-#: Every wrapper, by the name that a configuration and the command line use. A new task is one line here.
-TYPES: dict[str, type[Any]] = {
-    name: getattr(importlib.import_module(f".{module}", __package__), kind)
-    for name, module, kind in (
-        ("yolov5", "yolo", "YOLOv5"),
-        ("yolov8", "yolo", "YOLOv8"),
-        ("yolox", "yolo", "YOLOX"),
-        ("end-to-end", "end_to_end", "EndToEnd"),
-        ("yolov5-seg", "segment", "YOLOv5Seg"),
-        ("yolov8-seg", "segment", "YOLOv8Seg"),
-        ("end-to-end-seg", "segment", "EndToEndSeg"),
-        ("yolov8-pose", "pose", "YOLOv8Pose"),
-        ("end-to-end-pose", "pose", "EndToEndPose"),
-        ("yolov8-obb", "obb", "YOLOv8OBB"),
-        ("end-to-end-obb", "obb", "EndToEndOBB"),
-        ("yolo-nas", "ssd", "YOLONAS"),
-        ("ssd", "ssd", "SSD"),
-        ("ultraface", "ssd", "UltraFace"),
-        ("selected-boxes", "selected_boxes", "SelectedBoxes"),
-        ("detr", "detr", "DETR"),
-        ("rt-detr", "detr", "RTDETR"),
-        ("rt-detr-ultralytics", "detr", "UltralyticsRTDETR"),
-        ("rf-detr", "detr", "RFDETR"),
-        ("rf-detr-seg", "detr", "RFDETRSeg"),
-        ("yunet", "yunet", "YuNet"),
-        ("segmentation", "semantic", "SemanticSegmentation"),
-        ("twinlitenet", "semantic", "TwinLiteNet"),
-        ("depth", "depth", "DepthEstimation"),
-        ("anomaly", "anomaly", "AnomalyDetection"),
-        ("image-to-image", "image_to_image", "ImageToImage"),
-        ("background-removal", "image_to_image", "BackgroundRemoval"),
-        ("classifier", "classifier", "Classifier"),
-        ("embedding", "embedder", "Embedder"),
-    )
-}
+
+class _Wrapper(NamedTuple):
+    """A wrapper that is imported when it is first used.
+
+    Attributes:
+        tasks: its words for the task in the metadata of files: `VisionModel.task` and `other_tasks`.
+        aliases: further names of it.
+    """
+
+    module: str
+    kind: str
+    tasks: str
+    aliases: str = ""
+
+
+class _Types(MutableMapping[str, type[Any]]):
+    def __init__(self, kinds: dict[str, _Wrapper]) -> None:
+        self._kinds: dict[str, _Wrapper | type[Any]] = {**kinds}
+
+    def __getitem__(self, name: str) -> type[Any]:
+        kind = self._kinds[name]
+        if isinstance(kind, _Wrapper):
+            kind = self._kinds[name] = getattr(importlib.import_module(f".{kind.module}", __package__), kind.kind)
+        return kind
+
+    def __setitem__(self, name: str, kind: type[Any]) -> None:
+        self._kinds[name] = kind
+
+    def __delitem__(self, name: str) -> None:
+        del self._kinds[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def of_task(self, task: str | None) -> list[str]:
+        """The names, without those of wrappers that are not imported, and refuse models of this task."""
+        return [
+            name
+            for name, kind in self._kinds.items()
+            if task is None or not isinstance(kind, _Wrapper) or task in kind.tasks.split()
+        ]
+
+
+_WRAPPERS = {
+    "yolov5": _Wrapper("yolo", "YOLOv5", "detect", "yolov7"),
+    "yolov8": _Wrapper("yolo", "YOLOv8", "detect", "yolo11 yolov11"),
+    "yolox": _Wrapper("yolo", "YOLOX", "detect"),
+    "end-to-end": _Wrapper("end_to_end", "EndToEnd", "detect", "yolov10 yolo26"),
+    "yolov5-seg": _Wrapper("segment", "YOLOv5Seg", "segment", "yolov7-seg"),
+    "yolov8-seg": _Wrapper("segment", "YOLOv8Seg", "segment", "yolo11-seg"),
+    "end-to-end-seg": _Wrapper("segment", "EndToEndSeg", "segment", "yolo26-seg"),
+    "yolov8-pose": _Wrapper("pose", "YOLOv8Pose", "pose", "yolo11-pose"),
+    "end-to-end-pose": _Wrapper("pose", "EndToEndPose", "pose", "yolo26-pose"),
+    "yolov8-obb": _Wrapper("obb", "YOLOv8OBB", "obb", "yolo11-obb"),
+    "end-to-end-obb": _Wrapper("obb", "EndToEndOBB", "obb", "yolo26-obb"),
+    "yolo-nas": _Wrapper("ssd", "YOLONAS", "detect", "yolonas"),
+    "ssd": _Wrapper("ssd", "SSD", "detect"),
+    "ultraface": _Wrapper("ssd", "UltraFace", "detect"),
+    "selected-boxes": _Wrapper(
+        "selected_boxes", "SelectedBoxes", "detect", "ssd-mobilenet torchvision-detector d-fine-export yolo-nas-nms"
+    ),
+    "detr": _Wrapper("detr", "DETR", "detect"),
+    "rt-detr": _Wrapper("detr", "RTDETR", "detect", "rt-detrv2 d-fine"),
+    "rt-detr-ultralytics": _Wrapper("detr", "UltralyticsRTDETR", "detect"),
+    "rf-detr": _Wrapper("detr", "RFDETR", "detect"),
+    "rf-detr-seg": _Wrapper("detr", "RFDETRSeg", "segment"),
+    "yunet": _Wrapper("yunet", "YuNet", "detect"),
+    "segmentation": _Wrapper("semantic", "SemanticSegmentation", "semantic"),
+    "twinlitenet": _Wrapper("semantic", "TwinLiteNet", "semantic"),
+    "depth": _Wrapper("depth", "DepthEstimation", "depth", "depth-anything midas dpt"),
+    "anomaly": _Wrapper("anomaly", "AnomalyDetection", "anomaly", "anomalib padim patchcore efficient-ad"),
+    "image-to-image": _Wrapper("image_to_image", "ImageToImage", "image-to-image", "super-resolution"),
+    "background-removal": _Wrapper("image_to_image", "BackgroundRemoval", "matte", "matte"),
+    "classifier": _Wrapper("classifier", "Classifier", "classify"),
+    "embedding": _Wrapper(
+        "embedder", "Embedder", "embed embedding reid feature-extraction image-feature-extraction"
+    ),
+}  # fmt: skip
+
+#: Every wrapper, by the name that a configuration and the command line use. A new task is one line above.
+TYPES = _Types(_WRAPPERS)
 
 #: Further names of the same wrappers.
-ALIASES = {alias: name for name, kind in TYPES.items() for alias in vars(kind).get("aliases", ())}
+ALIASES = {alias: name for name, wrapper in _WRAPPERS.items() for alias in wrapper.aliases.split()}
+
+
+def answers(model: ModelDescription) -> dict[str, Recognition]:
+    """The answers of the wrappers to a model, without those that refuse its task."""
+    return {name: TYPES[name].recognises(model) for name in TYPES.of_task(model.task)}
 
 
 def looks_like(model: ModelDescription) -> str:
     """The families that a model may belong to, as a noun phrase: those of the wrappers that say yes, else of those that
     say nearly or no.
     """
-    said = [kind.recognises(model) for kind in TYPES.values()]
+    said = answers(model).values()
     families: dict[str, None] = {}
     for answer in ("yes", "nearly", "no"):
         families = families or dict.fromkeys(one.family for one in said if one.answer == answer and one.family)

@@ -138,8 +138,6 @@ class YOLOv5Seg(_RawSegmentation, YOLOv5):
     Further arguments: see `YOLO` and `VisionModel`.
     """
 
-    aliases: ClassVar[tuple[str, ...]] = ("yolov7-seg",)
-
 
 class YOLOv8Seg(_RawSegmentation, YOLOv8):
     """YOLOv8-seg and YOLO11-seg: outputs [batch, 4 + classes + coefficients, boxes] and [batch, coefficients, height,
@@ -151,8 +149,6 @@ class YOLOv8Seg(_RawSegmentation, YOLOv8):
     Further arguments: see `YOLO` and `VisionModel`.
     """
 
-    aliases: ClassVar[tuple[str, ...]] = ("yolo11-seg",)
-
 
 class EndToEndSeg(_Segmentation, EndToEnd):
     """An instance segmentation model that chooses its boxes itself: outputs [batch, boxes, 6 + coefficients] and
@@ -163,7 +159,5 @@ class EndToEndSeg(_Segmentation, EndToEnd):
 
     Further arguments: see `EndToEnd` and `VisionModel`.
     """
-
-    aliases: ClassVar[tuple[str, ...]] = ("yolo26-seg",)
 
     per_call: ClassVar[frozenset[str]] = EndToEnd.per_call | {"mask_threshold"}

@@ -75,7 +75,6 @@ class SelectedBoxes(Detector):
     Arguments: see `Detector` and `VisionModel`.
     """
 
-    aliases = ("ssd-mobilenet", "torchvision-detector", "d-fine-export", "yolo-nas-nms")
     _layout: Layout
     _names: tuple[str, ...]
 

@@ -190,7 +190,6 @@ class YOLONAS(SSD):
     conf: Fraction = 0.25
     iou: Fraction = 0.7
 
-    aliases = ("yolonas",)
     family: ClassVar[str] = "a YOLO-NAS"
     fallback_size: ClassVar[int] = 640
     background: ClassVar[int] = 0

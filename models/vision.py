@@ -178,8 +178,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     def recognises(cls, model: ModelDescription) -> Recognition:
         """Whether a model is one for this wrapper, by the declarations of its file.
 
-        `models.load()` asks all wrappers, and takes the one that says yes. The constructor and the first run refuse a
-        model if the answer is no.
+        `models.load()` asks all wrappers for the task in the metadata, and takes the one that says yes. The constructor
+        and the first run refuse a model if the answer is no.
         """
         if cls.task and model.task is not None and model.task not in (cls.task, *cls.other_tasks):
             return Recognition.no(f"its metadata says that its task is {model.task!r}")

@@ -371,7 +371,6 @@ class YOLO(RowDetector):
 class YOLOv5(YOLO):
     """YOLOv5 (also v6.x, v7 exports of the same layout): output [batch, boxes, 5 + classes]."""
 
-    aliases: ClassVar[tuple[str, ...]] = ("yolov7",)
     family = "a YOLOv5"
     head = "yolov5"
     raw_layout = "yolov5"
@@ -389,7 +388,6 @@ class YOLOv5(YOLO):
 class YOLOv8(YOLO):
     """YOLOv8 and YOLO11: output [batch, 4 + classes, boxes], without objectness."""
 
-    aliases: ClassVar[tuple[str, ...]] = ("yolo11", "yolov11")
     family = "a YOLOv8"
     head = "yolov8"
     raw_layout = "yolov8"

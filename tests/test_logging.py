@@ -49,8 +49,7 @@ def test_decisions(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "infersdk"), models.load(DETECTOR, max_batch=4) as model:
         model.submit(IMAGE).result(60)
     text = "\n".join(f"{record.name}: {record.getMessage()}" for record in caplog.records)
-    assert f"infersdk.models: {DETECTOR.name} looks like" in text
-    assert "wrapper 'yolov5'" in text
+    assert f"infersdk.models: {DETECTOR.name}: wrapper 'yolov5'" in text
     assert "infersdk.pipeline: a pipeline of " in text
     assert "in batches of 1" in text
 

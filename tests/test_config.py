@@ -247,7 +247,7 @@ def test_yaml_without_its_package_names_the_remedy(tmp_path: Path) -> None:
         "from infersdk.config import read\nfrom infersdk.errors import ConfigError\n"
         f"try:\n    read({str(tmp_path / 'a.yaml')!r})\nexcept ConfigError as e:\n    print(e)"
     )
-    out = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True).stdout
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert 'a.yaml\': reading YAML needs PyYAML: pip install "infersdk[yaml]"' in out
 
 

@@ -80,7 +80,7 @@ def test_without_any_tensorrt_both_are_named(net: Path) -> None:
         "import sys; sys.modules.update(dict.fromkeys(['tensorrt', 'tensorrt_rtx', 'tensorrt_rtx_bindings'])); "
         "from infersdk.cli import main; sys.exit(main(['build', sys.argv[1]]))"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code, str(net)], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, str(net)], check=False, capture_output=True, text=True)
     assert done.returncode == 3
     assert 'pip install "infersdk[tensorrt]" or pip install "infersdk[tensorrt-rtx]"' in done.stderr
 

@@ -78,7 +78,7 @@ def test_a_reader_that_leaves(command: str, tmp_path: Path) -> None:
 
 def test_info_in_a_pipe_keeps_to_100_columns(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-    command = [sys.executable, "-P", "-m", "infersdk", "info", str(DETECTOR)]
+    command = [sys.executable, "-m", "infersdk", "info", str(DETECTOR)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, encoding="utf-8")
     assert 80 < max(map(len, done.stdout.splitlines())) <= 100
     wide = subprocess.run(
@@ -170,7 +170,7 @@ sys.exit(main(sys.argv[2:]))
 )  # fmt: skip
 def test_ctrl_c_while_it_starts(module: str, tmp_path: Path) -> None:
     """Wherever the start is just then: the signal comes when the module is looked for."""
-    command = [sys.executable, "-P", "-c", INTERRUPTED, module, "predict", str(IMAGE), "--model", str(DETECTOR)]
+    command = [sys.executable, "-c", INTERRUPTED, module, "predict", str(IMAGE), "--model", str(DETECTOR)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr, done.stdout) == (130, "infersdk: interrupted\n", "")
 

@@ -79,7 +79,7 @@ def in_a_process_with(folder: Path, points: dict[str, str], code: str) -> Any:
         "        return [type(e).__name__, str(e)]\n"
         f"{code}\nprint(json.dumps(result))\n"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", program], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

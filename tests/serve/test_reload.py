@@ -215,7 +215,7 @@ def test_what_cannot_be_started(config: Path, tmp_path: Path) -> None:
 
 def test_the_command_ends_well_with_sigterm(config: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "infersdk", "serve", str(config)],
+        [sys.executable, "-m", "infersdk", "serve", str(config)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
     )  # fmt: skip
     try:

@@ -15,7 +15,7 @@ from infersdk.data import DETECTOR, IMAGE
 
 pytest.importorskip("onnxruntime")
 
-COMMAND = f"'{sys.executable}' -P -m infersdk"
+COMMAND = f"'{sys.executable}' -m infersdk"
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 
 

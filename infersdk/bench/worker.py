@@ -273,7 +273,8 @@ def main(channel: int) -> None:
             try:
                 response = True, getattr(worker, do)(**order)
             except Exception as error:  # a runtime may raise any exception
-                if not isinstance(error, InferSDKError):
+                known = isinstance(error, InferSDKError)
+                if not known:
                     traceback.print_exc()
-                response = False, _reason(worker, error)
+                response = False, (_reason(worker, error), error.code if known else "")
             connection.send(response)

@@ -7,6 +7,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
+import msgspec
 import numpy as np
 
 from ..core.model_source import ModelSource, is_address, with_digest
@@ -124,11 +125,14 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     if (others := set(settings) - known) and (unknown := sorted(others - loading_names(backend))):
         raise _unknown_setting(path, unknown[0], known, backend)
     loading = {key: value for key, value in settings.items() if key in LOADING or key not in known}
-    own = {key: value for key, value in settings.items() if key not in {*loading, "options"}}
+    given = {key: value for key, value in settings.items() if key in (*LOADING, "options")}
+    own = {key: value for key, value in settings.items() if key not in {*loading, *given}}
     source = source_of_wrapper(path, backend, **settings)
     network = load_network(source, backend, **loading, **settings.get("options", {}))
     try:
-        return _of(network, own)
+        model = _of(network, own)
+        model._set({**msgspec.structs.asdict(model.settings), **given})
+        return model
     except BaseException:
         network.close()
         raise

@@ -65,13 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for each scenario, over all rounds (default: %(default)g)",
     )
-    group.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds that time is cut into (default: 5)")
+    group.add_argument(
+        "--rounds", type=int, default=5, metavar="N", help="number of rounds that share the time (default: 5)"
+    )
     group.add_argument(
         "--warmup",
         type=float,
         default=10.0,
         metavar="S",
-        help="seconds that a combination warms up at most, where its times do not settle (default: %(default)g)",
+        help="maximum seconds of warm-up, for times that do not become steady (default: %(default)g)",
     )
     group.add_argument(
         "--scenarios",
@@ -84,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--latency-bound",
         type=float,
         metavar="MS",
-        help="the scenario server: the highest rate of requests at random of which 99 %% end within MS milliseconds",
+        help="scenario server: find the highest rate at which 99 %% of the requests end within MS milliseconds",
     )
     group.add_argument(
         "--starts", type=int, default=3, metavar="N", help="cold starts of each combination (default: %(default)s)"

@@ -78,13 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-score-shift",
         type=float,
         metavar="X",
-        help="by how much scores of boxes or classes may change on average, 0.02 say; likewise",
+        help="also until the scores of boxes or classes change by at most X on average, such as 0.02",
     )
     group.add_argument("--layers", action="store_true", help="list the layers that can be quantised, and do nothing")
     group = parser.add_argument_group("the wrapper, which preprocesses and is measured")
     add_wrapper_options(parser, group)
     group.add_argument(
-        "--backend", default="onnxruntime", help="what the file is for, and is measured on (default: %(default)s)"
+        "--backend", default="onnxruntime", help="the runtime that runs and measures the file (default: %(default)s)"
     )
     group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
     group.add_argument(
@@ -106,8 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     table = _known_table(arguments)
     if not arguments.data and (table is None or arguments.max_score_shift is not None):
         raise ConfigError(
-            "--data names the images to calibrate and measure with; only a --table that is there does without, and "
-            "then nothing is measured"
+            "--data is missing: give the images for calibration and measurement, or an existing --table, which is used "
+            "without measurement"
         )
     if arguments.report:
         if not arguments.data:

@@ -191,7 +191,7 @@ def test_what_overflows_stays_fp32(growing: Path, capsys: pytest.CaptureFixture[
     [
         (("--data", "x"), "--data is for --precision fp16"),
         (("--fp16-keep", "grow", "--precision", "fp32"), "--fp16-keep is for --precision fp16"),
-        (("--precision", "fp16", "--samples", "4"), "--samples goes with --data"),
+        (("--precision", "fp16", "--samples", "4"), "--samples needs --data"),
         (("--precision", "fp16", "--data", "none"), "no data at 'none'"),
         (("--precision", "fp16", "--data", "data", "--samples", "-1"), "--samples is a whole number from 1, not -1"),
         (("--precision", "fp16", "--data", "data", "--fp16-tolerance", "-1"), "tolerance must be a number above 0"),

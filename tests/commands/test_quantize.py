@@ -194,7 +194,7 @@ def test_layers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--data names the images"),
+        ([], "--data is missing"),
         (["--data", "no/such/folder"], "no data at"),
         (["--data", "{empty}"], "no images in"),
         (["--data", "{images}", "--limit", "3"], "at least 8 samples, not 3"),

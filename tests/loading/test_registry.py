@@ -240,7 +240,7 @@ def test_a_configuration_of_one_model_is_loaded(tmp_path: Path) -> None:
         ("[models.a]\nbackend='openvino'", "models.a has no path"),
         ("[models.a]\npath='a.onnx'\nbatch=2", "models.a has no field 'batch'; there are path, backend"),
         ("[models.a]\npath='a.onnx'\noptions=2", "models.a.options is a table, not 2"),
-        ("[models.a]\npath='a.toml'", "is no model file"),
+        ("[models.a]\npath='a.toml'", "is a configuration, not a model file"),
         ("[models.a]\npath='a.onnx'\nprecision='fp9'", "models.a: unknown precision 'fp9'; use one of"),
         ("[models", "app.toml"),
     ],

@@ -203,7 +203,7 @@ def test_what_cannot_be_started(config: Path, tmp_path: Path) -> None:
 
     refused(ConfigError, "server: .*unknown field `nonesuch`", nonesuch=1)
     refused(ConfigError, "server: TLS needs both", certificate="x.pem")
-    refused(ConfigError, "server: neither http_port nor grpc_port", http_port=None, grpc_port=None)
+    refused(ConfigError, "server: http_port and grpc_port are both missing", http_port=None, grpc_port=None)
     refused(ConfigError, r"server: x\.pem cannot be read: No such file", certificate="x.pem", private_key="y.pem")
     with Server(config).start() as server:
         refused(ConfigError, f"cannot listen on 127.0.0.1:{server.http_port}", http_port=server.http_port)
@@ -437,8 +437,8 @@ def test_weights_in_a_file_of_their_own_are_watched(run: Callable[..., Any], con
         ({"pipeline": [1]}, "models.times.pipeline is a table, not \\[1\\]"),
         ({"bath": 1}, "models.times has no field 'bath'.*'path'"),
         ({"path": 5}, "models.times: a model is a path, .*not a int"),
-        ({"options": {"backend": "openvino"}}, "models.times.options: 'backend' is no option of the backend"),
-        ({"options": {"custom_ops": [1]}}, "models.times.options: 'custom_ops' is no option of the backend"),
+        ({"options": {"backend": "openvino"}}, "models.times.options: 'backend' is not an option of the backend"),
+        ({"options": {"custom_ops": [1]}}, "models.times.options: 'custom_ops' is not an option of the backend"),
         ({"path": "/dev/zero"}, "'/dev/zero' is not a regular file"),
     ],
 )

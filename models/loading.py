@@ -330,6 +330,8 @@ def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
 
 def named_type(name: str) -> builtins.type[VisionModel[Any]]:
     """The wrapper of a name in `TYPES`, or of `"module:Class"`."""
+    if not isinstance(name, str):
+        raise unknown_type(name, type_names())
     if ":" in name:
         return _imported(name)
     kind = TYPES.get(ALIASES.get(name, name))

@@ -200,7 +200,7 @@ def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:
 
     answer = get(url, _may_be_image)
     if answer.body is None:
-        raise ImageError(f"{without_password(url)}: its content is {answer.content_type}, and no image")
+        raise ImageError(f"{without_password(url)}: its content type is {answer.content_type}, not an image")
     return decode_file(io.BytesIO(answer.body), without_password(url), at_least)
 
 
@@ -220,6 +220,8 @@ def _from_stream(stream: Any, at_least: SizeLimit | None) -> HostImage:
         if _seekable(stream):
             stream.seek(0)
         data = stream.read()
+    except UnicodeDecodeError:  # it is open in text mode
+        data = ""
     except (OSError, ValueError) as error:  # ValueError: it is closed
         raise ImageError(f"{what}: cannot be read: {error}") from None
     if not isinstance(data, (bytes, bytearray, memoryview)):

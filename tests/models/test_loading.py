@@ -148,6 +148,8 @@ def test_wrong_settings(tmp_path: Path) -> None:
         load(path, labels=["a"])
     with pytest.raises(ConfigError, match=f"unknown type 'heads'; use one of {', '.join(TYPES)}, "):
         load(path, type="heads")
+    with pytest.raises(ConfigError, match="^unknown type 8; use one of"):
+        load(path, type=8)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^unknown type 'yolo8'; did you mean 'yolov8'\?$"):
         load(path, type="yolo8")
     unknown = r"^Classifier has no setting 'topk'; did you mean 'top_k'\?$"

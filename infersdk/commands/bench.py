@@ -23,6 +23,7 @@ from .common import (
     add_shape_argument,
     backend_options,
     names,
+    new_file,
     print_json,
     print_text,
     shapes_of,
@@ -94,10 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-accuracy", action="store_true", help="leave accuracy and agreement out")
     group = parser.add_argument_group("results")
     group.add_argument(
-        "-o", "--output", type=Path, metavar="FILE.json", help="all figures, as docs/bench-schema.md says"
+        "-o", "--output", type=new_file, metavar="FILE.json", help="all figures, as docs/bench-schema.md says"
     )
-    group.add_argument("--csv", type=Path, metavar="FILE", help="a line for each combination")
-    group.add_argument("--html", type=Path, metavar="FILE", help="a report with plots, in one file")
+    group.add_argument("--csv", type=new_file, metavar="FILE", help="a line for each combination")
+    group.add_argument("--html", type=new_file, metavar="FILE", help="a report with plots, in one file")
     group.add_argument("--compare", type=Path, nargs=2, metavar=("OLD.json", "NEW.json"), help="compare two reports")
     group.add_argument(
         "--min-change", type=float, metavar="X", help="with --compare: the minimum change (default: 0.03)"
@@ -176,19 +177,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(report: Report, arguments: argparse.Namespace) -> None:
     """Writes the requested files, and prints the report."""
-    written = []
-    if arguments.output is not None:
-        written.append(atomic_write(arguments.output, report.json()))
-    if arguments.csv is not None:
-        written.append(atomic_write(arguments.csv, report.csv()))
-    if arguments.html is not None:
-        written.append(atomic_write(arguments.html, html_report(report)))
     if arguments.json:
         print_json(report.as_dict())
     else:
         show(report)
-        for path in written:
-            print_text(f"written: {path}")
+    forms = {arguments.output: report.json, arguments.csv: report.csv, arguments.html: lambda: html_report(report)}
+    for path, content in forms.items():
+        if path is not None:
+            atomic_write(path, content())
+            if not arguments.json:
+                print_text(f"written: {path}")
 
 
 # ---- two reports ----

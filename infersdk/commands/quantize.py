@@ -16,7 +16,7 @@ from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
 from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
-from .common import add_json_argument, console, print_json, print_table, print_text
+from .common import add_json_argument, console, new_file, print_json, print_table, print_text
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_settings
@@ -39,7 +39,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="the ONNX file, FP32")
     parser.add_argument("--data", type=Path, nargs="+", metavar="FOLDER", help="folders of images, or images")
-    parser.add_argument("-o", "--output", type=Path, help="by default the model's name with .int8.onnx")
+    parser.add_argument("-o", "--output", type=new_file, help="by default the model's name with .int8.onnx")
     parser.add_argument("--limit", type=int, metavar="N", help="of the images, N spread evenly (default: all)")
     parser.add_argument(
         "--target",
@@ -61,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--table", type=Path, help="a calibration table or TensorRT cache: read if it is there, else written"
     )
-    group.add_argument("--tensorrt-cache", type=Path, metavar="FILE", help="write TensorRT's calibration cache, too")
+    group.add_argument(
+        "--tensorrt-cache", type=new_file, metavar="FILE", help="write TensorRT's calibration cache, too"
+    )
     group = parser.add_argument_group("accuracy")
     group.add_argument(
         "--exclude", action="append", default=[], metavar="NODE", help="leave in floating point; repeatable"
@@ -88,7 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
     group.add_argument(
-        "--report", type=Path, metavar="HTML", help="a page with each layer's error, range and times, and other targets"
+        "--report",
+        type=new_file,
+        metavar="HTML",
+        help="a page with each layer's error, range and times, and other targets",
     )
     add_json_argument(parser)
 

@@ -43,6 +43,14 @@ def test_output_on_a_full_disk(command: str, tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
+@needs_full
+@pytest.mark.parametrize("option", ["--csv", "--json-lines"])
+def test_a_file_on_a_full_disk(tmp_path: Path, option: str) -> None:
+    done = shell(predict(option, "/dev/full"), tmp_path)
+    assert done.returncode == 2
+    assert "infersdk: cannot write '/dev/full': No space left on device" in done.stderr
+
+
 def test_much_output_on_a_full_disk(tmp_path: Path) -> None:
     """More than the buffer of a stream holds: what could not be written is not written once more at the end."""
     if not Path("/dev/full").exists():

@@ -344,7 +344,8 @@ def unknown_type(name: Any, names: Sequence[str]) -> ConfigError:
     """The error for a type that is none of `names`; it lists them where none is alike."""
     hint = nearest(name, names) if isinstance(name, str) else ""
     return ConfigError(
-        f"unknown type {name!r}" + (hint or f"; use one of {', '.join(names)}, or module:Class for your own wrapper")
+        ("type is missing" if name is None else f"unknown type {name!r}")
+        + (hint or f"; use one of {', '.join(names)}, or module:Class for your own wrapper")
     )
 
 

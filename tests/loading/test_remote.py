@@ -166,6 +166,9 @@ def test_another_file(hub: Hub, tmp_path: Path) -> None:
         assert f"the SHA-256 of the file is {DIGEST}, not {'0' * 64}" in ended.stderr
     ended = run(hub, tmp_path, load(f"hf://org/digits@{COMMIT}/other.onnx"))
     assert "ModelNotFoundError" in ended.stderr
+    ended = run(hub, tmp_path, load(f"http://127.0.0.1:9/model.onnx#sha256={DIGEST}"))
+    assert "http://127.0.0.1:9/model.onnx cannot be read: " in ended.stderr
+    assert "Connect call failed" in ended.stderr
 
 
 def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:

@@ -561,3 +561,10 @@ def test_an_ipv6_address(run: Callable[..., Any]) -> None:
     assert tritonclient.grpc.InferenceServerClient(f"[::1]:{server.grpc_port}").is_server_ready()
     with urllib.request.urlopen(f"http://[::1]:{server.http_port}/v2/health/ready", timeout=30) as answer:
         assert answer.status == 200
+
+
+def test_an_entry_that_is_no_table() -> None:
+    from infersdk.serve import Server
+
+    with pytest.raises(ConfigError, match=r"^models\.times is a table, not 3"):
+        Server({"models": {"times": 3}}).start()

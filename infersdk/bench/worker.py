@@ -273,8 +273,8 @@ def main(channel: int) -> None:
             try:
                 response = True, getattr(worker, do)(**order)
             except Exception as error:  # a runtime may raise any exception
-                known = isinstance(error, InferSDKError)
-                if not known:
+                code = error.code if isinstance(error, InferSDKError) else ""
+                if not code:
                     traceback.print_exc()
-                response = False, (_reason(worker, error), error.code if known else "")
+                response = False, (_reason(worker, error), code)
             connection.send(response)

@@ -181,10 +181,9 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
         print_json(report.as_dict())
     else:
         show(report)
-    forms = {arguments.output: report.json, arguments.csv: report.csv, arguments.html: lambda: html_report(report)}
-    for path, content in forms.items():
+    for path, form in ((arguments.output, Report.json), (arguments.csv, Report.csv), (arguments.html, html_report)):
         if path is not None:
-            atomic_write(path, content())
+            atomic_write(path, form(report))
             if not arguments.json:
                 print_text(f"written: {path}")
 

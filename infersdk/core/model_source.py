@@ -170,7 +170,7 @@ class ModelSource(os.PathLike[str]):
                 raise ConfigError(
                     "external_data is for a model in memory; a file's external weights are found in its own folder"
                 )
-            return cls(_checked(Path(model)))
+            return cls(_checked(Path(model)).absolute())  # the working directory may change
         content, name = _content(model)
         if not content:
             raise ModelFormatError(f"the {name or _IN_MEMORY} is empty; was it read to its end already?")

@@ -164,8 +164,7 @@ def against(turns: Turns, mine: str, theirs: str, package: str, model: Path, ima
     if sys.executable == OTHERS and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     commands = [
-        (python, "-P", __file__, name, model, backend, image)
-        for python, name in ((sys.executable, mine), (OTHERS, theirs))
+        (python, __file__, name, model, backend, image) for python, name in ((sys.executable, mine), (OTHERS, theirs))
     ]
     with Worker(*commands[0]) as ours, Worker(*commands[1]) as other:
         assert abs(ours.ready - other.ready) <= 2 + 0.05 * other.ready, "the tools do not find the same"

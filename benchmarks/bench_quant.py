@@ -133,7 +133,7 @@ def quantised(quantiser: str, name: str, half: int, backend: str, folder: Path) 
     """The file, CPU seconds and the peak of memory in GB."""
     output = folder / f"{quantiser}.{half}.onnx"
     python = OTHERS if quantiser in ("nncf", "modelopt") else sys.executable
-    command = [python, "-P", __file__, quantiser, name, str(half), backend, str(output)]
+    command = [python, __file__, quantiser, name, str(half), backend, str(output)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr[-2000:]
     cpu, peak = json.loads(done.stdout.splitlines()[-1])

@@ -70,7 +70,7 @@ def served(models: dict[str, Any], folder: Path) -> Iterator[tuple[int, int]]:
     http, grpc, path = free_port(), free_port(), folder / "app.json"
     settings = {"http_port": http, "grpc_port": grpc, "access_log": False, "shared_memory_prefix": "/"}
     path.write_text(json.dumps({"models": models, "server": settings}))
-    with server([sys.executable, "-P", "-m", "infersdk", "serve", str(path)], http):
+    with server([sys.executable, "-m", "infersdk", "serve", str(path)], http):
         yield http, grpc
 
 
@@ -207,7 +207,7 @@ def test_jpeg_to_boxes(assets: Path, tmp_path: Path, turns: Turns) -> None:
     body.write_bytes(b"\r\n".join(parts))
     with detector(assets, tmp_path, 8) as ((http, _), model):
         command = [
-            sys.executable, "-P", str(Path(__file__).with_name("http_load.py")), f"http://127.0.0.1:{http}/predict",
+            sys.executable, str(Path(__file__).with_name("http_load.py")), f"http://127.0.0.1:{http}/predict",
             str(body), "--clients", str(CLIENTS), "--seconds", str(SECONDS),
             "--header", f"Content-Type: multipart/form-data; boundary={BOUNDARY}",
         ]  # fmt: skip
@@ -255,7 +255,7 @@ def test_frames_in_shared_memory(assets: Path, tmp_path: Path, photograph: Any, 
     pytest.importorskip("tritonclient.grpc")
     np.save(tmp_path / "frame.npy", photograph)
     with detector(assets, tmp_path, 32) as ((_, grpc), model):
-        command = [sys.executable, "-P", "-c", SHARED_CLIENTS, str(grpc), str(tmp_path / "frame.npy"), str(SECONDS)]
+        command = [sys.executable, "-c", SHARED_CLIENTS, str(grpc), str(tmp_path / "frame.npy"), str(SECONDS)]
 
         def clients() -> float:
             processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS // 16)]

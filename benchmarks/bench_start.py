@@ -76,7 +76,7 @@ class Program:
     """
 
     def __init__(self, source: str, arguments: list[object], caches: Callable[[], Path]) -> None:
-        self._command = [sys.executable, "-P", "-c", source + PEAK, *map(str, arguments)]
+        self._command = [sys.executable, "-c", source + PEAK, *map(str, arguments)]
         self._caches = caches
         self.boxes = self.peak = 0
 
@@ -86,7 +86,9 @@ class Program:
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {
             "INFERSDK_CACHE": cache
         }
-        done = subprocess.run([*self._command, cache], check=True, capture_output=True, text=True, env=environment)
+        done = subprocess.run(
+            [*self._command, cache], check=True, capture_output=True, text=True, env=environment, cwd="/"
+        )
         self.boxes, self.peak = map(int, done.stdout.split()[-2:])
 
 
@@ -134,6 +136,6 @@ def test_memory(programs: dict[str, Program], turns: Turns) -> None:
 
 def test_import(turns: Turns) -> None:
     def imports(name: str) -> Callable[[], Any]:
-        return lambda: subprocess.run([sys.executable, "-P", "-c", f"import {name}"], check=True)
+        return lambda: subprocess.run([sys.executable, "-c", f"import {name}"], check=True, cwd="/")
 
     turns.times({"import infersdk": imports("infersdk"), "import numpy": imports("numpy"), "nothing": imports("sys")})

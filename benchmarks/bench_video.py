@@ -89,7 +89,7 @@ def test_the_reader_against_pyav(assets: Path, tmp_path: Path, kind: str, format
             script, sent = Path(__file__).with_name("live_server.py"), tmp_path / "sent.npy"
             settings = ("--streams", 1, "--rate", 1000, "--size", "1280x720", "--seconds", 0.3, "--sent", sent)
             video = assets / "video" / "people.mp4"
-            server = stack.enter_context(Worker(sys.executable, "-P", script, video, *settings))
+            server = stack.enter_context(Worker(sys.executable, script, video, *settings))
             (source,) = server.ready["addresses"]
         turns.rates({name: lambda r=read: frame_rate(r, source) for name, read in (("ours", ours), ("PyAV", loop))})  # type: ignore[misc]
 
@@ -271,7 +271,7 @@ def largest_in_real_time(
     )
     script, path, largest = Path(__file__).with_name("live_server.py"), folder / "sent.npy", 0
     options = ("--streams", max(counts), "--rate", rate, "--size", size, "--sent", path)
-    with Worker(sys.executable, "-P", script, source, *options) as server:
+    with Worker(sys.executable, script, source, *options) as server:
         sent = np.load(path, mmap_mode="r")
         for count in counts:
             for _ in range(2):

@@ -39,8 +39,8 @@ def command(state: str, arguments: list[str], report: Path) -> tuple[list[str], 
     if not folder.is_dir():
         raise SystemExit(f"{sources!r} has no folder benchmarks/; give the root of a source tree")
     words = [str(folder / word) if word.partition("::")[0].endswith(".py") else word for word in arguments]
-    pytest = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--benchmark-json={report}"]
-    return [*pytest, *words], folder.parent, {"PYTHONPATH": os.path.abspath(site)} if site else {}
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--benchmark-json={report}"]
+    return [*pytest, *words], folder, {"PYTHONPATH": os.path.abspath(site)} if site else {}
 
 
 def measured(states: list[str], arguments: list[str]) -> list[dict[str, Row]]:

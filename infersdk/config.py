@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,7 +58,7 @@ _LONG_KEY = re.compile(
 
 
 def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
-    """`data` as a struct of type `kind`; numbers as text and the like are not taken.
+    """`data` as a struct of type `kind`; numbers may be NumPy's, and are not taken as text.
 
     Args:
         what: the name of the data, for messages.
@@ -68,7 +69,7 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{what} is a table, not {data!r}")
     try:
-        return msgspec.convert(dict(data), kind)
+        return msgspec.convert({name: _plain(value) for name, value in data.items()}, kind)
     except UnicodeEncodeError as error:
         raise ConfigError(f"{what}: the text {error.object!r} is not UTF-8") from None
     except msgspec.ValidationError as error:
@@ -79,6 +80,15 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
         raise ConfigError(f"{what}: {_reason(str(error), data)}{hint}") from None
 
 
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy, also in lists and tuples, as Python's: msgspec takes no others."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value)) if isinstance(value, tuple) else [*map(_plain, value)]
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 #: JSON's names of types in msgspec's messages, and Python's.
 _PYTHON_NAMES = {"null": "None", "array": "list", "object": "table"}
 
@@ -87,7 +97,7 @@ def _reason(message: str, data: Any) -> str:
     """msgspec's message with the name and the value of the field: `conf is 3.0, not a float <= 1.0`."""
     match = re.fullmatch(r"Expected `([^`]+)`(.*?)(?:, got `[^`]+`)? - at `\$\.?(.+)`", message, re.DOTALL)
     if match is None:
-        return message
+        return message.removeprefix("Object contains ")
     kinds, limits, path = match.groups()
     steps = re.findall(r"[\w-]+|\.\.\.", path)
     while steps and steps[0] != "...":  # in its place msgspec leaves out a key of a table of free names
@@ -266,7 +276,7 @@ def _check_yaml(events: Any) -> None:
                 raise ValueError(f"a value of {len(event.value):,} characters; put it in quotes, without a tag")
         elif kind == "AliasEvent":
             if any(anchor == opened for opened, _ in around):
-                raise ValueError(f"the alias *{anchor} is part of what it repeats")
+                raise ValueError(f"the alias *{anchor} refers to a value that contains it")
             count += sizes.get(str(anchor), 1)
         if len(around) > MAX_DEPTH:
             raise ValueError(_TOO_DEEP)

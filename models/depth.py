@@ -60,7 +60,7 @@ class DepthEstimation(PresetInput[DepthMap]):
         if model.task == cls.task or model.model_type in cls.model_types or spec.name == OUTPUT:
             return Recognition.yes("a model of depth (one map of numbers)")
         if is_map is None:
-            return Recognition.nearly("its file leaves open what its output is")
+            return Recognition.nearly("its file does not describe its output")
         return Recognition.nearly(
             "nothing in the file says that its map of numbers is depth", "a model that gives one map"
         )

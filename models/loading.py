@@ -7,6 +7,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
+import msgspec
 import numpy as np
 
 from ..core.model_source import ModelSource, is_address, with_digest
@@ -122,14 +123,17 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
     names = loading_names(backend) if settings else set()
     loading = {key: value for key, value in settings.items() if key in names}
-    own = {key: value for key, value in settings.items() if key not in {*loading, "options"}}
+    given = {key: value for key, value in settings.items() if key in (*LOADING, "options")}
+    own = {key: value for key, value in settings.items() if key not in {*loading, *given}}
     for name in sorted(own):
         if not any(name in kind.Settings.__struct_fields__ for kind in TYPES.values()):
             raise _unknown_setting(path, name, names)
     source = source_of_wrapper(path, backend, **settings)
     network = load_network(source, backend, **loading, **settings.get("options", {}))
     try:
-        return _of(network, own)
+        model = _of(network, own)
+        model._set({**msgspec.structs.asdict(model.settings), **given})
+        return model
     except BaseException:
         network.close()
         raise
@@ -327,6 +331,8 @@ def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
 
 def named_type(name: str) -> builtins.type[VisionModel[Any]]:
     """The wrapper of a name in `TYPES`, or of `"module:Class"`."""
+    if not isinstance(name, str):
+        raise unknown_type(name, type_names())
     if ":" in name:
         return _imported(name)
     kind = TYPES.get(ALIASES.get(name, name))
@@ -339,7 +345,8 @@ def unknown_type(name: Any, names: Sequence[str]) -> ConfigError:
     """The error for a type that is none of `names`; it lists them where none is alike."""
     hint = nearest(name, names) if isinstance(name, str) else ""
     return ConfigError(
-        f"unknown type {name!r}" + (hint or f"; use one of {', '.join(names)}, or module:Class for your own wrapper")
+        ("type is missing" if name is None else f"unknown type {name!r}")
+        + (hint or f"; use one of {', '.join(names)}, or module:Class for your own wrapper")
     )
 
 

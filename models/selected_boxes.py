@@ -88,7 +88,7 @@ class SelectedBoxes(Detector):
             return Recognition.no(f"its outputs are those of one image, and its input {model.inputs[0]} takes several")
         if layout.takes_size != any(spec.name == SIZE_INPUT for spec in model.inputs):
             why = f"it has no input {SIZE_INPUT!r}" if layout.takes_size else f"it has an input {SIZE_INPUT!r}"
-            return Recognition.nearly(f"{why}, and the file does not say what its boxes are scaled to", layout.family)
+            return Recognition.nearly(f"{why}, and the file does not give the scale of its boxes", layout.family)
         return Recognition.yes(layout.family)
 
     # ---- preprocessing and postprocessing ----

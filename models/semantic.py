@@ -280,7 +280,7 @@ class TwinLiteNet(_MapModel[ClassMaps]):
             if _says_lanes(first) or _says_area(second):
                 raise UnsupportedModelError(
                     f"TwinLiteNet gives the drivable area first and the lane lines second, but its outputs are called "
-                    f'{first!r} and {second!r}. Give what they are: area="{first}", lanes="{second}" if the order is '
+                    f'{first!r} and {second!r}. Name both: area="{first}", lanes="{second}" if the order is '
                     f'right, area="{second}", lanes="{first}" if the names are'
                 )
             return first, second

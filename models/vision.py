@@ -79,7 +79,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     Attributes:
         network: the `Infer` underneath.
-        settings: all settings, as a frozen struct of the type `Settings`.
+        settings: all settings as given, as a frozen struct of the type `Settings`. `network` has the device, precision
+            and maximum batch in use.
         class_names: the class names by class_id; `()` if there are none.
         input_size: (width, height) of the network's input.
         canvas_sizes_used: (width, height) of each canvas, the whole input last; with `canvas="fixed"` that alone.

@@ -428,8 +428,8 @@ class YOLOX(YOLO):
         legacy = _wants_normalized_input(self.network.model) if self.legacy is None else self.legacy
         if legacy is None:
             raise UnsupportedModelError(
-                "its weights do not tell whether it is of YOLOX's first release, which wants normalised RGB, or of a "
-                "later one; say legacy=True or legacy=False"
+                "its weights do not show whether it is of YOLOX's first release, which needs normalised RGB, or of a "
+                "later one; give legacy=True or legacy=False"
             )
         if legacy:
             pixels = PixelTransform.normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -466,7 +466,7 @@ def _top_left(size: tuple[int, int], canvas: tuple[int, int]) -> Geometry:
 
 
 def _wants_normalized_input(source: ModelSource) -> bool | None:
-    """Whether the weights of a YOLOX want normalised pixels; None where the file does not tell.
+    """Whether the weights of a YOLOX need normalised pixels; None if that is unknown.
 
     Its first release (0.1.0) was trained on pixels normalised by ImageNet's mean and standard deviation, later ones on
     0 to 255. Both have a batch normalisation behind the first convolution, folded into it by the exporter, so that its

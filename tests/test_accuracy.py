@@ -103,11 +103,11 @@ def test_the_evaluators_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda data: data.pop("images"), "no COCO annotation file: it has no list 'images'"),
+        (lambda data: data.pop("images"), "not a COCO annotation file: it has no list 'images'"),
         (lambda data: data.update(annotations=[]), "has no annotations: there is nothing to measure by"),
         (lambda data: data.update(images=[]), "has no images"),
-        (lambda data: data["annotations"][0].pop("bbox"), "no COCO annotation file: 'bbox' is missing"),
-        (lambda data: data["annotations"][0].update(bbox=[1, 2, 3]), "no COCO annotation file"),
+        (lambda data: data["annotations"][0].pop("bbox"), "not a COCO annotation file: 'bbox' is missing"),
+        (lambda data: data["annotations"][0].update(bbox=[1, 2, 3]), "not a COCO annotation file"),
         (lambda data: data["annotations"][0].update(image_id=7), "an annotation has the image_id 7"),
         (lambda data: data["annotations"][0].update(category_id=6), "an annotation has the category_id 6"),
         (lambda data: data["images"][0].update(file_name="x.jpg"), r"1 of the 3 images .* not in .*'x\.jpg'"),
@@ -136,7 +136,7 @@ def test_annotations_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not JSON"):
         read_coco(annotations, images)
     annotations.write_text("[1]")
-    with pytest.raises(ConfigError, match="no COCO annotation file"):
+    with pytest.raises(ConfigError, match="not a COCO annotation file"):
         read_coco(annotations, images)
 
 
@@ -175,7 +175,7 @@ def test_labels_that_are_wrong(tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     for text, words in [
         ("", "has no labels in it"),
-        ("digit 0.png,3\nalone", r"line 2: 'alone' is no image with its label"),
+        ("digit 0.png,3\nalone", r"line 2: 'alone' is not an image name and a label"),
         ("digit 0.png,3\nnone.png,4", r"line 2: there is no image .*none\.png"),
     ]:
         file.write_text(text)
@@ -188,7 +188,7 @@ def test_labels_that_are_wrong(tmp_path: Path) -> None:
 def test_labels_that_the_model_does_not_know(tmp_path: Path) -> None:
     folder = crops(tmp_path)
     first = min(folder.iterdir())
-    unknown = r"label 'nought' is no class of the model, .* as 'zero'; .*labels do not fit"
+    unknown = r"label 'nought' is not a class of the model, .* as 'zero'; .*labels do not fit"
     with Classifier(CLASSIFIER, **CLASSIFIER_SETTINGS) as model:
         first.rename(folder / "nought")
         with pytest.raises(ConfigError, match=unknown):

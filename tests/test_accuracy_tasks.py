@@ -125,6 +125,18 @@ def test_the_task_that_fits(tmp_path: Path) -> None:
             kind(*plain)
 
 
+def test_the_annotations_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file, images), read_text, read = annotations(tmp_path, outlined(*BOX)), Path.read_text, []
+
+    def reading(self: Path, *arguments: str) -> str:
+        read.append(self)
+        return read_text(self, *arguments)
+
+    monkeypatch.setattr(Path, "read_text", reading)
+    assert coco_task("segment", file, images).images == 1
+    assert read == [Path(file)]
+
+
 def test_a_model_without_nms_gets_no_overlap(tmp_path: Path) -> None:
     rows = np.zeros((300, 6), np.float32)
     rows[0] = 16, 24, 48, 40, 0.9, 0

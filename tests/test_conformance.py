@@ -5,7 +5,7 @@ gains a case. Among them are models of strings, sequences, optionals, bfloat16 a
 binding tensors; what passes of these is counted by type beside. Both have one thread: what a case gives is asked here,
 and threads of thousands of small models take longer to start than the models to run.
 
-`python -P tests/test_conformance.py` prints the table of docs/conformance.md.
+`python tests/test_conformance.py` prints the table of docs/conformance.md.
 """
 
 from __future__ import annotations

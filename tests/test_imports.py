@@ -132,7 +132,7 @@ def test_module_level_imports_are_of_required_packages(name: str) -> None:
 
 def fresh(code: str) -> str:
     """The output of a separate process."""
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout

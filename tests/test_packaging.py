@@ -58,7 +58,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs("build", "setuptools", "cffi", "pip")
     folder = tmp_path_factory.mktemp("sdist")
     shutil.copytree(ROOT, folder / "tree", ignore=MADE)
-    build = [sys.executable, "-P", "-m", "build", "--sdist", "--no-isolation", "-o", str(folder / "dist")]
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "-o", str(folder / "dist")]
     call(*build, folder=folder / "tree")
     (found,) = (folder / "dist").iterdir()
     return found
@@ -70,7 +70,7 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     shutil.unpack_archive(sdist, folder)
     (tree,) = folder.iterdir()
-    call(sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation", "-o", str(folder / "dist"), folder=tree)
+    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(folder / "dist"), folder=tree)
     (found,) = (folder / "dist").iterdir()
     return found
 
@@ -136,7 +136,7 @@ def install(wheel: Path, folder: Path) -> Path:
     """Where the wheel, and nothing that it needs, was installed."""
     target = folder / "site"
     options = ["-q", "--no-deps", "--target", str(target)]
-    call(sys.executable, "-P", "-m", "pip", "install", *options, str(wheel), folder=folder)
+    call(sys.executable, "-m", "pip", "install", *options, str(wheel), folder=folder)
     return target
 
 
@@ -153,7 +153,7 @@ assert importlib.resources.files('infersdk').joinpath('py.typed').is_file()
 tensor = infersdk.Tensor((2, 3), 'uint8').copy_from([[1, 2, 300], [4, 5, 6]])
 print(tensor.numpy().sum(), len(infersdk.list_backends()) > 1)
 """
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("273 True\n", "")
 
 
@@ -182,7 +182,7 @@ def test_the_demo_frozen_by_pyinstaller(wheel: Path, tmp_path: Path) -> None:
     others = "openvino tensorrt_rtx tensorrt_rtx_bindings cv2 av torch scipy pandas matplotlib IPython pytest"
     others += " vl_convert tkinter cryptography"  # sympy comes with onnx-ir
     left_out = [f"--exclude-module={name}" for name in others.split()]
-    command = [sys.executable, "-P", "-m", "PyInstaller", "--noconfirm", "--onedir", "--log-level=WARN", *left_out]
+    command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "--onedir", "--log-level=WARN", *left_out]
     done = subprocess.run(
         [*command, "app.py"], check=False, capture_output=True, text=True, cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(target), "PYINSTALLER_CONFIG_DIR": str(tmp_path / "config")},
@@ -240,7 +240,7 @@ def failing_build(folder: Path, **environment: str) -> str:
     needs("build", "setuptools", "cffi")
     shutil.copytree(ROOT, folder / "tree", ignore=MADE)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation", "-o", str(folder), "."], check=False,
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(folder), "."], check=False,
         capture_output=True, text=True, cwd=folder / "tree", env=os.environ | environment,
     )  # fmt: skip
     assert done.returncode != 0

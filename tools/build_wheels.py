@@ -77,7 +77,7 @@ def main() -> int:
 def run(module: str, *arguments: str, **environment: str) -> None:
     """Runs a module of Python, with the tools of its environment on PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = [sys.executable, "-P", "-m", module, *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     subprocess.run(command, check=True, env=os.environ | {"PATH": path} | environment)
 
 

@@ -79,7 +79,7 @@ def _from_file(folder: Path, labels: Path) -> list[LabelledImage]:
             continue
         name, label = _columns(line)
         if not name or not label:
-            raise ConfigError(f"{str(labels)!r}, line {number}: {line!r} is no image with its label")
+            raise ConfigError(f"{str(labels)!r}, line {number}: {line!r} is not an image name and a label")
         file = folder / name
         if not file.is_file():
             raise ConfigError(f"{str(labels)!r}, line {number}: there is no image {str(file)!r}")
@@ -131,7 +131,7 @@ def _class_ids(images: Sequence[LabelledImage], names: Sequence[str], classes: i
         else:
             have = f"classes of other names, as {names[0]!r}" if names else "no class names"
             raise ConfigError(
-                f"the label {unknown[0]!r} is no class of the model, which has {have}; by order the {len(named)} "
+                f"the label {unknown[0]!r} is not a class of the model, which has {have}; by order the {len(named)} "
                 f"labels do not fit its {classes} classes; give its class names (--names), or number the labels"
             )
     result = [index_of[p.label] if isinstance(p.label, str) else p.label for p in images]

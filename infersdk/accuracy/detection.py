@@ -84,7 +84,7 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
     parts = {}
     for key in ("images", "annotations", "categories"):
         if not isinstance(data, dict) or not isinstance(data.get(key), list):
-            raise ConfigError(f"{str(path)!r} is no COCO annotation file: it has no list {key!r}")
+            raise ConfigError(f"{str(path)!r} is not a COCO annotation file: it has no list {key!r}")
         if not data[key]:
             raise ConfigError(f"{str(path)!r} has no {key}: there is nothing to measure by")
         parts[key] = data[key]
@@ -93,11 +93,13 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
         categories = {int(category["id"]): str(category["name"]) for category in parts["categories"]}
         boxes = [_box(number, entry) for number, entry in enumerate(parts["annotations"], 1)]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{str(path)!r} is no COCO annotation file: {_reason(error)}") from None
+        raise ConfigError(f"{str(path)!r} is not a COCO annotation file: {_reason(error)}") from None
     for box in boxes:
         for key, known in (("image_id", names), ("category_id", categories)):
             if box[key] not in known:
-                raise ConfigError(f"{str(path)!r}: an annotation has the {key} {box[key]!r}, which the file has not")
+                raise ConfigError(
+                    f"{str(path)!r}: an annotation has the {key} {box[key]!r}, which the file does not contain"
+                )
     if not root.is_dir():
         raise ConfigError(f"no folder of images at {str(root)!r}")
     files = {number: root / name for number, name in names.items()}

@@ -59,12 +59,12 @@ class Score:
     Attributes:
         label, model: the contender.
         backend, device, precision: as reported by the runtime.
-        layers: how many of its layers ran in each precision, where the backend can tell.
+        layers: how many of its layers ran in each precision, where the backend reports it.
         figures: the metric and what goes with it, 0 to 1.
         seconds: for all images, with reading them.
         results: boxes or classes of each image; () for a task whose results have no scores.
         decode_head: `"native"` where boxes were decoded outside of the network, as `models.load()` loads it, `"graph"`
-            where the network decoded them; None for wrappers that do not tell these apart.
+            where the network decoded them; None for wrappers that do not distinguish these.
     """
 
     label: str

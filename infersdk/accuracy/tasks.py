@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..errors import UnsupportedModelError
 from ..loading.registry import load as load_network
 from .classification import read_labels, top_figures
-from .detection import check_annotated, coco_evaluator, coco_figures, has_annotations, read_coco
+from .detection import CocoTruth, check_annotated, coco_evaluator, coco_figures, has_annotations, read_coco
 from .gate import Contender, Score
 from .segmentation import iou_figures, read_label_maps
 
@@ -36,7 +36,7 @@ class DetectTask:
     """Boxes by COCO annotations: mAP over IoU 0.5 to 0.95.
 
     Args:
-        annotations, folder: as `read_coco` takes them.
+        annotations, folder: as `read_coco` takes them; `annotations` may also be its result.
         type: the wrapper, a name of `models.TYPES`; None decides by the file.
         names: the class names, or the path of a file of them; None takes the model's own.
         max_batch: maximum batch size.
@@ -62,7 +62,7 @@ class DetectTask:
 
     def __init__(
         self,
-        annotations: str | os.PathLike[str],
+        annotations: str | os.PathLike[str] | CocoTruth,
         folder: str | os.PathLike[str],
         *,
         type: str | None = None,
@@ -70,7 +70,7 @@ class DetectTask:
         max_batch: int | None = None,
         **settings: Any,
     ) -> None:
-        self.truth = read_coco(annotations, folder)
+        self.truth = annotations if isinstance(annotations, CocoTruth) else read_coco(annotations, folder)
         check_annotated(self.truth, self.kinds)
         coco_evaluator()  # raises before the images are run
         self._type, self._names, self._max_batch, self._settings = type, names, max_batch, settings
@@ -142,9 +142,8 @@ def coco_task(
         annotations, folder, settings: see `DetectTask`.
     """
     kind = next((one for one in (SegmentTask, PoseTask) if one.name == task), DetectTask)
-    if not has_annotations(read_coco(annotations, folder), kind.kinds):
-        kind = DetectTask
-    return kind(annotations, folder, **settings)
+    truth = read_coco(annotations, folder)
+    return (kind if has_annotations(truth, kind.kinds) else DetectTask)(truth, folder, **settings)
 
 
 def labelled_task(

@@ -33,6 +33,7 @@ class CombinationRun:
         self.combination, self._settings = combination, settings
         self.process: WorkerProcess | None = None
         self.reason = "the measuring was interrupted before it began"
+        self.code = ""
         self.failed = False
         self.complete = False
         self.loaded: dict[str, Any] = {}
@@ -46,7 +47,7 @@ class CombinationRun:
         self.memory: Memory | None = None
 
     def fail(self, error: StepError) -> None:
-        self.failed, self.reason = True, str(error)
+        self.failed, self.reason, self.code = True, str(error), error.code
         self.end()
 
     def end(self) -> None:
@@ -59,7 +60,7 @@ class CombinationRun:
     def row(self, *, interrupted: bool) -> Row:
         row = Row(name=self.combination.name, combination=self.combination, status="ok")
         if self.failed or not self.measurements:
-            row.status, row.reason = "failed", self.reason
+            row.status, row.reason, row.code = "failed", self.reason, self.code
         elif not self.complete:
             row.status = "partial"
             row.reason = "interrupted" if interrupted else "not all rounds were run"

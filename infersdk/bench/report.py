@@ -161,6 +161,7 @@ class Row(msgspec.Struct, kw_only=True):
 
     Attributes:
         status: `"ok"`; `"failed"`, for the `reason`; `"partial"`: interrupted, with fewer rounds than requested.
+        code: of the error in `reason`, such as `"IFS204"`; `""` where it is none of infersdk.
         ran: backend, version, device, precision and layers, read back from the runtime, and the wrapper: its `kind`,
             and what decodes its boxes (`decode_head`).
         stages_ms: milliseconds by stage of one call (`"single_stream"` or `"multi_stream"`): the medians.
@@ -170,6 +171,7 @@ class Row(msgspec.Struct, kw_only=True):
     combination: Combination
     status: Literal["ok", "failed", "partial"]
     reason: str = ""
+    code: str = ""
     ran: dict[str, Any] | None = None
     loading: Loading | None = None
     cold_start: ColdStart | None = None

@@ -30,6 +30,8 @@ __all__ = ["Tuned", "tune"]
 FINALISTS = 3
 #: The shares of the budget at which further candidates are no longer tried, and no longer measured against each other.
 TRYING, MEASURING = 0.4, 0.6
+#: Codes of the errors of a backend, device or precision, which are the same with every batch size and option.
+_OF_TARGET = ("IFS201", "IFS202", "IFS203", "IFS204")
 
 
 @dataclass
@@ -94,7 +96,7 @@ def tune(
     """
     if not 0 <= max_drop < 1:
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
-    if budget <= 0:
+    if not budget > 0:
         raise ConfigError(f"a budget is a number of seconds above 0, not {budget!r}")
     return _Search(list(search), settings or BenchSettings(), objective, max_drop, budget, progress).run()
 
@@ -180,12 +182,13 @@ class _Search:
         names of those that were not reached."""
         self._slice = min(max(0.25 * self._budget / len(self._search) / 2, 0.05), 1.0)
         alive: list[Combination] = []
+        refused: dict[str, str] = {}
         for i, what in enumerate(self._search):
             if (alive and self._left(TRYING) <= 0) or self._interrupted:
                 break
             target = f"{what.model}\0{what.target}"
-            if target in self._failed:  # a precision that is not available is so with every batch and thread
-                self._failed[what.name] = self._failed[target]
+            if target in refused:
+                self._failed[what.name] = refused[target]
                 continue
             self._progress("first try", 0.5 * i / len(self._search), f"{i + 1} of {len(self._search)}, {what.name}")
             begun = self._spent()
@@ -204,9 +207,8 @@ class _Search:
                 alive.append(what)
             elif not report.interrupted:
                 self._failed[what.name] = row.reason or "it cannot run with these settings"
-                if row.reason.startswith(("precision", "backend", "device")):
-                    self._failed[target] = row.reason
-        self._failed = {name: reason for name, reason in self._failed.items() if "\0" not in name}
+                if row.code in _OF_TARGET:
+                    refused[target] = row.reason
         if not alive:
             if self._interrupted:
                 raise KeyboardInterrupt

@@ -273,7 +273,8 @@ def main(channel: int) -> None:
             try:
                 response = True, getattr(worker, do)(**order)
             except Exception as error:  # a runtime may raise any exception
-                if not isinstance(error, InferSDKError):
+                code = error.code if isinstance(error, InferSDKError) else ""
+                if not code:
                     traceback.print_exc()
-                response = False, _reason(worker, error)
+                response = False, (_reason(worker, error), code)
             connection.send(response)

@@ -26,7 +26,15 @@ _START = (
 
 
 class StepError(Exception):
-    """A step of a combination failed; the message is the reason."""
+    """A step of a combination failed; the message is the reason.
+
+    Attributes:
+        code: of an InferSDKError, else "".
+    """
+
+    def __init__(self, reason: str, code: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class TimeUpError(Exception):
@@ -73,7 +81,7 @@ class WorkerProcess:
         except (EOFError, OSError):
             raise self._death() from None
         if not done:
-            raise StepError(response)
+            raise StepError(*response)
         return response
 
     def _death(self) -> StepError:

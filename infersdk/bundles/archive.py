@@ -62,7 +62,7 @@ def pieces(entries: Sequence[Entry]) -> Iterator[tuple[int, bytes]]:
     for entry in entries:
         header = _header(entry, at)
         if at + len(header) + entry.size > _LARGEST_FILE:
-            raise OutputError(f"a bundle has at most 4 GiB, and {entry.name!r} ends behind that")
+            raise OutputError(f"a bundle has at most 4 GiB; with {entry.name!r} it is larger")
         yield at, header
         name = entry.name.encode("ascii")
         fields = _VERSION, _VERSION, 0, 0, 0, _DATE, entry.crc32, entry.size, entry.size, len(name), 0, 0, 0, 0, _MODE
@@ -80,10 +80,10 @@ def first_entry(file: BinaryIO) -> bytes:
     """
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size:
-        raise BundleFormatError(f"it has {len(header)} bytes and is no bundle")
+        raise BundleFormatError(f"it has {len(header)} bytes, so it is not a bundle")
     magic, *_, size, _, name_length, extra_length = _LOCAL.unpack(header)
     if magic != b"PK\3\4" or file.read(name_length) != FIRST.encode():
-        raise BundleFormatError(f"it does not begin with the entry {FIRST!r} and is no bundle")
+        raise BundleFormatError(f"it does not begin with the entry {FIRST!r}, so it is not a bundle")
     file.seek(extra_length, os.SEEK_CUR)
     data = file.read(size) if size <= _LARGEST_MANIFEST else b""
     if len(data) != size:

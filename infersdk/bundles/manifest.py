@@ -122,7 +122,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def _check(self) -> None:
         for name in self.parts:
             if name in (FIRST, SIGNATURE) or len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
-                raise BundleFormatError(f"{name[:_LONGEST_NAME]!r} is no name of a part")
+                raise BundleFormatError(f"{name[:_LONGEST_NAME]!r} is not a valid name of a part")
         for name in (self.golden, *(form.part for form in self.forms)):
             if name not in self.parts:
                 raise BundleFormatError(f"its manifest names the part {name[:_LONGEST_NAME]!r}, and does not have it")

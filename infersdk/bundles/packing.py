@@ -162,7 +162,7 @@ def unpack(bundle: Bundle, folder: str | os.PathLike[str]) -> list[Path]:
     for name in (FIRST, *bundle.manifest.parts):
         path = Path(folder, name)
         if path.exists():
-            raise OutputError(f"{str(path)!r} is there already; give an empty folder")
+            raise OutputError(f"{str(path)!r} exists already; give an empty folder")
         content = bundle.manifest.encoded() if name == FIRST else bundle.read(name)
         with atomic_path(path) as sibling:
             sibling.write_bytes(content)

@@ -38,7 +38,7 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-score-shift",
         type=float,
         metavar="X",
-        help="detect, classify: by how much the scores of what the first finds may change on average, 0.02 say",
+        help="detect, classify: maximum mean change of the scores of the first contender's results, such as 0.02",
     )
     group.add_argument("--annotations", type=Path, metavar="JSON", help="boxes, masks or keypoints in COCO's format")
     group.add_argument(

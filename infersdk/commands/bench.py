@@ -23,6 +23,7 @@ from .common import (
     add_shape_argument,
     backend_options,
     names,
+    new_file,
     print_json,
     print_text,
     shapes_of,
@@ -65,13 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for each scenario, over all rounds (default: %(default)g)",
     )
-    group.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds that time is cut into (default: 5)")
+    group.add_argument(
+        "--rounds", type=int, default=5, metavar="N", help="number of rounds that share the time (default: 5)"
+    )
     group.add_argument(
         "--warmup",
         type=float,
         default=10.0,
         metavar="S",
-        help="seconds that a combination warms up at most, where its times do not settle (default: %(default)g)",
+        help="maximum seconds of warm-up, for times that do not become steady (default: %(default)g)",
     )
     group.add_argument(
         "--scenarios",
@@ -84,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--latency-bound",
         type=float,
         metavar="MS",
-        help="the scenario server: the highest rate of requests at random of which 99 %% end within MS milliseconds",
+        help="scenario server: find the highest rate at which 99 %% of the requests end within MS milliseconds",
     )
     group.add_argument(
         "--starts", type=int, default=3, metavar="N", help="cold starts of each combination (default: %(default)s)"
@@ -92,10 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-accuracy", action="store_true", help="leave accuracy and agreement out")
     group = parser.add_argument_group("results")
     group.add_argument(
-        "-o", "--output", type=Path, metavar="FILE.json", help="all figures, as docs/bench-schema.md says"
+        "-o", "--output", type=new_file, metavar="FILE.json", help="all figures, as docs/bench-schema.md says"
     )
-    group.add_argument("--csv", type=Path, metavar="FILE", help="a line for each combination")
-    group.add_argument("--html", type=Path, metavar="FILE", help="a report with plots, in one file")
+    group.add_argument("--csv", type=new_file, metavar="FILE", help="a line for each combination")
+    group.add_argument("--html", type=new_file, metavar="FILE", help="a report with plots, in one file")
     group.add_argument("--compare", type=Path, nargs=2, metavar=("OLD.json", "NEW.json"), help="compare two reports")
     group.add_argument(
         "--min-change", type=float, metavar="X", help="with --compare: the minimum change (default: 0.03)"
@@ -174,19 +177,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(report: Report, arguments: argparse.Namespace) -> None:
     """Writes the requested files, and prints the report."""
-    written = []
-    if arguments.output is not None:
-        written.append(atomic_write(arguments.output, report.json()))
-    if arguments.csv is not None:
-        written.append(atomic_write(arguments.csv, report.csv()))
-    if arguments.html is not None:
-        written.append(atomic_write(arguments.html, html_report(report)))
     if arguments.json:
         print_json(report.as_dict())
     else:
         show(report)
-        for path in written:
-            print_text(f"written: {path}")
+    for path, form in ((arguments.output, Report.json), (arguments.csv, Report.csv), (arguments.html, html_report)):
+        if path is not None:
+            atomic_write(path, form(report))
+            if not arguments.json:
+                print_text(f"written: {path}")
 
 
 # ---- two reports ----

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="samples (.npy, .npz, images): nodes that overflow on them in fp16, or lose too much, stay fp32",
     )
-    fp16.add_argument("--samples", type=int, metavar="N", help="take so many of them at most (default: 16)")
+    fp16.add_argument("--samples", type=int, metavar="N", help="maximum number of samples (default: 16)")
     fp16.add_argument(
         "--fp16-tolerance", type=float, metavar="X", help="the relative error a node may have (default: 0.01)"
     )
@@ -133,7 +133,7 @@ def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, S
         raise ConfigError(f"--{given[0].replace('_', '-')} is for --precision fp16")
     if arguments.data is None:
         if alone := [name for name in given if name in ("samples", "fp16_tolerance")]:
-            raise ConfigError(f"--{alone[0].replace('_', '-')} goes with --data, the samples to look at")
+            raise ConfigError(f"--{alone[0].replace('_', '-')} needs --data, the folder of samples")
         return None
     count = 16 if arguments.samples is None else arguments.samples
     if count < 1:

@@ -16,12 +16,12 @@ DESCRIPTION = "The cache of built engines. INFERSDK_CACHE names its folder, INFE
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|clear|path")
-    action = actions.add_parser("list", help="what is stored, the most recently used first")
+    action = actions.add_parser("list", help="the stored entries, the most recently used first")
     action.add_argument("--json", action="store_true", help="the manifests, as JSON")
     action.set_defaults(run=_list)
-    action = actions.add_parser("clear", help="remove what is stored; what a process is using stays")
+    action = actions.add_parser("clear", help="remove the stored entries that no process uses")
     action.add_argument("--backend", help="of this backend alone")
-    action.add_argument("--json", action="store_true", help="what was removed, as JSON")
+    action.add_argument("--json", action="store_true", help="the removed entries, as JSON")
     action.set_defaults(run=_clear)
     action = actions.add_parser("path", help="print the folder")
     action.set_defaults(run=_path)

@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -122,11 +123,18 @@ def names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def new_file(text: str) -> Path:
+    """The type of an argument that names a file. A folder is refused before the work, not when it is done."""
+    if os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder; give the name of a file")
+    return Path(text)
+
+
 def size(text: str) -> tuple[int, int]:
     """The type of an argument `640` or `640x480`: width and height."""
-    width, _, height = text.lower().partition("x")
+    width, both, height = text.lower().partition("x")
     try:
-        return int(width), int(height or width)
+        return int(width), int(height if both else width)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; use 640 or 640x480") from None
 

@@ -63,12 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--track", action="store_true", help="number the objects of videos, from frame to frame")
     group.add_argument(
         "--give-up", type=float, default=60.0, metavar="SECONDS",
-        help="how long a camera or stream that broke off is opened again, before it counts as failed (default: 60)",
+        help="how long to reconnect to a camera or stream that failed (default: 60)",
     )  # fmt: skip
     group = parser.add_argument_group("large images", "run the model on tiles, and on the whole image too")
     group.add_argument("--tile", type=size, metavar="N|WIDTHxHEIGHT", help="the size of a tile in pixels")
     group.add_argument("--overlap", type=float, metavar="X", help="of tiles, as a share of a side (default: 0.2)")
-    group.add_argument("--merge", metavar="{nms,union,weighted}", help="what becomes of boxes that several tiles show "
+    group.add_argument("--merge", metavar="{nms,union,weighted}", help="how to merge the boxes of overlapping tiles "
                        "(default: nms)")  # fmt: skip
     add_backend_arguments(parser)
     add_wrapper_options(parser)

@@ -16,7 +16,7 @@ from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
 from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
-from .common import add_json_argument, console, print_json, print_table, print_text
+from .common import add_json_argument, console, new_file, print_json, print_table, print_text
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_settings
@@ -39,7 +39,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="the ONNX file, FP32")
     parser.add_argument("--data", type=Path, nargs="+", metavar="FOLDER", help="folders of images, or images")
-    parser.add_argument("-o", "--output", type=Path, help="by default the model's name with .int8.onnx")
+    parser.add_argument("-o", "--output", type=new_file, help="by default the model's name with .int8.onnx")
     parser.add_argument("--limit", type=int, metavar="N", help="of the images, N spread evenly (default: all)")
     parser.add_argument(
         "--target",
@@ -61,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--table", type=Path, help="a calibration table or TensorRT cache: read if it is there, else written"
     )
-    group.add_argument("--tensorrt-cache", type=Path, metavar="FILE", help="write TensorRT's calibration cache, too")
+    group.add_argument(
+        "--tensorrt-cache", type=new_file, metavar="FILE", help="write TensorRT's calibration cache, too"
+    )
     group = parser.add_argument_group("accuracy")
     group.add_argument(
         "--exclude", action="append", default=[], metavar="NODE", help="leave in floating point; repeatable"
@@ -78,17 +80,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-score-shift",
         type=float,
         metavar="X",
-        help="by how much scores of boxes or classes may change on average, 0.02 say; likewise",
+        help="also until the scores of boxes or classes change by at most X on average, such as 0.02",
     )
     group.add_argument("--layers", action="store_true", help="list the layers that can be quantised, and do nothing")
     group = parser.add_argument_group("the wrapper, which preprocesses and is measured")
     add_wrapper_options(parser, group)
     group.add_argument(
-        "--backend", default="onnxruntime", help="what the file is for, and is measured on (default: %(default)s)"
+        "--backend", default="onnxruntime", help="the runtime that runs and measures the file (default: %(default)s)"
     )
     group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
     group.add_argument(
-        "--report", type=Path, metavar="HTML", help="a page with each layer's error, range and times, and other targets"
+        "--report",
+        type=new_file,
+        metavar="HTML",
+        help="a page with each layer's error, range and times, and other targets",
     )
     add_json_argument(parser)
 
@@ -106,8 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
     table = _known_table(arguments)
     if not arguments.data and (table is None or arguments.max_score_shift is not None):
         raise ConfigError(
-            "--data names the images to calibrate and measure with; only a --table that is there does without, and "
-            "then nothing is measured"
+            "--data is missing: give the images for calibration and measurement, or an existing --table, which is used "
+            "without measurement"
         )
     if arguments.report:
         if not arguments.data:

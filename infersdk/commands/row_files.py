@@ -110,10 +110,16 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _flat(f"{name}.{key}" if name else str(key), inner)
 
 
-def _open(path: Path) -> TextIO:
+@contextmanager
+def _open(path: Path) -> Iterator[TextIO]:
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+    try:
+        yield file
+    finally:
+        with _writing(path):  # it writes the rest
+            file.close()
 
 
 @contextmanager

@@ -183,6 +183,6 @@ def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | N
             raise ConfigError(f"{source.name!r} would be overwritten by its drawing; give another folder to -o")
         if taken.setdefault(target, source.name) != source.name:
             raise ConfigError(
-                f"{taken[target]!r} and {source.name!r} would both be drawn to {str(path)!r}; draw them apart"
+                f"{taken[target]!r} and {source.name!r} would both be written to {str(path)!r}; draw them apart"
             )
     return list(paths)

@@ -18,7 +18,7 @@ from ..core.target import check_precision
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings, numbers
 from .bench_tables import show
-from .common import add_json_argument, console, names, print_json, print_text
+from .common import add_json_argument, console, names, new_file, print_json, print_text
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="time for the whole search (default: %(default)g)",
     )
-    parser.add_argument("-o", "--output", type=Path, default=Path("tuned.toml"), help="(default: %(default)s)")
+    parser.add_argument("-o", "--output", type=new_file, default=Path("tuned.toml"), help="(default: %(default)s)")
     group = parser.add_argument_group("candidates")
     group.add_argument(
         "--backends", type=names, metavar="NAME,NAME", help="(default: all that are installed and find a device)"

@@ -43,3 +43,15 @@ class Device(msgspec.Struct, frozen=True):
 
 
 CPU = Device("cpu")
+
+
+def memory_ordinal(device: str | Device | None) -> int:
+    """The number of the device of a memory, for the native core: see `Device.ordinal`.
+
+    Raises:
+        DeviceUnavailableError: The name is of a device whose memory only its runtime manages.
+    """
+    parsed = Device.parse(device)
+    if isinstance(device, str) and parsed.kind not in ("cpu", "cuda"):
+        raise DeviceUnavailableError(f"no tensor is on device {device!r}; use 'cpu' or a CUDA device such as 'cuda:0'")
+    return parsed.ordinal

@@ -57,8 +57,8 @@ def borrow(
         lib.ifs_memory_destroy(memory)  # the tensor holds its own reference
 
 
-def borrow_array(array: npt.NDArray[Any], device: Device) -> Any:
-    """A native tensor over a NumPy array; its other side is on `device`.
+def borrow_array(array: npt.NDArray[Any], ordinal: int) -> Any:
+    """A native tensor over a NumPy array; its other side is on the CUDA device of that `ordinal`.
 
     Raises:
         ShapeError: The array is not C-contiguous.
@@ -69,7 +69,7 @@ def borrow_array(array: npt.NDArray[Any], device: Device) -> Any:
     if not array.flags.aligned:
         raise InputError(f"an array of {array.dtype} that is not aligned cannot be wrapped; pass np.array(array)")
     at, read_only = array.__array_interface__["data"]
-    return borrow(at, array.shape, array.dtype, device.ordinal, read_only=read_only, on_device=False)
+    return borrow(at, array.shape, array.dtype, ordinal, read_only=read_only, on_device=False)
 
 
 def borrow_cuda_array(interface: dict[str, Any]) -> Any:
@@ -109,7 +109,7 @@ def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
     except (AttributeError, BufferError, RuntimeError, TypeError) as error:
         raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
     if kind != dlpack.CUDA:
-        return borrow_array(array, CPU), array
+        return borrow_array(array, CPU.ordinal), array
     if stream is None:
         Stream.wrap(1, Device("cuda", ordinal)).synchronize()
     return borrow(theirs.address, theirs.shape, theirs.dtype, ordinal, on_device=True), theirs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ._lib import Handle, access_code, address, check, ffi, lib, out, returned
-from .device import Device
+from .device import Device, memory_ordinal
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,7 +33,7 @@ class MixMemory(Handle):
     """
 
     def __init__(self, nbytes: int = 0, device: str | Device | None = None) -> None:
-        handle = returned("ifs_memory *", lib.ifs_memory_create, Device.parse(device).ordinal)
+        handle = returned("ifs_memory *", lib.ifs_memory_create, memory_ordinal(device))
         self._own(handle, lib.ifs_memory_destroy)
         self.resize(nbytes)
 

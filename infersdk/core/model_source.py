@@ -93,10 +93,10 @@ class Address(msgspec.Struct, frozen=True):
         location, _, fragment = text.partition("#")
         match = _ADDRESS.fullmatch(location)
         if match is None or match[1] in _LOCAL:
-            raise ConfigError(f"{text!r} is no address of a file on another machine; give the path of a local file")
+            raise ConfigError(f"{text!r} is not an address of a remote file; give the path of a local file")
         digest = fragment.removeprefix("sha256=")
         if fragment and (fragment == digest or not _DIGEST.fullmatch(digest)):
-            raise ConfigError(f"{text!r}: behind # is sha256= and 64 hexadecimal digits")
+            raise ConfigError(f"{text!r}: after # write sha256= and 64 hexadecimal digits")
         if match[1] != "hf":
             return cls(match[1], location, digest or None)
         parts = _HUB.fullmatch(match[2])
@@ -170,7 +170,7 @@ class ModelSource(os.PathLike[str]):
                 raise ConfigError(
                     "external_data is for a model in memory; a file's external weights are found in its own folder"
                 )
-            return cls(_checked(Path(model)))
+            return cls(_checked(Path(model)).absolute())  # the working directory may change
         content, name = _content(model)
         if not content:
             raise ModelFormatError(f"the {name or _IN_MEMORY} is empty; was it read to its end already?")

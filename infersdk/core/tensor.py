@@ -19,8 +19,9 @@ import numpy as np
 from ..errors import InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
 from . import dlpack
 from ._lib import Handle, access_code, address, check, ffi, lib, out, returned
-from .device import Device
+from .device import Device, memory_ordinal
 from .exchange import borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
+from .files import atomic_path
 from .memory import Head
 from .tensor_spec import DTYPES, as_dims, dtype_code
 
@@ -98,7 +99,7 @@ class Tensor(Handle):
     def __init__(
         self, shape: Sequence[int], dtype: npt.DTypeLike = "float32", device: str | Device | None = None
     ) -> None:
-        code, dims, ordinal = dtype_code(dtype), as_dims(shape), Device.parse(device).ordinal
+        code, dims, ordinal = dtype_code(dtype), as_dims(shape), memory_ordinal(device)
         self._adopt(returned("ifs_tensor *", lib.held_ifs_tensor_create, code, len(dims), dims, ordinal))
 
     def _adopt(self, handle: Any, lender: object = None, shared: _Shared | None = None) -> Tensor:
@@ -141,7 +142,7 @@ class Tensor(Handle):
         if (interface := getattr(array, "__cuda_array_interface__", None)) is not None:
             return cls._of(borrow_cuda_array(interface), array)
         array = np.asanyarray(array)
-        return cls._of(borrow_array(array, Device.parse(device)), array)
+        return cls._of(borrow_array(array, memory_ordinal(device)), array)
 
     @classmethod
     def _over(
@@ -187,7 +188,7 @@ class Tensor(Handle):
         Raises:
             TensorFileError: The file does not exist, or it is truncated, too long, or not a tensor file.
         """
-        ordinal = Device.parse(device).ordinal
+        ordinal = memory_ordinal(device)
         try:
             return cls._of(returned("ifs_tensor *", lib.ifs_tensor_load, _file_name(path), ordinal))
         except OutputError as error:  # the core has one code for input and output
@@ -196,16 +197,21 @@ class Tensor(Handle):
     @classmethod
     def from_bytes(cls, data: Buffer, device: str | Device | None = None) -> Tensor:
         """Reads the content of a tensor file from memory, as `load()` does."""
-        chars, ordinal = ffi.from_buffer(data), Device.parse(device).ordinal
+        chars, ordinal = ffi.from_buffer(data), memory_ordinal(device)
         return cls._of(returned("ifs_tensor *", lib.ifs_tensor_parse, chars, len(chars), ordinal))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a tensor file, replacing `path` in one step.
+        """Writes a tensor file, replacing `path` in one step. A pipe or a device is written to, and not replaced.
 
         Raises:
             OutputError: The file cannot be written; the file at `path` is unchanged.
         """
-        check(lib.ifs_tensor_save(self._open, _file_name(path)))
+        name = _file_name(path)
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            with atomic_path(path) as file:
+                self.save(file)
+        else:
+            check(lib.ifs_tensor_save(self._open, name))
 
     # ---- properties ----
 

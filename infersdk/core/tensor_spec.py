@@ -121,7 +121,7 @@ def as_array(value: Any, name: str) -> npt.NDArray[Any]:
     try:
         return np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise InputError(f"input {name!r} is no array: {error}; give rows of equal length") from None
+        raise InputError(f"input {name!r} is not an array: {error}; give rows of equal length") from None
 
 
 def known_shapes(

@@ -187,7 +187,7 @@ def _size_of_file(source: Any) -> tuple[int, int] | None:
     if isinstance(source, (bytes, bytearray, memoryview)):
         source = io.BytesIO(source)
     elif not isinstance(source, (str, os.PathLike)):
-        if not source.seekable():
+        if not _seekable(source):
             return None
         source.seek(0)
     with open_image(source) as image:  # closes no stream that is given
@@ -200,7 +200,7 @@ def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:
 
     answer = get(url, _may_be_image)
     if answer.body is None:
-        raise ImageError(f"{without_password(url)}: its content is {answer.content_type}, and no image")
+        raise ImageError(f"{without_password(url)}: its content type is {answer.content_type}, not an image")
     return decode_file(io.BytesIO(answer.body), without_password(url), at_least)
 
 
@@ -209,12 +209,19 @@ def _may_be_image(content_type: str) -> bool:
     return content_type.startswith("image/") or content_type in ("", "application/octet-stream", "binary/octet-stream")
 
 
+def _seekable(stream: Any) -> bool:
+    """The SpooledTemporaryFile of Python 3.10 has `seek()` without `seekable()`."""
+    return bool(stream.seekable()) if hasattr(stream, "seekable") else hasattr(stream, "seek")
+
+
 def _from_stream(stream: Any, at_least: SizeLimit | None) -> HostImage:
     what = f"the {type(stream).__name__} given"
     try:
-        if getattr(stream, "seekable", lambda: False)():
+        if _seekable(stream):
             stream.seek(0)
         data = stream.read()
+    except UnicodeDecodeError:  # it is open in text mode
+        data = ""
     except (OSError, ValueError) as error:  # ValueError: it is closed
         raise ImageError(f"{what}: cannot be read: {error}") from None
     if not isinstance(data, (bytes, bytearray, memoryview)):

@@ -86,7 +86,7 @@ def convert(
         source, module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, samples_by_name(samples)
     )
     require_onnx("converting a model")
-    imported = _importer(kind, installed=python is None)(request)
+    imported = _importer(source, kind, installed=python is None)(request)
     if imported.alternative is None:
         return _converted(imported, request, kind, free_batch, tolerance)
     result: Conversion | InferSDKError
@@ -147,7 +147,7 @@ def _source(model: Any, external_data: Any) -> tuple[ModelSource, Any, FileForma
     return source, None, kind
 
 
-def _importer(kind: FileFormat, installed: bool) -> Any:
+def _importer(source: ModelSource, kind: FileFormat, installed: bool) -> Any:
     """The function that imports a format.
 
     Args:
@@ -156,7 +156,8 @@ def _importer(kind: FileFormat, installed: bool) -> Any:
     absent = [name for name in kind.packages if installed and importlib.util.find_spec(name) is None]
     if absent:
         raise BackendUnavailableError(
-            f"converting {kind.title} needs {' and '.join(absent)}, which is not installed: {kind.install}"
+            f"converting {str(source)!r}, {kind.title}, needs {' and '.join(absent)}, which is not installed: "
+            f"{kind.install}"
         )
     module, _, attribute = kind.importer.partition(":")
     return getattr(importlib.import_module(module), attribute)

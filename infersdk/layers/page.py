@@ -24,7 +24,7 @@ _PRECISIONS = {"fp32": 0, "fp16": 2, "bf16": 3, "int8": 4}
 _OTHER = 7
 #: The maximum number of node names in a tooltip.
 _NAMES = 12
-_WIDTH_WITH_UNIT = 46  # pixels of a cell that has room for a time and its unit
+_WIDTH_WITH_UNIT = 46  # pixels of a cell that fits a time and its unit
 _BAND = 24  # height of a level of the flame graph
 
 

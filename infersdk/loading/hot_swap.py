@@ -40,7 +40,7 @@ __all__ = ["HotSwap", "check_device"]
 
 _log = logger("infersdk.loading.hot_swap")
 
-#: Seconds that the end of the process waits for builds that were told to stop: one step of a build may take a while.
+#: Seconds that the end of the process waits for cancelled builds: one step of a build may take a while.
 _PATIENCE = 10.0
 
 

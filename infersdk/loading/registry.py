@@ -310,7 +310,7 @@ def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     if not isinstance(table, dict) or not isinstance(table.get("path"), str):
         raise ConfigError(f"{str(path)!r}: models.{name} has no path of a model file")
     if table["path"].lower().endswith(_CONFIGURATIONS):
-        raise ConfigError(f"{str(path)!r}: models.{name}: path {table['path']!r} is no model file")
+        raise ConfigError(f"{str(path)!r}: models.{name}: path {table['path']!r} is a configuration, not a model file")
     return name, table
 
 
@@ -338,7 +338,9 @@ def load_table(name: str, table: Mapping[str, Any], given: Mapping[str, Any]) ->
     if not isinstance(options, dict):
         raise ConfigError(f"models.{name}.options is a table, not {options!r}")
     if misplaced := sorted(options.keys() & {"model", "custom_ops", *_FIELDS}):
-        raise ConfigError(f"models.{name}.options: {misplaced[0]!r} is no option of the backend; set it beside options")
+        raise ConfigError(
+            f"models.{name}.options: {misplaced[0]!r} is not an option of the backend; move it out of options"
+        )
     model = own.pop("path", None)
     if "backend" in given and given["backend"] != own.get("backend", "onnxruntime"):
         options = {}  # they are those of another backend

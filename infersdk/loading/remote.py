@@ -114,10 +114,12 @@ def commit_of(address: Address) -> str:
         raise _unavailable(address, error) from None
 
 
-def _unavailable(address: Address, error: Exception) -> ModelNotFoundError:
+def _unavailable(address: Address, error: BaseException) -> ModelNotFoundError:
+    if type(error) is FileNotFoundError and error.__cause__ is not None:  # fsspec names the address alone
+        error = error.__cause__
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     offline = ", and HF_HUB_OFFLINE forbids a download" if _offline() else ""
-    return ModelNotFoundError(f"{address.location} is not there{offline}: {reason}")
+    return ModelNotFoundError(f"{address.location} cannot be read{offline}: {reason}")
 
 
 # ---- fsspec ----

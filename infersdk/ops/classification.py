@@ -125,7 +125,9 @@ def class_numbers(numbers: npt.NDArray[Any], geometry: Geometry) -> npt.NDArray[
         raise InputError(f"class numbers reach from {numbers.min()} to {numbers.max()}; use 0 to {NO_CLASS - 1}")
     matrix = geometry.matrix
     if matrix[0, 1] or matrix[1, 0]:
-        raise InputError("the geometry rotates or shears the image; a map of class numbers takes none that does")
+        raise InputError(
+            "the geometry rotates or shears the image; for a map of class numbers use one that only scales and moves it"
+        )
     points, outside = [], []
     for axis in (1, 0):
         on_canvas = (np.arange(geometry.source[axis]) + 0.5 - matrix[axis, 2]) / matrix[axis, axis]

@@ -50,10 +50,10 @@ def resample(
     """
     code = choice("filter", filter, _FILTERS)
     view = image if isinstance(image, ImageView) else image_view(image, format)
-    left, top, right, bottom = crop if crop is not None else (0, 0, *size)
+    left, top, right, bottom = part = crop if crop is not None else (0, 0, *size)
     width, height = right - left, bottom - top
     if width < 1 or height < 1:
-        raise InputError(f"crop {crop} is empty; use (left, top, right, bottom)")
+        raise InputError(f"the part {part} is empty; use (left, top, right, bottom)")
     out = np.empty((height, width) if view.format == "gray" else (height, width, 3), np.uint8)
     bytes_out = ffi.from_buffer("uint8_t[]", out, require_writable=True)
     check(lib.ifs_resample(view._c, *size, code, left, top, width, height, bytes_out))

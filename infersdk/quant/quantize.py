@@ -6,6 +6,7 @@ requires; the other runtimes quantise them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.files import atomic_write
+from ..errors import ConfigError
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights, graph_values
@@ -23,14 +25,12 @@ from .schemes import WEIGHTED, Scheme
 from .table import CalibrationTable, TensorRange
 
 if TYPE_CHECKING:
-    import os
-
     import numpy.typing as npt
     import onnx_ir as ir
 
 __all__ = [
-    "QuantizedGraph", "WeightCodes", "correct_bias", "input_ranges", "insert_quantizer", "quantize", "quantized_model",
-    "value_ranges", "weight_codes",
+    "QuantizedGraph", "WeightCodes", "check_output", "correct_bias", "input_ranges", "insert_quantizer", "quantize",
+    "quantized_model", "value_ranges", "weight_codes",
 ]  # fmt: skip
 
 
@@ -42,6 +42,12 @@ class QuantizedGraph:
     layers: tuple[str, ...]
     floating: tuple[str, ...]
     record: QuantizationRecord
+
+
+def check_output(model: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
+    """Raises ConfigError if `output` is the file of the model."""
+    if os.path.exists(output) and os.path.samefile(model, output):
+        raise ConfigError(f"{os.fspath(output)!r} is the model itself; write the quantised model to another file")
 
 
 def quantize(
@@ -72,6 +78,7 @@ def quantize(
     if isinstance(model, Plan):
         planned = model.without(exclude) if exclude else model
     else:
+        check_output(model, output)
         table.check(model)
         planned = plan(model, target, exclude=exclude)
     result, record = quantized_model(planned, table, bias_correction=bias_correction)

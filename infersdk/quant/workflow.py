@@ -21,7 +21,7 @@ from ..graph.files import write_model
 from .layer_times import layer_times
 from .observe import ImageInputs, Observations, Observer, check_samples
 from .plan import Plan, plan
-from .quantize import QuantizedGraph, quantize
+from .quantize import QuantizedGraph, check_output, quantize
 from .ranges import PERCENTILE, check_method
 from .search import CANDIDATES, ENOUGH, Candidate, Choice, SearchReport, check_limits, choose, search
 
@@ -143,6 +143,7 @@ class Workflow:
     def run(self, output: str | os.PathLike[str], *, stage: Stage | None = None) -> QuantizedGraph:
         """Runs all steps. Raises the errors of calibration, the backend and writing."""
         show = stage or silent_stage
+        check_output(self.model, output)
         if not self.compared:
             return self.write(output)
         with self.open_wrapper(self.model) as wrapper:

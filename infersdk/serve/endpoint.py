@@ -277,7 +277,7 @@ class Endpoint(ABC):
                     f"unexpected inference output {name!r} for model {self.name!r}; its outputs are {', '.join(known)}"
                 )
         if len(set(names)) < len(names):
-            raise RequestError(f"an output is asked for twice: {', '.join(names)}")
+            raise RequestError(f"an output is requested twice: {', '.join(names)}")
         return names
 
     # ---- closing ----

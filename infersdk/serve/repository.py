@@ -158,13 +158,13 @@ class Repository:
             entry.fault is None if entry.versions else entry.reason == _UNLOADED for entry in self.models.values()
         )
 
-    def files(self, table: Any) -> set[str]:
-        """The model files named by the table of a model, for all versions.
+    def files(self, name: str, table: Any) -> set[str]:
+        """The model files named by the table of the model `name`, for all versions.
 
         Raises:
             ConfigError: the table is wrong.
         """
-        return set().union(*map(model_files, _version_tables("", table).values()))
+        return set().union(*map(model_files, _version_tables(name, table).values()))
 
     # ---- loading ----
 

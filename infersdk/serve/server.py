@@ -78,7 +78,7 @@ class Server:
                 table[name] = str(folder / table[name])
         self.settings = ServerSettings.of(table, **settings)
         if self.settings.http_port is None and self.settings.grpc_port is None:
-            raise ConfigError("server: neither http_port nor grpc_port is there to listen on")
+            raise ConfigError("server: http_port and grpc_port are both missing; set one of them")
         if (self.settings.certificate is None) != (self.settings.private_key is None):
             raise ConfigError("server: TLS needs both, certificate and private_key")
         _check_certificate(self.settings)

@@ -145,8 +145,8 @@ class InferenceService:
         self._check_control(f"failed to load {name!r}")
         if parameters:
             raise RequestError(
-                f"failed to load {name!r}: a load takes no {min(parameters)!r}; this server loads what its "
-                "configuration names"
+                f"failed to load {name!r}: a load takes no {min(parameters)!r}; this server loads the models of "
+                "its configuration"
             )
         await self.repository.load(name)
 

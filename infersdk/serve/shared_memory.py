@@ -123,7 +123,7 @@ class SharedMemoryRegions:
         if offset + size > region.byte_size:
             raise RequestError(
                 f"Invalid offset + byte size for shared memory region: {name!r} has {region.byte_size:,} bytes, and "
-                f"bytes {offset:,} to {offset + size:,} were asked for"
+                f"bytes {offset:,} to {offset + size:,} were requested"
             )
         return RegionPart(region, offset, size)
 

@@ -72,7 +72,7 @@ def signatures(repository: Repository) -> dict[str, Any]:
     return {
         name: (
             msgspec.json.encode(table, order="sorted", enc_hook=repr),
-            [_states(path) for path in sorted(repository.files(table))],
+            [_states(path) for path in sorted(repository.files(name, table))],
         )
         for name, table in repository.tables().items()
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ...errors import ImageError, InputError, UnsupportedModelError
+from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.uploads import UploadPools
 from ...pipeline.request import RequestFuture, check_seconds, results_in_order
@@ -27,9 +27,16 @@ if TYPE_CHECKING:
     from ...pipeline import Pipeline
     from ..execution import Timings
 
-__all__ = ["Composed", "require_boxes", "whole_image"]
+__all__ = ["Composed", "check_models", "require_boxes", "whole_image"]
 
 Result = TypeVar("Result")
+
+
+def check_models(models: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a model that is not a wrapper."""
+    for name, model in models.items():
+        if not isinstance(model, ImageModel):
+            raise ConfigError(f"{name} is a wrapper of infersdk.models, not {type(model).__name__}; use models.load()")
 
 
 class Composed(ImageModel[Result], Declared, ABC):
@@ -62,6 +69,7 @@ class Composed(ImageModel[Result], Declared, ABC):
             )
         given = (*models, *(settings.pop(name) for name in named))
         self.models: dict[str, ImageModel[Any]] = dict(zip(self.parts, given, strict=True))
+        check_models(self.models)
         self.__dict__.update(self.models)
         self._set(settings)
         first = given[0]

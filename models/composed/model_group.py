@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ClosedError, ConfigError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
 from ...image.uploads import UploadPools
-from ..image_model import ImageModel
 from ..results import Result
 from ..results.plain import plain_rows, plain_value
-from .base import Composed
+from .base import Composed, check_models
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from ..image_model import ImageModel
     from .image_request import ImageRequest
 
 __all__ = ["GroupResult", "ModelGroup"]
@@ -129,9 +129,7 @@ class ModelGroup(Composed[GroupResult]):
         models = self.models
         if not models:
             raise ConfigError("a ModelGroup has one model or more: ModelGroup(detector=..., pose=...)")
-        for name, model in models.items():
-            if not isinstance(model, ImageModel):
-                raise ConfigError(f"{name} is a wrapper of infersdk.models, not {type(model).__name__}")
+        check_models(models)
         if taken := sorted(_ARGUMENTS & models.keys()):
             raise ConfigError(f"{taken[0]!r} is an argument of submit() or map(); give the model another name")
         if len({id(model) for model in models.values()}) < len(models):

@@ -170,6 +170,8 @@ class Result(Hints, ABC):
         target = Path(path)
         if target.suffix.lower() == ".json":
             return atomic_write(target, self.to_json(indent=2) + "\n")
+        if not target.suffix:
+            raise ConfigError(f"{str(target)!r} has no suffix, which decides the format; use a name such as out.png")
         if not self._is_drawn():
             raise ConfigError(f"{str(target)!r}: {type(self).__name__} are saved as JSON; use a name such as out.json")
         with atomic_path(target) as sibling:

@@ -450,7 +450,7 @@ def test_without_the_package(net: Path) -> None:
         f"try: infersdk.load({str(net)!r}, 'openvino')\n"
         "except infersdk.errors.BackendUnavailableError as error: print(error)"
     )
-    ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "needs openvino, which is not installed" in ran.stdout
     assert 'pip install "infersdk[openvino]"' in ran.stdout
     assert issubclass(BackendUnavailableError, infersdk.InferSDKError)
@@ -573,5 +573,5 @@ os.kill(os.getpid(), signal.SIGUSR1)
 core().compile_model(model, "CPU")
 os.kill(os.getpid(), signal.SIGUSR1)
 """
-    ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout) == (0, "handled\n" * 3), ran.stderr

@@ -426,7 +426,7 @@ def test_ctrl_c_stops_the_build_and_leaves_nothing(net: Path, tmp_path: Path) ->
         except KeyboardInterrupt:
             print("interrupted at", max(told))
     """
-    command = [sys.executable, "-P", "-c", textwrap.dedent(code), str(net), str(tmp_path / "out.engine")]
+    command = [sys.executable, "-c", textwrap.dedent(code), str(net), str(tmp_path / "out.engine")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
@@ -622,5 +622,5 @@ def test_a_package_that_is_missing(net: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.skipif("INFERSDK_CACHE" in os.environ, reason="the folder is named by the environment")
 def test_importing_the_module_imports_no_runtime() -> None:
     code = "import sys, infersdk.backends.tensorrt; print([m for m in sys.modules if m.startswith('tensorrt')])"
-    said = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

@@ -78,7 +78,7 @@ def _rtx() -> dict[str, Any]:
 
 
 def dump(module: str, site: Path | None = None, environment: dict[str, str] | None = None) -> dict[str, Any]:
-    command = [sys.executable, "-P", str(HERE / "trt_dump.py"), module, *([str(site)] if site else [])]
+    command = [sys.executable, str(HERE / "trt_dump.py"), module, *([str(site)] if site else [])]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | (environment or {}), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(done.stdout))

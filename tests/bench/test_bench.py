@@ -109,6 +109,7 @@ def test_what_cannot_run_is_a_row_with_its_reason(report: Report) -> None:
     assert "infersdk quantize digits_detector.onnx --data FOLDER -o digits_detector.int8.onnx" in int8.reason
     assert int8.reason.startswith("precision 'int8'")
     assert nonesuch.reason.startswith("no backend 'nonesuch'; there are ")
+    assert (int8.code, nonesuch.code) == ("IFS204", "IFS201")
     assert not int8.scenarios
 
 

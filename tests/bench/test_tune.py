@@ -130,6 +130,19 @@ def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
             tune([Combination(model=str(DETECTOR))], **wrong)  # type: ignore[arg-type]
 
 
+def test_a_missing_backend_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, ask = [], WorkerProcess.ask
+
+    def asked(self: WorkerProcess, do: str, **order: Any) -> Any:
+        steps.append(do)
+        return ask(self, do, **order)
+
+    monkeypatch.setattr(WorkerProcess, "ask", asked)
+    with pytest.raises(ConfigError, match="none of the 2 candidates can run here; .*no backend 'nonesuch'"):
+        tune([Combination(model=str(DETECTOR), target=Target("nonesuch"), batch=batch) for batch in (1, 2)])
+    assert steps == ["load"]
+
+
 def test_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate that loads for minutes is ended when the budget is over; what was measured before is the result."""
     ask, slow = WorkerProcess.ask, Combination(model=str(DETECTOR), options={"threads": 2})

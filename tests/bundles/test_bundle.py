@@ -130,7 +130,7 @@ def test_unpack(sealed: Path, tmp_path: Path) -> None:
     files = unpack(bundle, tmp_path / "parts")
     assert (tmp_path / "parts" / "model.onnx").read_bytes() == DETECTOR.read_bytes()
     assert len(files) == 1 + len(bundle.manifest.parts)
-    with pytest.raises(OutputError, match="there already"):
+    with pytest.raises(OutputError, match="exists already"):
         unpack(bundle, tmp_path / "parts")
 
 

@@ -14,7 +14,7 @@ import pytest
 from command_line import run
 
 import infersdk
-from infersdk.data import CLASSIFIER, DETECTOR
+from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.testing import contract_model
 
 pytest.importorskip("onnx")
@@ -86,6 +86,9 @@ def test_json_on_stdout(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["tune", str(DETECTOR), "-o", "x.json"], "give a name that ends in .toml"),
         (["tune", str(DETECTOR), "--precision", "fp7"], "unknown precision 'fp7'; use one of"),
         (["tune", str(DETECTOR), "--batch", "0"], "--batch takes whole numbers from 1"),
+        (["bench", str(DETECTOR), "-o", "/"], "'/' is a folder; give the name of a file"),
+        (["predict", str(IMAGE), "--model", str(DETECTOR), "--tile", "64x"], "'64x' is not a size"),
+        (["tune", str(DETECTOR), "--budget", "nan"], "a budget is a number of seconds above 0"),
         (["tune", str(DETECTOR), "--budget", "0"], "a budget is a number of seconds above 0"),
     ],
 )  # fmt: skip

@@ -80,7 +80,7 @@ def test_without_any_tensorrt_both_are_named(net: Path) -> None:
         "import sys; sys.modules.update(dict.fromkeys(['tensorrt', 'tensorrt_rtx', 'tensorrt_rtx_bindings'])); "
         "from infersdk.cli import main; sys.exit(main(['build', sys.argv[1]]))"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code, str(net)], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, str(net)], check=False, capture_output=True, text=True)
     assert done.returncode == 3
     assert 'pip install "infersdk[tensorrt]" or pip install "infersdk[tensorrt-rtx]"' in done.stderr
 
@@ -191,7 +191,7 @@ def test_what_overflows_stays_fp32(growing: Path, capsys: pytest.CaptureFixture[
     [
         (("--data", "x"), "--data is for --precision fp16"),
         (("--fp16-keep", "grow", "--precision", "fp32"), "--fp16-keep is for --precision fp16"),
-        (("--precision", "fp16", "--samples", "4"), "--samples goes with --data"),
+        (("--precision", "fp16", "--samples", "4"), "--samples needs --data"),
         (("--precision", "fp16", "--data", "none"), "no data at 'none'"),
         (("--precision", "fp16", "--data", "data", "--samples", "-1"), "--samples is a whole number from 1, not -1"),
         (("--precision", "fp16", "--data", "data", "--fp16-tolerance", "-1"), "tolerance must be a number above 0"),

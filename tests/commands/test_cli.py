@@ -177,11 +177,9 @@ def test_doctor_of_a_backend_without_a_device(
 
 
 def test_as_a_module_and_into_a_closed_pipe() -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "infersdk", "--version"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-m", "infersdk", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("infersdk ")
-    command = f"{sys.executable} -P -m infersdk info {DETECTOR} | head -1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m infersdk info {DETECTOR} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0"
     assert "Traceback" not in done.stderr
@@ -194,7 +192,7 @@ def test_what_the_output_cannot_spell_is_no_failure(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
 
     def predict(*more: str) -> bytes:
-        command = [sys.executable, "-P", "-m", "infersdk", "predict", *MODEL, image, *more]
+        command = [sys.executable, "-m", "infersdk", "predict", *MODEL, image, *more]
         return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
 
     assert b"Zahlen \\xfc \\u65e5.jpg" in predict()
@@ -205,7 +203,7 @@ def test_a_pipe_has_no_edge(tmp_path: Path) -> None:
     """What is not shown on a terminal is neither broken nor cut at 80 columns."""
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
     target = tmp_path / ("long " * 20) / "annotated.png"
-    command = [sys.executable, "-P", "-m", "infersdk", "predict", *MODEL, IMAGE, "-o", target]
+    command = [sys.executable, "-m", "infersdk", "predict", *MODEL, IMAGE, "-o", target]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, encoding="utf-8")
     assert str(target) in done.stdout
 

@@ -138,7 +138,7 @@ def test_ctrl_c_leaves_a_video_of_what_was_done(tmp_path: Path) -> None:
     with VideoWriter(source, fps=20) as writer:
         for _ in range(400):
             writer.write(digits)
-    command = [sys.executable, "-P", "-m", "infersdk", *PREDICT, str(source), "-o", str(target), "--json"]
+    command = [sys.executable, "-m", "infersdk", *PREDICT, str(source), "-o", str(target), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
     process.stdout.readline()
     time.sleep(0.5)
@@ -321,7 +321,7 @@ def test_a_camera_beside_a_file(rtsp: RtspServer, tmp_path: Path) -> None:
     """Until Ctrl-C: each with its lines, the camera's with the time of the clock."""
     file = moving(tmp_path / "a.mp4", [0, 3, 6])
     output = ("--json", "-o", str(tmp_path / "drawn"))
-    command = [sys.executable, "-P", "-m", "infersdk", *PREDICT, str(file), rtsp.url, *output]
+    command = [sys.executable, "-m", "infersdk", *PREDICT, str(file), rtsp.url, *output]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
     assert process.stdout is not None
     lines: list[str] = []

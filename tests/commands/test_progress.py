@@ -98,7 +98,7 @@ print("done")
 
 
 def test_a_bar_on_a_terminal_and_lines_in_a_pipe() -> None:
-    command = [sys.executable, "-P", "-c", PROGRAM]
+    command = [sys.executable, "-c", PROGRAM]
     piped = subprocess.run(command, check=True, capture_output=True, text=True)
     assert piped.stdout == "done\n"
     assert piped.stderr.splitlines() == ["[0:00:00] loading (0%): net[1].onnx", "[0:00:00] calibrating"]

@@ -194,7 +194,7 @@ def test_layers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--data names the images"),
+        ([], "--data is missing"),
         (["--data", "no/such/folder"], "no data at"),
         (["--data", "{empty}"], "no images in"),
         (["--data", "{images}", "--limit", "3"], "at least 8 samples, not 3"),
@@ -217,6 +217,15 @@ def test_wrong_use(
     assert run(CLASSIFIER, *given, *options) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_the_model_is_not_overwritten(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(DETECTOR.read_bytes())
+    (tmp_path / "link.onnx").symlink_to(model)
+    assert run(model, "--data", images, "-o", tmp_path / "link.onnx") == 2
+    assert "is the model itself; write the quantised model to another file" in capsys.readouterr().err
+    assert model.read_bytes() == DETECTOR.read_bytes()
 
 
 def test_tables_and_models_that_do_not_fit(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,7 +123,7 @@ def test_nothing_is_overwritten(tree: Path) -> None:
             drawn_paths(find_sources(["b.jpg"]), output)
     (tree / "other").mkdir()
     os.link(tree / "b.jpg", tree / "other" / "b.jpg")
-    with pytest.raises(ConfigError, match=r"'b\.jpg' and 'other/b\.jpg' would both be drawn to 'out/b\.jpg'"):
+    with pytest.raises(ConfigError, match=r"'b\.jpg' and 'other/b\.jpg' would both be written to 'out/b\.jpg'"):
         drawn_paths(find_sources(["b.jpg", "other/b.jpg"]), Path("out"))
     twice = drawn_paths(find_sources(["b.jpg", "b.jpg"]), Path("out"))
     assert twice == [Path("out/b.jpg")] * 2, "the same drawing twice is none lost"

@@ -15,7 +15,7 @@ from infersdk.data import DETECTOR, IMAGE
 
 pytest.importorskip("onnxruntime")
 
-COMMAND = f"'{sys.executable}' -P -m infersdk"
+COMMAND = f"'{sys.executable}' -m infersdk"
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 
 
@@ -41,6 +41,14 @@ def test_output_on_a_full_disk(command: str, tmp_path: Path) -> None:
     done = shell(f"{COMMAND} {command} > /dev/full", tmp_path)
     assert done.stderr == "infersdk: cannot write the output: No space left on device\n"
     assert done.returncode == 2
+
+
+@needs_full
+@pytest.mark.parametrize("option", ["--csv", "--json-lines"])
+def test_a_file_on_a_full_disk(tmp_path: Path, option: str) -> None:
+    done = shell(predict(option, "/dev/full"), tmp_path)
+    assert done.returncode == 2
+    assert "infersdk: cannot write '/dev/full': No space left on device" in done.stderr
 
 
 def test_much_output_on_a_full_disk(tmp_path: Path) -> None:
@@ -78,7 +86,7 @@ def test_a_reader_that_leaves(command: str, tmp_path: Path) -> None:
 
 def test_info_in_a_pipe_keeps_to_100_columns(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-    command = [sys.executable, "-P", "-m", "infersdk", "info", str(DETECTOR)]
+    command = [sys.executable, "-m", "infersdk", "info", str(DETECTOR)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, encoding="utf-8")
     assert 80 < max(map(len, done.stdout.splitlines())) <= 100
     wide = subprocess.run(
@@ -170,7 +178,7 @@ sys.exit(main(sys.argv[2:]))
 )  # fmt: skip
 def test_ctrl_c_while_it_starts(module: str, tmp_path: Path) -> None:
     """Wherever the start is just then: the signal comes when the module is looked for."""
-    command = [sys.executable, "-P", "-c", INTERRUPTED, module, "predict", str(IMAGE), "--model", str(DETECTOR)]
+    command = [sys.executable, "-c", INTERRUPTED, module, "predict", str(IMAGE), "--model", str(DETECTOR)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr, done.stdout) == (130, "infersdk: interrupted\n", "")
 

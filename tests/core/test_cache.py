@@ -29,7 +29,7 @@ def cache(tmp_path: Path) -> Cache:
 def run(code: str, *arguments: object) -> subprocess.Popen[str]:
     """A real process; it says "ready" by a line on its output."""
     head = f"import sys, time, os\nfrom pathlib import Path\nfrom infersdk.core.cache import Cache\nABOUT = {ABOUT!r}\n"
-    command = [sys.executable, "-P", "-c", head + textwrap.dedent(code), *map(str, arguments)]
+    command = [sys.executable, "-c", head + textwrap.dedent(code), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import until
 
-from infersdk import Head, Tensor, memory_stats
+from infersdk import Head, MixMemory, Tensor, memory_stats
 from infersdk.core import dlpack
 from infersdk.core.exchange import borrow
 from infersdk.core.stream import Stream
@@ -766,6 +768,27 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
     with pytest.raises(ShapeError, match="dimension 1 is 2147483648; the file layout holds at most 2147483647"):
         Tensor((0, 2**31)).save(tmp_path / "t")
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    tensor, values = filled((2,))
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit((tmp_path / "pipe").read_bytes)
+        tensor.save(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+    np.testing.assert_array_equal(Tensor.from_bytes(read.result()).numpy(), values)
+
+
+@pytest.mark.parametrize("name", ["gpu", "webgpu", "openvino:gpu"])
+def test_devices_of_other_runtimes_have_no_tensors(name: str) -> None:
+    for create in (
+        lambda: Tensor((2,), device=name),
+        lambda: Tensor.wrap(np.zeros(2), name),
+        lambda: MixMemory(8, name),
+    ):
+        with pytest.raises(DeviceUnavailableError, match=f"no tensor is on device '{name}'; use 'cpu' or a CUDA"):
+            create()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

@@ -64,6 +64,6 @@ def test_an_infer_is_not_given_images(image: Any) -> None:
 
 
 def test_rows_of_different_lengths_are_no_array() -> None:
-    with pytest.raises(InputError, match="input 'x' is no array: .*; give rows of equal length"):
+    with pytest.raises(InputError, match="input 'x' is not an array: .*; give rows of equal length"):
         as_array([[1.0, 2.0], [3.0]], "x")
     np.testing.assert_array_equal(as_array([[1, 2]], "x"), [[1, 2]])

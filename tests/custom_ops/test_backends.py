@@ -156,7 +156,7 @@ with infersdk.load(sys.argv[1], sys.argv[3], custom_ops=[HardSwishInC]) as infer
 def test_a_second_process_finds_the_compiled_kernel(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx", HardSwishInC)
     environment = os.environ | {"INFERSDK_CACHE": str(tmp_path / "kernels")}
-    command = [sys.executable, "-P", "-c", SECOND_PROCESS, str(path), str(Path(__file__).parent.parent), backend]
+    command = [sys.executable, "-c", SECOND_PROCESS, str(path), str(Path(__file__).parent.parent), backend]
     subprocess.run(command, check=True, env=environment)
     assert [entry.kind for entry in Cache(tmp_path / "kernels").entries()].count("kernel") == 1
     # The compiler compiles nothing any more: what is there is enough.

@@ -78,9 +78,7 @@ for compiler in ("auto", "nvrtc"):
     except Exception as error:
         print(error)
 """
-    said = subprocess.run(
-        [sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, env=os.environ
-    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)
     first, second = said.stdout.splitlines()
     assert 'pip install "infersdk[nvrtc]" for NVRTC, or put nvcc on PATH' in first
     assert "requires the compiler 'nvrtc', which is not installed" in second

@@ -37,7 +37,7 @@ def test_from_pytorch_to_every_backend(tmp_path: Path) -> None:
     for package in ("torch", "onnxscript", "onnxruntime", "openvino"):
         pytest.importorskip(package)
     done = subprocess.run(
-        [sys.executable, "-P", str(EXAMPLES / "hard_swish.py")],
+        [sys.executable, str(EXAMPLES / "hard_swish.py")],
         check=True, capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
     found = dict(line.split(" differs from PyTorch by ") for line in done.stdout.splitlines() if " differs " in line)
@@ -54,7 +54,7 @@ def test_from_pytorch_to_every_backend(tmp_path: Path) -> None:
             np.testing.assert_allclose(y, want, atol=1e-6)
 
     ran = subprocess.run(
-        [sys.executable, "-P", str(EXAMPLES / "hard_swish_native.py")],
+        [sys.executable, str(EXAMPLES / "hard_swish_native.py")],
         check=True, capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
     lines = dict(line.split(" ", 1) for line in ran.stdout.splitlines())

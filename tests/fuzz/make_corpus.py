@@ -203,7 +203,7 @@ def reports() -> None:
 
     target = CORPUS / "reports" / "bench.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-P", "-m", "infersdk", "bench", str(CLASSIFIER), "--backends", "onnxruntime", "--time", "0.05",
+    command = [sys.executable, "-m", "infersdk", "bench", str(CLASSIFIER), "--backends", "onnxruntime", "--time", "0.05",
                "--rounds", "3", "--preset", "unit", "--resize", "32", "-o", str(target)]  # fmt: skip
     subprocess.run(command, check=True)
     report = json.loads(target.read_text())

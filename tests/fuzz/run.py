@@ -173,7 +173,7 @@ def _one_process(outcome: Outcome, name: str, seed: int, first: int, cases: int,
         state.write(bytes(_STATE.size))
         state.flush()
         command = [
-            sys.executable, "-P", str(HERE / "run.py"), "--worker", name, state.name, "--seed", str(seed),
+            sys.executable, str(HERE / "run.py"), "--worker", name, state.name, "--seed", str(seed),
             "--first", str(first), "--cases", str(cases), "--seconds", str(seconds),
         ]  # fmt: skip
         with tempfile.TemporaryFile("w+", errors="replace") as errors:

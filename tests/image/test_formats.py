@@ -65,7 +65,7 @@ def test_a_file_of_eps_starts_no_program(tmp_path: Path) -> None:
         "except ImageError:\n    print('refused')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], input=EPS, capture_output=True, check=False,
+        [sys.executable, "-c", code], input=EPS, capture_output=True, check=False,
         env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ.get('PATH', '')}"},
     )  # fmt: skip
     assert done.stdout == b"refused\n", done.stderr

@@ -93,7 +93,7 @@ def test_rows_that_are_aligned() -> None:
         "    np.testing.assert_array_equal(pixels_of(Image.fromarray(a).copy()), a)\n"
     )
     environment = {**os.environ, "PILLOW_ALIGNMENT": "64"}
-    subprocess.run([sys.executable, "-P", "-c", code], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 @lends

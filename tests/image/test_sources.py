@@ -173,8 +173,9 @@ def test_streams_of_bytes(tmp_path: Path) -> None:
 
 def test_streams_that_give_no_image(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png())
-    with (tmp_path / "a.png").open("r", encoding="latin-1") as text, pytest.raises(ImageError, match="binary mode"):
-        read_image(text)
+    for encoding in ("utf-8", "latin-1"):
+        with (tmp_path / "a.png").open(encoding=encoding) as text, pytest.raises(ImageError, match="binary mode"):
+            read_image(text)
     with pytest.raises(ImageError, match="closed"):
         read_image(text)
     with pytest.raises(ImageError, match="not an image"):
@@ -211,7 +212,7 @@ def test_addresses() -> None:
         for path in ("/a.png", "/bytes"):
             np.testing.assert_array_equal(read_image(address + path).pixels, read_image(png()).pixels)
         for path, words in (
-            ("/page", "its content is text/html, and no image"), ("/film", "its content is video/mp4"),
+            ("/page", "its content type is text/html, not an image"), ("/film", "its content type is video/mp4"),
             ("/broken", r"/broken: (cannot be decoded|not an image)"), ("/none", "404"),
         ):  # fmt: skip
             with pytest.raises(ImageError, match=words):

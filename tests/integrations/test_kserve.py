@@ -59,7 +59,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def ports(tables: dict[str, Any]) -> Iterator[Ports]:
     """A server of KServe with the models."""
     found = Ports(free_port(), free_port())
-    command = [sys.executable, "-P", "-c", PROGRAM, json.dumps({"models": tables}), str(found.http), str(found.grpc)]
+    command = [sys.executable, "-c", PROGRAM, json.dumps({"models": tables}), str(found.http), str(found.grpc)]
     process = subprocess.Popen(command)
     try:
         end = time.monotonic() + 120

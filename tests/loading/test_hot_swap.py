@@ -413,9 +413,7 @@ assert slow_backends.BuildingOpenVino.building.wait(20)
 print(infer.active_backend, time.monotonic())
 """
     folder = str(Path(__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, folder], capture_output=True, text=True, check=True, timeout=25
-    )
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True, timeout=25)
     name, at = done.stdout.split()
     assert name == "onnxruntime"
     assert time.monotonic() - float(at) < 10

@@ -79,7 +79,7 @@ def in_a_process_with(folder: Path, points: dict[str, str], code: str) -> Any:
         "        return [type(e).__name__, str(e)]\n"
         f"{code}\nprint(json.dumps(result))\n"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", program], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -240,7 +240,7 @@ def test_a_configuration_of_one_model_is_loaded(tmp_path: Path) -> None:
         ("[models.a]\nbackend='openvino'", "models.a has no path"),
         ("[models.a]\npath='a.onnx'\nbatch=2", "models.a has no field 'batch'; there are path, backend"),
         ("[models.a]\npath='a.onnx'\noptions=2", "models.a.options is a table, not 2"),
-        ("[models.a]\npath='a.toml'", "is no model file"),
+        ("[models.a]\npath='a.toml'", "is a configuration, not a model file"),
         ("[models.a]\npath='a.onnx'\nprecision='fp9'", "models.a: unknown precision 'fp9'; use one of"),
         ("[models", "app.toml"),
     ],

@@ -119,7 +119,8 @@ def load(address: str) -> str:
 
 @pytest.mark.parametrize("kind", ["hub", "http"])
 def test_a_second_start_sends_no_request(hub: Hub, tmp_path: Path, kind: str) -> None:
-    pytest.importorskip({"hub": "huggingface_hub", "http": "aiohttp"}[kind])
+    for package in {"hub": ("huggingface_hub",), "http": ("fsspec", "aiohttp")}[kind]:
+        pytest.importorskip(package)
     hub_address, http_address = f"hf://org/digits@{COMMIT}/onnx/model.onnx", f"{hub.address}/plain/model.onnx"
     address = f"{http_address}#sha256={DIGEST}" if kind == "http" else hub_address
     first = run(hub, tmp_path, load(address))
@@ -143,7 +144,8 @@ def test_offline(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp")
+    for package in ("fsspec", "aiohttp"):
+        pytest.importorskip(package)
     hub.content = bytes(range(256)) * (6 << 12)
     digest, hub.cut = hashlib.sha256(hub.content).hexdigest(), 5 << 20
     address = f"{hub.address}/plain/model.onnx#sha256={digest}"
@@ -164,6 +166,9 @@ def test_another_file(hub: Hub, tmp_path: Path) -> None:
         assert f"the SHA-256 of the file is {DIGEST}, not {'0' * 64}" in ended.stderr
     ended = run(hub, tmp_path, load(f"hf://org/digits@{COMMIT}/other.onnx"))
     assert "ModelNotFoundError" in ended.stderr
+    ended = run(hub, tmp_path, load(f"http://127.0.0.1:9/model.onnx#sha256={DIGEST}"))
+    assert "http://127.0.0.1:9/model.onnx cannot be read: " in ended.stderr
+    assert "Connect call failed" in ended.stderr
 
 
 def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:

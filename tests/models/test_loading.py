@@ -117,6 +117,17 @@ def test_the_wrapper_that_fits(tmp_path: Path) -> None:
             assert wrapper_type(network) is kind
 
 
+def test_settings_are_those_given(tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})
+    options = {"threads": 2}
+    given: dict[str, Any] = {"device": "cpu", "precision": "fp32", "max_batch": 4, "options": options}
+    with load(path, **given) as found, type(found)(path, **given) as made, load(path) as plain:
+        assert found.settings == made.settings
+        assert {name: getattr(found, name) for name in given} == given
+        assert (found.network.max_batch, found.network.options.threads) == (4, 2)
+        assert (plain.settings.device, plain.network.device) == (None, "cpu")
+
+
 def test_the_backend_of_the_network_is_that_of_the_model(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     path = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})
@@ -140,6 +151,8 @@ def test_wrong_settings(tmp_path: Path) -> None:
         load(path, labels=["a"])
     with pytest.raises(ConfigError, match=f"unknown type 'heads'; use one of {', '.join(TYPES)}, "):
         load(path, type="heads")
+    with pytest.raises(ConfigError, match="^unknown type 8; use one of"):
+        load(path, type=8)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^unknown type 'yolo8'; did you mean 'yolov8'\?$"):
         load(path, type="yolo8")
     unknown = r"^Classifier has no setting 'topk'; did you mean 'top_k'\?$"

@@ -183,5 +183,5 @@ def test_readings_that_the_first_run_refuses_are_not_named(tmp_path: Path) -> No
     offsets = np.hstack([np.zeros((84, 2)), np.full((84, 2), -0.5), np.full((84, 3), 0.1)])
     with load(head_model(tmp_path / "x.onnx", [offsets], {}), legacy=True) as model:
         assert type(model) is TYPES["yolox"]
-    with pytest.raises(UnsupportedModelError, match=r"for YOLOX: .*say legacy=True or legacy=False"):
+    with pytest.raises(UnsupportedModelError, match=r"for YOLOX: .*give legacy=True or legacy=False"):
         load(head_model(tmp_path / "x.onnx", [offsets], {}))

@@ -118,6 +118,15 @@ def test_calls_streams_and_requests(backend: str) -> None:
         model(IMAGE)
 
 
+def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    (tmp_path / "m.onnx").write_bytes(DETECTOR.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    with infersdk.load("m.onnx", backend) as infer:
+        monkeypatch.chdir("/")
+        infer.release()
+        assert infer(feed(infer, 0))["output0"].shape == (1, 6300, 15)
+
+
 def test_a_model_in_use_is_not_released() -> None:
     pytest.importorskip("onnxruntime")
     with YOLOv5(DETECTOR, max_batch=2) as model:

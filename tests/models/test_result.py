@@ -167,6 +167,8 @@ def test_drawing(result: Result, tmp_path: Path) -> None:
     assert (np.asarray(drawn) != 90).any()
     assert drawn.tobytes() == result.draw(IMAGE).tobytes() == result.draw(IMAGE, channel_order="rgb").tobytes()
     assert Image.open(result.save(tmp_path / "a.png", IMAGE)).tobytes() == drawn.tobytes()
+    with pytest.raises(ConfigError, match=r"'a' has no suffix.*out\.png"):
+        result.save("a", IMAGE)
     png = known._repr_png_()
     assert png is not None
     assert Image.open(io.BytesIO(png)).tobytes() == drawn.tobytes()

@@ -32,7 +32,7 @@ def drawn(folder: Path) -> Path:
 
 def started(*arguments: str | Path, cache: Path) -> tuple[list[str], int]:
     run = subprocess.run(
-        [sys.executable, "-P", "-c", _PROGRAM, *map(str, arguments)],
+        [sys.executable, "-c", _PROGRAM, *map(str, arguments)],
         env=os.environ | {"INFERSDK_CACHE": str(cache)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     imported, count = map(json.loads, run.stdout.splitlines())

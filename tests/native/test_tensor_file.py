@@ -107,7 +107,7 @@ def test_what_each_malformed_file_is_told(data: bytes, message: str, tmp_path: P
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.bin")
     code = "import sys; from infersdk import Tensor; Tensor.load(sys.argv[1])"
-    command = [sys.executable, "-P", "-c", code, str(tmp_path / "pipe.bin")]
+    command = [sys.executable, "-c", code, str(tmp_path / "pipe.bin")]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert "TensorFileError" in done.stderr
     assert "pipe.bin: not a regular file" in done.stderr

@@ -51,7 +51,7 @@ if (child := os.fork()) == 0:
     os._exit(0)
 print(os.waitpid(child, 0)[1])
 """
-    process = subprocess.Popen([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
     try:
         printed, _ = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:

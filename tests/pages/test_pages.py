@@ -78,6 +78,6 @@ def test_what_is_missing_is_said() -> None:
         "try: require_packages()\n"
         "except BackendUnavailableError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", program], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert 'pip install "infersdk[bench]"' in done.stdout
     assert "vl_convert" in done.stdout

@@ -224,6 +224,13 @@ def test_results_stay_close(
             assert infer.precision == "int8"
 
 
+def test_the_model_stays(model: Path, table: quant.CalibrationTable) -> None:
+    before = model.read_bytes()
+    with pytest.raises(errors.ConfigError, match="is the model itself; write the quantised model to another file"):
+        quant.quantize(model, model, table)
+    assert model.read_bytes() == before
+
+
 def test_excluded_nodes_stay(model: Path, table: quant.CalibrationTable, tmp_path: Path) -> None:
     made = quant.quantize(model, tmp_path / "q.onnx", table, exclude=["Conv_3"])
     assert made.layers == ("Conv_0", "Conv_6")

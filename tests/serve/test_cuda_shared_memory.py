@@ -65,7 +65,7 @@ def served(config: Path) -> Iterator[dict[str, int]]:
         "import sys; from infersdk.serve import Server; "
         "Server(sys.argv[1]).run(lambda s: print(s.http_port, s.grpc_port, flush=True))"
     )
-    running = subprocess.Popen([sys.executable, "-P", "-c", program, str(config)], stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen([sys.executable, "-c", program, str(config)], stdout=subprocess.PIPE, text=True)
     try:
         line = running.stdout.readline().split()
         assert len(line) == 2, "the server did not start; its error is above"

@@ -61,7 +61,7 @@ def named(tables: dict[str, Any]) -> Iterator[Any]:
 
 def run(program: str, port: int, *arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", f"{FOLDER}/{program}.py", "-u", f"localhost:{port}", *arguments],
+        [sys.executable, f"{FOLDER}/{program}.py", "-u", f"localhost:{port}", *arguments],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

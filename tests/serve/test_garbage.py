@@ -34,7 +34,7 @@ def test_what_is_loaded_is_left_out_and_freed_later() -> None:
         freeze()
         assert closed() is None
     """
-    subprocess.run([sys.executable, "-P", "-c", textwrap.dedent(code)], check=True)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
 
 @pytest.mark.parametrize("owns_process", [True, False])
@@ -84,5 +84,5 @@ def test_freed_memory_is_used_again() -> None:
         "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
         "keep_freed_memory(); faults(); print(faults())\n"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     assert int(done.stdout) < 1000  # of 60,000 pages

@@ -73,7 +73,7 @@ def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     (folder / "body").write_bytes(text + data)
     path = os.pathsep.join(filter(None, [str(folder), str(TESTS), os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "infersdk", "serve", str(folder / "app.json")],
+        [sys.executable, "-m", "infersdk", "serve", str(folder / "app.json")],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200", "PYTHONPATH": path},
     )  # fmt: skip
     try:
@@ -89,7 +89,7 @@ def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def load(port: int, folder: Path, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-P", str(LOAD), f"http://127.0.0.1:{port}/v2/models/slow/infer", str(folder / "body"),
+        [sys.executable, str(LOAD), f"http://127.0.0.1:{port}/v2/models/slow/infer", str(folder / "body"),
          "--header", (folder / "header").read_text(), *arguments],
         check=True, capture_output=True, text=True,
     )  # fmt: skip

@@ -203,7 +203,7 @@ def test_what_cannot_be_started(config: Path, tmp_path: Path) -> None:
 
     refused(ConfigError, "server: .*unknown field `nonesuch`", nonesuch=1)
     refused(ConfigError, "server: TLS needs both", certificate="x.pem")
-    refused(ConfigError, "server: neither http_port nor grpc_port", http_port=None, grpc_port=None)
+    refused(ConfigError, "server: http_port and grpc_port are both missing", http_port=None, grpc_port=None)
     refused(ConfigError, r"server: x\.pem cannot be read: No such file", certificate="x.pem", private_key="y.pem")
     with Server(config).start() as server:
         refused(ConfigError, f"cannot listen on 127.0.0.1:{server.http_port}", http_port=server.http_port)
@@ -215,7 +215,7 @@ def test_what_cannot_be_started(config: Path, tmp_path: Path) -> None:
 
 def test_the_command_ends_well_with_sigterm(config: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "infersdk", "serve", str(config)],
+        [sys.executable, "-m", "infersdk", "serve", str(config)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
     )  # fmt: skip
     try:
@@ -437,8 +437,8 @@ def test_weights_in_a_file_of_their_own_are_watched(run: Callable[..., Any], con
         ({"pipeline": [1]}, "models.times.pipeline is a table, not \\[1\\]"),
         ({"bath": 1}, "models.times has no field 'bath'.*'path'"),
         ({"path": 5}, "models.times: a model is a path, .*not a int"),
-        ({"options": {"backend": "openvino"}}, "models.times.options: 'backend' is no option of the backend"),
-        ({"options": {"custom_ops": [1]}}, "models.times.options: 'custom_ops' is no option of the backend"),
+        ({"options": {"backend": "openvino"}}, "models.times.options: 'backend' is not an option of the backend"),
+        ({"options": {"custom_ops": [1]}}, "models.times.options: 'custom_ops' is not an option of the backend"),
         ({"path": "/dev/zero"}, "'/dev/zero' is not a regular file"),
     ],
 )
@@ -561,3 +561,10 @@ def test_an_ipv6_address(run: Callable[..., Any]) -> None:
     assert tritonclient.grpc.InferenceServerClient(f"[::1]:{server.grpc_port}").is_server_ready()
     with urllib.request.urlopen(f"http://[::1]:{server.http_port}/v2/health/ready", timeout=30) as answer:
         assert answer.status == 200
+
+
+def test_an_entry_that_is_no_table() -> None:
+    from infersdk.serve import Server
+
+    with pytest.raises(ConfigError, match=r"^models\.times is a table, not 3"):
+        Server({"models": {"times": 3}}).start()

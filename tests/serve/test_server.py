@@ -35,7 +35,7 @@ def test_a_process_that_ends_stops_its_server(tables: dict[str, Any], tmp_path: 
             print([thread.name for thread in threading.enumerate() if thread.name == "infersdk-serve"], flush=True)
         """
     ) + textwrap.dedent(PROGRAM)  # fmt: skip
-    command = [sys.executable, "-P", "-c", program, json.dumps({"simple": tables["simple"]})]
+    command = [sys.executable, "-c", program, json.dumps({"simple": tables["simple"]})]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "200\n[]\n", "")
 

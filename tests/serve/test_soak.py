@@ -102,7 +102,7 @@ class Process:
     def __init__(self, config: Path, log: Path) -> None:
         self._log = open(log, "wb")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "infersdk", "serve", str(config)], stdout=subprocess.PIPE, stderr=self._log,
+            [sys.executable, "-m", "infersdk", "serve", str(config)], stdout=subprocess.PIPE, stderr=self._log,
             text=True, env={**os.environ, "COLUMNS": "200"},
         )  # fmt: skip
         ports = {}

@@ -174,7 +174,7 @@ def test_nothing_is_imported_without_traces() -> None:
         "import sys, infersdk.serve; from infersdk.serve import Server; "
         "Server({'models': {'x': {}}}, http_port=0); assert not any('opentelemetry' in name for name in sys.modules)"
     )
-    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 class Collector(BaseHTTPRequestHandler):
@@ -207,7 +207,7 @@ def test_spans_go_where_the_environment_says(tables: dict[str, Any], tmp_path: A
             "    urllib.request.urlopen(url, sys.argv[2].encode()).read()\n"
         )
         done = subprocess.run(
-            [sys.executable, "-P", "-c", program, str(tmp_path / "app.json"), json.dumps(simple_body())],
+            [sys.executable, "-c", program, str(tmp_path / "app.json"), json.dumps(simple_body())],
             check=True, timeout=120, capture_output=True, text=True,
             env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}"},
         )  # fmt: skip

@@ -26,7 +26,7 @@ from infersdk.data import DETECTOR
 from infersdk.data import IMAGE as DIGITS
 from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, PipelineError
 from infersdk.image import HostImage, SharedImage, read_image
-from infersdk.models import Classifier, GroupResult, ModelGroup, YOLOv5, YOLOv8, create
+from infersdk.models import Classifier, GroupResult, ModelGroup, Tiled, YOLOv5, YOLOv8, create
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -238,6 +238,8 @@ def test_wrong_groups(files: dict[str, Path]) -> None:
         ModelGroup()
     with pytest.raises(ConfigError, match="detector is a wrapper of infersdk.models, not str"):
         ModelGroup(detector="yolov8n.onnx")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"model is a wrapper of infersdk.models, not str; use models.load\(\)"):
+        Tiled("yolov8n.onnx")  # type: ignore[arg-type]
     with YOLOv8(files["detector"]) as model:
         with pytest.raises(ConfigError, match=r"same model.*clone"):
             ModelGroup(a=model, b=model)

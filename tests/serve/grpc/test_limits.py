@@ -93,7 +93,7 @@ def test_descriptors_are_left_for_http_and_models(tmp_path: Path) -> None:
     table = {"type": "network", "path": str(path), "options": {"threads": 1}}
     own = {"http_port": 0, "grpc_port": 0, "access_log": False, "model_control": True}
     (tmp_path / "app.json").write_text(json.dumps({"models": {"simple": table}, "server": own}))
-    command = [sys.executable, "-P", "-c", program, str(tmp_path / "app.json")]
+    command = [sys.executable, "-c", program, str(tmp_path / "app.json")]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         http_port, grpc_port = map(int, running.stdout.readline().split())

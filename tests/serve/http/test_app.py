@@ -118,7 +118,7 @@ def test_values_that_json_lacks(server: Any) -> None:
         ({"inputs": 3}, "failed to parse the request JSON"),
         ({"inputs": [{"name": "INPUT0"}]}, "missing required field `shape`"),
         ({"outputs": [{"name": "OUTPUT7"}]}, "unexpected inference output 'OUTPUT7' for model 'simple'"),
-        ({"outputs": [{"name": "OUTPUT0"}, {"name": "OUTPUT0"}]}, "asked for twice"),
+        ({"outputs": [{"name": "OUTPUT0"}, {"name": "OUTPUT0"}]}, "requested twice"),
         ({"parameters": {"binary_data_output": 1}}, "binary_data_output is true or false, not 1"),
         ({"parameters": {"nonesuch": 1}}, "has no parameter 'nonesuch'"),
     ],

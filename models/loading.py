@@ -22,7 +22,7 @@ from .description import ModelDescription
 from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
 from .registry import ALIASES, TYPES, answers, looks_like
-from .vision import VisionModel, loading_names
+from .vision import LOADING, VisionModel, loading_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

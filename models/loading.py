@@ -121,6 +121,7 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         return _of(path, settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
+    source = source_of_wrapper(path, backend, **settings)
     names = loading_names(backend) if settings else set()
     loading = {key: value for key, value in settings.items() if key in names}
     given = {key: value for key, value in settings.items() if key in (*LOADING, "options")}
@@ -128,7 +129,6 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     for name in sorted(own):
         if not any(name in kind.Settings.__struct_fields__ for kind in TYPES.values()):
             raise _unknown_setting(path, name, names)
-    source = source_of_wrapper(path, backend, **settings)
     network = load_network(source, backend, **loading, **settings.get("options", {}))
     try:
         model = _of(network, own)

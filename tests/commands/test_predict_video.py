@@ -89,7 +89,7 @@ def test_videos_are_known_by_what_is_in_them(video: Path, tmp_path: Path, capsys
     assert run(*PREDICT, tmp_path / "image", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
     assert run(*PREDICT, tmp_path / "video", tmp_path / "image", "-o", tmp_path / "drawn", "--json") == 2
-    assert "unknown file extension" in capsys.readouterr().err
+    assert "image' has no suffix, which decides the format" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,13 @@ def test_wrong_loading(plain: Path, tmp_path: Path) -> None:
         Bundle(tmp_path / "none.infer")
 
 
+def test_loading_imports_nothing_that_writes_bundles(plain: Path) -> None:
+    code = f"import sys, infersdk; infersdk.models.load({str(plain)!r}).close(); print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "infersdk.bundles.loading" in modules
+    assert not {"infersdk.bundles.packing", "infersdk.quant", "infersdk.accuracy"} & set(modules)
+
+
 def test_a_pass_is_remembered(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
     checks = []

@@ -91,6 +91,7 @@ def load_bundle(
     model = None
     try:
         model = load(source, manifest.type, {**manifest.settings, **settings})
+        model.path = bundle.path  # not the source, which would keep the model in memory after close()
         if verify != "never":
             samples.verify(model, once=verify == "first")
         if swapped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import io
 import os
@@ -23,6 +24,7 @@ from infersdk.bundles.archive import Entry, pieces
 from infersdk.bundles.loading import GoldenSamples
 from infersdk.bundles.packing import write_bundle
 from infersdk.core.cache import Cache
+from infersdk.core.model_source import ModelSource
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import (
     BundleError,
@@ -178,6 +180,22 @@ def test_loading_imports_nothing_that_writes_bundles(plain: Path) -> None:
     modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "infersdk.bundles.loading" in modules
     assert not {"infersdk.bundles.packing", "infersdk.quant", "infersdk.accuracy"} & set(modules)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_close_frees_the_model(sealed: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+
+    def in_memory() -> int:
+        gc.collect()
+        sources = [one for one in gc.get_objects() if isinstance(one, ModelSource)]
+        return sum(one.name == sealed.name and one.content is not None for one in sources)
+
+    model = models.load(sealed, backend, key=KEY)
+    assert in_memory()
+    model.close()
+    assert not in_memory()
+    assert model.path == str(sealed)
 
 
 def test_a_pass_is_remembered(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,16 @@ signature covers the manifest. Parts may be encrypted.
 
 from __future__ import annotations
 
-from .bundle import Bundle
-from .golden import GoldenReport
-from .packing import pack, unpack
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy
+
+if TYPE_CHECKING:
+    from .bundle import Bundle
+    from .golden import GoldenReport
+    from .packing import pack, unpack
 
 __all__ = ["Bundle", "GoldenReport", "pack", "unpack"]
+
+# Loading a bundle imports no module that writes one.
+__getattr__, __dir__ = lazy(__name__, {"bundle": "Bundle", "golden": "GoldenReport", "packing": "pack unpack"})

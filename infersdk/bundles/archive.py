@@ -6,6 +6,7 @@ file with a changed, missing or additional byte outside of the entries is refuse
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
@@ -93,7 +94,7 @@ def first_entry(file: BinaryIO) -> bytes:
     return data
 
 
-def read_entries(file: BinaryIO, entries: Sequence[Entry]) -> dict[str, bytes]:
+def read_entries(file: BinaryIO, entries: Sequence[Entry]) -> dict[str, io.BytesIO]:
     """The data of each entry. All other bytes of the file are compared with those that the entries imply.
 
     Raises:
@@ -107,12 +108,12 @@ def read_entries(file: BinaryIO, entries: Sequence[Entry]) -> dict[str, bytes]:
     if size != end:
         raise BundleFormatError(f"it has {size:,} bytes, and its manifest describes {end:,}; it was cut, or changed")
     file.seek(0)
-    result: dict[str, bytes] = {}
+    result: dict[str, io.BytesIO] = {}
     for (at, piece), entry in zip(parts, (*entries, None), strict=True):
         if file.read(len(piece)) != piece:
             raise BundleFormatError(f"it was changed: the headers from byte {at:,} on are not those of its manifest")
         if entry is not None:
-            result[entry.name] = file.read(entry.size)
+            result[entry.name] = io.BytesIO(file.read(entry.size))
     return result
 
 

@@ -29,7 +29,8 @@ _SIGNATURE_NBYTES = 64
 
 
 class Bundle:
-    """A bundle in memory. Each byte of the file is checked: headers, signature and the SHA-256 of all parts.
+    """A bundle in memory. Each byte of the file is checked: headers, signature and the SHA-256 of all parts. One thread
+    reads parts at a time.
 
     Args:
         path: of the file.
@@ -87,8 +88,9 @@ class Bundle:
         # would end if it were cut later.
         stored = read_entries(file, entries)
         self._stored = {name: stored[name] for name in manifest.parts}
+        self._sealed = set(manifest.parts) if manifest.encryption is not None else set()
         for name, part in manifest.parts.items():
-            if hashlib.sha256(self._stored[name]).hexdigest() != part.sha256:
+            if hashlib.sha256(self._stored[name].getbuffer()).hexdigest() != part.sha256:
                 raise BundleIntegrityError(f"the part {name!r} was changed: its SHA-256 is not that of the manifest")
 
     def read(self, name: str) -> bytes:
@@ -101,9 +103,10 @@ class Bundle:
         """
         if name not in self.manifest.parts:
             raise ConfigError(f"{self.path!r} has no part {name!r}; its parts are {', '.join(self.manifest.parts)}")
-        if self.manifest.encryption is None:
-            return self._stored[name]
-        return self._unsealed().open(name, self._stored[name])
+        if name in self._sealed:
+            self._unsealed().open(name, self._stored[name])
+            self._sealed.remove(name)
+        return self._stored[name].getvalue()
 
     def _unsealed(self) -> Sealer:
         if self._sealer is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -91,6 +91,7 @@ def load_bundle(
     model = None
     try:
         model = load(source, manifest.type, {**manifest.settings, **settings})
+        model.path = bundle.path  # not the source, which would keep the model in memory after close()
         if verify != "never":
             samples.verify(model, once=verify == "first")
         if swapped:
@@ -179,11 +180,11 @@ class GoldenSamples:
         """The input of the network for each sample."""
         return [model.details.run_once(image, self._golden.parameters)[0] for image in self._images]
 
-    def approve(self, network: Any, feeds: Sequence[Mapping[str, npt.NDArray[Any]]], required: str | None) -> None:
+    def approve(self, network: Any, feeds: list[Mapping[str, npt.NDArray[Any]]], required: str | None) -> None:
         """Compares a network that a wrapper is about to change to.
 
         Args:
-            feeds: from `feeds()`.
+            feeds: from `feeds()`. They are removed: the caller keeps the list as long as the network.
             required: the precision that was required, if any.
 
         Raises:
@@ -191,8 +192,8 @@ class GoldenSamples:
             ConfigError: there are no tolerances for its precision.
         """
         precision = arithmetic_of(network.precision, network.device, required)
-        for number, feed in enumerate(feeds):
-            report = self._compared(number, network(dict(feed)), precision, tuple)
+        for number in range(len(self._images)):
+            report = self._compared(number, network(dict(feeds.pop(0))), precision, tuple)
             if report is not None:
                 raise _difference(self._path, network.backend, report)
 

@@ -13,7 +13,11 @@ attributes are imported on first access.
 
 from __future__ import annotations
 
+from os import environ as _environ
 from typing import TYPE_CHECKING
+
+# ONNX Runtime 1.29 and later sends names and hashes of models to Microsoft, unless this is set before it is imported.
+_environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 try:
     from .core._lib import lib, text

@@ -255,8 +255,8 @@ class HostImage(NamedTuple):
 
 @dataclass(frozen=True)
 class DevicePixels:
-    """What a decoder wrote on a CUDA device: an image of three channels, or the planes of an NV12 frame. Nothing writes
-    to it after `ready`, as long as this object lives.
+    """The pixels that a decoder wrote on a CUDA device: an image of three channels, or the planes of an NV12 frame.
+    Nothing writes to them after `ready`, as long as this object lives.
 
     Attributes:
         address: of the first byte.

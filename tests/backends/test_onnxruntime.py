@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -512,3 +513,13 @@ def test_the_precision_of_a_changed_file_is_not_read(tmp_path: Path) -> None:
         assert "on cpu" in repr(infer)
         with pytest.raises(UnsupportedModelError, match="has changed since it was loaded"):
             infer.precision
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where its telemetry has files")
+def test_no_telemetry_of_the_runtime(tmp_path: Path) -> None:
+    """Its device number and the events that it has not sent are files below the user's cache."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "ORT_DISABLE_TELEMETRY")}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "INFERSDK_CACHE": str(tmp_path / "ours")}
+    code = "from infersdk import data, load; load(data.DETECTOR).close()"
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if "onnxruntime" in path.name]

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 
 from ..config import convert
 from ..core.processors import available_processors
@@ -123,8 +122,7 @@ class Pipeline(Generic[Result]):
     """
 
     def __init__(self, models: Model[Result] | Sequence[Model[Result]], **settings: Any) -> None:
-        given = {name: one.item() if isinstance(one, np.generic) else one for name, one in settings.items()}
-        self.settings = convert(given, PipelineSettings, "Pipeline settings")
+        self.settings = convert(settings, PipelineSettings, "Pipeline settings")
         several = models if isinstance(models, Sequence) else [models]
         served: list[Any] = [
             TensorRequests(one) if isinstance(one, Infer) else getattr(one, "details", one) for one in several

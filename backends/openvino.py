@@ -454,6 +454,7 @@ class OpenVinoInfer(Infer):
     def _close(self) -> None:
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
         del self._request, self._compiled, self._current, self._shared, self._one_core
+        del self._arguments, self._one_core_arguments  # the model with its weights
 
 
 def _writable(tensor: Tensor) -> Any:

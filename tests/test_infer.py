@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -207,3 +208,26 @@ def test_close_frees_all_but_what_was_lent(infer: Infer) -> None:
     with pytest.raises(ClosedError, match=r"the onnxruntime model double.onnx was closed; load it again"):
         infer.forward()
     assert repr(infer) == "<OnnxRuntimeInfer double.onnx, closed>"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_an_infer_that_was_closed_keeps_no_weights(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    weights = np.random.default_rng(0).random((2048, 4096), np.float32)
+    inputs, outputs = [models.value("x", [1, 2048])], [models.value("y", [1, 4096])]
+    path = models.save(tmp_path / "large.onnx", [models.node("MatMul", "x w", "y")], inputs, outputs, {"w": weights})
+
+    def closed() -> Infer:
+        infer = infersdk.load(path, backend=backend)
+        infer.close()
+        return infer
+
+    def resident() -> int:
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) << 10
+
+    kept = [closed()]
+    before = resident()
+    kept += [closed() for _ in range(4)]
+    assert resident() - before < 2 * weights.nbytes

@@ -113,8 +113,11 @@ class PrepareWorkers:
                 _prepare_row(request.batch, request)
             except BaseException as error:
                 errors[request] = error
-        self._finish(requests, errors)
-        return errors
+        try:
+            self._finish(requests, errors)
+            return errors
+        finally:
+            del errors  # their tracebacks refer to this frame: images would wait for the garbage collector
 
     def _work(self) -> None:
         while self._work_once():

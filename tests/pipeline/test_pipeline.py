@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, wait
 from pathlib import Path
@@ -157,6 +158,18 @@ def test_a_bad_item_fails_alone(model: Squares) -> None:
         assert [f.result(LONG) for f in good] == [25, 36, 49]
         assert pipeline.stats().failed == 1
     assert [sorted(batch) for batch in model.batches] == [[5, 6, 7]]  # without a gap
+
+
+def test_the_error_of_a_worker_is_in_no_cycle(model: Squares) -> None:
+    """Its traceback has the item, perhaps a large image, which would stay until the garbage is collected."""
+    gc.collect()
+    gc.disable()
+    try:
+        with Pipeline(model) as pipeline:
+            error = weakref.ref(pipeline.submit(-2).exception(LONG))
+            until(lambda: error() is None)
+    finally:
+        gc.enable()
 
 
 def test_a_bad_result_fails_alone(model: Squares) -> None:

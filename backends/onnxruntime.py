@@ -458,6 +458,11 @@ class OnnxRuntimeInfer(Infer):
     def _close(self) -> None:
         with self.scheduling.stream_guard:
             del self._binding, self._session
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._kept = None
+        del self._shared, self._one_core
         if self._profile_folder is not None:
             self._profile_folder.cleanup()
 

@@ -453,8 +453,11 @@ class OpenVinoInfer(Infer):
 
     def _close(self) -> None:
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
-        del self._request, self._compiled, self._current, self._shared, self._one_core
-        del self._arguments, self._one_core_arguments  # the model with its weights
+        del self._request, self._compiled, self._current
+
+    def _forget(self) -> None:
+        super()._forget()
+        del self._shared, self._one_core, self._arguments, self._one_core_arguments
 
 
 def _writable(tensor: Tensor) -> Any:

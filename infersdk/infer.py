@@ -166,6 +166,10 @@ class Infer(ABC):
         """Takes the runtime up again after `_release()`. The tensors are created again afterwards."""
         raise NotImplementedError(f"{type(self).__name__} has _release(), but no _restore()")
 
+    def _forget(self) -> None:
+        """Frees what clones and `_restore()` would need. Called once by `close()`, also if the model is released."""
+        self.model = self.model.forget()
+
     # ---- loading ----
 
     def __init__(
@@ -206,6 +210,7 @@ class Infer(ABC):
                 self._create_tensors()
             except BaseException:
                 self._close()
+                self._forget()
                 raise
         self._closed = False
         _log_load(self, monotonic() - started)
@@ -415,7 +420,7 @@ class Infer(ABC):
             self._closed = True
             if not self._released:
                 self._close()
-            self.model = self.model.forget()
+            self._forget()
             self._close_tensors()
 
     def __enter__(self) -> Self:

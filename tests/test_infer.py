@@ -211,8 +211,9 @@ def test_close_frees_all_but_what_was_lent(infer: Infer) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_an_infer_that_was_closed_keeps_no_weights(tmp_path: Path, backend: str) -> None:
+def test_an_infer_that_was_closed_keeps_no_weights(tmp_path: Path, backend: str, released: bool) -> None:
     pytest.importorskip(backend)
     weights = np.random.default_rng(0).random((2048, 4096), np.float32)
     inputs, outputs = [models.value("x", [1, 2048])], [models.value("y", [1, 4096])]
@@ -220,6 +221,8 @@ def test_an_infer_that_was_closed_keeps_no_weights(tmp_path: Path, backend: str)
 
     def closed() -> Infer:
         infer = infersdk.load(path, backend=backend)
+        if released:
+            infer.release()
         infer.close()
         return infer
 

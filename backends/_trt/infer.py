@@ -490,6 +490,10 @@ class _TensorRt(ProfiledRuns, Infer):
     def _close(self) -> None:
         self._free()
 
+    def _forget(self) -> None:
+        super()._forget()
+        del self._shared
+
     def _free(self) -> None:
         """Frees the context and the reference to the engine."""
         with contextlib.suppress(CudaError, DeviceUnavailableError), self._cuda.current():  # free the rest, too

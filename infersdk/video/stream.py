@@ -190,6 +190,7 @@ class Stream:
     # ---- the thread that reads ----
 
     def _work(self) -> None:
+        problem: Exception | None = None  # its traceback refers to this frame, and to the memory of a reader's frames
         try:
             pause = BACKOFF
             lost = time.monotonic()
@@ -199,21 +200,21 @@ class Stream:
                     if not self._read():
                         self._state = "ended"
                         return
-                    error: Exception = VideoError(f"the live source {without_password(str(self.source))!r} ended")
-                except VideoError as failure:
-                    error = failure
+                    problem = VideoError(f"the live source {without_password(str(self.source))!r} ended")
+                except VideoError as error:
+                    problem = error
                 if self._stopped.is_set():
                     return
-                self._error = str(error)
+                self._error = str(problem)
                 if self._frames > before:
                     pause, lost = BACKOFF, time.monotonic()
                 if not self._tries_again(time.monotonic() + pause - lost):
                     self._state = "failed"
-                    self._add(None, error)
+                    self._add(None, problem)
                     return
                 self._state = "waiting"
-                _log.warning("stream %r: %s; it is opened again in %g s", self.name, error, pause)
-                del error  # it refers to the reader, which has the memory of its frames
+                _log.warning("stream %r: %s; it is opened again in %g s", self.name, problem, pause)
+                problem = None
                 self._stopped.wait(pause)
                 pause = min(pause * 2, LONGEST_BACKOFF)
                 self._state = "connecting"
@@ -222,6 +223,7 @@ class Stream:
                 self._state, self._error = "failed", str(error)
                 self._add(None, error)
         finally:
+            problem = None
             self._kept.clear()
             self._add(None, None)
 

@@ -80,7 +80,6 @@ class Infer(ABC):
     #: The name of the backend.
     backend: ClassVar[str] = ""
     model: ModelSource
-    #: The declaration of the runtime.
     declaration: ClassVar[Declaration]
     #: The stream that the model runs on; None for a backend that runs on the host, or waits for the device by itself.
     stream: Stream | None = None

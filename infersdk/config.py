@@ -58,7 +58,7 @@ _LONG_KEY = re.compile(
 
 
 def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
-    """`data` as a struct of type `kind`; numbers may be NumPy's, and are not taken as text.
+    """`data` as a struct of type `kind`. Numbers may be NumPy's; text is not converted to numbers.
 
     Args:
         what: the name of the data, for messages.

@@ -125,7 +125,7 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     names = loading_names(backend) if settings else set()
     loading = {key: value for key, value in settings.items() if key in names}
     given = {key: value for key, value in settings.items() if key in (*LOADING, "options")}
-    own = {key: value for key, value in settings.items() if key not in {*loading, *given}}
+    own = {key: value for key, value in settings.items() if key not in {*loading, "options"}}
     for name in sorted(own):
         if not any(name in kind.Settings.__struct_fields__ for kind in TYPES.values()):
             raise _unknown_setting(path, name, names)
@@ -140,7 +140,7 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
 
 
 def _unknown_setting(path: ModelLike, name: str, options: set[str]) -> ConfigError:
-    """The error for a setting that no wrapper has, and that is none of the options of the backend."""
+    """The error for a setting that no wrapper has, and that is not an option of the backend."""
     source = None if _is_module(path) else ModelSource.of(path)
     if source is not None and source.format is not None and source.format.key == "onnx":
         _, fitting = types_of_file(source)

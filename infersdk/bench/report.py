@@ -161,7 +161,7 @@ class Row(msgspec.Struct, kw_only=True):
 
     Attributes:
         status: `"ok"`; `"failed"`, for the `reason`; `"partial"`: interrupted, with fewer rounds than requested.
-        code: of the error in `reason`, such as `"IFS204"`; `""` where it is none of infersdk.
+        code: of the error in `reason`, such as `"IFS204"`; `""` for errors of other packages.
         ran: backend, version, device, precision and layers, read back from the runtime, and the wrapper: its `kind`,
             and what decodes its boxes (`decode_head`).
         stages_ms: milliseconds by stage of one call (`"single_stream"` or `"multi_stream"`): the medians.

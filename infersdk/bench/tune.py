@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ..core.target import Target
-from ..errors import ConfigError
+from ..errors import (
+    BackendNotFoundError,
+    BackendUnavailableError,
+    ConfigError,
+    DeviceUnavailableError,
+    PrecisionUnavailableError,
+)
 from .plan import BenchSettings, Combination, Scenario
 from .run import Progress, bench
 
@@ -31,7 +37,10 @@ FINALISTS = 3
 #: The shares of the budget at which further candidates are no longer tried, and no longer measured against each other.
 TRYING, MEASURING = 0.4, 0.6
 #: Codes of the errors of a backend, device or precision, which are the same with every batch size and option.
-_OF_TARGET = ("IFS201", "IFS202", "IFS203", "IFS204")
+_OF_TARGET = {
+    kind.code
+    for kind in (BackendNotFoundError, BackendUnavailableError, DeviceUnavailableError, PrecisionUnavailableError)
+}
 
 
 @dataclass

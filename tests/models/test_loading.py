@@ -203,7 +203,7 @@ def test_models_of_the_test_data(assets: Path) -> None:
 
 
 def in_new_process(code: str, *arguments: object) -> Any:
-    """What the code prints, from JSON."""
+    """The output of the code, from JSON."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"import json, sys\n{code}", *map(str, arguments)],
         check=True, capture_output=True, text=True,

@@ -35,7 +35,7 @@ LAST_DROPS = 2 * stream.WAITING
 
 
 class Scenario(NamedTuple):
-    """What the cameras send, and who takes it.
+    """The videos of the cameras, and the model that gets them.
 
     Attributes:
         streams: the numbers of streams by RTSP, and by MPEG-TS over TCP.

@@ -8,7 +8,6 @@ maps. On CUDA devices the decoding is fused, and stays in the network.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.device import Device
@@ -20,18 +19,17 @@ from ..graph.graph_end import UnprovenError
 from ..graph.passes import EndAtHead, apply_passes
 from ..graph.raw_head import RawHead
 from ..loading.registry import backend_class, list_backends
-from ..ops import GridLevel, RawHeadDecoder
+from ..ops import GridLevel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from ..infer import Infer
 
 __all__ = [
-    "HeadMaps", "Shape", "check_raw_head", "decoded_shape", "decoded_spec", "head_cut_off", "raw_head_of",
+    "Shape", "check_raw_head", "decoded_shape", "decoded_spec", "grid_levels", "head_cut_off", "raw_head_of",
     "without_decoding",
 ]  # fmt: skip
 
@@ -170,57 +168,11 @@ def decoded_spec(head: RawHead, outputs: Sequence[TensorSpec]) -> TensorSpec:
     return TensorSpec(head.output, outputs[0].dtype, decoded_shape(head, {spec.name: spec.shape for spec in outputs}))
 
 
-@dataclass(frozen=True)
-class HeadMaps:
-    """The maps of a batch, where other networks give an array of decoded boxes.
-
-    Attributes:
-        head: the head of these maps.
-        maps: `[batch, channels, height, width]` each; a level with weights has its features.
-    """
-
-    head: RawHead
-    maps: tuple[npt.NDArray[Any], ...]
-
-    @classmethod
-    def of(cls, head: RawHead, outputs: Mapping[str, npt.NDArray[Any]]) -> HeadMaps:
-        return cls(head, tuple(outputs[name] for name in head.names))
-
-    def __getitem__(self, image: int) -> list[npt.NDArray[Any]]:
-        """The maps of one image."""
-        return [one[image] for one in self.maps]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.maps[0].dtype
-
-    @property
-    def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of each map of one image."""
-        return tuple(one.shape[1:] for one in self.maps)
-
-    @property
-    def rows(self) -> int:
-        """The boxes of an image."""
-        shape = decoded_shape(
-            self.head, {name: one.shape for name, one in zip(self.head.names, self.maps, strict=True)}
-        )
-        rows = shape[1] if self.head.layout == "yolov5" else shape[2]
-        assert isinstance(rows, int)
-        return rows
-
-    def decoder(self, num_classes: int, **settings: Any) -> RawHeadDecoder:
-        """A decoder for maps of these sizes.
-
-        Args:
-            settings: as `RawHeadDecoder` takes them.
-        """
-        shapes = dict(zip(self.head.names, self.maps, strict=True))
-        levels = []
-        for level in self.head.levels:
-            height, width = shapes[level.maps[0]].shape[2:4]
-            weights, bias = level.convolution() or (None, None)
-            levels.append(GridLevel(width, height, level.stride, level.anchors, weights, bias))
-        return RawHeadDecoder(
-            self.head.layout, num_classes, levels, bins=self.head.bins, dtype=self.dtype.name, **settings
-        )
+def grid_levels(head: RawHead, maps: Sequence[npt.NDArray[Any]]) -> list[GridLevel]:
+    """The levels of a head for a `RawHeadDecoder`, by the maps of a batch."""
+    arrays, levels = dict(zip(head.names, maps, strict=True)), []
+    for level in head.levels:
+        height, width = arrays[level.maps[0]].shape[2:4]
+        weights, bias = level.convolution() or (None, None)
+        levels.append(GridLevel(width, height, level.stride, level.anchors, weights, bias))
+    return levels

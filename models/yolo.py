@@ -12,7 +12,7 @@ from ..errors import ConfigError, UnsupportedModelError
 from ..graph.files import load_proto, tensor_array
 from ..image import Geometry, PixelTransform
 from ..infer import Infer
-from ..ops import DetectionDecoder, DetectStats
+from ..ops import DetectionDecoder, DetectStats, RawHeadDecoder
 from ..ops.device import DeviceDetectionDecoder
 from .declaration import Fraction
 from .description import GRIDS, ModelDescription, Recognition, Shape, boxes_per_cell, cells_of, count_cells
@@ -31,7 +31,7 @@ from .output_checks import (
     check_undecoded,
 )
 from .preprocessor import ImageInput, Preprocessor
-from .raw_head import HeadMaps, check_raw_head, raw_head_of, without_decoding
+from .raw_head import check_raw_head, grid_levels, raw_head_of, without_decoding
 from .results import Detections
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelSource
     from ..core.tensor import Tensor
     from ..graph.raw_head import RawHead
-    from ..ops import RawHeadDecoder
     from .execution import DevicePostprocess
 
 __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
@@ -254,12 +253,13 @@ class YOLO(RowDetector):
     # ---- postprocessing ----
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        output = self._head_of(outputs)
-        idle, decode = self._take_decoder(output)
+        arrays = self._head_of(outputs)
+        idle, decode = self._take_decoder(arrays)
         results = []
         try:
             for i, geometry in enumerate(geometries):
-                boxes, stats = decode(output[i], geometry)
+                own = [array[i] for array in arrays]
+                boxes, stats = decode(own[0] if self._raw_head is None else own, geometry)
                 results.append(self._detections(outputs, i, boxes, stats, geometry))
         finally:
             idle.append(decode)
@@ -293,9 +293,9 @@ class YOLO(RowDetector):
         return classes
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        output = self._head_of(outputs)
+        output, *_ = self._head_of(outputs)
         check_floats(self._output, output)
-        if isinstance(output, HeadMaps):
+        if self._raw_head is not None:
             return  # they are logits; the graph has shown that scores are their sigmoids
         rows = np.swapaxes(output, 1, 2) if self.channel_first else output
         scores = rows[..., 4 : self.leading + (self._learned.class_count or 0)]
@@ -322,26 +322,30 @@ class YOLO(RowDetector):
         super()._varied()
         self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder | RawHeadDecoder]] = {}
 
-    def _head_of(self, outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any] | HeadMaps:
-        """The decoded boxes of a batch, or the maps in their place."""
-        return outputs[self._output] if self._raw_head is None else HeadMaps.of(self._raw_head, outputs)
+    def _head_of(self, outputs: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """The decoded boxes of a batch as the only array, or the maps in their place."""
+        names = (self._output,) if self._raw_head is None else self._raw_head.names
+        return [outputs[name] for name in names]
 
-    def _take_decoder(self, output: Any) -> tuple[list[Any], Any]:
-        """A decoder for an output, which one thread at a time uses, and the list that it is put back into afterwards.
-        A context manager would take 2 us for each batch.
+    def _take_decoder(self, arrays: Sequence[npt.NDArray[Any]]) -> tuple[list[Any], Any]:
+        """A decoder for the head of a batch, which one thread at a time uses, and the list that it is put back into
+        afterwards. A context manager would take 2 us for each batch.
         """
-        sizes = output.sizes if isinstance(output, HeadMaps) else output.shape[1:]
-        idle = self._idle_decoders.setdefault((sizes, output.dtype), [])
+        key = tuple(array.shape[1:] for array in arrays), arrays[0].dtype
+        idle = self._idle_decoders.setdefault(key, [])
         try:
             return idle, idle.pop()
         except IndexError:  # as many are in use as threads decode
-            return idle, self._new_decoder(output)
+            return idle, self._new_decoder(arrays)
 
-    def _new_decoder(self, output: npt.NDArray[Any] | HeadMaps) -> DetectionDecoder | RawHeadDecoder:
-        if not isinstance(output, HeadMaps):
-            return self.decoder(output.shape, output.dtype)
-        classes = output.head.values - self.leading
-        return output.decoder(classes, **self._decoding(output.rows, classes))
+    def _new_decoder(self, arrays: Sequence[npt.NDArray[Any]]) -> DetectionDecoder | RawHeadDecoder:
+        dtype = arrays[0].dtype
+        if (head := self._raw_head) is None:
+            return self.decoder(arrays[0].shape, dtype)
+        classes, levels = head.values - self.leading, grid_levels(head, arrays)
+        boxes = sum(level.width * level.height * max(len(level.anchors), 1) for level in levels)
+        settings = self._decoding(boxes, classes)
+        return RawHeadDecoder(head.layout, classes, levels, bins=head.bins, dtype=dtype.name, **settings)
 
     def decoder(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DetectionDecoder:
         """A new decoder for outputs of this shape and type."""

@@ -144,9 +144,7 @@ class DetectionDecoder(Handle):
         Raises:
             ClosedError, ShapeError, DTypeError, InputError.
         """
-        handle = self._c
-        if handle is None:
-            self._open  # noqa: B018 - raises
+        handle = self._c or self._open
         if isinstance(output, np.ndarray):
             if output.dtype != self._dtype:
                 raise DTypeError(f"the output is {output.dtype}, but the decoder was made for {self._dtype}")
@@ -159,8 +157,7 @@ class DetectionDecoder(Handle):
         else:
             first = ffi.cast("void *", output)
         count, stats = self._count, self._stats
-        status = lib.ifs_detection_decoder_run(handle, first, geometry._c, self._out, count, stats)
-        if status:
+        if status := lib.ifs_detection_decoder_run(handle, first, geometry._c, self._out, count, stats):
             check(status)
         return decoded(self._out, count, stats)
 
@@ -334,14 +331,15 @@ class RawHeadDecoder(Handle):
         Raises:
             ClosedError, ShapeError, DTypeError, InputError.
         """
-        handle = self._open
+        handle = self._c or self._open
         if len(maps) != len(self._shapes):
             raise ShapeError(f"{len(maps)} maps were given, and the decoder was made for {len(self._shapes)}")
         held = [self._address(index, array) for index, array in enumerate(maps)]
         for index, address in enumerate(held):
             self._maps[index] = address
         count, stats = self._count, self._stats
-        check(lib.ifs_detection_decoder_run_raw(handle, self._maps, geometry._c, self._out, count, stats))
+        if status := lib.ifs_detection_decoder_run_raw(handle, self._maps, geometry._c, self._out, count, stats):
+            check(status)
         return decoded(self._out, count, stats)
 
     def _address(self, index: int, array: npt.NDArray[Any]) -> Any:

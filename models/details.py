@@ -95,7 +95,7 @@ class VisionDetails(ModelDetails):
         with self.network.clone() as network:
             outputs = network(feed)
         geometry = preprocessor.geometry_of(read.size)
-        (result,) = self._model._postprocess_rows(outputs, [geometry], [parameters or None])
+        (result,) = self._model._stages.results(outputs, [geometry], [parameters or None])
         return feed, outputs, result
 
     @property

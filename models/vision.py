@@ -242,12 +242,9 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:
         if parameters:
-            self._check_parameters(parameters)
-        timings = Timings()
+            self._with(parameters)  # raises ConfigError for parameters that a call cannot have
         with self._idle:
-            result = self._execution.call(source, parameters or None, timings)
-            self._execution.timings = timings
-        return result
+            return self._execution.call(source, parameters or None, timed=True)
 
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
         start = perf_counter()
@@ -268,7 +265,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             return_exceptions: return the exception of an image in place of its result. The images then become requests,
                 as with `map()`.
         """
-        self._check_parameters(parameters)
+        self._with(parameters)  # raises ConfigError for parameters that a call cannot have
         return super().stream(images, return_exceptions=return_exceptions, **parameters)
 
     def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Result]:
@@ -352,8 +349,8 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             raise self._unsupported(str(error), model) from None
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
-            canvases, self._check_parameters, self._verify, self._postprocess_rows, self.device_postprocess,
-            self.decode, self.settings.preprocess,
+            canvases, self._verify, self.postprocess, lambda parameters: self._with(parameters).postprocess,
+            self.device_postprocess, self.decode, self.settings.preprocess,
         )  # fmt: skip
         self._variants: dict[str, Self] = {}  # by the settings of calls; clones share them
         self._start()
@@ -386,10 +383,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         super()._start()
         self._limit = self._input.batch_limit(self.network)
         self._execution: Execution[Result] = Execution(self.network, self._stages)
-
-    def _check_parameters(self, parameters: Parameters) -> None:
-        """Raises ConfigError for parameters that a call cannot have."""
-        self._with(parameters)
 
     def _with(self, parameters: Parameters) -> Self:
         """This wrapper with other settings, for postprocessing alone.
@@ -426,23 +419,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _varied(self) -> None:
         """Drops everything cached from the previous settings of this copy."""
-
-    def _postprocess_rows(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        geometries: Sequence[Geometry],
-        parameters: Sequence[Parameters],
-    ) -> list[Result]:
-        """`postprocess()`, with the parameters of each row."""
-        if not any(parameters):
-            return self.postprocess(outputs, geometries)
-        if len(geometries) == 1:
-            return self._with(parameters[0]).postprocess(outputs, geometries)
-        results: list[Any] = []
-        for row, (geometry, own) in enumerate(zip(geometries, parameters, strict=True)):
-            one = {name: array[row : row + 1] for name, array in outputs.items()}
-            results += self._with(own).postprocess(one, [geometry])
-        return results
 
     def _verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         shapes = {name: array.shape for name, array in outputs.items()}

@@ -41,6 +41,8 @@ Result = TypeVar("Result")
 
 #: Settings of one request that differ from the model's own (`conf=0.5`); None where there are none.
 Parameters: TypeAlias = "Mapping[str, Any] | None"
+#: `VisionModel.postprocess()`.
+Postprocess: TypeAlias = "Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry]], list[Result]]"
 
 
 class Row(NamedTuple):
@@ -85,12 +87,11 @@ class ModelStages(Generic[Result]):
 
     Attributes:
         canvases: from images to the network's input.
-        check_parameters: raises ConfigError for parameters that a request cannot have.
         verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
-        postprocess: results from the outputs of a batch, with the parameters of each row: arrays by name, whose first
-            rows belong to the geometries.
+        postprocess: the results of a batch from its outputs: arrays by name, whose first rows belong to the geometries.
+        postprocess_with: the same with the parameters of a request; raises ConfigError for those that it cannot have.
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
-            None the outputs are fetched, and `postprocess` runs on the host.
+            None the outputs are fetched, and `results()` runs on the host.
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
         preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` or `"auto"`.
         verified: whether `verify` has passed. It is shared by all buffers of a model.
@@ -99,9 +100,9 @@ class ModelStages(Generic[Result]):
     """
 
     canvases: Canvases
-    check_parameters: Callable[[Parameters], None]
     verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
-    postprocess: Callable[[Mapping[str, npt.NDArray[Any]], Sequence[Geometry], Sequence[Parameters]], list[Result]]
+    postprocess: Postprocess[Result]
+    postprocess_with: Callable[[Parameters], Postprocess[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     decode: str = "cpu"
     preprocess: str = "auto"
@@ -125,6 +126,23 @@ class ModelStages(Generic[Result]):
             return None
         size = image_size(source, self.canvases.whole.channel_order)
         return self.canvases.sizes[-1] if size is None else self.canvases.of(size).input.size
+
+    def results(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        geometries: Sequence[Geometry],
+        parameters: Sequence[Parameters],
+    ) -> list[Result]:
+        """The results of a batch, with the parameters of each row."""
+        if not any(parameters):
+            return self.postprocess(outputs, geometries)
+        if len(geometries) == 1:
+            return self.postprocess_with(parameters[0])(outputs, geometries)
+        results: list[Result] = []
+        for row, (geometry, own) in enumerate(zip(geometries, parameters, strict=True)):
+            one = {name: array[row : row + 1] for name, array in outputs.items()}
+            results += self.postprocess_with(own)(one, [geometry])
+        return results
 
     def with_decoders(self, results: list[Result], decoders: Sequence[str | None]) -> list[Result]:
         """The results with the name of the decoder of each image, where they have a field for it. Counts the images.
@@ -269,7 +287,7 @@ class HostBuffer(Generic[Result]):
         """The results of these rows."""
         stages, geometries = self._stages, cast("list[Geometry]", self._geometries[:count])
         stages.verify_once(self._outputs)
-        results = stages.postprocess(self._outputs, geometries, self._parameters[:count])
+        results = stages.results(self._outputs, geometries, self._parameters[:count])
         return stages.with_decoders(results, self._decoders[:count])
 
     def warm_up(self, count: int, source: Any) -> None:

@@ -53,7 +53,7 @@ class FetchOutputs:
             tensor.fetch(self._infer.stream)
 
     def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
-        return self._stages.postprocess(HostOutputs(self._infer), geometries, parameters)
+        return self._stages.results(HostOutputs(self._infer), geometries, parameters)
 
     def close(self) -> None:
         """It holds nothing of its own."""

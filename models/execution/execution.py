@@ -125,7 +125,8 @@ class ModelBuffer(Generic[Result]):
         return canvases.sizes if canvases.several else (None,)
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
-        self._stages.check_parameters(parameters)
+        if parameters:
+            self._stages.postprocess_with(parameters)  # raises ConfigError for parameters that a request cannot have
         self.rows.write(row, self.rows.read(item), parameters)
 
     def move(self, source: int, target: int) -> None:
@@ -264,12 +265,12 @@ class Execution(Generic[Result]):
 
     # ---- calls ----
 
-    def call(self, source: Any, parameters: Parameters, timings: Timings | None = None, *, image: Any = None) -> Result:
+    def call(self, source: Any, parameters: Parameters, *, image: Any = None, timed: bool = False) -> Result:
         """The result of one image.
 
         Args:
-            timings: takes the seconds of each stage.
             image: the source, where it was read already.
+            timed: whether `timings` are those of this call.
 
         Raises:
             ClosedError: the model was closed.
@@ -289,9 +290,8 @@ class Execution(Generic[Result]):
             result: Result = rows.results(1)[0]
         finally:
             self._give_back(buffer)
-        if timings is not None:
-            timings.read, timings.preprocess = read - started, written - read
-            timings.infer, timings.postprocess = ran - written, perf_counter() - ran
+        if timed:
+            self.timings = Timings(read - started, written - read, ran - written, perf_counter() - ran)
         return result
 
     def stream(self, sources: Iterable[Any], parameters: Parameters) -> Iterator[Result]:

@@ -28,6 +28,9 @@ class IdleRelease:
             afterwards, when the model may be used again: it ends threads, which may take a while.
         requests: the number of requests that have not ended.
         name: of the model, for messages.
+
+    Attributes:
+        limit: seconds without use after which the model is released; None where it is released on request alone.
     """
 
     def __init__(self, release: Callable[[], Callable[[], None]], requests: Callable[[], int], name: str) -> None:
@@ -37,7 +40,7 @@ class IdleRelease:
         self._uses = 0
         self._last_use = monotonic()
         self._released_at = -1.0  # the last use before the last release
-        self._after: float | None = None
+        self.limit: float | None = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
@@ -78,15 +81,10 @@ class IdleRelease:
             finish = self._release()
         finish()
 
-    @property
-    def watches(self) -> bool:
-        """Whether the model is released when it is not used."""
-        return self._after is not None
-
     def after(self, seconds: float) -> None:
         """Releases the model after this number of seconds without use, each time."""
         with self._changed:
-            self._after, self._last_use = seconds, monotonic()
+            self.limit, self._last_use = seconds, monotonic()
             self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="infersdk-release", daemon=True)
@@ -102,18 +100,18 @@ class IdleRelease:
     def _wait_until_idle(self) -> Callable[[], None] | None:
         """Releases the model when its time has come; None when nothing is to be released any more."""
         with self._changed:
-            while self._after is not None:
+            while self.limit is not None:
                 if self._requests():
                     self._last_use = monotonic()
-                left = self._last_use + self._after - monotonic()
+                left = self._last_use + self.limit - monotonic()
                 if not self._uses and left <= 0 and self._released_at != self._last_use:
                     self._released_at = self._last_use
                     return self._release()
-                self._changed.wait(max(left, self._after / 4, 0.001))
+                self._changed.wait(max(left, self.limit / 4, 0.001))
         return None
 
     def close(self) -> None:
         """Ends the watching, and waits for a release in progress."""
         with self._changed:
-            self._after = None
+            self.limit = None
             self._changed.notify_all()

@@ -150,7 +150,7 @@ class Requests(ImageModel[Result]):
         """One image, batched with other waiting requests; any number of threads may call. See
         `Pipeline.submit()`.
         """
-        if self._idle.watches:
+        if self._idle.limit is not None:
             with self._idle:
                 return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
         return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
@@ -194,7 +194,7 @@ class Requests(ImageModel[Result]):
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
     ) -> Result:
         """From asyncio. See `Pipeline.infer()`."""
-        if self._idle.watches:
+        if self._idle.limit is not None:
             with self._idle:
                 return await self.pipeline.infer(image, deadline=deadline, **parameters)
         return await self.pipeline.infer(image, deadline=deadline, **parameters)

@@ -181,6 +181,9 @@ class Preprocessor:
         scaled_decode: decode JPEG files at 1/2, 1/4 or 1/8 of their size, where no less is left than the resize needs.
         interpolation: `"bilinear"` is OpenCV's INTER_LINEAR, in one pass with all else. `"bicubic"` is Pillow's: images
             on the host are resized by its filter as they are read, for geometries that resize without padding.
+
+    Attributes:
+        geometry_of: the cached geometry of an image of (width, height); of a reduced image, by `HostImage.size`.
     """
 
     input: ImageInput
@@ -189,7 +192,7 @@ class Preprocessor:
     channel_order: str = "bgr"
     scaled_decode: bool = False
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    _cached: Callable[[Size], Geometry] = field(init=False, repr=False, compare=False)
+    geometry_of: Callable[[Size], Geometry] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.transform.channels != self.input.channels:
@@ -199,7 +202,7 @@ class Preprocessor:
             )
         # Frames of a video and of cameras repeat their size.
         geometry = self.geometry if self.interpolation == "bilinear" else lambda size: Geometry.stretch(size, size)
-        object.__setattr__(self, "_cached", lru_cache(maxsize=64)(geometry))
+        object.__setattr__(self, "geometry_of", lru_cache(maxsize=64)(geometry))
 
     @classmethod
     def letterbox(
@@ -262,13 +265,9 @@ class Preprocessor:
             return DeviceImage(source, self.channel_order)
         return self.read(source)
 
-    def geometry_of(self, size: Size) -> Geometry:
-        """The geometry of an image of (width, height); of a reduced one, by `HostImage.size`."""
-        return self._cached(size)
-
     def _resized_size(self, size: Size) -> Size:
         """The size that an image of (width, height) is resized to; its own, if it is warped instead."""
-        return self._cached(size).resized or size
+        return self.geometry_of(size).resized or size
 
     def write(
         self, images: Sequence[HostImage], address: int, nbytes: int, batch: ImageBatch, *, shares_cpu: bool = False
@@ -282,10 +281,10 @@ class Preprocessor:
             shares_cpu: see `shared_workers()`.
         """
         if len(images) == 1:
-            image, geometry = images[0], self._cached(images[0].size)
+            image, geometry = images[0], self.geometry_of(images[0].size)
             preprocess_into(image.view(), geometry_of_pixels(image, geometry), self.transform, address, nbytes)
             return [geometry]
-        geometries = [self._cached(image.size) for image in images]
+        geometries = [self.geometry_of(image.size) for image in images]
         views = [image.view() for image in images]
         sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
         batch.fill(views, sampled)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -145,22 +144,18 @@ class ModelStages(Generic[Result]):
         return results
 
     def with_decoders(self, results: list[Result], decoders: Sequence[str | None]) -> list[Result]:
-        """The results with the name of the decoder of each image, where they have a field for it. Counts the images.
+        """These results, with the name of the decoder of each image where they have a field for it. Counts the images.
 
         Args:
             decoders: None for an image that came as an array.
         """
-        named = [decoder for decoder in decoders if decoder is not None]
-        if not named:
-            return results
-        with self._lock:
-            self.decoded.update(named)
-        return [
-            result
-            if decoder is None or not hasattr(result, "decoder")
-            else dataclasses.replace(result, decoder=decoder)  # type: ignore[type-var]
-            for result, decoder in zip(results, decoders, strict=True)
-        ]
+        if named := [decoder for decoder in decoders if decoder is not None]:
+            with self._lock:
+                self.decoded.update(named)
+            for result, decoder in zip(results, decoders, strict=True):
+                if decoder is not None and hasattr(result, "decoder"):
+                    object.__setattr__(result, "decoder", decoder)  # a result is frozen, and a copy would take longer
+        return results
 
     def verify_once(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         if not self.verified:

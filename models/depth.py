@@ -66,8 +66,7 @@ class DepthEstimation(PresetInput[DepthMap]):
         )
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[DepthMap]:
-        model = ModelDescription.of(self.network)
-        kind = self.kind or ("distance" if model.task == self.task else "disparity")
+        kind = self.kind or ("distance" if self._description.task == self.task else "disparity")
         maps = plane_rows(next(iter(outputs.values())))
         return [
             DepthMap(resize_map(maps[row], geometry, filter=self.filter), kind)

@@ -113,7 +113,7 @@ class RowDetector(Detector):
     @cached_property
     def extra(self) -> int:
         """The values of a row behind those of the box: keypoints, mask coefficients."""
-        return self.count_extra(ModelDescription.of(self.network)) or 0
+        return self.count_extra(self._description) or 0
 
     def columns(
         self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], geometry: Geometry

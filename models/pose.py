@@ -53,11 +53,11 @@ class _Pose(RowDetector):
     @cached_property
     def keypoint_shape(self) -> tuple[int, int]:
         """(points, values a point)."""
-        shape = self.keypoints or ModelDescription.of(self.network).keypoints
+        shape = self.keypoints or self._description.keypoints
         if shape is None:
             raise self._unsupported(
                 "its metadata has no kpt_shape; give keypoints=(17, 3) for 17 points of x, y and score",
-                ModelDescription.of(self.network),
+                self._description,
             )
         return shape
 

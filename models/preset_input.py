@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from ..errors import UnsupportedModelError
-from .description import ModelDescription, Shape
 from .preprocessor import ImageInput, Preprocessor
 from .presets import PRESETS, Preset, pixel_options
 from .vision import VisionModel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from .description import ModelDescription, Shape
 
 __all__ = ["PresetInput", "lies_over", "plane_rows", "single_map"]
 
@@ -47,10 +48,9 @@ class PresetInput(VisionModel[Result]):
         return "letterbox" if model.task is not None and model.task == self.task else "stretch"
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        model = ModelDescription.of(self.network)
-        fit = self.fit or self.usual_fit(model)
+        fit = self.fit or self.usual_fit(self._description)
         make = Preprocessor.stretch if fit == "stretch" else Preprocessor.letterbox
-        preset = self.preset or self.usual_preset(model)
+        preset = self.preset or self.usual_preset(self._description)
         if preset is None and input.dtype != "uint8":  # a network that takes uint8 normalises by itself
             raise UnsupportedModelError(
                 'nothing in the file says how it wants its pixels; give preset="unit" for 0 to 1, preset="imagenet", '

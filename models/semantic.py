@@ -184,7 +184,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     def gives_logits(self) -> bool:
         """Whether a single class is a logit."""
         if self.scores is None:
-            return ModelDescription.of(self.network).task == self.task
+            return self._description.task == self.task
         return self.scores == "logit"
 
     @property
@@ -196,7 +196,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         self._maps = (name,)
         if is_integer(self.network.output_specs[0].dtype):
             return None
-        size = vars(self).get("input_size") or ModelDescription.of(self.network).input_size
+        size = vars(self).get("input_size") or self._description.input_size
         if size is None or _leaves_open(shape):
             return None
         classes, _ = classes_and_size(shape, layout_of(shape, size))

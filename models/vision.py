@@ -335,7 +335,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _prepare(self) -> None:
         """Checks the model, and makes the parts that calls use."""
-        model = ModelDescription.of(self.network)
+        model = self._description = ModelDescription.of(self.network)
         self._learned = _Learned()
         self.class_names = class_names(self.settings.names, self.network.metadata)
         self._check(model)
@@ -422,7 +422,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
 
     def _verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         shapes = {name: array.shape for name, array in outputs.items()}
-        model = ModelDescription.of(self.network).with_shapes(shapes, self.input_size)
+        model = self._description.with_shapes(shapes, self.input_size)
         self._check(model)
         try:
             self.verify(outputs)

@@ -31,7 +31,7 @@ from .output_checks import (
     check_undecoded,
 )
 from .preprocessor import ImageInput, Preprocessor
-from .raw_head import check_raw_head, grid_levels, raw_head_of, without_decoding
+from .raw_head import check_raw_head, grid_levels, without_decoding
 from .results import Detections
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from ..core.model_source import ModelSource
     from ..core.tensor import Tensor
-    from ..graph.raw_head import RawHead
     from .execution import DevicePostprocess
 
 __all__ = ["YOLO", "YOLOX", "YOLOv5", "YOLOv8"]
@@ -238,10 +237,10 @@ class YOLO(RowDetector):
             raise ConfigError(f"decode_head='native' is not for {type(self).__name__}; use decode_head='auto'")
         return model
 
-    def _prepare(self) -> None:
-        self._raw_head: RawHead | None = raw_head_of(self.network.metadata, self.network.output_specs)
+    def _check(self, model: ModelDescription) -> None:
+        self._raw_head = model.raw_head
         check_raw_head(self.decode_head, self._raw_head, self.network)
-        super()._prepare()
+        super()._check(model)
 
     @property
     def decode_head_used(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from .names import class_names, python_literal
+from .names import names_of_file, python_literal
 from .preprocessor import image_sides
 from .raw_head import Shape, decoded_shape, decoded_spec, raw_head_of
 
@@ -76,7 +76,7 @@ class ModelDescription:
             inputs,
             outputs if head is None else [decoded_spec(head, outputs)],
             task,
-            class_names(None, metadata),
+            names_of_file(metadata),
             _pair(metadata),
             metadata.get("model_type", "").strip().lower() or None,
             metadata.get("end2end", "").strip().lower() == "true",

@@ -14,7 +14,7 @@ from ..core.files import read_regular
 from ..data import CLASS_NAMES
 from ..errors import ConfigError, nearest
 
-__all__ = ["class_names", "find_classes", "python_literal"]
+__all__ = ["class_names", "find_classes", "names_of_file", "python_literal"]
 
 #: The largest file of class names, in bytes.
 MAX_BYTES = 16 << 20
@@ -22,18 +22,15 @@ MAX_BYTES = 16 << 20
 _lock = threading.Lock()
 
 
-def class_names(names: Sequence[str] | str | os.PathLike[str] | None, metadata: Mapping[str, str]) -> tuple[str, ...]:
+def class_names(names: Sequence[str] | str | os.PathLike[str]) -> tuple[str, ...]:
     """The names by class_id.
 
     Args:
-        names: the names in order; a text file with one name in each line; or `"coco"` or `"imagenet"`. None takes them
-            from the model's metadata: Ultralytics' exporters write `names` as a dict of number to name.
+        names: the names in order; a text file with one name in each line; or `"coco"` or `"imagenet"`.
 
     Raises:
         ConfigError: the file cannot be read, or is no list of names.
     """
-    if names is None:
-        return _from_metadata(metadata.get("names", ""))
     if isinstance(names, (str, os.PathLike)):
         path = CLASS_NAMES.get(names, names) if isinstance(names, str) else names
         try:
@@ -50,8 +47,11 @@ def class_names(names: Sequence[str] | str | os.PathLike[str] | None, metadata: 
     return tuple(names)
 
 
-def _from_metadata(text: str) -> tuple[str, ...]:
-    """`{0: 'person', 1: 'bicycle'}`, `['person', 'bicycle']`, or the same in JSON; `()` for anything else."""
+def names_of_file(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The names by class_id in the metadata of a model, as Ultralytics' exporters write them: `{0: 'person', 1:
+    'bicycle'}`, `['person', 'bicycle']`, or the same in JSON; `()` for anything else.
+    """
+    text = metadata.get("names", "")
     for parse in (python_literal, msgspec.json.decode):
         try:
             result = parse(text)

@@ -337,7 +337,7 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
         """Checks the model, and makes the parts that calls use."""
         model = self._description = ModelDescription.of(self.network)
         self._learned = _Learned()
-        self.class_names = class_names(self.settings.names, self.network.metadata)
+        self.class_names = model.names if self.settings.names is None else class_names(self.settings.names)
         self._check(model)
         try:
             asked = self.asked_size() if self._plan is None else self._plan.whole

@@ -178,13 +178,13 @@ def models(rng: random.Random) -> bool:
     """ONNX files, damaged: what the package reads of them itself, what they look like, and now and then a runtime."""
     from infersdk.graph import onnx_info
     from infersdk.graph.digest import external_files, model_digest
-    from infersdk.models.names import class_names
+    from infersdk.models.names import names_of_file
 
     _, data, others = pick(rng, "models")
     path = put("model.onnx", mutate(rng, data, others, 1 << 15))
     with quiet():
         info = onnx_info(path)
-        class_names(None, info.metadata)
+        names_of_file(info.metadata)
         assert model_digest(path) == model_digest(path)
         external_files(path)
         if rng.random() < 0.1:
@@ -298,7 +298,7 @@ def configurations(rng: random.Random) -> bool:
 def tables(rng: random.Random) -> bool:
     """Calibration tables, caches of TensorRT, annotations, labels and names of classes."""
     from infersdk.accuracy.detection import read_coco
-    from infersdk.models.names import class_names
+    from infersdk.models.names import class_names, names_of_file
     from infersdk.quant import CalibrationTable
 
     name, data, others = pick(rng, "tables")
@@ -308,8 +308,8 @@ def tables(rng: random.Random) -> bool:
         if name.endswith(".annotations.json"):
             read_coco(path, scratch())
         elif name.endswith(".names.txt"):
-            class_names(path, {})
-            class_names(None, {"names": data.decode("utf-8", "replace")})
+            class_names(path)
+            names_of_file({"names": data.decode("utf-8", "replace")})
         else:
             table = CalibrationTable.load(path)
             table.save(scratch() / "again.json")

@@ -13,7 +13,7 @@ from infersdk.models.names import MAX_BYTES, class_names
 
 def test_one_name_a_line(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("cat\n\n  dog \n", "utf-8")
-    assert class_names(tmp_path / "names.txt", {}) == ("cat", "dog")
+    assert class_names(tmp_path / "names.txt") == ("cat", "dog")
 
 
 def test_only_regular_files_of_a_limited_size(tmp_path: Path) -> None:
@@ -26,25 +26,25 @@ def test_only_regular_files_of_a_limited_size(tmp_path: Path) -> None:
     }  # fmt: skip
     for path, said in refused.items():
         with pytest.raises(ConfigError, match=f"cannot read the class names in .*: .*{said}"):
-            class_names(path, {})
+            class_names(path)
 
 
 def test_names_of_data_sets_are_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    coco, imagenet = class_names("coco", {}), class_names("imagenet", {})
+    coco, imagenet = class_names("coco"), class_names("imagenet")
     assert (len(coco), len(set(coco)), coco[0], coco[5], coco[79]) == (80, 80, "person", "bus", "toothbrush")
     assert (len(imagenet), len(set(imagenet)), imagenet[0], imagenet[999]) == (1000, 1000, "tench", "toilet tissue")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "coco").write_text("one\n", "utf-8")
-    assert class_names("coco", {}) == coco
-    assert class_names("./coco", {}) == class_names(Path("coco"), {}) == ("one",)
+    assert class_names("coco") == coco
+    assert class_names("./coco") == class_names(Path("coco")) == ("one",)
     with pytest.raises(ConfigError, match="'cocoo': No such file.*built in are coco, imagenet"):
-        class_names("cocoo", {})
+        class_names("cocoo")
 
 
 @pytest.mark.assets
 def test_the_names_of_imagenet_are_in_the_order_of_its_images(assets: Path) -> None:
     """The files of the test data are called by number, WordNet's id and name."""
-    names = class_names("imagenet", {})
+    names = class_names("imagenet")
     files = [file.stem.split("_", 2) for file in (assets / "imagenet").glob("*.JPEG")]
     alike = [names[int(number)].lower() == name.replace("_", " ").lower() for number, _, name in files]
     assert len(files) > 50

@@ -123,6 +123,7 @@ class Pipeline(Generic[Result]):
 
     def __init__(self, models: Model[Result] | Sequence[Model[Result]], **settings: Any) -> None:
         self.settings = convert(settings, PipelineSettings, "Pipeline settings")
+        self._rejects = self.settings.when_full == "raise"
         several = models if isinstance(models, Sequence) else [models]
         served: list[Any] = [
             TensorRequests(one) if isinstance(one, Infer) else getattr(one, "details", one) for one in several
@@ -241,10 +242,6 @@ class Pipeline(Generic[Result]):
         on_done: Callable[[Any], object],
     ) -> Request:
         return Request(self._core.withdraw, item, parameters or None, check_seconds("deadline", deadline), on_done)
-
-    @property
-    def _rejects(self) -> bool:
-        return self.settings.when_full == "raise"
 
     def map(
         self,

@@ -70,7 +70,7 @@ class ModelBuffer(Generic[Result]):
         of_pipeline: bool = False,
     ) -> None:
         self._network, self._owned = network, owned
-        self._stages, self._instances = stages, instances
+        self._stages, self._instances, self.bucket_of = stages, instances, stages.bucket_of
         self._asked, self._of_pipeline = capacity, of_pipeline
         self._canvas = stages.preprocessor
         self._follow(self._current())
@@ -111,9 +111,6 @@ class ModelBuffer(Generic[Result]):
 
     def prepares_quickly(self, item: Any) -> bool:
         return self.rows.prepares_quickly(item)
-
-    def bucket_of(self, item: Any) -> tuple[int, int] | None:
-        return self._stages.bucket_of(item)
 
     def set_bucket(self, bucket: Any) -> None:
         if bucket is not None:

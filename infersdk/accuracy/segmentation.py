@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.files import image_files
 from ..errors import ConfigError
-from ..image.decoding import open_image
+from ..image.sources import open_image
 
 if TYPE_CHECKING:
     import os

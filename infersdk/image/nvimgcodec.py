@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import io
 import os
 import threading
 from collections import deque
@@ -19,22 +20,29 @@ import numpy as np
 from ..core.stream import Event, Stream
 from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError
-from .decoding import header_of
 from .images import DeviceImage, DevicePixels
-from .sources import is_http, read_image
+from .sources import has_too_many_scans, is_http, open_image, orientation_of, read_image, upright_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..core.device import Device
 
-__all__ = ["NAME", "DecodedBatch", "EncodedImage", "JpegDecoder", "encoded_image", "is_installed", "shared_decoder"]
+__all__ = [
+    "NAME", "DecodedBatch", "EncodedImage", "JpegDecoder", "encoded_image", "header_of", "is_installed",
+    "shared_decoder",
+]  # fmt: skip
 
 #: The name of this decoder, in results.
 NAME = "nvimgcodec"
 _HINT = 'pip install "infersdk[gpu-decode]"'
 #: Sets of images that are kept for batches to come: one is filled while models read the others.
 _SPARE = 4
+
+_MARKER, _APP1, _BITS = 0xFF, 0xE1, 8
+#: Markers of frames that are coded with Huffman's code, baseline and progressive.
+_FRAMES = frozenset({0xC0, 0xC1, 0xC2})
+_PROGRESSIVE = 0xC2
 
 
 class EncodedImage(NamedTuple):
@@ -69,6 +77,51 @@ def encoded_image(source: Any) -> EncodedImage | None:
         return None
     size = header_of(data)
     return None if size is None else EncodedImage(data, size)
+
+
+def header_of(data: bytes) -> tuple[int, int] | None:
+    """(width, height) of a JPEG file, upright, from its markers alone; None for files that a device does not decode.
+
+    A device decodes files of one or three components of 8 bits, within the limits of pixels and scans. Pillow decodes
+    CMYK files and those of 12 bits, and refuses files beyond the limits.
+    """
+    if data[:2] != b"\xff\xd8":
+        return None
+    at, orientation = 2, 1
+    while at + 9 < len(data) and data[at] == _MARKER:
+        kind = data[at + 1]
+        if kind == _MARKER:  # a fill byte
+            at += 1
+            continue
+        length = int.from_bytes(data[at + 2 : at + 4], "big")
+        if kind == _APP1 and data[at + 4 : at + 10] == b"Exif\0\0":
+            orientation = _orientation(data)
+        elif kind in _FRAMES:
+            height, width = int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
+            if data[at + 4] != _BITS or data[at + 9] not in (1, 3) or not width or not height:
+                return None
+            if _is_too_large((width, height)) or (kind == _PROGRESSIVE and has_too_many_scans(data)):
+                return None
+            return upright_size((width, height), orientation)
+        at += 2 + length
+    return None
+
+
+def _orientation(data: bytes) -> int:
+    """The EXIF orientation, as Pillow reads it."""
+    try:
+        with open_image(io.BytesIO(data)) as image:
+            return orientation_of(image)
+    except Exception:  # decoding the file raises it again
+        return 1
+
+
+def _is_too_large(size: tuple[int, int]) -> bool:
+    """Whether Pillow refuses an image of (width, height) as a decompression bomb."""
+    from PIL import Image
+
+    limit = Image.MAX_IMAGE_PIXELS
+    return limit is not None and size[0] * size[1] > 2 * limit
 
 
 class DecodedBatch(NamedTuple):

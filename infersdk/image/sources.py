@@ -1,22 +1,34 @@
 """Images from files, addresses, bytes, streams, PIL images, NumPy arrays and tensors.
 
 Images keep their size and the order of their channels; the preprocessing kernels read any of these orders.
+
+Pillow reads some forty formats. Its decoder of EPS starts Ghostscript, which runs the program in the file, so files are
+opened here, with the decoders of `FORMATS` and no others.
+
+`simplejpeg`, where it is installed, decodes JPEG files in full or at a half, a quarter or an eighth of their size. Both
+libraries are libjpeg-turbo with the same settings (exact DCT, smooth upsampling of the colours). They give the same
+pixels bit for bit, and `simplejpeg` takes about three quarters of the time. Pillow reads the header in either case, and
+decodes CMYK files and damaged files.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import io
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 
 import numpy as np
 
 from ..core.device import Device
-from ..errors import ImageError
-from .decoding import SizeLimit, decode_file, from_pil, open_image, orientation_of, upright_size
+from ..errors import ImageError, relative_to
 from .images import DeviceImage, HostImage, format_of
+from .pillow import pixels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,11 +36,23 @@ if TYPE_CHECKING:
 
     from .uploads import UploadPools
 
-__all__ = ["ImageSource", "SharedImage", "image_size", "is_http", "read_image"]
+__all__ = [
+    "FORMATS", "ImageSource", "SharedImage", "has_too_many_scans", "image_size", "is_http", "open_image",
+    "orientation_of", "read_image", "upright_size",
+]  # fmt: skip
 
 ImageSource: TypeAlias = (
     "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | Image.Image | npt.NDArray[Any]"
 )
+
+#: The (width, height) that is needed of an image of (width, height).
+SizeLimit: TypeAlias = Callable[[tuple[int, int]], tuple[int, int]]
+
+#: The formats of image files that are read, as Pillow names them. MPO, which cameras write, is opened as JPEG; PPM
+#: includes PGM, PBM and PFM.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "PPM")
+#: Modules of Pillow for the formats that it does not register by itself.
+_PLUGINS = ("PIL.WebPImagePlugin", "PIL.TiffImagePlugin", "PIL.AvifImagePlugin")
 
 _UINT8 = np.dtype(np.uint8)
 
@@ -137,13 +161,13 @@ def read_image(
     if isinstance(source, (str, os.PathLike)):
         if is_http(source):
             return _from_address(source, at_least)
-        return decode_file(Path(source), repr(os.fspath(source)), at_least)
+        return _decode_file(Path(source), repr(os.fspath(source)), at_least)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return decode_file(io.BytesIO(source), f"the {memoryview(source).nbytes:,} bytes given", at_least)
+        return _decode_file(io.BytesIO(source), f"the {memoryview(source).nbytes:,} bytes given", at_least)
     from PIL import Image
 
     if isinstance(source, Image.Image):
-        return from_pil(source, "the PIL image given")
+        return _from_pil(source, "the PIL image given")
     if DeviceImage.is_one(source):
         copying = "by to_host()" if isinstance(source, DeviceImage) else "to the host"
         raise ImageError(
@@ -201,7 +225,7 @@ def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:
     answer = get(url, _may_be_image)
     if answer.body is None:
         raise ImageError(f"{without_password(url)}: its content type is {answer.content_type}, not an image")
-    return decode_file(io.BytesIO(answer.body), without_password(url), at_least)
+    return _decode_file(io.BytesIO(answer.body), without_password(url), at_least)
 
 
 def _may_be_image(content_type: str) -> bool:
@@ -226,7 +250,7 @@ def _from_stream(stream: Any, at_least: SizeLimit | None) -> HostImage:
         raise ImageError(f"{what}: cannot be read: {error}") from None
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise ImageError(f"{what}: gives {type(data).__name__}, not bytes; open files in binary mode: open(path, 'rb')")
-    return decode_file(io.BytesIO(data), what, at_least)
+    return _decode_file(io.BytesIO(data), what, at_least)
 
 
 def _from_dlpack(source: Any) -> npt.NDArray[Any]:
@@ -244,3 +268,204 @@ def _from_array(array: npt.NDArray[Any], channel_order: str) -> HostImage:
         )
     kind = format_of(array.shape, channel_order)
     return HostImage(array.reshape(array.shape[:2]) if kind == "nv12" else array, kind)
+
+
+# ---- files ----
+
+
+#: EXIF orientations that exchange width and height.
+_SIDEWAYS = frozenset({5, 6, 7, 8})
+
+_ORIENTATION = 0x0112  # the tag of EXIF
+#: Maximum number of scans of a progressive file. Encoders write about ten. A scan of 200 bytes takes 0.35 s for 144
+#: million pixels: a file of 1 MB could occupy a processor for half an hour.
+MAX_SCANS = 100
+_SCAN = b"\xff\xda"  # the marker of one
+_FORMATS = frozenset({"JPEG", "MPO"})  # the second one is JPEG with further images behind the first
+_COLORSPACES = {"RGB": "RGB", "L": "GRAY"}
+#: By how much libjpeg can divide the sides of an image at little cost.
+_REDUCTIONS = (8, 4, 2)
+
+#: Whether rows and columns are mirrored (after their exchange), by orientation.
+_MIRRORED = {
+    2: (False, True), 3: (True, True), 4: (True, False),
+    5: (False, False), 6: (False, True), 7: (True, True), 8: (True, False),
+}  # fmt: skip
+
+
+def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
+    """Opens an image file of one of `FORMATS`; its pixels are not decoded yet.
+
+    Raises:
+        PIL.UnidentifiedImageError: the file has another format, or is damaged.
+    """
+    from PIL import Image
+
+    return Image.open(file, formats=_registered())
+
+
+@functools.cache
+def _registered() -> tuple[str, ...]:
+    """Those of `FORMATS` that this Pillow can read. `Image.open()` would import all plugins for a missing one."""
+    from PIL import Image
+
+    Image.preinit()
+    for plugin in _PLUGINS:
+        with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
+            importlib.import_module(plugin)
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+@functools.cache
+def _simplejpeg() -> Any:
+    """The module, or None where it is not installed."""
+    try:
+        return importlib.import_module("simplejpeg")
+    except ImportError:
+        return None
+
+
+def _is_jpeg(image: Image.Image) -> bool:
+    """Whether an image that Pillow has opened, and not loaded, is a JPEG file."""
+    return image.format in _FORMATS
+
+
+def _decode_jpeg(image: Image.Image, data: bytes, by: int = 1) -> tuple[npt.NDArray[np.uint8], str] | None:
+    """The pixels of a JPEG file by `simplejpeg`: (H, W) or (H, W, 3) in the order red, green, blue; and its name.
+
+    Args:
+        image: the file as Pillow has opened it, and not loaded.
+        data: its bytes.
+        by: what `_reduction()` has returned.
+
+    Returns:
+        None where Pillow is to decode the file: without `simplejpeg`, for other colour spaces, and for damaged files.
+    """
+    module, colorspace = _simplejpeg(), _COLORSPACES.get(image.mode)
+    if module is None or colorspace is None:
+        return None
+    width, height = image.size
+    try:
+        pixels = module.decode_jpeg(
+            data, colorspace, min_width=-(-width // by), min_height=-(-height // by), min_factor=by
+        )
+    except (ValueError, RuntimeError):  # damaged: Pillow repairs it, or has the words for it
+        return None
+    if pixels.shape[:2] != (-(-height // by), -(-width // by)):
+        return None
+    return (pixels[:, :, 0] if colorspace == "GRAY" else pixels), module.__name__
+
+
+def has_too_many_scans(data: bytes) -> bool:
+    """Whether a JPEG file has more than `MAX_SCANS` scans."""
+    return data.count(_SCAN) > MAX_SCANS
+
+
+def orientation_of(image: Image.Image) -> int:
+    """The EXIF orientation of an image that Pillow has opened: 1 to 8, 1 where there is none."""
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    return orientation if orientation in range(1, 9) else 1
+
+
+def _decode_file(file: Path | io.BytesIO, what: str, at_least: SizeLimit | None) -> HostImage:
+    """The image in a file; see `read_image()`.
+
+    Args:
+        what: names it in messages.
+    """
+    from PIL import UnidentifiedImageError
+
+    try:
+        with open(file, "rb") if isinstance(file, Path) else file as stream, open_image(stream) as image:
+            return _from_jpeg(image, stream, at_least) or _from_pil(image, what, at_least)
+    except FileNotFoundError:
+        raise ImageError(f"no image at {what}{relative_to(file) if isinstance(file, Path) else ''}") from None
+    except IsADirectoryError:
+        raise ImageError(f"{what} is a folder; name the images in it") from None
+    except UnidentifiedImageError:
+        raise ImageError(f"{what}: not an image of a format that is read: {', '.join(FORMATS)}") from None
+    except ImageError:
+        raise
+    except Exception as error:  # damaged files take Pillow's decoders to errors of any type
+        raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _reduction(image: Image.Image, orientation: int, at_least: SizeLimit | None) -> int:
+    """By how much (8, 4, 2 or 1) the sides of a JPEG file are divided while it is decoded."""
+    if at_least is None:
+        return 1
+    size = upright_size(image.size, orientation)
+    least = at_least(size)
+    return next(
+        (by for by in _REDUCTIONS if all(-(-side // by) >= wanted for side, wanted in zip(size, least, strict=True))), 1
+    )
+
+
+def upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    return (size[1], size[0]) if orientation in _SIDEWAYS else size
+
+
+def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None) -> HostImage | None:
+    """A JPEG file decoded by another library than Pillow; None where Pillow is to do it."""
+    if not _is_jpeg(image):
+        return None
+    orientation = orientation_of(image)
+    by = _reduction(image, orientation, at_least)
+    if isinstance(stream, io.BytesIO):
+        data = stream.getvalue()  # without a copy
+    else:
+        stream.seek(0)
+        data = stream.read()
+    if image.info.get("progressive") and has_too_many_scans(data):
+        raise ImageError(
+            f"the JPEG file has more than {MAX_SCANS} scans, which take too long to decode; encode it again"
+        )
+    decoded = _decode_jpeg(image, data, by)
+    if decoded is None:
+        return None
+    pixels, decoder = decoded
+    reduced_from = upright_size(image.size, orientation) if by > 1 else None
+    return HostImage(_upright(pixels, orientation), "gray" if pixels.ndim == 2 else "rgb", decoder, reduced_from)
+
+
+def _upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
+    """As `ImageOps.exif_transpose()`, which rewrites the rest of the EXIF data too, and fails where that is damaged."""
+    if orientation == 1:
+        return pixels
+    if orientation in _SIDEWAYS:
+        pixels = pixels.swapaxes(0, 1)
+    rows, columns = _MIRRORED[orientation]
+    return np.ascontiguousarray(pixels[:: -1 if rows else 1, :: -1 if columns else 1])
+
+
+def _from_pil(image: Image.Image, what: str, at_least: SizeLimit | None = None) -> HostImage:
+    """A PIL image, set upright, in a mode that the kernels read. Arguments as of `_decode_file()`."""
+    decoder, reduced_from = None if image.format is None else "pillow", None
+    try:
+        orientation = None
+        if at_least is not None and _is_jpeg(image):
+            orientation = orientation_of(image)
+            if (by := _reduction(image, orientation, at_least)) > 1:
+                reduced_from = upright_size(image.size, orientation)
+                image.draft(None, (image.width // by, image.height // by))  # Pillow divides by whole numbers.
+        image.load()  # some formats have their EXIF data after the pixels.
+        orientation = orientation or orientation_of(image)
+        if image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
+            return HostImage(_upright((np.asarray(image) >> 8).astype(np.uint8), orientation), "gray", decoder)
+        if image.mode in ("I", "F"):
+            raise ImageError(
+                f"{what}: its pixels are numbers of 32 bits, whose range is unknown; scale "
+                "it to 0..255 and give it as an array of uint8"
+            )
+        if image.mode not in ("L", "RGB", "RGBA"):
+            image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    except ImageError:
+        raise
+    except Exception as error:  # as in _decode_file: the pixels of a file are decoded here
+        raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
+    kind = {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}[image.mode]
+    return HostImage(_upright(pixels_of(image), orientation), kind, decoder, reduced_from)

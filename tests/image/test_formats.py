@@ -16,7 +16,8 @@ from PIL import Image, UnidentifiedImageError
 from infersdk.data import IMAGE
 from infersdk.errors import ImageError
 from infersdk.image import image_size, read_image
-from infersdk.image.decoding import FORMATS, header_of, open_image
+from infersdk.image.nvimgcodec import header_of
+from infersdk.image.sources import FORMATS, open_image
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
 %%BoundingBox: 0 0 8 8

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from infersdk.errors import ImageError
-from infersdk.image import HostImage, decoding, read_image
+from infersdk.image import HostImage, read_image, sources
 
 pytest.importorskip("simplejpeg")
 
@@ -37,7 +37,7 @@ def by_pillow(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def read(source: Any, **options: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(decoding, "_simplejpeg", lambda: None)
+            patch.setattr(sources, "_simplejpeg", lambda: None)
             return read_image(source, **options)
 
     return read

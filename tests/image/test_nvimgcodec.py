@@ -13,8 +13,7 @@ from PIL import Image
 from infersdk import Device, device_count
 from infersdk.errors import ImageError
 from infersdk.image import read_image
-from infersdk.image.decoding import header_of
-from infersdk.image.nvimgcodec import NAME, EncodedImage, JpegDecoder, encoded_image, is_installed
+from infersdk.image.nvimgcodec import NAME, EncodedImage, JpegDecoder, encoded_image, header_of, is_installed
 
 
 def encoded(size: tuple[int, int], mode: str = "RGB", *, orientation: int = 1, **options: Any) -> bytes:

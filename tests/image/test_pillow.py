@@ -15,7 +15,7 @@ import PIL
 import pytest
 from PIL import Image
 
-from infersdk.image.decoding import pixels_of
+from infersdk.image.pillow import pixels_of
 
 LENDS = tuple(map(int, PIL.__version__.split(".")[:2])) >= (11, 3)
 lends = pytest.mark.skipif(not LENDS, reason=f"Pillow {PIL.__version__} does not lend its memory")
@@ -30,7 +30,7 @@ def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:
 def is_lent(pixels: np.ndarray[Any, Any]) -> bool:
     while isinstance(pixels.base, np.ndarray):
         pixels = pixels.base
-    return type(pixels.base).__module__ == "infersdk.image.decoding"
+    return type(pixels.base).__module__ == "infersdk.image.pillow"
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
@@ -87,7 +87,7 @@ def test_an_image_without_pixels() -> None:
 def test_rows_that_are_aligned() -> None:
     """Pillow can be told to put gaps between rows, by the environment."""
     code = (
-        "import numpy as np; from PIL import Image; from infersdk.image.decoding import pixels_of\n"
+        "import numpy as np; from PIL import Image; from infersdk.image.pillow import pixels_of\n"
         "for shape in ((7, 13), (7, 13, 3), (7, 13, 4)):\n"
         "    a = np.random.default_rng(0).integers(0, 256, shape, np.uint8)\n"
         "    np.testing.assert_array_equal(pixels_of(Image.fromarray(a).copy()), a)\n"

@@ -15,7 +15,7 @@ from web import content, served
 
 from infersdk.errors import ImageError
 from infersdk.image import HostImage, read_image
-from infersdk.image.decoding import FORMATS
+from infersdk.image.sources import FORMATS
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "CMYK", "1", "LA"])

@@ -10,9 +10,11 @@ batch after batch:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -21,8 +23,8 @@ import numpy as np
 from ...core.device import Device
 from ...core.processors import available_processors
 from ...errors import ClosedError
+from ...image import HostImage, SharedImage
 from ...pipeline.batch_buffer import sizes_to_run
-from ..decoding import is_read_by_any_thread, shared_pool
 from .buffer import HostBuffer, Timings
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ __all__ = ["Execution", "ModelBuffer", "grouped"]
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
+#: Maximum number of threads that decode, however many processors there are.
+MOST_THREADS = 64
 #: Maximum number of batches whose images wait for others of their canvas; beyond it the oldest batch leaves.
 MOST_WAITING = 3
 
@@ -324,8 +328,8 @@ class Execution(Generic[Result]):
         most, pending = self._first.serving.scheduling.one_core_clones, deque[Future[Result]]()
         try:
             for source in images:
-                image = None if is_read_by_any_thread(source) else self._stages.preprocessor.read(source)
-                pending.append(shared_pool().submit(self.call, source, parameters, image=image))
+                image = None if _is_read_by_any_thread(source) else self._stages.preprocessor.read(source)
+                pending.append(_shared_pool().submit(self.call, source, parameters, image=image))
                 if len(pending) > most:
                     yield pending.popleft().result()
             while pending:
@@ -414,15 +418,15 @@ class Execution(Generic[Result]):
             rows.decode(len(items))
 
         sources = [source for _, source in items]
-        if rows.decodes and all(map(is_read_by_any_thread, sources)):
-            return [shared_pool().submit(decode)]
+        if rows.decodes and all(map(_is_read_by_any_thread, sources)):
+            return [_shared_pool().submit(decode)]
         futures: list[Future[None]] = []
         try:
             for row, source in enumerate(sources):
-                if rows.prepares_quickly(source) or len(items) == 1 or not is_read_by_any_thread(source):
+                if rows.prepares_quickly(source) or len(items) == 1 or not _is_read_by_any_thread(source):
                     prepare(row, source)
                 else:
-                    futures.append(shared_pool().submit(prepare, row, source))
+                    futures.append(_shared_pool().submit(prepare, row, source))
         except BaseException:
             wait(futures)
             raise
@@ -467,6 +471,23 @@ class Execution(Generic[Result]):
             buffer.close()
         if self._instances is not None:
             self._instances.close()
+
+
+@lru_cache(maxsize=2)
+def _pool_of(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(available_processors(), MOST_THREADS), "infersdk-decode")
+
+
+def _shared_pool() -> ThreadPoolExecutor:
+    """The threads that this process decodes and runs batches on, one for each of its processors. Their
+    tasks do not wait for each other.
+    """
+    return _pool_of(os.getpid())
+
+
+def _is_read_by_any_thread(source: Any) -> bool:
+    """Whether any thread may read this source. Streams and PIL images may belong to the thread that gives them."""
+    return isinstance(source, (np.ndarray, str, bytes, bytearray, memoryview, os.PathLike, HostImage, SharedImage))
 
 
 def _wait(futures: Sequence[Future[None]]) -> None:

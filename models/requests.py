@@ -1,16 +1,18 @@
-"""Requests to a wrapper: single ones from many threads, batched by a pipeline."""
+"""Requests to a wrapper: single ones from many threads, batched by a pipeline; and the release of its memory."""
 
 from __future__ import annotations
 
 import typing
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import Lock
+from threading import Condition, Lock, RLock, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ConfigError
+from ..core.text import logger
+from ..errors import ConfigError, InferenceError
+from ..pipeline.request import run_elsewhere
 from .image_model import ImageModel
-from .releasing import IdleRelease
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from ..pipeline.request import Request
     from .details import ModelDetails
 
-__all__ = ["Requests"]
+__all__ = ["IdleRelease", "Requests"]
+
+_log = logger("infersdk.models")
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -77,6 +81,103 @@ class PipelineHolder:
     def close(self) -> None:
         if self._pipeline is not None:
             self._pipeline.close(drain=False)
+
+
+class IdleRelease:
+    """Counts the uses of a model, and releases it when there are none. In its `with` block the model is used.
+
+    Args:
+        release: frees the memory; called while the model is not used. The function that it returns is called
+            afterwards, when the model may be used again: it ends threads, which may take a while.
+        requests: the number of requests that have not ended.
+        name: of the model, for messages.
+
+    Attributes:
+        limit: seconds without use after which the model is released; None where it is released on request alone.
+    """
+
+    def __init__(self, release: Callable[[], Callable[[], None]], requests: Callable[[], int], name: str) -> None:
+        self._release, self._requests, self._name = release, requests, name
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
+        self._uses = 0
+        self._last_use = monotonic()
+        self._released_at = -1.0  # the last use before the last release
+        self.limit: float | None = None
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._uses += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._uses -= 1
+            self._last_use = monotonic()
+
+    def until_the_end(self, results: Iterator[T]) -> Iterator[T]:
+        """These results; the model counts as used until they end."""
+        self.__enter__()
+        try:
+            yield from results
+        except GeneratorExit:  # perhaps of the garbage collector, in a thread with a lock that `requests` needs
+            run_elsewhere(self.__exit__)
+            raise
+        except BaseException:
+            self.__exit__()
+            raise
+        self.__exit__()
+
+    def now(self) -> None:
+        """Releases the model.
+
+        Raises:
+            InferenceError: calls, streams or requests are running.
+        """
+        with self._changed:
+            uses, requests = self._uses, self._requests()
+            if uses or requests:
+                raise InferenceError(
+                    f"{self._name} cannot be released: {uses} calls or streams and {requests} requests are "
+                    "running; wait for their results, or use release(after=seconds)"
+                )
+            finish = self._release()
+        finish()
+
+    def after(self, seconds: float) -> None:
+        """Releases the model after this number of seconds without use, each time."""
+        with self._changed:
+            self.limit, self._last_use = seconds, monotonic()
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = Thread(target=self._watch, name="infersdk-release", daemon=True)
+                self._thread.start()
+
+    def _watch(self) -> None:
+        try:
+            while (finish := self._wait_until_idle()) is not None:
+                finish()
+        except Exception as error:  # there is no caller to raise it to
+            _log.error("%s could not be released: %s", self._name, error)
+
+    def _wait_until_idle(self) -> Callable[[], None] | None:
+        """Releases the model when its time has come; None when nothing is to be released any more."""
+        with self._changed:
+            while self.limit is not None:
+                if self._requests():
+                    self._last_use = monotonic()
+                left = self._last_use + self.limit - monotonic()
+                if not self._uses and left <= 0 and self._released_at != self._last_use:
+                    self._released_at = self._last_use
+                    return self._release()
+                self._changed.wait(max(left, self.limit / 4, 0.001))
+        return None
+
+    def close(self) -> None:
+        """Ends the watching, and waits for a release in progress."""
+        with self._changed:
+            self.limit = None
+            self._changed.notify_all()
 
 
 class Requests(ImageModel[Result]):

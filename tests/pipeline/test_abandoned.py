@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from squares import LONG, Squares, consistent, until
 
 from infersdk import Pipeline
-from infersdk.models.releasing import IdleRelease
+from infersdk.models.requests import IdleRelease
 from infersdk.pipeline import request
 from infersdk.pipeline.request import run_elsewhere
 

@@ -153,8 +153,8 @@ class ModelStages(Generic[Result]):
             with self._lock:
                 self.decoded.update(named)
             for result, decoder in zip(results, decoders, strict=True):
-                if decoder is not None and hasattr(result, "decoder"):
-                    object.__setattr__(result, "decoder", decoder)  # a result is frozen, and a copy would take longer
+                if decoder is not None and hasattr(result, "_remember_decoder"):
+                    result._remember_decoder(decoder)
         return results
 
     def verify_once(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

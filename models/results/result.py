@@ -232,6 +232,10 @@ class Result(Hints, ABC):
         """As `with_image()`, in place: for the wrapper that has just made this result. A copy would take longer."""
         object.__setattr__(self, "image", ImageReference.of(source))
 
+    def _remember_decoder(self, decoder: str) -> None:
+        """Sets `decoder` in place, as `_remember_image()` sets the image."""
+        object.__setattr__(self, "decoder", decoder)
+
     # ---- comparison ----
 
     def agreement(self, other: Result, *, min_score: float = 0.0) -> Agreement:

@@ -38,14 +38,14 @@ _LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
 
 def read_request(
     message: bytes, service: InferenceService, remaining: float | None
-) -> tuple[InferRequest, dict[str, Any]]:
+) -> tuple[InferRequest, bool]:
     """Parses an encoded `ModelInferRequest`. It is thread-safe.
 
     Args:
         remaining: seconds until the deadline of the call.
 
     Returns:
-        The request, and its parameters with the prefix `triton_`.
+        The request, and whether its response has the parameter `triton_final_response`.
 
     Raises:
         RequestError: the request is invalid.
@@ -59,7 +59,7 @@ def read_request(
     if len(parsed.outputs) > _MOST_TENSORS:
         raise RequestError(f"a request has at most {_MOST_TENSORS:,} outputs, not {len(parsed.outputs):,}")
     parameters = _parameter_values(parsed.parameters)
-    own = {name: parameters.pop(name) for name in list(parameters) if name.startswith("triton_")}
+    marks_end = bool(parameters.pop("triton_enable_empty_final_response", False))
     deadline, priority = request_timing(parameters, service.settings.default_deadline)
     if remaining is not None:
         deadline = min(remaining, MOST_SECONDS if deadline is None else deadline)
@@ -70,7 +70,7 @@ def read_request(
     request = InferRequest(
         parsed.model_name, parsed.model_version, parsed.id, inputs, outputs, parameters, deadline, priority
     )
-    return request, own
+    return request, marks_end
 
 
 def _check_head(message: bytes) -> None:

@@ -195,12 +195,12 @@ class _Calls:
             wrap: converts the `ModelInferResponse` to the message to send.
         """
         if len(message) <= _QUICK_NBYTES:
-            request, own = read_request(message, self._service, remaining)
+            request, marks_end = read_request(message, self._service, remaining)
         else:
-            request, own = await in_worker(read_request, message, self._service, remaining)
+            request, marks_end = await in_worker(read_request, message, self._service, remaining)
         notes |= request.notes
         response = await self._service.infer(request)
-        final = {"triton_final_response": True} if own.get("triton_enable_empty_final_response") else {}
+        final = {"triton_final_response": True} if marks_end else {}
         encoded: bytes = wrap(response_message(response, final)).SerializeToString()
         notes["sent"] = len(encoded)
         return encoded

@@ -59,10 +59,12 @@ def test_parameters_go_to_the_model_to_the_queue_and_to_the_stream(service: Any)
     message.inputs.add(name="a", datatype="UINT8", shape=[2])
     message.parameters["conf"].double_param = 0.5
     message.parameters["priority"].int64_param = 3
+    message.parameters["triton_nonesuch"].bool_param = True
     message.parameters["triton_enable_empty_final_response"].bool_param = True
-    read, own = read_request(message.SerializeToString(), service, None)
-    assert (read.parameters, read.priority, read.inputs["a"].tobytes()) == ({"conf": 0.5}, 3, b"\1\2")
-    assert own == {"triton_enable_empty_final_response": True}
+    read, marks_end = read_request(message.SerializeToString(), service, None)
+    assert read.parameters == {"conf": 0.5, "triton_nonesuch": True}  # the model refuses unknown ones
+    assert (read.priority, read.inputs["a"].tobytes()) == (3, b"\1\2")
+    assert marks_end
 
 
 def test_wrong_requests_are_refused(service: Any) -> None:

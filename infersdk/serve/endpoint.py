@@ -111,7 +111,6 @@ class Endpoint(ABC):
     Attributes:
         platform: the backend in the metadata: `"onnxruntime"`, ...
         inputs, outputs: descriptions of its tensors.
-        labels: the class names, by number.
         check_samples: runs the golden samples of a bundle, and raises BundleError where they differ; None for a model
             without samples.
         shadow: a second model that is compared with this one; None without.
@@ -123,7 +122,6 @@ class Endpoint(ABC):
     platform: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    labels: Sequence[str] = ()
     batched: bool
     parameters: frozenset[str] = frozenset()
     check_samples: Callable[[], None] | None = None

@@ -58,7 +58,6 @@ class ImageEndpoint(Endpoint):
         self.check_samples = None if samples is None else partial(samples.verify, model)
         self.shadow = shadow
         self._device = str(model.details.image_device)  # inputs on this device are not copied
-        self.labels = tuple(model.class_names)
         self.parameters = frozenset(model.per_call)
         self.outputs = self._tensors.outputs
 

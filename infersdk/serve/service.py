@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,7 +111,7 @@ class InferenceService:
             outputs: dict[str, Any] = await endpoint.infer(request)
         for wanted in request.outputs or ():
             if wanted.classification:
-                outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification, endpoint.labels)
+                outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification)
             if wanted.shared_memory is not None and not isinstance(output := outputs[wanted.name], PlacedOutput):
                 quick = output.nbytes <= _QUICK_NBYTES and output.dtype.kind != "O"
                 await in_worker(wanted.shared_memory.write, output, wanted.name, when=not quick)
@@ -210,18 +210,15 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     return float(deadline) if deadline is not None else default_deadline, priority or 0
 
 
-def _best_classes(scores: npt.NDArray[Any], count: int, labels: Sequence[str]) -> npt.NDArray[Any]:
-    """The best `count` of each row as `score:index:label`, best first."""
+def _best_classes(scores: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """The largest `count` numbers of each row as `number:index`, largest first."""
     if scores.dtype.kind not in "fiu" or not scores.size:
         raise RequestError("classification needs an output of numbers")
     rows = scores.reshape(len(scores), -1) if scores.ndim > 1 else scores.reshape(1, -1)
-    count = min(count, rows.shape[1])
-    best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
-    texts = [
-        f"{row[index]:f}:{index}{f':{labels[index]}' if index < len(labels) else ''}".encode()
-        for row, indices in zip(rows, best.tolist(), strict=True)
-        for index in indices
-    ]
+    count, is_float = min(count, rows.shape[1]), scores.dtype.kind == "f"
+    best = np.argsort(-rows if is_float else ~rows, axis=1, kind="stable")[:, :count]  # `~` cannot overflow
+    form = "{:f}:{}" if is_float else "{}:{}"
+    texts = [form.format(row[i], i).encode() for row, order in zip(rows, best.tolist(), strict=True) for i in order]
     return array_of(texts, (len(rows), count) if scores.ndim > 1 else (count,))
 
 

@@ -118,6 +118,9 @@ def test_classes_as_tensors(digits: Any) -> None:
         np.testing.assert_array_equal(result.as_numpy("class_ids")[0], best.class_ids)
         np.testing.assert_array_equal(result.as_numpy("class_scores")[0], best.scores)
         assert [label.decode() for label in result.as_numpy("class_labels")[0]] == best.labels
+        outputs = [triton("grpc").InferRequestedOutput("class_scores", class_count=1)]
+        result = client.infer("classifier", encoded("grpc", Path(IMAGE).read_bytes()), outputs=outputs)
+        assert result.as_numpy("class_scores")[0].tolist() == [b"%f:0" % best.scores[0]]  # an index is no class
 
 
 def test_metadata(digits: Any) -> None:

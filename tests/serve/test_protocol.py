@@ -145,6 +145,22 @@ def test_classification(client: Any, protocol: str) -> None:
     assert rows == [["0.700000:1", "0.200000:2"], ["4.000000:0", "3.000000:1"]]
 
 
+@pytest.mark.parametrize(
+    ("datatype", "values", "expected"),
+    [
+        ("INT64", [-(2**63), 2**53 + 1, 2**53, 2**53 + 2], ["9007199254740994:3", "9007199254740993:1"]),
+        ("UINT64", [0, 2**64 - 1, 2**64 - 2, 7], ["18446744073709551615:1", "18446744073709551614:2"]),
+    ],
+)
+def test_classification_of_integers(
+    client: Any, protocol: str, datatype: str, values: list[int], expected: list[str]
+) -> None:
+    x = np.array([values], datatype.lower())
+    outputs = [triton(protocol).InferRequestedOutput("OUTPUT0", class_count=2)]
+    result = client.infer(f"identity_{datatype}", inputs_of(protocol, {"INPUT0": x}, datatype), outputs=outputs)
+    assert [value.decode() for value in result.as_numpy("OUTPUT0")[0]] == expected
+
+
 # ---- refusals ----
 
 

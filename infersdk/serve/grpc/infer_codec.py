@@ -36,9 +36,7 @@ _LONGEST_HEAD, _LEAST_NBYTES = 4 << 20, 64
 _LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
 
 
-def read_request(
-    message: bytes, service: InferenceService, remaining: float | None
-) -> tuple[InferRequest, bool]:
+def read_request(message: bytes, service: InferenceService, remaining: float | None) -> tuple[InferRequest, bool]:
     """Parses an encoded `ModelInferRequest`. It is thread-safe.
 
     Args:

@@ -185,19 +185,19 @@ def _shape_for(info: TensorInfo, nbytes: int) -> list[int]:
 def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tuple[Tensor, memoryview]:
     """A tensor, and the remaining bytes."""
     what = f"input {one.name!r}"
-    has_data = one.data != _NO_DATA or "binary_data_size" in one.parameters
-    if has_data and one.parameters.get("shared_memory_region") is not None:
-        raise RequestError(f"{what} has both shared memory and data of its own")
+    size, region = one.parameters.get("binary_data_size"), one.parameters.get("shared_memory_region")
+    if (given := (one.data != _NO_DATA) + (size is not None) + (region is not None)) != 1:
+        raise RequestError(
+            f"{what} has {given} of data, binary_data_size and shared_memory_region; give exactly one of them"
+        )
     if (part := service.regions.part(one.parameters, what)) is not None:
         return part.tensor(one.datatype, one.shape, what), rest
-    if (size := one.parameters.get("binary_data_size")) is not None:
+    if size is not None:
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= rest.nbytes:
             raise RequestError(
                 f"{what}: binary_data_size is {size!r}, and {rest.nbytes:,} bytes of data are left in the body"
             )
         return unpack(rest[:size], one.datatype, one.shape, what), rest[size:]
-    if one.data == _NO_DATA:
-        raise RequestError(f"{what} has no data: give data, binary_data_size or shared_memory_region")
     encoded = one.parameters.get("encoding")
     if encoded not in (None, "base64") or (encoded and one.datatype != "BYTES"):
         raise RequestError(f"{what}: the encoding is base64, for BYTES alone, not {encoded!r}")
@@ -220,9 +220,9 @@ def _from_json(one: _Input, what: str, max_elements: int, *, decode_base64: bool
         if one.datatype == "BYTES":
             array = _strings(values)
         else:
-            with np.errstate(over="ignore"):
+            with np.errstate(over="raise"):
                 array = np.asarray(values, dtype)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, TypeError) as error:
+    except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError, TypeError) as error:
         raise RequestError(f"{what}: its data is not {one.datatype} {one.shape}: {error}") from None
     if array.size != count:
         raise RequestError(f"{what}: the shape {one.shape} has {count:,} elements, and data has {array.size:,}")

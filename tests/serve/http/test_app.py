@@ -141,9 +141,10 @@ def test_wrong_requests(server: Any, change: dict[str, Any], said: str) -> None:
         ({"shape": [1, -16]}, "sides of at least 0"),
         ({"shape": [2**40, 2**40]}, "have a product above"),
         ({"datatype": "INT33"}, "unknown datatype 'INT33'; the datatypes are BOOL"),
-        ({"parameters": {"binary_data_size": 64}}, "0 bytes of data are left in the body"),
-        ({"parameters": {"shared_memory_region": "x"}}, "has both shared memory and data of its own"),
+        ({"parameters": {"binary_data_size": 64}}, "has 2 of data, binary_data_size and shared_memory_region"),
+        ({"parameters": {"shared_memory_region": "x"}}, "has 2 of data, binary_data_size and shared_memory_region"),
         ({"parameters": {"encoding": "base64"}}, "the encoding is base64, for BYTES alone"),
+        ({"datatype": "FP32", "data": [1e39] * 16}, "not FP32 [1, 16]: overflow"),
     ],
 )
 def test_wrong_inputs(server: Any, change: dict[str, Any], said: str) -> None:

@@ -81,8 +81,8 @@ class ImageEndpoint(Endpoint):
             )
         # Encoded images are bytes, because text would be opened as a path.
         images = bytes_of(given) if is_encoded else [image.tensor() if is_shared else image for image in given]
-        if not 1 <= len(images) <= (most := self._settings.max_images):
-            raise RequestError(f"a request has 1 to {most} images, not {len(images)}")
+        if not 1 <= len(images) <= self._settings.max_images:
+            raise RequestError(f"a request has 1 to {self._settings.max_images} images, not {len(images)}")
         return images
 
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:

@@ -67,8 +67,9 @@ def test_several_images_of_one_request(digits: Any, boxes: Any, protocol: str) -
         np.testing.assert_array_equal(found[0], boxes.xyxy)
         assert not found[1].any()
         assert (result.as_numpy("detection_classes")[1] == -1).all()
-        with pytest.raises(Exception, match="a request has 1 to 3 images, not 4"):
-            client.infer("detector", encoded(protocol, *[blank.getvalue()] * 4))
+        for count in (0, 4):
+            with pytest.raises(Exception, match=f"a request has 1 to 3 images, not {count}"):
+                client.infer("detector", encoded(protocol, *[blank.getvalue()] * count))
 
 
 def test_decoded_images(digits: Any, boxes: Any, protocol: str) -> None:
@@ -155,8 +156,11 @@ def test_json_with_base64(digits: Any, boxes: Any) -> None:
     np.testing.assert_array_equal(np.array(output["data"], np.float32).reshape(-1, 4), boxes.xyxy)
 
 
-def multipart(*files: bytes, name: str = "file") -> tuple[bytes, dict[str, str]]:
-    parts = [b'--x\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n']
+def multipart(*files: bytes, name: str = "file", **fields: str) -> tuple[bytes, dict[str, str]]:
+    parts = [
+        f'--x\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{text}\r\n'.encode()
+        for field, text in fields.items()
+    ]
     for file in files:
         head = f'--x\r\nContent-Disposition: form-data; name="{name}"; filename="a.jpg"\r\n\r\n'
         parts.append(head.encode() + file + b"\r\n")
@@ -201,11 +205,12 @@ def test_predict_refuses(digits: Any, query: str, status: int, said: str) -> Non
 def test_predict_refuses_forms_without_one_file(digits: Any) -> None:
     image = Path(IMAGE).read_bytes()
     for body, headers, said in (
-        (*multipart(), "a form has one file, and this one has 0"),
+        (*multipart(), "a form has one file and no fields, and this one has 0"),
         (*multipart(image, image), "this one has 2"),
         (multipart(image)[0], {"Content-Type": "multipart/form-data"}, "no boundary"),
         (multipart(image)[0][:-300], multipart()[1], "this one has 0"),
         (b"--y nothing", multipart()[1], "the form is damaged"),
+        (*multipart(image, conf="0.9"), "this one has 1 and the fields ['conf']; set parameters in the query"),
     ):
         answer = ask(digits.http_port, "/predict?model=detector", body, headers=headers)
         assert answer.status == 400

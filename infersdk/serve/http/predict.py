@@ -106,7 +106,7 @@ def form_file(body: bytes, content_type: bytes) -> bytes:
     """The only file of a form, or any other body itself.
 
     Raises:
-        RequestError: there is no file, or a form has several or is damaged.
+        RequestError: there is no file, or a form has several, has fields, or is damaged.
     """
     from python_multipart import FormParser
     from python_multipart.exceptions import FormParserError
@@ -117,17 +117,26 @@ def form_file(body: bytes, content_type: bytes) -> bytes:
         return body
     if (boundary := re.search(rb'boundary="?([^";,\s]{1,70})', content_type)) is None:
         raise RequestError("the form has no boundary in its Content-Type")
+    fields: list[Any] = []
     files: list[Any] = []
     # The size keeps each file in memory; larger ones would go to the disk.
     parser = FormParser(
-        "multipart/form-data", None, files.append, boundary=boundary[1], config={"MAX_MEMORY_FILE_SIZE": len(body)}
+        "multipart/form-data",
+        fields.append,
+        files.append,
+        boundary=boundary[1],
+        config={"MAX_MEMORY_FILE_SIZE": len(body)},
     )
     try:
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
         raise RequestError(f"the form is damaged: {error}") from None
-    if len(files) != 1:
-        raise RequestError(f"a form has one file, and this one has {len(files)}")
+    if fields or len(files) != 1:
+        names = [one.field_name.decode("utf-8", "replace") for one in fields]
+        raise RequestError(
+            f"a form has one file and no fields, and this one has {len(files)} and the fields {names!s:.200}; set "
+            "parameters in the query: /predict?conf=0.5"
+        )
     image: bytes = files[0].file_object.getvalue()
     return image

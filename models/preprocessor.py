@@ -79,7 +79,7 @@ class ImageInput:
         """
         if (reason := cls.refuses(specs)) is not None:
             raise UnsupportedModelError(reason)
-        spec, size_spec = _images_and_sizes(specs)
+        (spec,), size_spec = _images_and_sizes(specs)
         axes = image_axes(spec.shape)
         assert axes is not None
         height, width = image_sides(spec.shape)
@@ -93,9 +93,10 @@ class ImageInput:
     @staticmethod
     def refuses(specs: Sequence[TensorSpec]) -> str | None:
         """Why inputs are not one input of images; None if they are."""
-        spec, size_spec = _images_and_sizes(specs)
-        if len(specs) != (1 if size_spec is None else 2):
+        images, _ = _images_and_sizes(specs)
+        if len(images) != 1:
             return f"it has {len(specs)} inputs, not one for images"
+        (spec,) = images
         if len(spec.shape) != 4:
             return f"its input {spec} does not have the four dimensions of a batch of images"
         if spec.dtype not in (np.float32, np.float16, np.uint8):
@@ -163,10 +164,10 @@ class ImageInput:
         return {self.spec.name: images, self.size_spec.name: sizes}
 
 
-def _images_and_sizes(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec | None]:
-    """The input of images, and `SIZE_INPUT` where there is one."""
+def _images_and_sizes(specs: Sequence[TensorSpec]) -> tuple[list[TensorSpec], TensorSpec | None]:
+    """The inputs except `SIZE_INPUT`, and that input where there is one."""
     sizes = next((spec for spec in specs if spec.name == SIZE_INPUT and len(spec.shape) == 2), None)
-    return next((spec for spec in specs if spec is not sizes), specs[0]), sizes
+    return [spec for spec in specs if spec is not sizes], sizes
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,18 @@ def test_several_outputs_are_refused(tmp_path: Path, outputs: list[tuple[int, ..
         YOLOv8(path)
 
 
+def test_a_model_without_inputs_is_refused(tmp_path: Path) -> None:
+    import onnx_models
+    from onnx_models import node, value
+
+    nodes = [node("Constant", "", "y", value_floats=[1.0, 2.0])]
+    path = onnx_models.save(tmp_path / "constant.onnx", nodes, [], [value("y", [2])])
+    with pytest.raises(UnsupportedModelError, match="no wrapper is for constant.onnx"):
+        load(path)
+    with pytest.raises(UnsupportedModelError, match="it has 0 inputs, not one for images"):
+        YOLOv8(path)
+
+
 @pytest.mark.parametrize("low", [-3.0, 310.0])
 def test_scores_outside_0_to_1_are_refused_on_the_first_run(tmp_path: Path, low: float) -> None:
     """A pose head without metadata is a detector of 52 classes by its shape; its keypoints are in pixels."""

@@ -35,6 +35,7 @@ from ._openvino.profiling import profile_model
 from ._openvino.runtime import (
     FAILURES,
     Options,
+    can_export,
     capabilities,
     compiles,
     core,
@@ -436,7 +437,7 @@ class OpenVinoInfer(Infer):
         twin._schedule(0)
 
     def _release(self) -> None:
-        if not self._current.failed:
+        if not self._current.failed and can_export(self._arguments[1]):
             self._shared.keep(self._importer)
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
         self._written = self._read_from = ()

@@ -28,6 +28,7 @@ __all__ = [
     "FAILURES",
     "PRECISION_NAMES",
     "Options",
+    "can_export",
     "capabilities",
     "compiles",
     "core",
@@ -162,6 +163,11 @@ def offered(target: str) -> tuple[str, ...]:
         target = max(core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
     result = (PRECISION_NAMES.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
     return tuple(dict.fromkeys(name for name in result if name))
+
+
+def can_export(target: str) -> bool:
+    """Whether a device writes compiled models, and reads them."""
+    return "EXPORT_IMPORT" in core().get_property(target, "OPTIMIZATION_CAPABILITIES")
 
 
 def compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:

@@ -52,6 +52,15 @@ def test_the_same_results_again(backend: str) -> None:
         infer.release()
 
 
+def test_a_device_that_exports_no_compiled_models() -> None:
+    pytest.importorskip("openvino")
+    with infersdk.load(DETECTOR, "openvino", device="auto") as infer:
+        x = feed(infer, 0)
+        (expected,) = infer(x).values()
+        infer.release()
+        np.testing.assert_array_equal(next(iter(infer(x).values())), expected)
+
+
 def test_bound_tensors(backend: str) -> None:
     with infersdk.load(DETECTOR, backend) as infer:
         x, (spec,) = feed(infer, 1), infer.input_specs

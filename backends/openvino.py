@@ -7,13 +7,16 @@ and their tensors use that memory.
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import openvino as ov
 
 from ..core.backend import SharedRuntime
+from ..core.cache import Cache, key_of
 from ..core.device import Device
 from ..core.formats import FORMATS
 from ..core.processors import available_processors
@@ -28,7 +31,8 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
-from ..graph.passes import cached_model, loading_passes
+from ..graph.digest import model_digest
+from ..graph.passes import cached_model, loading_passes, pass_keys
 from ..graph.precision import main_precision
 from ..infer import BackendInfo, Declaration, Infer, Scheduling
 from ._openvino.profiling import profile_model
@@ -42,27 +46,28 @@ from ._openvino.runtime import (
     devices,
     executed_precisions,
     execution_devices,
-    metadata_of,
     offered,
     properties_of,
     readers,
     reason,
-    written_precision,
 )
 from ._openvino.signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from ..core.executed_layers import LayerProfile
     from ..core.tensor import Tensor
     from ..core.tensor_spec import TensorSpec
+    from ..graph.passes import Pass
 
 _log = logger("infersdk.openvino")
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 _KINDS = ("cpu", "gpu", "npu", "auto")
+#: The formats of the compiled models that the cache keeps: those whose files are known.
+_KEPT = tuple(FORMATS[key] for key in ("onnx", "openvino", "tensorflow-graph", "tflite"))
 
 
 class _Compiled:
@@ -73,8 +78,8 @@ class _Compiled:
     compiled again is not affected.
     """
 
-    def __init__(self, compiled: Any) -> None:
-        self.compiled = compiled
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        self.compiled = make(*arguments)
         self.runs = 0
         self.failed = False
 
@@ -96,41 +101,100 @@ class OpenVinoInfer(Infer):
         target = self._target()
         self._core = self._own_core()
         properties = properties_of(self.options, target)
-        model = self._read()
-        try:
-            self._signature = Signature(model, self.model.name)
-        except UnicodeDecodeError as error:
-            raise ModelFormatError(f"{str(self.model)!r} has a tensor whose name is not UTF-8: {error}") from None
-        self.metadata = MappingProxyType(metadata_of(model, self.model))
-        written = written_precision(model)
-        wanted = self._requested_precision
-        # By default plugins compute in a narrower type than that of the model: bfloat16 on processors with AMX, float16
-        # on GPUs. So the hint is always given. It does not change the quantised layers of an int8 model.
-        asked = wanted or written or ""
-        if wanted is None and asked in ("fp16", "bf16") and asked not in offered(target):
-            asked = "fp32"  # the CPU plugin replaces an unsupported hint, by bfloat16 for instance
-        properties["INFERENCE_PRECISION_HINT"] = _HINTS.get(asked, "f32")
-        _log.debug("%s: written in %s, compiled for %s with %s", self.model.name, written, target, properties)
-        self._compiled = self._compile(model, target, properties)
-        self._current = _Compiled(self._compiled)
-        if "CACHE_DIR" in properties and self._compiled.get_property("LOADED_FROM_CACHE"):
-            self._origin = "cached"
+        cache = Cache.of_model(self.model, self.options)
+        if cache is None or (key := self._key(target, properties)) is None:
+            self._load_model(target, properties)
+        else:
+            self._load_cached(cache, key, target, properties)
+        self._compiled = self._current.compiled
         self._check_device(target)
-        self._signature.settle(self._compiled)
+        self.metadata = MappingProxyType(self._signature.metadata)
         self.input_specs, self.output_specs = self._signature.inputs, self._signature.outputs
         self._passed_on = self._signature.inputs_passed_on(self._compiled)
         self._layers = executed_precisions(self._compiled)
-        self._check_precision(wanted, written)
+        self._check_precision(self._requested_precision, self._signature.written)
         self._request = self._compiled.create_infer_request()
         self._shared = SharedRuntime(self._current)
-        self._arguments = model, target, properties
         self._cloned = False
         self._runtime_allocated: set[str] = set()  # outputs whose shape turned out to depend on the data
         cores = self._count_cores(target)
         self._schedule(cores)
         self._one_core = SharedRuntime[_Compiled]()
+        *arguments, properties = self._arguments
         streams = {"NUM_STREAMS": cores, "INFERENCE_NUM_THREADS": cores}
-        self._one_core_arguments = model, target, properties | streams
+        self._one_core_arguments = *arguments, properties | streams
+
+    def _key(self, target: str, properties: dict[str, Any]) -> str | None:
+        """The key in the cache; None if the device exports no compiled models, or the model's files are not known."""
+        if not can_export(target) or self.model.format not in _KEPT:
+            return None
+        parts = {
+            "schema": 1,
+            "backend": self.backend,
+            "version": ov.get_version(),
+            "device": [core().get_property(target, name) for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")],
+            "target": target,
+            "model": model_digest(self.model),
+            "passes": pass_keys([*self.model.passes, *self._passes()]),
+            "custom_ops": [(op.domain, op.name, op.version) for op in self.custom_ops or ()],
+            "precision": self._requested_precision,
+            "properties": properties,
+        }
+        return key_of(parts)
+
+    def _export(self) -> bytes:
+        try:
+            data: bytes = self._current.compiled.export_model().getvalue()
+        except FAILURES as error:
+            raise UnsupportedModelError(
+                f"OpenVINO cannot export the compiled {self.model.name}: {reason(error)}; load it with cache=False"
+            ) from None
+        return data
+
+    def _load_cached(self, cache: Cache, key: str, target: str, properties: dict[str, Any]) -> None:
+        """Imports the compiled model from the cache, which compiles less. The first load of a model writes it."""
+
+        def make() -> tuple[bytes, dict[str, Any]]:
+            self._load_model(target, properties)
+            return self._export(), msgspec.to_builtins(self._signature, enc_hook=str)
+
+        about: dict[str, Any] = {"kind": "compiled model", "backend": self.backend, "label": self.model.name}
+        data, details, stored = cache.get_or_make(key, make, **about)
+        if not stored:
+            return
+        try:
+            self._signature = msgspec.convert(details, Signature, dec_hook=lambda _, name: np.dtype(name))
+            self._arguments = self._core.import_model, _blob(data), target, self._with_precision(target, properties)
+            self._current = _Compiled(*self._arguments)
+        except (*FAILURES, msgspec.ValidationError) as error:  # for example after a change of the driver
+            _log.info("%s: OpenVINO refuses the compiled model in the cache: %s", self.model.name, error)
+            cache.remove(key)
+            self._load_model(target, properties)
+        else:
+            self._origin = "cached"
+
+    def _load_model(self, target: str, properties: dict[str, Any]) -> None:
+        """Reads and compiles the model."""
+        model = self._read()
+        try:
+            self._signature = Signature.read(model, self.model)
+        except UnicodeDecodeError as error:
+            raise ModelFormatError(f"{str(self.model)!r} has a tensor whose name is not UTF-8: {error}") from None
+        properties = self._with_precision(target, properties)
+        self._current = _Compiled(self._compile, model, target, properties)
+        self._signature.settle(self._current.compiled)
+        self._arguments = self._core.compile_model, model, target, properties
+
+    def _with_precision(self, target: str, properties: dict[str, Any]) -> dict[str, Any]:
+        # By default plugins compute in a narrower type than that of the model: bfloat16 on processors with AMX, float16
+        # on GPUs. So the hint is always given. It does not change the quantised layers of an int8 model.
+        wanted, written = self._requested_precision, self._signature.written
+        asked = wanted or written or ""
+        if wanted is None and asked in ("fp16", "bf16") and asked not in offered(target):
+            asked = "fp32"  # the CPU plugin replaces an unsupported hint, by bfloat16 for instance
+        result = properties | {"INFERENCE_PRECISION_HINT": _HINTS.get(asked, "f32")}
+        _log.debug("%s: written in %s, compiled for %s with %s", self.model.name, written, target, result)
+        return result
 
     def _own_core(self) -> Any:
         if self.custom_ops is None:
@@ -186,7 +250,7 @@ class OpenVinoInfer(Infer):
             self._check_readable(self.model.path)
         elif self.model.format is FORMATS["openvino"]:
             return self._read_ir()
-        content = cached_model(self.model, loading_passes(self.backend, self._device.kind, self._requested_precision))
+        content = cached_model(self.model, self._passes())
         try:
             model = self._core.read_model(content or self.model.content or self._path_to_read())
         except FAILURES as error:
@@ -200,6 +264,9 @@ class OpenVinoInfer(Infer):
         if not model.outputs:
             raise ModelFormatError(f"{str(self.model)!r} is not a valid model: it has no outputs")
         return model
+
+    def _passes(self) -> Iterator[Pass]:
+        return loading_passes(self.backend, self._device.kind, self._requested_precision)
 
     def _path_to_read(self) -> str:
         """The path of the file, or of the folder of a SavedModel."""
@@ -382,7 +449,7 @@ class OpenVinoInfer(Infer):
 
     def _renew(self) -> None:
         try:
-            self._current = self._shared.get(lambda: _Compiled(self._core.compile_model(*self._arguments)))
+            self._current = self._shared.get(partial(_Compiled, *self._arguments))
         except FAILURES as error:
             raise InferenceError(
                 f"OpenVINO failed to compile {self.model.name} again after a run that failed: {reason(error)}; "
@@ -437,7 +504,7 @@ class OpenVinoInfer(Infer):
         twin._schedule(0)
 
     def _release(self) -> None:
-        if not self._current.failed and can_export(self._arguments[1]):
+        if not self._current.failed and self._origin == "built" and can_export(self._arguments[2]):
             self._shared.keep(self._importer)
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
         self._written = self._read_from = ()
@@ -445,9 +512,8 @@ class OpenVinoInfer(Infer):
 
     def _importer(self) -> Callable[[], _Compiled]:
         """A function that imports the compiled model from host memory, which is faster than compiling it."""
-        core, (_, target, properties) = self._core, self._arguments
-        exported = self._compiled.export_model()
-        return lambda: _Compiled(core.import_model(exported, target, properties))
+        _, _, target, properties = self._arguments
+        return partial(_Compiled, self._core.import_model, _blob(self._export()), target, properties)
 
     def _restore(self) -> None:
         self._renew()
@@ -459,6 +525,11 @@ class OpenVinoInfer(Infer):
     def _forget(self) -> None:
         super()._forget()
         del self._shared, self._one_core, self._arguments, self._one_core_arguments
+
+
+def _blob(data: bytes) -> Any:
+    """A copy of an exported model, in memory that the compiled models share that are imported from it."""
+    return ov.Tensor(np.frombuffer(data, np.uint8))
 
 
 def _writable(tensor: Tensor) -> Any:

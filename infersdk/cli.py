@@ -46,7 +46,7 @@ COMMANDS = {
     "build": "build a TensorRT engine file from an ONNX model",
     "serve": "serve the models of a configuration over HTTP and gRPC",
     "export-triton": "write a model repository for Triton Inference Server",
-    "cache": "list or clear the stored engines",
+    "cache": "list or clear the stored engines and models",
     "doctor": "which backends work here, and how to get the others",
 }
 

@@ -13,8 +13,11 @@ from infersdk.data import DETECTOR, IMAGE
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_one_line_for_each_load(backend: str, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_one_line_for_each_load(
+    backend: str, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip(backend)
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
     with caplog.at_level(logging.INFO, "infersdk"):
         with load(DETECTOR, backend, precision="fp32") as infer, infer.clone():
             version = infer.declaration.probe().version

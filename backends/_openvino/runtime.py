@@ -9,7 +9,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import openvino as ov
@@ -286,8 +285,9 @@ class Options(BackendOptions, frozen=True, kw_only=True):
         threads: processor threads over all streams; 0 is about one for each processor that the process may use. On the
             processor, with `performance_hint="latency"` and neither `streams` nor `threads`, pipelines and calls with a
             list of images compile the model a second time, with a stream for each core.
-        cache_dir: a folder for compiled models, created if it does not exist. It keeps one for each model, device and
-            OpenVINO version. None compiles at each load and writes nothing.
+        cache: whether compiled models are kept for the next load. Those of `device="auto"`, TensorFlow SavedModels and
+            PaddlePaddle models are not kept.
+        cache_dir: their folder; None is the user's cache folder. It must be writable.
         config: further properties of the device's plugin, passed on unchanged.
         profiling: the plugin measures each layer, for `infersdk.layers`; runs take slightly longer.
     """
@@ -295,6 +295,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     performance_hint: Literal["latency", "throughput", "cumulative_throughput"] = "latency"
     streams: Count = 0
     threads: Count = 0
+    cache: bool = True
     cache_dir: str | None = None
     config: dict[str, str | int | float | bool] = {}
     profiling: bool = False
@@ -304,7 +305,7 @@ def properties_of(options: Options, target: str) -> dict[str, Any]:
     """The properties for compiling a model for `target`, a device by OpenVINO's name; without the precision.
 
     Raises:
-        ConfigError: the plugin does not know a property of `config`, or the cache folder cannot be made.
+        ConfigError: the plugin does not know a property of `config`.
     """
     _check_config(options, target)
     properties: dict[str, Any] = {"PERFORMANCE_HINT": options.performance_hint.upper()}
@@ -312,8 +313,6 @@ def properties_of(options: Options, target: str) -> dict[str, Any]:
         properties["NUM_STREAMS"] = options.streams
     if threads := runtime_threads(options.threads) if target == "CPU" else options.threads:
         properties["INFERENCE_NUM_THREADS"] = threads
-    if options.cache_dir:
-        properties["CACHE_DIR"] = _made_folder(options.cache_dir)
     if options.profiling:
         properties["PERF_COUNT"] = True
     if target == "AUTO":
@@ -330,15 +329,3 @@ def _check_config(options: Options, target: str) -> None:
         if key not in (known := known_properties(target) - _ARGUMENTS.keys()):
             ask = nearest(key, known) or f"; it has {', '.join(sorted(known))}"
             raise ConfigError(f"options of backend 'openvino': {target} has no property {key!r} to set{ask}")
-
-
-def _made_folder(name: str) -> str:
-    folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"options of backend 'openvino': cannot make cache_dir {str(folder)!r}: {error.strerror}; "
-            "name a folder that can be written, or leave it out"
-        ) from None
-    return str(folder)

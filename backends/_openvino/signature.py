@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -11,7 +11,10 @@ import openvino as ov
 
 from ...core.tensor_spec import TensorSpec
 from ...errors import UnsupportedModelError
-from .runtime import port_name
+from .runtime import metadata_of, port_name, written_precision
+
+if TYPE_CHECKING:
+    from ...core.model_source import ModelSource
 
 __all__ = ["ELEMENT_TYPES", "Signature"]
 
@@ -26,19 +29,30 @@ ELEMENT_TYPES = {
 _Dimension = int | tuple[str, int] | None
 
 
-class Signature:
-    """The inputs and outputs that a model declares.
+class Signature(msgspec.Struct):
+    """The declarations of a model, which the cache keeps with the compiled model.
 
     Attributes:
         inputs, outputs: their specs, in order.
-
-    Raises:
-        UnsupportedModelError: an element type that no tensor holds, or an unknown number of dimensions.
+        output_dims: the dimensions of each output.
+        metadata: see `metadata_of()`.
+        written: the precision that it is written in.
     """
 
-    def __init__(self, model: Any, name: str) -> None:
-        """Gives each free dimension of an input a symbol, which OpenVINO carries through the graph to the outputs."""
-        self._model_name = name
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    output_dims: dict[str, tuple[_Dimension, ...]]
+    metadata: dict[str, str]
+    written: str | None
+
+    @classmethod
+    def read(cls, model: Any, source: ModelSource) -> Signature:
+        """Gives each free dimension of an input a symbol, which OpenVINO carries through the graph to the outputs.
+
+        Raises:
+            UnsupportedModelError: an element type that no tensor holds, or an unknown number of dimensions.
+            ModelFormatError: a name that is not UTF-8.
+        """
         symbols: list[tuple[Any, str, int]] = []
         for port, node in zip(model.inputs, model.get_parameters(), strict=True):
             shape = node.get_partial_shape()
@@ -50,20 +64,21 @@ class Signature:
                     dim.set_symbol(ov.Symbol())
                     symbols.append((dim.get_symbol(), port_name(port), axis))
             node.set_partial_shape(ov.PartialShape(dims))
-        self.inputs = tuple(self._spec(port, "input") for port in model.inputs)
+        inputs = tuple(cls._spec(port, "input", source.name) for port in model.inputs)
         model.validate_nodes_and_infer_types()
-        self.outputs = tuple(self._spec(port, "output") for port in model.outputs)
-        self._output_dims: dict[str, tuple[_Dimension, ...]] = {
+        outputs = tuple(cls._spec(port, "output", source.name) for port in model.outputs)
+        output_dims = {
             spec.name: tuple(_dimension(dim, symbols) for dim in port.partial_shape)
-            for spec, port in zip(self.outputs, model.outputs, strict=True)
+            for spec, port in zip(outputs, model.outputs, strict=True)
         }
+        return cls(inputs, outputs, output_dims, metadata_of(model, source), written_precision(model))
 
     def settle(self, compiled: Any) -> None:
         """Takes the sizes of outputs from the compiled model, where the graph leaves them open."""
         outputs = []
         for spec, port in zip(self.outputs, compiled.outputs, strict=True):
             if spec.is_dynamic and port.partial_shape.is_static:
-                self._output_dims[spec.name] = tuple(port.shape)
+                self.output_dims[spec.name] = tuple(port.shape)
                 spec = msgspec.structs.replace(spec, shape=tuple(port.shape))  # noqa: PLW2901
             outputs.append(spec)
         self.outputs = tuple(outputs)
@@ -71,7 +86,7 @@ class Signature:
     def output_shapes(self, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...] | None]:
         """The shape of each output for these shapes of inputs; None if only a run determines it."""
         shapes: dict[str, tuple[int, ...] | None] = {}
-        for name, declared in self._output_dims.items():
+        for name, declared in self.output_dims.items():
             dims = [inputs[d[0]][d[1]] if isinstance(d, tuple) else d for d in declared]
             shapes[name] = None if None in dims else tuple(d for d in dims if d is not None)
         return shapes
@@ -89,19 +104,19 @@ class Signature:
             if port.get_names() & other.get_names()
         }
 
-    def _spec(self, port: Any, side: str) -> TensorSpec:
+    @staticmethod
+    def _spec(port: Any, side: str, model: str) -> TensorSpec:
         name, kind = port_name(port), port.element_type.get_type_name()
         # bfloat16 inputs are given as bits; outputs would be marked as float16. OpenVINO 2026.4 damages strings in
         # outputs when their number changes, and frees them twice.
         is_called = kind == "bf16" and side == "input"
         if kind not in ELEMENT_TYPES and not is_called:
             raise UnsupportedModelError(
-                f"{side} {name!r} of {self._model_name} has elements of type {kind}; tensors hold "
-                f"{', '.join(ELEMENT_TYPES)}"
+                f"{side} {name!r} of {model} has elements of type {kind}; tensors hold {', '.join(ELEMENT_TYPES)}"
             )
         if port.partial_shape.rank.is_dynamic:
             raise UnsupportedModelError(
-                f"{side} {name!r} of {self._model_name} does not say how many dimensions it has; "
+                f"{side} {name!r} of {model} does not say how many dimensions it has; "
                 "export the model with a rank for it"
             )
         # OpenVINO forgets the names that free dimensions have in an ONNX file.

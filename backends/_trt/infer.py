@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
@@ -27,7 +26,6 @@ from ...errors import (
     InferenceError,
     MemoryLimitError,
     NativeError,
-    OutputError,
     PrecisionUnavailableError,
     ShapeError,
     UnsupportedModelError,
@@ -88,7 +86,7 @@ class _TensorRt(ProfiledRuns, Infer):
         if not self.flavour.rtx and self.options.kernel_specialization:
             raise ConfigError("kernel_specialization is an option of backend 'tensorrt-rtx' alone")
         load_plugins(self.flavour, self.options.plugins)
-        cache = self._open_cache()
+        cache = Cache.of_model(self.model, self.options)
         with self._cuda.current():
             built = self.model.suffix.lower() in SUFFIXES or self.model.format in _ENGINES
             details = self._load_file(cache) if built else self._load_onnx(cache)
@@ -111,20 +109,6 @@ class _TensorRt(ProfiledRuns, Infer):
                 f"device {self.device!r} is not supported; {self.flavour.title} runs on: {there}"
             )
         return cuda_device(self._device.index)
-
-    def _open_cache(self) -> Cache | None:
-        folder = self.options.cache_dir
-        if folder is None and self.model.origin is None:
-            return None  # nothing of a model in memory is written to a disk
-        if not self.options.cache:
-            if folder is not None:
-                raise ConfigError(f"cache_dir={folder!r} names a folder for engines, and cache=False keeps none")
-            return None
-        try:
-            return Cache(folder, required=folder is not None)
-        except OutputError as error:
-            warnings.warn(f"{error}; engines are not kept", RuntimeWarning, stacklevel=2)
-            return None
 
     def _load_file(self, cache: Cache | None) -> EngineDetails | None:
         for name in self.options.building:

@@ -92,11 +92,10 @@ class Worker:
                 options["threads"] = what.threads
             else:
                 notes.append(f"{what.target.backend} has no setting for threads")
-        keeps = kind.declaration.options.has("cache_dir")
+        keeps = kind.declaration.options.has("cache_dir") and bool(options.get("cache", True))
         if cache is not None and keeps:
             options.setdefault("cache_dir", cache)
-        # An option may turn the cache off: cache=False, or no folder.
-        return options, notes, keeps and bool(options.get("cache_dir", True)) and bool(options.get("cache", True))
+        return options, notes, keeps
 
     def first_run(self) -> dict[str, Any]:
         """The duration of the first run, in which some runtimes compile; None without possible inputs."""

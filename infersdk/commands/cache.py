@@ -1,4 +1,4 @@
-"""`infersdk cache`: the built engines that are stored."""
+"""`infersdk cache`: the stored engines and models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from ..core.cache import Cache, default_folder
 from .common import print_json, print_table, print_text
 
-DESCRIPTION = "The cache of built engines. INFERSDK_CACHE names its folder, INFERSDK_CACHE_LIMIT its size."
+DESCRIPTION = "The cache of engines and models. INFERSDK_CACHE names its folder, INFERSDK_CACHE_LIMIT its size."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,7 @@ Progress = Callable[[str, float], None]
 #: half_io (bool): with precision="fp16", inputs and outputs are float16 as well.
 #: progress (Progress | None): called while the model loads. An exception that it raises stops the load.
 #: cache_dir (str | None): the folder where loading keeps engines and compiled models for the next load; None is the
-#:     backend's default.
+#:     user's cache folder.
 #: memory_limit (str | int | None): the maximum memory of a CUDA device that the model and its clones hold together, in
 #:     bytes or as "2GB". `infersdk.core.memory_limit` lists the memory that counts. Loading, cloning or running raises
 #:     MemoryLimitError before an allocation that would exceed it.

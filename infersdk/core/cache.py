@@ -1,4 +1,4 @@
-"""The cache of data that takes long to make: built engines, and kernels that their runtimes compile.
+"""The cache of data that takes long to make: engines, compiled models, and kernels that runtimes compile.
 
 An entry is a blob under a key that covers everything it was made from (`key_of`), so no entry goes stale: whatever has
 changed has another key. Next to each blob `<key>.bin` is its manifest `<key>.json`, for people to read, with the blob's
@@ -23,13 +23,16 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from ..errors import OutputError
+from ..errors import ConfigError, OutputError
 from .files import WRITE_FLAGS, atomic_write, cache_base, file_digest, lock, other_writers, remove_lock
 from .text import logger, parse_size, printable
+
+if TYPE_CHECKING:
+    from .model_source import ModelSource
 
 __all__ = ["Cache", "Manifest", "default_folder", "key_of", "read_manifest", "write_blob"]
 
@@ -137,6 +140,24 @@ class Cache:
             limit = parse_size(os.environ.get("INFERSDK_CACHE_LIMIT") or DEFAULT_LIMIT, "INFERSDK_CACHE_LIMIT")
         self.limit = limit
         self.required = required
+
+    @classmethod
+    def of_model(cls, model: ModelSource, options: Any) -> Cache | None:
+        """The cache for a model and the options `cache` and `cache_dir` of its backend; None where nothing is kept.
+
+        Raises:
+            ConfigError: the options contradict each other.
+        """
+        folder = options.cache_dir
+        if not options.cache and folder is not None:
+            raise ConfigError(f"cache_dir={folder!r} names a folder for the cache, and cache=False keeps nothing")
+        if not options.cache or (folder is None and model.origin is None):
+            return None  # nothing of a model in memory is written to a disk
+        try:
+            return cls(folder, required=folder is not None)
+        except OutputError as error:
+            warnings.warn(f"{error}; nothing of {printable(model.name)} is kept", RuntimeWarning, stacklevel=2)
+            return None
 
     def path(self, key: str) -> Path:
         """The file of a key's blob, whether it exists or not."""

@@ -1,7 +1,8 @@
-"""What OpenVINO does beyond the contract: IR, compiled-model cache, hints, precision, metadata, devices."""
+"""What OpenVINO does beyond the contract: IR, the cache, hints, precision, metadata, devices."""
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import infersdk
 from infersdk import Infer
+from infersdk.core.cache import Cache, Manifest
 from infersdk.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -19,6 +21,7 @@ from infersdk.errors import (
     DTypeError,
     InferenceError,
     ModelFormatError,
+    OutputError,
     PrecisionUnavailableError,
     ShapeError,
     UnsupportedModelError,
@@ -91,41 +94,6 @@ def test_ir_without_tensor_names(tmp_path: Path) -> None:
 # ---- options ----
 
 
-def test_nothing_is_written_without_a_cache(net: Path, x: Any) -> None:
-    with load(net) as infer:
-        infer(x)
-    assert [*net.parent.iterdir()] == [net]
-
-
-def test_cache_is_made_and_used(net: Path, x: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "deep" / "cache"
-    with load(net, cache_dir=str(folder)) as infer:
-        assert not compiled(infer, "LOADED_FROM_CACHE")
-        want = infer(x)["y"]
-    blobs = [*folder.iterdir()]
-    assert blobs
-    with load(net, cache_dir=str(folder)) as infer:
-        assert compiled(infer, "LOADED_FROM_CACHE")
-        assert infer.precision == "fp32"
-        assert infer.device == "cpu"
-        assert list(infer.outputs) == ["y"]
-        np.testing.assert_array_equal(infer(x)["y"], want)
-        with infer.clone() as twin:
-            np.testing.assert_array_equal(twin(x)["y"], want)
-    assert [*folder.iterdir()] == blobs
-    if "BF16" in CAPABLE:  # whatever is in the cache, the precision is the one asked for
-        for precision in ("bf16", None, "bf16"):
-            with load(net, cache_dir=str(folder), precision=precision) as infer:
-                assert infer.precision == (precision or "fp32")
-                assert np.array_equal(infer(x)["y"], want) == (precision is None)
-
-
-def test_cache_folder_that_cannot_be_made(net: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"cache_dir '.*file/cache': Not a directory; name a folder"):
-        load(net, cache_dir=str(tmp_path / "file" / "cache"))
-
-
 def test_hints_streams_and_threads_reach_the_runtime(net: Path) -> None:
     with load(net) as infer:
         assert compiled(infer, "PERFORMANCE_HINT") == "LATENCY"
@@ -154,6 +122,131 @@ def test_hints_streams_and_threads_reach_the_runtime(net: Path) -> None:
 def test_options_that_are_wrong(net: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(net, **options)
+
+
+# ---- the cache ----
+
+
+def origin(caplog: pytest.LogCaptureFixture, path: Path, **options: Any) -> str:
+    """Where the compiled model comes from: `"built"` or `"cached"`."""
+    with caplog.at_level(logging.INFO, "infersdk.load"):
+        load(path, **options).close()
+    return caplog.records[-1].getMessage().rpartition(", ")[2]
+
+
+def kept(folder: Path) -> list[Manifest]:
+    return [entry for entry in Cache(folder).entries() if entry.kind == "compiled model"]
+
+
+@pytest.mark.parametrize("kind", ["net", "two", "any_size", "nonzero", "int8", "bf16"])
+def test_a_model_from_the_cache_is_the_same(kind: str, net: Path, tmp_path: Path) -> None:
+    if kind == "bf16" and "BF16" not in CAPABLE:
+        pytest.skip("the processor has no bfloat16")
+    options: dict[str, Any] = {"precision": "bf16"} if kind == "bf16" else {}
+    path = quantised(net) if kind == "int8" else net
+    if kind not in ("int8", "bf16"):
+        path.write_bytes(contract_model(kind))
+
+    def declared(infer: Infer) -> list[Any]:
+        return [
+            infer.input_specs, infer.output_specs, infer.metadata, infer.precision, infer.layer_precisions,
+            infer.device, infer.scheduling,
+        ]  # fmt: skip
+
+    def results(infer: Infer) -> list[bytes]:
+        rng, result = np.random.default_rng(0), []
+        for rows in (2, 1, 3):
+            shapes = {s.name: [rows, *(12 if d is None else d for d in s.shape[1:])] for s in infer.input_specs}
+            outputs = infer({name: rng.random(shape, np.float32).round(1) for name, shape in shapes.items()})
+            result += [array.tobytes() for array in outputs.values()]
+        return result
+
+    with load(path, cache=False, **options) as infer:
+        about, want = declared(infer), results(infer)
+    cache = tmp_path / "cache"
+    load(path, cache_dir=str(cache), **options).close()
+    with load(path, cache_dir=str(cache), **options) as infer:
+        assert declared(infer) == about
+        assert results(infer) == want
+        with infer.clone() as twin:
+            assert results(twin) == want
+        infer.release()
+        assert results(infer) == want
+    assert len(kept(cache)) == 1
+
+
+def test_what_the_cache_depends_on(
+    net: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    several: list[dict[str, Any]] = [
+        {}, {"precision": "fp32"}, {"threads": 1}, {"streams": 2}, {"performance_hint": "throughput"},
+        {"profiling": True}, {"config": {"ENABLE_CPU_PINNING": False}},
+    ]  # fmt: skip
+    for expected in ("built", "cached"):
+        assert [origin(caplog, net, **options) for options in several] == [expected] * len(several)
+    net.rename(tmp_path / "other.onnx")
+    assert origin(caplog, tmp_path / "other.onnx") == "cached"
+    net.write_bytes(contract_model("two"))
+    assert origin(caplog, net) == "built"
+    assert len(kept(tmp_path / "cache")) == len(several) + 1
+    monkeypatch.setattr(ov, "get_version", lambda: "2030.1.0-1")
+    assert origin(caplog, net) == "built"
+
+
+def test_an_ir_from_the_cache_has_its_own_weights(tmp_path: Path) -> None:
+    ir, x = tmp_path / "net.xml", np.ones((1, 4), np.float32)
+    parameter = ov.opset15.parameter([1, 4], np.float32, name="x")
+    ov.save_model(ov.Model([ov.opset15.add(parameter, x)], [parameter]), str(ir), compress_to_fp16=False)
+    for added in (1, 2, 1):
+        np.full(4, added, np.float32).tofile(ir.with_suffix(".bin"))
+        with load(ir, cache_dir=str(tmp_path / "cache")) as infer:
+            np.testing.assert_array_equal(next(iter(infer(x).values())), x + added)
+    assert len(kept(tmp_path / "cache")) == 2
+
+
+def test_nothing_is_written_without_a_cache(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    load(net, cache=False).close()
+    infersdk.load(net.read_bytes(), "openvino").close()
+    load(net, device="auto").close()
+    assert kept(tmp_path / "cache") == []
+    infersdk.load(net.read_bytes(), "openvino", cache_dir=str(tmp_path / "named")).close()
+    assert [entry.backend for entry in kept(tmp_path / "named")] == ["openvino"]
+    with pytest.raises(ConfigError, match=r"cache_dir='named'.*cache=False"):
+        load(net, cache=False, cache_dir="named")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "refused", "other details"])
+def test_a_damaged_entry_is_made_again(
+    damage: str, net: Path, x: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = str(tmp_path / "cache")
+    with load(net, cache_dir=folder) as infer:
+        want = infer(x)["y"]
+    cache, (entry,) = Cache(folder), kept(tmp_path / "cache")
+    content = bytearray(cache.path(entry.key).read_bytes())
+    about = {"kind": entry.kind, "backend": entry.backend, "label": entry.label}
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+        cache.path(entry.key).write_bytes(content)
+    elif damage == "refused":
+        cache.put(entry.key, b"not a compiled model", details=entry.details, **about)
+    else:
+        cache.put(entry.key, content, details={"inputs": 3}, **about)
+    with load(net, cache_dir=folder) as infer:
+        np.testing.assert_array_equal(infer(x)["y"], want)
+    load(net, cache_dir=folder).close()
+    assert origin(caplog, net, cache_dir=folder) == "cached"
+
+
+def test_a_cache_that_cannot_be_written(net: Path, x: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.warns(RuntimeWarning, match="cannot be written"), load(net) as infer:
+        assert infer(x)["y"].shape == (2, 7)
+    with pytest.raises(OutputError, match="cannot be written"):
+        load(net, cache_dir=str(tmp_path / "file" / "cache"))
 
 
 # ---- devices ----
@@ -215,7 +308,7 @@ def test_lower_precision_on_request(net: Path, x: Any, precision: str, capabilit
         np.testing.assert_allclose(got, want, atol=2e-2)
 
 
-def test_int8_is_read_back_and_not_given_unasked(net: Path, tmp_path: Path) -> None:
+def quantised(net: Path) -> Path:
     from onnxruntime import quantization
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
@@ -226,8 +319,13 @@ def test_int8_is_read_back_and_not_given_unasked(net: Path, tmp_path: Path) -> N
         def get_next(self) -> Any:
             return next(self.data, None)
 
-    path = tmp_path / "int8.onnx"
+    path = net.with_name("int8.onnx")
     quantization.quantize_static(str(net), str(path), Reader(), quant_format=quantization.QuantFormat.QDQ)
+    return path
+
+
+def test_int8_is_read_back_and_not_given_unasked(net: Path) -> None:
+    path = quantised(net)
     x = np.random.default_rng(1).standard_normal((2, 3, 12, 10), dtype=np.float32)
     with load(path) as infer, load(path, precision="int8") as asked, load(net) as full:
         assert infer.precision == asked.precision == "int8"

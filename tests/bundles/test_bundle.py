@@ -210,10 +210,16 @@ def test_a_pass_is_remembered(plain: Path, tmp_path: Path, monkeypatch: pytest.M
     assert len(checks) == 3, "with other settings the results may differ"
 
 
-def test_what_is_made_of_a_plain_bundle_is_kept(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("backend", "kinds"), [("onnxruntime", {"prepared model"}), ("openvino", {"prepared model", "compiled model"})]
+)
+def test_what_is_made_of_a_plain_bundle_is_kept(
+    backend: str, kinds: set[str], plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(backend)
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
-    models.load(plain, verify="never").close()
-    assert [entry.kind for entry in Cache().entries()] == ["prepared model"]
+    models.load(plain, backend, verify="never").close()
+    assert {entry.kind for entry in Cache().entries()} == kinds
 
 
 TRACED = """

@@ -315,9 +315,10 @@ def test_a_precision_without_tolerance(detector: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_a_hot_swap(detector: Path, monkeypatch: pytest.MonkeyPatch, changed: bool) -> None:
+def test_a_hot_swap(detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool) -> None:
     """A network that differs from the samples does not take over from the stand-in."""
     pytest.importorskip("openvino")
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
     from infersdk.backends.openvino import OpenVinoInfer
 
     if changed:

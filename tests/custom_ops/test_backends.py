@@ -112,7 +112,7 @@ def test_openvino_keeps_attributes_in_its_cache(tmp_path: Path) -> None:
     for _ in range(2):
         with infersdk.load(path, "openvino", custom_ops=[Everything], cache_dir=str(tmp_path / "cache")) as infer:
             results.append(infer({"x": x, "i": i}))
-        assert len(list((tmp_path / "cache").iterdir())) == 1
+        assert len(Cache(tmp_path / "cache").entries()) == 1
     np.testing.assert_array_equal(results[0]["y"], results[1]["y"])
     np.testing.assert_array_equal(results[0]["n"], results[1]["n"])
     np.testing.assert_allclose(results[0]["y"], np.tile(x * np.float32(0.1), 2) + 6 + 4 + 0.6, atol=1e-5)
@@ -139,7 +139,7 @@ def test_openvino_compiles_anew_for_another_version(tmp_path: Path) -> None:
     for count, op in enumerate((HardSwish, HardSwishNext), 1):
         with infersdk.load(path, "openvino", custom_ops=[op], **options) as infer:
             assert (infer(batch(1))["y"] == -1).all() == (op is HardSwishNext)
-        assert len(list((tmp_path / "cache").iterdir())) == count
+        assert len(Cache(tmp_path / "cache").entries()) == count
 
 
 SECOND_PROCESS = """

@@ -37,7 +37,7 @@ class Tracker:
 
     Args:
         method: `"bytetrack"`; `"sort"` and `"oc-sort"` need the package `trackers`.
-        fps: frames a second.
+        fps: frames a second; None, as of a source that does not state it, is 30.
         settings: those of the method. `"bytetrack"` has those of `infersdk.ops.ByteTracker`. The others have those of
             their class in the package `trackers`. `lost_track_buffer` is how long a lost object is searched for, in
             frames at 30 a second.
@@ -47,10 +47,11 @@ class Tracker:
         ConfigError: the method or a setting is unknown, or a setting is out of range.
     """
 
-    def __init__(self, method: str = "bytetrack", *, fps: float = 30.0, **settings: Any) -> None:
+    def __init__(self, method: str = "bytetrack", *, fps: float | None = 30.0, **settings: Any) -> None:
         methods = ("bytetrack", *_PACKAGE_METHODS)
         if method not in methods:
             raise ConfigError(f"unknown tracker {method!r}; use one of {', '.join(methods)}")
+        fps = 30.0 if fps is None else fps
         if not fps > 0:
             raise ConfigError(f"fps={fps} must be above 0")
         settings["frame_rate"] = float(fps)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["as_result", "predict_videos"]
 
-#: Frame rate of a source without one.
-DEFAULT_FPS = 30.0
 #: Files that are read at the same time.
 FILES_AT_ONCE = 8
 
@@ -139,7 +137,7 @@ class _Video:
         title = Path(self.name).name or self.name
         self._advance = self._stack.enter_context(progress.stage(title, info.frames, "frames"))
         if self._track:
-            self._tracker = Tracker(fps=info.fps or DEFAULT_FPS)
+            self._tracker = Tracker(fps=info.fps)
         with self._keeping_errors():
             if self._target is not None:
                 self._writer = VideoWriter(self._target, info.size, info.fps)

@@ -101,6 +101,16 @@ def test_a_wrong_setting_of_the_package(setting: str) -> None:
         Tracker("sort", **{setting: -3})
 
 
+def test_a_source_without_a_frame_rate() -> None:
+    found = moving(0)
+    for absent, number in ((30, 0), (31, -1)):
+        for fps in (None, 30):
+            tracker = Tracker(fps=fps)
+            for frame in [found] * 3 + [found[:0]] * absent:
+                tracker.update(frame)
+            assert tracker.update(found).columns["track_id"][0] == number
+
+
 def test_wrong_boxes() -> None:
     with pytest.raises(InputError, match="box 0 of 1"):
         Tracker().update(Detections.of([(0, 0, np.nan, 1)], [0.9], names=(), size=SIZE))

@@ -157,12 +157,12 @@ class Line:
         end: tuple[float, float],
         *,
         anchors: Sequence[str] = _CORNERS,
-        min_frames: int = 1,
+        min_frames: float = 1,
     ) -> None:
         ends = np.array([start, end], np.float64)
         if ends.shape != (2, 2) or not np.isfinite(ends).all() or (ends[0] == ends[1]).all():
             raise ConfigError(f"a line from {start} to {end}; use two different points (x, y)")
-        if min_frames < 1:
+        if not min_frames >= 1:
             raise ConfigError(f"min_frames={min_frames}; use 1 or more")
         self._start, self._end = ends
         self._anchors, self._min_frames = _checked_anchors(anchors), min_frames
@@ -198,7 +198,7 @@ class Line:
             is_left = bool(left[0, i])
             state = self._states.setdefault(int(numbers[i]), _Side(is_left))
             state.frames = 0 if is_left == state.left else state.frames + 1
-            if state.frames == self._min_frames:
+            if state.frames >= self._min_frames:
                 state.left, state.frames = is_left, 0
                 went[0 if is_left else 1, i] = True
         self.in_count += int(went[0].sum())

@@ -162,6 +162,13 @@ def test_directions_of_a_line() -> None:
     assert (line.in_count, line.out_count) == (0, 0)
 
 
+def test_a_share_of_the_frame_rate_as_the_minimum_of_frames() -> None:
+    line = Line((50, 100), (50, 0), anchors=["center"], min_frames=0.1 * 25)
+    left, right = tracked([(10, 40, 30, 60)], [7]), tracked([(70, 40, 90, 60)], [7])
+    line.crossed(right)
+    assert [line.crossed(left)[0].item() for _ in range(4)] == [False, False, True, False]
+
+
 # ---- errors ----
 
 
@@ -177,6 +184,7 @@ def test_directions_of_a_line() -> None:
         (lambda: Line((1, 2), (1, 2)), "two different points"),
         (lambda: Line((1, 2), (np.inf, 2)), "two different points"),
         (lambda: Line((1, 2), (3, 4), min_frames=0), "min_frames=0"),
+        (lambda: Line((1, 2), (3, 4), min_frames=np.nan), "min_frames=nan"),
     ],
 )
 def test_wrong_zones_and_lines(make: Callable[[], Any], words: str) -> None:

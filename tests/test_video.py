@@ -164,6 +164,19 @@ def test_times_are_kept_where_the_rate_varies(tmp_path: Path) -> None:
         assert [number for _, number in read] == list(range(7))
 
 
+def test_a_video_that_begins_late(tmp_path: Path) -> None:
+    """As a part of a recording, which keeps the times of the whole."""
+    for suffix in (".mp4", ".mkv", ".ts"):
+        with VideoWriter(tmp_path / f"a{suffix}", (64, 48), 10) as writer:
+            for number in range(20):
+                writer.write(image(number), 3600 + number / 10)
+        with warnings.catch_warnings(), VideoReader(tmp_path / f"a{suffix}") as reader:
+            warnings.simplefilter("error")
+            assert (reader.frames, reader.duration) == (20, pytest.approx(2, abs=0.01))
+            times = [frame.time for frame in reader]
+        np.testing.assert_allclose(times, np.arange(20) / 10, atol=1e-3)
+
+
 def test_times_only_go_up(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
         for at in (1.0, 1.0, 0.5, None, 2.0):

@@ -43,6 +43,8 @@ _NETWORK = (
     "http", "https", "httpproxy", "tls", "tcp", "udp", "udplite", "rtp", "srtp", "srt", "rtmp", "rtmpe", "rtmps",
     "rtmpt", "rtmpte", "rtmpts", "ffrtmphttp", "ffrtmpcrypt", "mmsh", "mmst", "crypto",
 )  # fmt: skip
+#: Demuxers whose duration is the time of the end.
+_END_TIMES = ("matroska,webm", "nut")
 #: The most pixels of a frame: four times as many as 8K has.
 MAX_PIXELS = 4 * 7680 * 4320
 #: Seconds without data after which a live source counts as dead.
@@ -112,17 +114,18 @@ class SourceReader(ABC, Generic[FrameKind]):
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
         self._av = import_av()
+        options = {name: str(value) for name, value in (options or {}).items()}
         #: Seconds to wait for a frame; None where FFmpeg is interrupted after them.
         self._patience: float | None = None
         if (
             scheme
             and scheme[1].lower() in _TIMED_BY_FFMPEG
             and self.source not in _stalled
-            and "timeout" not in (options or {})
+            and "timeout" not in options
             and 0 < timeout < math.inf
         ):
             self._patience = timeout + _LATER
-        self._container = self._open(scheme[1].lower() if scheme else "", camera, timeout, dict(options or {}))
+        self._container = self._open(scheme[1].lower() if scheme else "", camera, timeout, options)
         self._prefetch, self._expired = prefetch, _older_than(drop_after)
         try:
             stream = self._stream()
@@ -204,6 +207,9 @@ class SourceReader(ABC, Generic[FrameKind]):
         length = stream.duration * stream.time_base if stream.duration else None
         if length is None and self._container.duration:
             length = self._container.duration / self._av.time_base
+            start = stream.start_time * stream.time_base if stream.start_time else 0
+            if self._container.format.name in _END_TIMES and start < length:
+                length -= start
         self.duration: float | None = float(length) if length is not None and not self.live else None
         self.frames: int | None = (stream.frames or None) if not self.live else None
         if self.frames is None and self.duration and self.fps:

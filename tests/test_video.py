@@ -353,6 +353,7 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         ("a.mp4", {"fps": float("nan")}, "fps is"),
         ("a.mp4", {"size": (0, 4)}, "size is .width, height. in pixels"),
         ("a.mp4", {"size": (1, 2, 3)}, "size is"),
+        ("a.mp4", {"queue_size": 0}, "queue_size is a number of images from 1, not 0"),
     ):
         with pytest.raises(ConfigError, match=message):
             VideoWriter(tmp_path / name, **arguments)
@@ -361,6 +362,35 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         with pytest.raises((OutputError, ConfigError)):
             VideoWriter(path)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_options_of_an_encoder(tmp_path: Path) -> None:
+    with VideoReader(write(tmp_path / "a.mp4", options={"crf": 0}), options={"probesize": 10_000}) as reader:
+        assert [number_of(frame) for frame in reader] == list(range(20))
+    for name, option in (("b.mp4", "crff"), ("b.avi", "crf")):
+        with pytest.raises(OutputError, match=f"it has no option {option};"):
+            write(tmp_path / name, options={option: "18"})
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_the_quality_of_avi_does_not_depend_on_the_content(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (12, 60, 80, 1), np.uint8)
+    noise = noise.repeat(8, 1).repeat(8, 2).repeat(3, 3)
+    with VideoWriter(tmp_path / "a.avi") as writer:
+        for pixels in noise:
+            writer.write(pixels)
+    with VideoReader(tmp_path / "a.avi") as reader:
+        errors = [np.abs(frame.pixels.astype(int) - pixels).mean() for frame, pixels in zip(reader, noise, strict=True)]
+    assert max(errors) < 4
+
+
+def test_another_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with VideoWriter("a.mp4") as writer:
+        writer.write(image(0))
+        monkeypatch.chdir(tmp_path / "other")
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == [Path("a.mp4"), Path("other")]
 
 
 def test_another_size_and_a_closed_writer(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ _CODECS = {
 _OPTIONS = {
     "libx264": {"preset": "veryfast", "crf": "23"},
     "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "crf": "32", "b": "0", "row-mt": "1"},
-    "mpeg4": {"qscale": "4"},
+    "mpeg4": {"flags": "+qscale", "global_quality": str(4 * 118)},  # in units of 1/118: FF_QP2LAMBDA
 }
 #: Ticks per second: a frame of every usual rate takes a whole number of them, and MPEG-4 allows at most 65535.
 _TICKS = 60_000
@@ -57,7 +57,7 @@ class VideoWriter:
         fps: frames per second, for images that `write()` gets without a time.
         codec: the name of an FFmpeg encoder. None selects by the suffix: H.264, or MPEG-4 (MPEG-2 in .ts) without an
             encoder for it. It is MPEG-4 in .avi, and VP9 or else VP8 in .webm.
-        options: options of the encoder, such as {"crf": "18", "preset": "slow"}.
+        options: options of the encoder, such as {"crf": "18", "preset": "slow"}. An unknown one is an OutputError.
         queue_size: images that may wait for the encoder.
 
     Attributes:
@@ -83,10 +83,13 @@ class VideoWriter:
         self._fps = 30.0 if fps is None else float(fps)
         if not 0 < self._fps < 10_000:
             raise ConfigError(f"fps is a number of frames per second between 0 and 10000, not {fps!r}")
+        if isinstance(queue_size, bool) or not isinstance(queue_size, int) or queue_size < 1:
+            raise ConfigError(f"queue_size is a number of images from 1, not {queue_size!r}")
         self.size = _checked(size)
         av = import_av()
         self.codec = _codec(av, self.path, codec)
-        self._partial = self.path.with_name(f".{self.path.stem}.{os.getpid()}{self.path.suffix}")
+        absolute = self.path.absolute()  # the working directory may change before close()
+        self._partial = absolute.with_name(f".{absolute.stem}.{os.getpid()}{absolute.suffix}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
@@ -158,7 +161,7 @@ class VideoWriter:
             self._encoder.check(self.path)
             if self.frames:
                 try:
-                    self._partial.replace(self.path)
+                    self._partial.replace(self._partial.with_name(self.path.name))
                 except OSError as error:
                     raise OutputError(f"cannot write the video {str(self.path)!r}: {error.strerror}") from None
         finally:
@@ -238,9 +241,8 @@ class _Encoder:
                 self.error = self.error or error
 
     def _add(self, width: int, height: int) -> Any:
-        stream = self._container.add_stream(
-            self._codec, rate=self._rate, options=_OPTIONS.get(self._codec, {}) | self._options
-        )
+        options = {name: str(value) for name, value in {**_OPTIONS.get(self._codec, {}), **self._options}.items()}
+        stream = self._container.add_stream(self._codec, rate=self._rate, options=options)
         context = stream.codec_context
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         context.time_base = self._tick
@@ -250,6 +252,9 @@ class _Encoder:
         code = 1 if height > 576 else 6
         context.colorspace = context.color_primaries = context.color_trc = code
         context.color_range = 1
+        context.open()
+        if context.options:  # those that the encoder has not taken
+            raise ValueError(f"it has no option {', '.join(context.options)}; `ffmpeg -h encoder=NAME` lists them")
         return stream
 
     def _encode(self, stream: Any, frame: Any) -> None:

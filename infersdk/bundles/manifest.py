@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..errors import BundleFormatError
+from ..errors import BundleFormatError, ConfigError
 from .archive import FIRST
 
 __all__ = ["FORMAT", "SIGNATURE", "Encryption", "Form", "Manifest", "Part"]
@@ -101,7 +101,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     created_by: str
 
     def encoded(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+        """Raises ConfigError for a value that is not of the type of its field."""
+        try:
+            data = msgspec.json.encode(self)
+            msgspec.json.decode(data, type=Manifest)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"the manifest of a bundle: {error}; use text, and plain numbers in settings") from None
+        return msgspec.json.format(data, indent=1)
 
     @classmethod
     def decoded(cls, data: bytes) -> Manifest:

@@ -6,7 +6,6 @@ import io
 import math
 import os
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +89,7 @@ def pack(
         encrypt: the key of 32 bytes that encrypts all parts, or where it is; see `Bundle`.
 
     Raises:
-        ConfigError: there is no image, or a setting does not fit.
+        ConfigError: there is no image, or a setting or another argument does not fit.
         OutputError: the file cannot be written, or would exceed 4 GiB.
         ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
     """
@@ -100,7 +99,9 @@ def pack(
     given = dict(settings or {})
     if wrong := sorted(_OF_THE_MACHINE & given.keys()):
         raise ConfigError(f"{wrong[0]} is a setting of the machine that loads the bundle; leave it out")
-    files = [_png(image) for image in islice(_images(images), samples)]
+    if samples < 1:
+        raise ConfigError(f"samples={samples}; use 1 or more")
+    files = [_png(image) for image in _images(images)[:samples]]
     others = {precision: ModelSource.of(file) for precision, file in (forms or {}).items()}
     if unknown := sorted(others.keys() - (_NOISE.keys() - {"fp32"})):
         raise ConfigError(f"a further form is for fp16, bf16 or int8, not for {unknown[0]!r}; the model itself is fp32")
@@ -159,7 +160,7 @@ def unpack(bundle: Bundle, folder: str | os.PathLike[str]) -> list[Path]:
         BundleKeyError, BundlePartError: see `Bundle.read()`.
     """
     files = []
-    for name in (FIRST, *bundle.manifest.parts):
+    for name in (*bundle.manifest.parts, FIRST):  # without the key, the first part fails, and nothing is written
         path = Path(folder, name)
         if path.exists():
             raise OutputError(f"{str(path)!r} exists already; give an empty folder")

@@ -84,7 +84,11 @@ def _named_key(source: str) -> bytes:
             return subprocess.run(shlex.split(rest), check=True, capture_output=True, timeout=_COMMAND_SECONDS).stdout
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise BundleKeyError(f"the key cannot be read from {kind}: {error}") from None
-    raise ConfigError(f"a key is 'env:NAME', 'file:PATH', 'command:LINE', 32 bytes, or a function, not {kind!r}: ...")
+    # The text may be the key itself, which belongs in no message.
+    raise ConfigError(
+        f"a key is 'env:NAME', 'file:PATH', 'command:LINE', 32 bytes, or a function; "
+        f"this text of {len(source)} characters is none of these"
+    )
 
 
 class Sealer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..bundles import Bundle
+from ..bundles.sealing import KEY_VARIABLE
 from ..core.cache import read_manifest
 from ..core.formats import FORMATS, FileFormat
 from ..core.model_source import ModelSource
@@ -124,7 +126,7 @@ def _bundle(arguments: argparse.Namespace) -> dict[str, Any]:
         "created_by": manifest.created_by,
         "metadata": {},
     }
-    if manifest.encryption is None or arguments.key is not None:
+    if manifest.encryption is None or arguments.key is not None or KEY_VARIABLE in os.environ:
         result = {**_onnx(bundle.source()), **result}
     return result
 

@@ -137,7 +137,7 @@ FORMATS: dict[str, FileFormat] = {
             "fetch the file: git lfs pull",
         ),
         FileFormat("html", "a web page", (".html",), "the download gave a page instead of the file: check its address"),
-        FileFormat("bundle", "a bundle", (".infer",), "load it with infersdk.models.load()"),
+        FileFormat("bundle", "a bundle", (".infer",), "give its path to infersdk.models.load()"),
         FileFormat("image", "an image", (), _NO_MODEL),
         FileFormat("tensor", "a tensor file", (), f"infersdk.Tensor.load() reads it; {_NO_MODEL}"),
         FileFormat("numpy", "a NumPy file", (".npy", ".npz"), _NO_MODEL),

@@ -46,7 +46,7 @@ def test_unpack(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (tmp_path / "model.onnx").read_bytes() == DETECTOR.read_bytes()
 
 
-def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["info", str(folder / "a.infer"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["wrapper"], report["settings"], report["encrypted"]) == ("yolov5", {"conf": 0.3}, "no")
@@ -55,6 +55,9 @@ def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(capsys.readouterr().out)
     assert report["encrypted"] == "yes"
     assert "inputs" not in report, "the model is encrypted"
+    monkeypatch.setenv("INFERSDK_BUNDLE_KEY", "0f" * 32)
+    assert cli.main(["info", str(folder / "b.infer"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inputs"][0]["name"] == "images"
 
 
 def test_predict(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ share. Other files are in the cache of infersdk.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import os
 from collections.abc import Callable
@@ -53,19 +54,18 @@ def download(address: Address, progress: Progress | None = None) -> Path:
         return _by_fsspec(address, progress)
     path = _from_hub(address)
     if address.sha256 is not None:  # a commit names one content
-        _checked_digest(address, path)
+        _check_digest(address, path)
     return path
 
 
-def _checked_digest(address: Address, path: Path) -> str:
-    """The SHA-256 of a file, which is that of its address if it has one."""
+def _check_digest(address: Address, path: Path) -> None:
+    """Raises ModelNotFoundError for a file with another SHA-256 than its address."""
     digest = file_digest(path)
     if address.sha256 not in (None, digest):
         raise ModelNotFoundError(
             f"{address.location}: the SHA-256 of the file is {digest}, not {address.sha256}: the file was changed, or "
             "the address is of another release"
         )
-    return digest
 
 
 def _offline() -> bool:
@@ -126,12 +126,23 @@ def _unavailable(address: Address, error: BaseException) -> ModelNotFoundError:
 
 
 def _by_fsspec(address: Address, progress: Progress | None) -> Path:
-    """A file by fsspec. A broken download is continued."""
-    if address.sha256 is not None and (found := Cache().find(address.sha256)) is not None:
+    """A file by fsspec. One process downloads it, and others that want it wait."""
+    cache = Cache(required=True)
+    entry: dict[str, Any] = {"kind": "download", "backend": "", "label": address.location}
+    if address.sha256 is not None and (found := cache.find(address.sha256)) is not None:
         return found[0]
     if _offline():
         raise ModelNotFoundError(f"{address.location} is not in the cache, and HF_HUB_OFFLINE forbids a download")
     _require("fsspec", address)
+    if address.sha256 is not None:
+        cache.get_or_make(address.sha256, lambda: (_content(address, progress), {}), **entry)
+        return cache.path(address.sha256)
+    content = _content(address, progress)
+    return cache.path(cache.put(hashlib.sha256(content).hexdigest(), content, **entry).key)
+
+
+def _content(address: Address, progress: Progress | None) -> bytes:
+    """Downloads a file. A broken download is continued."""
     folder = default_folder() / "downloads"
     part = folder / f"{address.sha256 or 'file'}.{os.getpid() if address.sha256 is None else 'part'}"
     try:
@@ -145,12 +156,11 @@ def _by_fsspec(address: Address, progress: Progress | None) -> Path:
     except Exception as error:  # each protocol has exceptions of its own
         raise _unavailable(address, error) from None
     try:
-        digest = _checked_digest(address, part)
-        Cache(required=True).put(digest, part.read_bytes(), kind="download", backend="", label=address.location)
+        _check_digest(address, part)
+        _log.info("%s was downloaded", address.location)
+        return part.read_bytes()
     finally:
         part.unlink()  # complete: another download begins at the start
-    _log.info("%s was downloaded", address.location)
-    return Cache().path(digest)
 
 
 def _copy(address: Address, part: Path, progress: Progress | None) -> None:

@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ class Hub(http.server.ThreadingHTTPServer):
     Attributes:
         requests: method and path of each.
         cut: bytes after which the connection of the next download ends; None for none.
+        delay: seconds before each answer.
     """
 
     daemon_threads = True
@@ -38,6 +41,7 @@ class Hub(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[str] = []
         self.cut: int | None = None
+        self.delay = 0.0
         self.content = DETECTOR.read_bytes()
 
     @property
@@ -60,6 +64,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         self.server.requests.append(f"{self.command} {self.path}")
+        time.sleep(self.server.delay)
         if self.path.startswith("/api/models/org/digits"):
             data, headers = json.dumps({"id": "org/digits", "sha": COMMIT, "siblings": []}).encode(), {}
         elif self.path in (f"/org/digits/resolve/{COMMIT}/onnx/model.onnx", "/plain/model.onnx"):
@@ -156,6 +161,19 @@ def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
     path = run(hub, tmp_path, code).stdout.strip()
     assert Path(path).read_bytes() == hub.content
     assert list((tmp_path / "cache" / "downloads").iterdir()) == []
+
+
+def test_several_processes_download_one_file(hub: Hub, tmp_path: Path) -> None:
+    for package in ("fsspec", "aiohttp"):
+        pytest.importorskip(package)
+    hub.content, hub.delay = bytes(range(256)) * (6 << 12), 0.3
+    digest = hashlib.sha256(hub.content).hexdigest()
+    address = f"{hub.address}/plain/model.onnx#sha256={digest}"
+    code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
+    with ThreadPoolExecutor() as pool:
+        ended = list(pool.map(lambda _: run(hub, tmp_path, code), range(3)))
+    assert [one.stderr for one in ended] == [""] * 3
+    assert {Path(one.stdout.strip()).read_bytes() for one in ended} == {hub.content}
 
 
 def test_another_file(hub: Hub, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ import msgspec
 
 from .core.files import read_regular
 from .core.model_source import is_address, with_digest
+from .core.text import without_password
 from .errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | 
         for key, value in table.items():
             if key in _MODEL_FILES and is_address(value):
                 if lock is not None and value not in lock:
-                    raise ConfigError(f"{value!r} is not in the lock file; `infersdk fetch` adds it")
+                    raise ConfigError(f"{without_password(value)!r} is not in the lock file; `infersdk fetch` adds it")
                 table[key] = value if lock is None else lock[value]
             elif key in _PATHS and isinstance(value, str):
                 table[key] = str(folder / value)

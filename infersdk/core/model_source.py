@@ -31,6 +31,7 @@ from ..errors import (
 )
 from .files import digest_of, open_regular
 from .formats import FORMATS, FileFormat, byte_fields, format_of
+from .text import without_password
 
 __all__ = ["KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "is_address", "with_digest"]
 
@@ -56,7 +57,7 @@ def with_digest(address: str, sha256: str | None) -> str:
         return address
     before = Address.parse(address).sha256
     if before is not None and before != sha256:
-        raise ConfigError(f"{address} has another SHA-256 than {sha256}")
+        raise ConfigError(f"{without_password(address)} has another SHA-256 than {sha256}")
     return address if before is not None else f"{address}#sha256={sha256}"
 
 
@@ -83,6 +84,11 @@ class Address(msgspec.Struct, frozen=True):
         return self.sha256 is not None or (self.revision is not None and _COMMIT.fullmatch(self.revision) is not None)
 
     @property
+    def shown(self) -> str:
+        """The location as messages show it, without a password."""
+        return without_password(self.location)
+
+    @property
     def name(self) -> str:
         """The name of the file."""
         return (self.file or self.location.partition("?")[0]).rstrip("/").rpartition("/")[2]
@@ -90,18 +96,19 @@ class Address(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Address:
         """Raises ConfigError for an address that is not understood."""
+        shown = without_password(text)
         location, _, fragment = text.partition("#")
         match = _ADDRESS.fullmatch(location)
         if match is None or match[1] in _LOCAL:
-            raise ConfigError(f"{text!r} is not an address of a remote file; give the path of a local file")
+            raise ConfigError(f"{shown!r} is not an address of a remote file; give the path of a local file")
         digest = fragment.removeprefix("sha256=")
         if fragment and (fragment == digest or not _DIGEST.fullmatch(digest)):
-            raise ConfigError(f"{text!r}: after # write sha256= and 64 hexadecimal digits")
+            raise ConfigError(f"{shown!r}: after # write sha256= and 64 hexadecimal digits")
         if match[1] != "hf":
             return cls(match[1], location, digest or None)
         parts = _HUB.fullmatch(match[2])
         if parts is None or ".." in parts[3].split("/"):
-            raise ConfigError(f"{text!r}: an address of the hub is hf://ORGANISATION/NAME@REVISION/FILE")
+            raise ConfigError(f"{shown!r}: an address of the hub is hf://ORGANISATION/NAME@REVISION/FILE")
         return cls("hf", location, digest or None, *parts.groups())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["json_text", "logger", "parse_size", "printable", "size_text"]
+__all__ = ["json_text", "logger", "parse_size", "printable", "size_text", "without_password"]
 
 #: Control characters, line separators, characters that change the direction of text, and lone surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -35,6 +35,11 @@ def printable(text: str, *, lines: bool = False) -> str:
         return _SHORT.get(character) or f"\\u{ord(character):04x}"
 
     return _UNSAFE.sub(escaped, text)
+
+
+def without_password(address: str) -> str:
+    """The address as messages show it."""
+    return re.sub(r"^([\w+.-]+://)[^/?#]*@", r"\1***@", address)
 
 
 class _Escaping(logging.Filter):

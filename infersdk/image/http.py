@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import re
 import socket
 import threading
 import urllib.error
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ..core._lib import lib, text
+from ..core.text import without_password
 from ..errors import ImageError
 
 __all__ = ["MAX_BYTES", "MAX_SECONDS", "Answer", "get", "without_password"]
@@ -37,11 +37,6 @@ class Answer(NamedTuple):
 
     content_type: str
     body: bytes | None
-
-
-def without_password(url: str) -> str:
-    """The address as messages show it."""
-    return re.sub(r"^(\w+://)[^/?#]*@", r"\1***@", url)
 
 
 def get(

@@ -42,8 +42,8 @@ def local_copy(text: str) -> Path:
     address = Address.parse(text)
     if not address.is_pinned:
         raise ConfigError(
-            f"{text!r} may be another file tomorrow; add #sha256=..., or name a commit of the hub: "
-            f"`infersdk fetch {text}` prints both"
+            f"{address.shown!r} may be another file tomorrow; add #sha256=..., or name a commit of the hub: "
+            f"`infersdk fetch {address.shown}` prints both"
         )
     return download(address)
 
@@ -63,7 +63,7 @@ def _check_digest(address: Address, path: Path) -> None:
     digest = file_digest(path)
     if address.sha256 not in (None, digest):
         raise ModelNotFoundError(
-            f"{address.location}: the SHA-256 of the file is {digest}, not {address.sha256}: the file was changed, or "
+            f"{address.shown}: the SHA-256 of the file is {digest}, not {address.sha256}: the file was changed, or "
             "the address is of another release"
         )
 
@@ -75,7 +75,7 @@ def _offline() -> bool:
 def _require(package: str, address: Address) -> None:
     if importlib.util.find_spec(package) is None:
         raise BackendUnavailableError(
-            f'{address.location} needs {package}, which is not installed: pip install "infersdk[hub]"'
+            f'{address.shown} needs {package}, which is not installed: pip install "infersdk[hub]"'
         )
 
 
@@ -119,7 +119,7 @@ def _unavailable(address: Address, error: BaseException) -> ModelNotFoundError:
         error = error.__cause__
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     offline = ", and HF_HUB_OFFLINE forbids a download" if _offline() else ""
-    return ModelNotFoundError(f"{address.location} cannot be read{offline}: {reason}")
+    return ModelNotFoundError(f"{address.shown} cannot be read{offline}: {reason}")
 
 
 # ---- fsspec ----
@@ -128,11 +128,11 @@ def _unavailable(address: Address, error: BaseException) -> ModelNotFoundError:
 def _by_fsspec(address: Address, progress: Progress | None) -> Path:
     """A file by fsspec. One process downloads it, and others that want it wait."""
     cache = Cache(required=True)
-    entry: dict[str, Any] = {"kind": "download", "backend": "", "label": address.location}
+    entry: dict[str, Any] = {"kind": "download", "backend": "", "label": address.shown}
     if address.sha256 is not None and (found := cache.find(address.sha256)) is not None:
         return found[0]
     if _offline():
-        raise ModelNotFoundError(f"{address.location} is not in the cache, and HF_HUB_OFFLINE forbids a download")
+        raise ModelNotFoundError(f"{address.shown} is not in the cache, and HF_HUB_OFFLINE forbids a download")
     _require("fsspec", address)
     if address.sha256 is not None:
         cache.get_or_make(address.sha256, lambda: (_content(address, progress), {}), **entry)
@@ -157,7 +157,7 @@ def _content(address: Address, progress: Progress | None) -> bytes:
         raise _unavailable(address, error) from None
     try:
         _check_digest(address, part)
-        _log.info("%s was downloaded", address.location)
+        _log.info("%s was downloaded", address.shown)
         return part.read_bytes()
     finally:
         part.unlink()  # complete: another download begins at the start
@@ -169,7 +169,7 @@ def _copy(address: Address, part: Path, progress: Progress | None) -> None:
     try:
         system, name = fsspec.core.url_to_fs(address.location)
     except ImportError as error:  # a protocol whose package is missing
-        raise BackendUnavailableError(f"{address.location}: {error}") from None
+        raise BackendUnavailableError(f"{address.shown}: {error}") from None
     with system.open(name, "rb", cache_type="readahead", block_size=4 * _PIECE) as source, open(part, "ab") as target:
         size, done = int(getattr(source, "size", None) or 0), target.tell()
         if done and done <= size:

@@ -189,6 +189,22 @@ def test_another_file(hub: Hub, tmp_path: Path) -> None:
     assert "Connect call failed" in ended.stderr
 
 
+def test_passwords_are_not_shown(hub: Hub, tmp_path: Path) -> None:
+    for package in ("fsspec", "aiohttp"):
+        pytest.importorskip(package)
+    for port, rest in (
+        (hub.server_port, "plain/model.onnx"), (hub.server_port, f"plain/model.onnx#sha256={'0' * 64}"),
+        (hub.server_port, f"plain/none.onnx#sha256={DIGEST}"), (9, f"plain/model.onnx#sha256={DIGEST}"),
+        (9, "plain/model.onnx#sha256=1"),
+    ):  # fmt: skip
+        error = run(hub, tmp_path, f"models.load('http://user:secret@127.0.0.1:{port}/{rest}')").stderr
+        assert f"http://***@127.0.0.1:{port}/plain" in error
+        assert "secret" not in error
+    address = f"http://user:secret@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST}"
+    assert run(hub, tmp_path, load(address)).returncode == 0
+    assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "cache").glob("*.json"))
+
+
 def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:
     for package in ("huggingface_hub", "aiohttp"):
         pytest.importorskip(package)

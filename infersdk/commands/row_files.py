@@ -70,27 +70,32 @@ def _json_lines(path: Path) -> Iterator[Emit]:
 def _csv_lines(path: Path) -> Iterator[Emit]:
     """A line for each result. Columns that appear later are added at the end; then the file is written again."""
     columns: dict[str, None] = {}
+    header = 0  # columns of the first line
     with _open(path) as file:
         writer = csv.writer(file)
 
         def emit(row: dict[str, Any]) -> None:
+            nonlocal header
             name = row.get("image") or row.get("stream")
             place = {"source": name} | {key: row[key] for key in ("frame", "time") if key in row}
             for result in row.get("results", ()):
                 cells = place | dict(_flat("", result))
-                first = not columns
                 columns.update(dict.fromkeys(cells))
                 with _writing(path):
-                    if first:
+                    if not header:
+                        header = len(columns)
                         writer.writerow(columns)
                     writer.writerow([cells.get(column, "") for column in columns])
                     file.flush()
 
         yield emit
+    if len(columns) == header:
+        return
+    if not path.is_file():  # a pipe
+        raise OutputError(f"{str(path)!r} is no file, and later results have further columns; give a file")
     with _writing(path), path.open(encoding="utf-8", newline="") as written:
         lines = csv.reader(written)
-        if len(columns) <= len(next(lines, ())):
-            return
+        next(lines)  # the columns
         with atomic_path(path) as sibling, open(sibling, "w", encoding="utf-8", newline="") as file:
             again = csv.writer(file)
             again.writerow(columns)

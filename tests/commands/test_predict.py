@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from PIL import Image
 from infersdk import models
 from infersdk.cli import parser
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
+from infersdk.errors import OutputError
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -216,6 +220,22 @@ def test_columns_of_later_rows(tmp_path: Path) -> None:
         ["source", "x", "y.z.0", "y.z.1", "text"], ["a", "1", "", "", ""], ["a", "2", "3", "4", ""],
         ["c", "", "", "", 'a "b", c'],
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+def test_columns_in_a_pipe(tmp_path: Path) -> None:
+    from infersdk.commands.row_files import row_files
+
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for more, error in (
+        ({}, contextlib.nullcontext()),
+        ({"y": 2}, pytest.raises(OutputError, match="further columns")),
+    ):
+        with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+            with error, row_files(None, pipe, to_stdout=False) as emit:
+                assert emit is not None
+                emit({"image": "a", "results": [{"x": 1}, {"x": 3, **more}]})
+            assert reader.communicate()[0].splitlines()[:2] == ["source,x", "a,1"]
 
 
 def test_a_window_needs_a_display(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,10 @@ def test_a_damaged_video_is_done_as_far_as_it_goes(tmp_path: Path, capsys: pytes
         assert 10 < len(list(reader)) < 30
 
 
-def test_ctrl_c_leaves_a_video_of_what_was_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_leaves_a_video_of_what_was_done(number: int, code: int, word: str, tmp_path: Path) -> None:
     """The command writes more lines than the pipe holds, and so it waits for this process."""
     source, target = tmp_path / "in.mp4", tmp_path / "out" / "out.mp4"
     digits = Image.open(IMAGE).convert("RGB")
@@ -142,10 +145,10 @@ def test_ctrl_c_leaves_a_video_of_what_was_done(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
     process.stdout.readline()
     time.sleep(0.5)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     out, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert errors.strip() == "infersdk: interrupted"
+    assert process.returncode == code
+    assert errors.strip() == f"infersdk: {word}"
     summary = json.loads(out.splitlines()[-1])["summary"]
     assert 0 < summary["frames"] < 400
     with VideoReader(target) as reader:

@@ -25,14 +25,16 @@ IFS__TARGET_AVX2 static inline __attribute__((always_inline)) size_t objectness_
                                                                                          bool half) {
     size_t row_size = row_length * (half ? 2 : 4), count = 0, i = 0;
     const char *at = first;
-    for (; i + 8 <= n; i += 8, at += 8 * row_size) {
-        float x[8];
-        for (size_t row = 0; row < 8; row++)
+    for (; i + 16 <= n; i += 16, at += 16 * row_size) {
+        float x[16];
+        for (size_t row = 0; row < 16; row++)
             x[row] = first_of(at + row * row_size, half);
-        __m256 above = _mm256_cmp_ps(_mm256_loadu_ps(x), _mm256_set1_ps(threshold), _CMP_GT_OQ);
-        if (!IFS__ANY(above))
+        __m256 low = _mm256_cmp_ps(_mm256_loadu_ps(x), _mm256_set1_ps(threshold), _CMP_GT_OQ);
+        __m256 high = _mm256_cmp_ps(_mm256_loadu_ps(x + 8), _mm256_set1_ps(threshold), _CMP_GT_OQ);
+        if (!IFS__ANY(_mm256_or_ps(low, high)))
             continue;
-        for (uint32_t mask = (uint32_t)_mm256_movemask_ps(above); mask; mask &= mask - 1)
+        uint32_t mask = (uint32_t)(_mm256_movemask_ps(low) | _mm256_movemask_ps(high) << 8);
+        for (; mask; mask &= mask - 1)
             hits[count++] = (int32_t)i + __builtin_ctz(mask);
     }
     for (; i < n; i++, at += row_size)

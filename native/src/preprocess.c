@@ -175,6 +175,21 @@ static void resize_row(plan *p, row_pair pair, row_pair next, bool halves, int32
     }
 }
 
+/* The same of an image that shrinks by a factor of 2 or 3, by one kernel. */
+static void shrink_row(plan *p, row_pair pair, int factor, int32_t x) {
+    const ifs_image *image = p->image;
+    const uint8_t *row0 = image->data + pair.y[0] * image->stride, *row1 = row0 + image->stride;
+    if (image->format == IFS_PIXEL_NV12) {
+        row0 = memcpy(p->row, source_row(p, pair.y[0]), 3 * (size_t)image->width);
+        row1 = factor == 2 ? source_row(p, pair.y[1]) : row0;
+    }
+    const int32_t offset = factor == 2 ? *p->columns.offset : *p->columns.offset - 3;
+    uint8_t *planes[3];
+    for (int32_t c = 0; c < 3; c++)
+        planes[p->channel[c]] = p->canvas + c * p->canvas_pitch + x;
+    p->kernels->shrink(row0 + offset, row1 + offset, factor, planes, p->columns.count);
+}
+
 static void fill_canvas(plan *p, const uint8_t *fill) {
     for (int32_t c = 0; c < p->channels; c++)
         memset(p->canvas + c * p->canvas_pitch, fill[c], p->canvas_pitch);
@@ -200,7 +215,6 @@ static void store_rows(const plan *p, int32_t from, int32_t to) {
 static void fill_columns(plan *p, int32_t first, bool halves) {
     ifs__columns *t = &p->columns;
     const int32_t source = p->geometry->source_width;
-    t->halves = halves;
     const double scale = ifs__resize_scale(source, p->geometry->resized_width);
     for (int32_t x = 0; x < t->count; x++) {
         const int32_t d = first + x;
@@ -223,6 +237,8 @@ static void fill_columns(plan *p, int32_t first, bool halves) {
 static ifs_status run_resize(plan *p, ifs__cover across, ifs__cover down, const uint8_t *fill) {
     const ifs_geometry *g = p->geometry;
     const bool halves = ifs__resize_halves(g);
+    const bool thirds = g->source_width == 3 * g->resized_width && g->source_height == 3 * g->resized_height;
+    const int factor = p->kernels->shrink && p->pixel == 3 ? (halves ? 2 : thirds ? 3 : 0) : 0;
     const double scale = ifs__resize_scale(g->source_height, g->resized_height);
     if (across.count)
         fill_columns(p, across.first, halves);
@@ -231,7 +247,10 @@ static ifs_status run_resize(plan *p, ifs__cover across, ifs__cover down, const 
     row_pair pair = rows_of(p, down.first, scale, halves), next;
     for (int32_t y = 0; y < down.count; y++, pair = next) {
         next = rows_of(p, down.first + y + 1, scale, halves);
-        resize_row(p, pair, next, halves, across.from);
+        if (factor)
+            shrink_row(p, pair, factor, across.from);
+        else
+            resize_row(p, pair, next, halves, across.from);
         store_rows(p, down.from + y, down.from + y + 1);
     }
     fill_canvas(p, fill);

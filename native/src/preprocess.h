@@ -44,7 +44,6 @@ typedef struct ifs__columns {
     int16_t *weight;  /* [padded][2] */
     int8_t *high;     /* [padded][2] */
     int8_t *low;      /* [padded][2] */
-    bool halves;      /* each column is the sum of two neighbouring pixels */
     int64_t ahead;    /* bytes from this row to the next one that will be read */
     int32_t window;   /* AVX-512: columns whose bytes fit one register; 0: they lie too far apart */
     uint8_t *index;   /* [padded][2] AVX-512: the positions of a column's two bytes in its window */
@@ -85,6 +84,10 @@ typedef struct ifs__kernels {
     /* The weighted sum of two such rows (the weights as in ifs__tap), and the rounded fourth of their plain sum. */
     void (*rows)(const int16_t *row0, const int16_t *row1, uint32_t weights, uint8_t *dst, int32_t n);
     void (*rows_area)(const int16_t *row0, const int16_t *row1, uint8_t *dst, int32_t n);
+    /* Both passes at once of an image of 3 bytes a pixel: `n` pixels, a plane for each byte. With a factor of 2 each is
+     * the mean of 2 x 2 pixels; with 3 it is the middle one of 3, the first of which is at `row0`. NULL: `columns` and
+     * `rows` are as fast. */
+    void (*shrink)(const uint8_t *row0, const uint8_t *row1, int factor, uint8_t *const planes[3], int32_t n);
     /* A canvas row in planes `pitch` bytes apart to row y of the output. */
     void (*store)(const ifs__store *store, const uint8_t *planes, size_t pitch, int32_t y);
     /* `n` canvas pixels from x0 on, X and Y being the fixed-point coordinates of the first one. */

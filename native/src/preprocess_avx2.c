@@ -37,15 +37,7 @@ INLINE void columns_of_colour(const uint8_t *row, const ifs__columns *t, int pix
         first[k + 8] = (uint8_t)(8 * k + pixel);
     }
     const uint8x16_t take = vld1q_u8(first);
-    int32_t x = 0;
-    if (pixel == 3 && t->halves)
-        for (const uint8_t *at = row + *t->offset; x + 8 <= t->count; x += 8, at += 48) {
-            const uint8x16x3_t planes = vld3q_u8(at);
-#pragma GCC unroll 3
-            for (int c = 0; c < 3; c++)
-                vst1q_s16(dst + c * pitch + x, vreinterpretq_s16_u16(vpaddlq_u8(planes.val[c])));
-        }
-    for (; x < t->padded; x += 8) {
+    for (int32_t x = 0; x < t->padded; x += 8) {
         const int32_t *offset = t->offset + x;
         uint8x16x4_t bytes;
 #pragma GCC unroll 4
@@ -160,6 +152,33 @@ static void rows_area_avx2(const int16_t *row0, const int16_t *row1, uint8_t *ds
                         high = vaddq_s16(vld1q_s16(row0 + x + 8), vld1q_s16(row1 + x + 8));
         put_row(dst + x, n - x, vqrshrun_n_s16(low, 2), vqrshrun_n_s16(high, 2));
     }
+}
+
+/* The means of eight pairs of two rows. */
+INLINE uint8x8_t mean(uint8x16_t row0, uint8x16_t row1) { return vrshrn_n_u16(vpadalq_u8(vpaddlq_u8(row0), row1), 2); }
+
+static void shrink_neon(const uint8_t *row0, const uint8_t *row1, int factor, uint8_t *const planes[3], int32_t n) {
+    int32_t x = 0;
+    for (; factor == 2 && x + 16 <= n; x += 16, row0 += 96, row1 += 96) {
+        const uint8x16x3_t left0 = vld3q_u8(row0), right0 = vld3q_u8(row0 + 48);
+        const uint8x16x3_t left1 = vld3q_u8(row1), right1 = vld3q_u8(row1 + 48);
+#pragma GCC unroll 3
+        for (int c = 0; c < 3; c++)
+            vst1q_u8(planes[c] + x, vcombine_u8(mean(left0.val[c], left1.val[c]), mean(right0.val[c], right1.val[c])));
+    }
+    static const uint8_t middle[16] = {1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 34, 37, 40, 43, 46};
+    for (; factor == 3 && x + 16 <= n; x += 16, row0 += 144) {
+        const uint8x16x3_t a = vld3q_u8(row0), b = vld3q_u8(row0 + 48), c = vld3q_u8(row0 + 96);
+#pragma GCC unroll 3
+        for (int i = 0; i < 3; i++) {
+            const uint8x16x3_t plane = {{a.val[i], b.val[i], c.val[i]}};
+            vst1q_u8(planes[i] + x, vqtbl3q_u8(plane, vld1q_u8(middle)));
+        }
+    }
+    for (; x < n; x++, row0 += 3 * factor, row1 += 3 * factor)
+        for (int c = 0; c < 3; c++)
+            planes[c][x] =
+                factor == 2 ? (uint8_t)ifs__pixel_mean(row0[c] + row0[c + 3], row1[c] + row1[c + 3]) : row0[c + 3];
 }
 #else
 INLINE __m128i bytes_of(__m256i words) {
@@ -434,6 +453,9 @@ const ifs__kernels ifs__kernels_avx2 = {
     .columns = columns_avx2,
     .rows = rows_avx2,
     .rows_area = rows_area_avx2,
+#if IFS__NEON
+    .shrink = shrink_neon,
+#endif
     .store = store_avx2,
     .warp = warp_avx2,
 };

@@ -39,7 +39,9 @@ static ifs_status some_geometry(int32_t sw, int32_t sh, int32_t cw, int32_t ch, 
         status = ifs_geometry_stretch(sw, sh, cw, ch, out);
         break;
     case 3: {
-        const int32_t rw = side(64), rh = side(64), x = below(8) ? (int32_t)below(40) - 20 : odd_number(9);
+        const int32_t factor = coin() ? 2 + coin() : 0; /* which variants may have kernels for */
+        const int32_t rw = factor ? sw / factor : side(64), rh = factor ? sh / factor : side(64);
+        const int32_t x = below(8) ? (int32_t)below(40) - 20 : odd_number(9);
         status =
             ifs_geometry_resize(sw, sh, cw, ch, rw, rh, x, below(8) ? (int32_t)below(40) - 20 : odd_number(9), out);
         break;
@@ -260,7 +262,7 @@ static void one_case(void) {
         return;
     }
     int small = below(8) != 0;
-    int32_t sw = small ? 1 + (int32_t)below(40) : side(700), sh = small ? 1 + (int32_t)below(40) : side(700);
+    int32_t sw = small ? 1 + (int32_t)below(64) : side(700), sh = small ? 1 + (int32_t)below(40) : side(700);
     int32_t cw = small ? 1 + (int32_t)below(40) : side(700), ch = small ? 1 + (int32_t)below(40) : side(700);
     ifs_geometry g;
     if (some_geometry(sw, sh, cw, ch, &g) != IFS_OK)

@@ -82,7 +82,7 @@ def _named_key(source: str) -> bytes:
             return Path(rest).read_bytes()
         if kind == "command":
             return subprocess.run(shlex.split(rest), check=True, capture_output=True, timeout=_COMMAND_SECONDS).stdout
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         raise BundleKeyError(f"the key cannot be read from {kind}: {error}") from None
     # The text may be the key itself, which belongs in no message.
     raise ConfigError(

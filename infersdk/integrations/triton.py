@@ -130,7 +130,6 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str
     with create({"models": {name: table}})[name] as model:
         outputs = ResultTensors.of(model).outputs
         batch = model.details.pipelines[0].max_batch
-        labels = list(model.class_names)
     files = target / version
     files.mkdir(parents=True)
     shutil.copyfile(path, files / f"model{Path(path).suffix}")
@@ -141,8 +140,6 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str
     table["path"] = f"model{Path(path).suffix}"
     atomic_write(files / "app.json", json.dumps({"models": {"model": table}}, indent=2) + "\n")
     atomic_write(files / "model.py", _MODEL_PY.format(name=name))
-    if labels:
-        atomic_write(target / "labels.txt", "\n".join(labels) + "\n")
     _write_config(target, name, [ENCODED, PIXELS], outputs, batch, {"backend": "python"})
 
 

@@ -300,6 +300,7 @@ def test_sources_of_keys(sealed: Path, sources: list[Any], monkeypatch: pytest.M
         ("env:NOT_THERE", "NOT_THERE has no key"),
         ("file:/not/there", "cannot be read from file"),
         ("command:false", "cannot be read from command"),
+        ("command:", "cannot be read from command"),
     ],
 )
 def test_wrong_keys(sealed: Path, key: Any, message: str) -> None:

@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from ...core.backend import BackendOptions, Count
 from ...core.files import scratch_folder
-from ...core.processors import runtime_threads
+from ...core.processors import fits_quotas, runtime_threads
 from ...core.tensor_spec import TensorSpec
 from ...errors import DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
 from ...graph.files import load_proto, private_copy, require_onnx
@@ -148,7 +148,8 @@ class Options(BackendOptions, frozen=True, kw_only=True):
         execution_mode: whether independent operators run in parallel.
         graph_optimization: the level of graph optimisation on loading.
         allow_spinning: threads that wait within a run spin for a while: lower latency, and a busy processor. They stop
-            at the end of the run, unless `session_config` sets `session.force_spinning_stop` to "0".
+            at the end of the run, unless `session_config` sets `session.force_spinning_stop` to "0". None: they spin
+            unless a control group has a quota for fewer threads, which it would pause sooner.
         provider_options: options of the execution provider, passed on unchanged.
         session_config: the session's configuration entries, passed on unchanged.
         fp16_keep: with precision="fp16" of an FP32 model: names of nodes that stay FP32
@@ -168,7 +169,7 @@ class Options(BackendOptions, frozen=True, kw_only=True):
     inter_op_threads: Count = 0
     execution_mode: Literal["sequential", "parallel"] = "sequential"
     graph_optimization: Literal["disabled", "basic", "extended", "all"] = "all"
-    allow_spinning: bool = True
+    allow_spinning: bool | None = None
     provider_options: dict[str, str | int | bool] = {}
     session_config: dict[str, str] = {}
     fp16_keep: list[str] = []
@@ -192,7 +193,8 @@ def session_options(options: Options, profile_folder: Path | None = None) -> Any
     result.graph_optimization_level = _OPTIMIZATION[options.graph_optimization]
     if options.execution_mode == "parallel":
         result.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    if not options.allow_spinning:
+    spins = options.allow_spinning
+    if not (fits_quotas(result.intra_op_num_threads) if spins is None else spins):
         result.add_session_config_entry("session.intra_op.allow_spinning", "0")
     elif _STOP_SPINNING not in options.session_config:
         # Otherwise each thread keeps a core busy for 20 ms after a run.

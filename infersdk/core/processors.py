@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path, PurePosixPath
 
-__all__ = ["available_processors", "runtime_threads"]
+__all__ = ["available_processors", "fits_quotas", "runtime_threads"]
 
 
 def available_processors(root: Path = Path("/")) -> int:
@@ -15,7 +16,7 @@ def available_processors(root: Path = Path("/")) -> int:
     Args:
         root: of the file system.
     """
-    return min([_usable(), *_limits(root)])
+    return math.ceil(min([_usable(), *_limits(root)]))
 
 
 def runtime_threads(requested: int, root: Path = Path("/")) -> int:
@@ -26,17 +27,26 @@ def runtime_threads(requested: int, root: Path = Path("/")) -> int:
     return requested or (available_processors(root) if limited else 0)
 
 
+def fits_quotas(threads: int, root: Path = Path("/")) -> bool:
+    """Whether this number of threads may be busy all the time: no control group has a smaller quota."""
+    return all(threads <= quota for quota in _quotas(root))
+
+
 def _usable() -> int:
     return getattr(os, "process_cpu_count", _affinity)() or 1
 
 
-def _limits(root: Path) -> list[int]:
+def _limits(root: Path) -> list[float]:
     """The limits on processors, other than the affinity."""
-    found = [quota for group in _control_groups(root) if (quota := _quota(group)) is not None]
+    found = _quotas(root)
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has one for each nesting level
     if first.isdecimal() and int(first):  # OpenMP ignores other values too
         found.append(int(first))
     return found
+
+
+def _quotas(root: Path) -> list[float]:
+    return [quota for group in _control_groups(root) if (quota := _quota(group)) is not None]
 
 
 def _affinity() -> int | None:
@@ -71,8 +81,8 @@ def _control_groups(root: Path) -> list[Path]:
     return folders
 
 
-def _quota(group: Path) -> int | None:
-    """The processors that a control group allows, rounded up; None is no limit."""
+def _quota(group: Path) -> float | None:
+    """The processors that a control group allows; None is no limit."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
     except OSError:
@@ -80,4 +90,4 @@ def _quota(group: Path) -> int | None:
             quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
         except OSError:
             return None
-    return None if quota in ("max", "-1") else -(-int(quota) // int(period))
+    return None if quota in ("max", "-1") else int(quota) / int(period)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import onnx_models
 import pytest
 
-from infersdk.core.processors import available_processors, runtime_threads
+from infersdk.core.processors import available_processors, fits_quotas, runtime_threads
 
 V2 = "30 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw\n"
 V1 = """\
 33 32 0:27 {root} {point} rw - cgroup cgroup rw,cpu,cpuacct
 34 32 0:28 / /sys/fs/cgroup/cpuset rw - cgroup c rw,cpuset
 """
+
+
+COUNT = "from infersdk.core.processors import available_processors; print(available_processors())"
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +49,7 @@ def test_the_quota_of_a_container_with_version_2(tmp_path: Path, quota: str, pro
     mounts = V2.format(root="/", point="/sys/fs/cgroup")
     root = tree(tmp_path, mounts, "0::/\n", **{"sys/fs/cgroup/cpu.max": f"{quota}\n"})
     assert available_processors(root) == processors
+    assert fits_quotas(2, root) == (not quota.startswith(("50000 ", "100000 ", "150000 ")))
 
 
 def test_the_smallest_quota_of_all_groups_above(tmp_path: Path) -> None:
@@ -98,11 +105,12 @@ def test_a_runtime_has_its_threads_told_under_a_quota_as_large_as_the_machine(tm
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
 def test_the_affinity_of_a_process() -> None:
     code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
-    assert in_a_process(code) == 1
+    assert in_a_process(code + COUNT) == 1
 
 
-@pytest.mark.parametrize(("quota", "processors"), [(0.5, 1), (1.0, 1), (1.5, 2)])
-def test_a_real_control_group(quota: float, processors: int) -> None:
+@contextlib.contextmanager
+def control_group(quota: float) -> Iterator[str]:
+    """A real one; the code with which a process enters it."""
     group = Path(f"/sys/fs/cgroup/cpu/infersdk-test-{os.getpid()}-{quota}")
     try:
         group.mkdir()
@@ -110,13 +118,31 @@ def test_a_real_control_group(quota: float, processors: int) -> None:
     except OSError as error:
         pytest.skip(f"needs a control group of version 1 that may be made: {error}")
     try:
-        code = f"import os, pathlib; pathlib.Path({str(group / 'cgroup.procs')!r}).write_text(str(os.getpid()))\n"
-        assert in_a_process(code) == min(processors, len(os.sched_getaffinity(0)))
+        yield f"import os, pathlib; pathlib.Path({str(group / 'cgroup.procs')!r}).write_text(str(os.getpid()))\n"
     finally:
         group.rmdir()
 
 
+@pytest.mark.parametrize(("quota", "processors"), [(0.5, 1), (1.0, 1), (1.5, 2)])
+def test_a_real_control_group(quota: float, processors: int) -> None:
+    with control_group(quota) as enter:
+        assert in_a_process(enter + COUNT) == min(processors, len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+@pytest.mark.parametrize("quota", [1.5, 2.0])
+def test_threads_spin_where_the_quota_is_for_all_of_them(quota: float, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = onnx_models.double(tmp_path / "m.onnx")
+    code = (
+        f"import infersdk; options = infersdk.load({str(path)!r}, threads=2)._session.get_session_options()\n"
+        "try: print(options.get_session_config_entry('session.intra_op.allow_spinning'))\n"
+        "except RuntimeError: print(1)\n"
+    )
+    with control_group(quota) as enter:
+        assert in_a_process(enter + code) == int(quota >= 2)
+
+
 def in_a_process(code: str) -> int:
-    code += "from infersdk.core.processors import available_processors; print(available_processors())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/")
     return int(done.stdout)

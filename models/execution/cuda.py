@@ -304,9 +304,9 @@ class CudaInstances:
     def add(self, network: Infer, owned: bool, serving: Infer) -> None:
         """Gives it a network for an instance, of which `serving` serves now. A clone that is not needed is closed."""
         with self._changed:
-            self.serving = serving
             needed = not self._closed and len(self._slots) < INSTANCES
             if needed:
+                self.serving = serving  # one that is closed below serves nobody
                 slot = _Slot(network, owned)
                 self._slots.append(slot)
                 self._idle.append(slot)

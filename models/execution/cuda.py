@@ -306,7 +306,7 @@ class CudaInstances:
         with self._changed:
             needed = not self._closed and len(self._slots) < INSTANCES
             if needed:
-                self.serving = serving  # one that is closed below serves nobody
+                self.serving = serving  # not one that is closed below
                 slot = _Slot(network, owned)
                 self._slots.append(slot)
                 self._idle.append(slot)

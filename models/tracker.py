@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import BackendUnavailableError, ConfigError
+from ..errors import BackendUnavailableError, ConfigError, InputError
 from ..ops import NO_TRACK, ByteTracker
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class _PackageTracker:
         self._tracker = getattr(package, name)(**settings)
 
     def update(self, boxes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        if not np.isfinite(boxes["xyxy"]).all() or np.isnan(boxes["score"]).any():
+            raise InputError("a box has an edge that is not finite, or a score that is NaN; leave such boxes out")
         numbers = np.full(len(boxes), NO_TRACK, np.int64)
         theirs = self._supervision.Detections(
             xyxy=boxes["xyxy"].astype(np.float64),

@@ -28,6 +28,13 @@ _ANCHORS["center"] = _ANCHORS.pop("center_center")
 _CORNERS = ("top_left", "top_right", "bottom_left", "bottom_right")
 
 
+def _points_of(points: npt.ArrayLike, what: str) -> npt.NDArray[np.float64]:
+    try:
+        return np.array(points, np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{what} is made of points (x, y), not {str(points)!r:.100}") from None
+
+
 class Zone:
     """A polygon in the image.
 
@@ -60,7 +67,7 @@ class Zone:
         require_all: bool = True,
         max_absence: float = 60.0,
     ) -> None:
-        corners = np.asarray(polygon, np.float64)
+        corners = _points_of(polygon, "a polygon")
         if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3 or not np.isfinite(corners).all():
             raise ConfigError(f"a polygon of shape {corners.shape}; use (corners, 2), 3 or more, finite")
         if not max_absence >= 0:
@@ -159,7 +166,7 @@ class Line:
         anchors: Sequence[str] = _CORNERS,
         min_frames: float = 1,
     ) -> None:
-        ends = np.array([start, end], np.float64)
+        ends = _points_of([start, end], "a line")
         if ends.shape != (2, 2) or not np.isfinite(ends).all() or (ends[0] == ends[1]).all():
             raise ConfigError(f"a line from {start} to {end}; use two different points (x, y)")
         if not min_frames >= 1:

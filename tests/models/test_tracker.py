@@ -76,6 +76,10 @@ def test_methods_of_the_package(method: str) -> None:
     assert min(first, second) >= 0
     tracker.reset()
     assert tracker.update(moving(0)).columns["track_id"].max() < max(first, second)
+    wrong = moving(1)
+    wrong.data["xyxy"][0, 0] = np.nan
+    with pytest.raises(InputError, match="not finite"):
+        tracker.update(wrong)
 
 
 def test_wrong_trackers(monkeypatch: pytest.MonkeyPatch) -> None:

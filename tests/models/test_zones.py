@@ -177,12 +177,14 @@ def test_a_share_of_the_frame_rate_as_the_minimum_of_frames() -> None:
     [
         (lambda: Zone([(0, 0), (1, 1)]), r"shape \(2, 2\)"),
         (lambda: Zone([(0, 0), (1, 1), (np.nan, 3)]), "finite"),
+        (lambda: Zone([(0, 0), (1, 1, 2), (0, 3)]), r"a polygon is made of points \(x, y\)"),
         (lambda: Zone(POLYGONS["triangle"], anchors=["middle"]), "'middle'"),
         (lambda: Zone(POLYGONS["triangle"], anchors=[]), "use a list of"),
         (lambda: Zone(POLYGONS["triangle"], anchors="center"), "use a list of"),
         (lambda: Zone(POLYGONS["triangle"], max_absence=-1), "max_absence=-1"),
         (lambda: Line((1, 2), (1, 2)), "two different points"),
         (lambda: Line((1, 2), (np.inf, 2)), "two different points"),
+        (lambda: Line("door", (1, 2)), r"a line is made of points \(x, y\)"),  # type: ignore[arg-type]
         (lambda: Line((1, 2), (3, 4), min_frames=0), "min_frames=0"),
         (lambda: Line((1, 2), (3, 4), min_frames=np.nan), "min_frames=nan"),
     ],

@@ -125,8 +125,12 @@ class OpenVinoInfer(Infer):
         self._one_core_arguments = *arguments, properties | streams
 
     def _key(self, target: str, properties: dict[str, Any]) -> str | None:
-        """The key in the cache; None if the device exports no compiled models, or the model's files are not known."""
-        if not can_export(target) or self.model.format not in _KEPT:
+        """The key in the cache; None if the device exports no compiled models, or the model's files are not known.
+
+        It has the versions of custom operators, not their code: such models are kept only where the user names a folder.
+        """
+        by_version = self.custom_ops is not None and self.options.cache_dir is None
+        if by_version or not can_export(target) or self.model.format not in _KEPT:
             return None
         parts = {
             "schema": 1,

@@ -285,8 +285,8 @@ class Options(BackendOptions, frozen=True, kw_only=True):
         threads: processor threads over all streams; 0 is about one for each processor that the process may use. On the
             processor, with `performance_hint="latency"` and neither `streams` nor `threads`, pipelines and calls with a
             list of images compile the model a second time, with a stream for each core.
-        cache: whether compiled models are kept for the next load. Those of `device="auto"`, TensorFlow SavedModels and
-            PaddlePaddle models are not kept.
+        cache: whether compiled models are kept for the next load. Those of `device="auto"`, TensorFlow SavedModels
+            and PaddlePaddle models are not kept; those with custom operators are only in a `cache_dir`.
         cache_dir: their folder; None is the user's cache folder. It must be writable.
         config: further properties of the device's plugin, passed on unchanged.
         profiling: the plugin measures each layer, for `infersdk.layers`; runs take slightly longer.

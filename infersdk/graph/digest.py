@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 
-from ..core.files import file_digest
+from ..core.files import digest_of
 from ..core.formats import FORMATS
 from ..core.model_source import ModelLike, ModelSource
-from ..errors import ModelFormatError
-from .files import EXTERNAL_KEY, external_files
+from .files import EXTERNAL_KEY, external_files, open_weights
 
 __all__ = ["model_digest"]
 
@@ -32,10 +31,6 @@ def model_digest(model: ModelLike) -> str:
     whole = hashlib.sha256(digest.encode())
     for weights in files:
         name = os.path.relpath(weights, source.external_data)
-        try:
-            whole.update(f"\n{name} {file_digest(weights)}".encode())
-        except OSError as error:
-            raise ModelFormatError(
-                f"{str(source)!r} keeps weights in {name!r}, which cannot be read: {error.strerror or error}"
-            ) from None
+        with open_weights(weights, f"{source.name}: weights") as content:
+            whole.update(f"\n{name} {digest_of(content)}".encode())
     return whole.hexdigest()

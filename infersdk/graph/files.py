@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "load_proto", "model_bytes",
-    "parse_model", "private_copy", "proto_bytes", "proto_of", "read_model", "require_onnx", "tensor_array",
-    "write_large", "write_model",
+    "open_weights", "parse_model", "private_copy", "proto_bytes", "proto_of", "read_model", "require_onnx",
+    "tensor_array", "write_large", "write_model",
 ]  # fmt: skip
 
 #: The maximum size of a protobuf message.
@@ -176,11 +176,16 @@ def check_external_files(source: ModelSource) -> None:
         ModelFormatError: a file cannot be read.
     """
     for path in external_files(source):
-        with _open_weights(path, f"{source.name}: weights"):
+        with open_weights(path, f"{source.name}: weights"):
             pass
 
 
-def _open_weights(path: Path, what: str) -> BinaryIO:
+def open_weights(path: Path, what: str) -> BinaryIO:
+    """A file of weights, which is a regular file.
+
+    Raises:
+        ModelFormatError: it cannot be opened.
+    """
     try:
         return open_regular(path)
     except OSError as error:
@@ -210,7 +215,7 @@ def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
         with source.open() as content:
             _write_copy(content, copied)
         for file in weights:
-            with _open_weights(file, "weights") as content:
+            with open_weights(file, "weights") as content:
                 _write_copy(content, folder / os.path.relpath(file, source.external_data))
         yield str(copied)
 
@@ -305,7 +310,7 @@ def _read_weights(path: Path, offset: int, nbytes: int, what: str) -> bytes:
     Raises:
         ModelFormatError: the file cannot be read, or is too short.
     """
-    with _open_weights(path, what) as file:
+    with open_weights(path, what) as file:
         size = file.seek(0, 2)
         if offset < 0 or size < offset + nbytes:
             raise ModelFormatError(

@@ -127,7 +127,7 @@ class OpenVinoInfer(Infer):
     def _key(self, target: str, properties: dict[str, Any]) -> str | None:
         """The key in the cache; None if the device exports no compiled models, or the model's files are not known.
 
-        It has the versions of custom operators, not their code: such models are kept only where the user names a folder.
+        It has the versions of custom operators, not their code: such models are kept only in a folder of the user.
         """
         by_version = self.custom_ops is not None and self.options.cache_dir is None
         if by_version or not can_export(target) or self.model.format not in _KEPT:

@@ -214,6 +214,8 @@ class _Graph:
         layers = [node.name or "" for node in self.layers if node.name not in floating]
         if not layers:
             what = "has no convolution or matrix product with weights to quantise"
+            if any(value.name in self.model.graph.initializers for value in self.model.graph.inputs):
+                what += "; its weights are inputs as well: `infersdk graph lint MODEL --fix -o FILE` changes that"
             if left or excluded:
                 reason = next(iter(left.values()), "they are excluded")
                 what = f"has no layer left to quantise for {scheme.name}: {reason}"

@@ -345,6 +345,10 @@ def test_models_that_cannot_be_quantised(
     bare = save(tmp_path / "bare.onnx", [node("Relu", "x", "y")], [value("x", ["n", 4])], [value("y", ["n", 4])])
     with pytest.raises(errors.UnsupportedModelError, match="no convolution or matrix product"):
         quant.plan(bare)
+    inputs, weights = [value("x", ["n", 4]), value("w", [4, 4])], {"w": np.eye(4, dtype=np.float32)}
+    old = save(tmp_path / "old.onnx", [node("MatMul", "x w", "y")], inputs, [value("y", ["n", 4])], weights)
+    with pytest.raises(errors.UnsupportedModelError, match="its weights are inputs as well: `infersdk graph lint"):
+        quant.plan(old)
     (tmp_path / "junk.onnx").write_bytes(b"junk")
     with pytest.raises(errors.ModelFormatError):
         quant.plan(tmp_path / "junk.onnx")

@@ -125,9 +125,7 @@ def test_engines_of_a_converted_file_are_kept(kind: str, tmp_path: Path) -> None
     path, _, _ = FORMATS[kind](tmp_path / "a")
     source = converted_source(ModelSource.of(path), {})
     for model, keeps in ((source, True), (ModelSource.of(source.read()), False)):
-        infer = TensorRtRtxInfer.__new__(TensorRtRtxInfer)
-        infer.model, infer.options = model, TensorRtRtxInfer.declaration.options()
-        assert (infer._open_cache() is not None) == keeps
+        assert (Cache.of_model(model, TensorRtRtxInfer.declaration.options()) is not None) == keeps
 
 
 @pytest.mark.gpu

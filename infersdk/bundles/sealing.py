@@ -86,8 +86,8 @@ def _named_key(source: str) -> bytes:
         raise BundleKeyError(f"the key cannot be read from {kind}: {error}") from None
     # The text may be the key itself, which belongs in no message.
     raise ConfigError(
-        f"a key is 'env:NAME', 'file:PATH', 'command:LINE', 32 bytes, or a function; "
-        f"this text of {len(source)} characters is none of these"
+        "a key is 'env:NAME', 'file:PATH', 'command:LINE', 32 bytes, or a function, "
+        f"not this text of {len(source)} characters"
     )
 
 

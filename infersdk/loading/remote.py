@@ -53,15 +53,13 @@ def download(address: Address, progress: Progress | None = None) -> Path:
     if address.protocol != "hf":
         return _by_fsspec(address, progress)
     path = _from_hub(address)
-    if address.sha256 is not None:  # a commit names one content
-        _check_digest(address, path)
+    _check_digest(address, path)
     return path
 
 
 def _check_digest(address: Address, path: Path) -> None:
-    """Raises ModelNotFoundError for a file with another SHA-256 than its address."""
-    digest = file_digest(path)
-    if address.sha256 not in (None, digest):
+    """Raises ModelNotFoundError for a file with another SHA-256 than its address has."""
+    if address.sha256 is not None and (digest := file_digest(path)) != address.sha256:
         raise ModelNotFoundError(
             f"{address.shown}: the SHA-256 of the file is {digest}, not {address.sha256}: the file was changed, or "
             "the address is of another release"

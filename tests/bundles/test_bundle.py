@@ -311,7 +311,9 @@ def test_wrong_keys(sealed: Path, key: Any, message: str) -> None:
 
 
 def test_a_key_without_a_kind_is_not_shown(sealed: Path) -> None:
-    with pytest.raises(ConfigError, match="a key is 'env:NAME'.*this text of 64 characters is none") as error:
+    with pytest.raises(
+        ConfigError, match="a key is 'env:NAME'.*32 bytes, or a function, not this text of 64 characters"
+    ) as error:
         models.load(sealed, key=KEY.hex())
     assert KEY.hex() not in str(error.value)
 

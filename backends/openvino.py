@@ -46,6 +46,7 @@ from ._openvino.runtime import (
     devices,
     executed_precisions,
     execution_devices,
+    has_rope,
     offered,
     properties_of,
     readers,
@@ -133,7 +134,7 @@ class OpenVinoInfer(Infer):
         if by_version or not can_export(target) or self.model.format not in _KEPT:
             return None
         parts = {
-            "schema": 1,
+            "schema": 2,
             "backend": self.backend,
             "version": ov.get_version(),
             "device": [core().get_property(target, name) for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")],
@@ -147,13 +148,16 @@ class OpenVinoInfer(Infer):
         return key_of(parts)
 
     def _export(self) -> bytes:
+        """The compiled model as OpenVINO writes it; empty if that cannot be used."""
+        compiled, why = self._current.compiled, "OpenVINO does not write its operation RoPE completely"
         try:
-            data: bytes = self._current.compiled.export_model().getvalue()
+            if not has_rope(compiled):
+                data: bytes = compiled.export_model().getvalue()
+                return data
         except FAILURES as error:
-            raise UnsupportedModelError(
-                f"OpenVINO cannot export the compiled {self.model.name}: {reason(error)}; load it with cache=False"
-            ) from None
-        return data
+            why = reason(error)
+        _log.info("%s: the compiled model is not kept: %s", self.model.name, why)
+        return b""
 
     def _load_cached(self, cache: Cache, key: str, target: str, properties: dict[str, Any]) -> None:
         """Imports the compiled model from the cache, which compiles less. The first load of a model writes it."""
@@ -165,6 +169,9 @@ class OpenVinoInfer(Infer):
         about: dict[str, Any] = {"kind": "compiled model", "backend": self.backend, "label": self.model.name}
         data, details, stored = cache.get_or_make(key, make, **about)
         if not stored:
+            return
+        if not data:  # it must be compiled each time
+            self._load_model(target, properties)
             return
         try:
             self._signature = msgspec.convert(details, Signature, dec_hook=lambda _, name: np.dtype(name))
@@ -515,9 +522,10 @@ class OpenVinoInfer(Infer):
         del self._request, self._compiled, self._current
 
     def _importer(self) -> Callable[[], _Compiled]:
-        """A function that imports the compiled model from host memory, which is faster than compiling it."""
-        _, _, target, properties = self._arguments
-        return partial(_Compiled, self._core.import_model, _blob(self._export()), target, properties)
+        """A function that imports the compiled model from host memory, or else compiles it, which takes longer."""
+        if data := self._export():
+            return partial(_Compiled, self._core.import_model, _blob(data), *self._arguments[2:])
+        return partial(_Compiled, *self._arguments)
 
     def _restore(self) -> None:
         self._renew()

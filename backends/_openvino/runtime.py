@@ -169,6 +169,18 @@ def can_export(target: str) -> bool:
     return "EXPORT_IMPORT" in core().get_property(target, "OPTIMIZATION_CAPABILITIES")
 
 
+def has_rope(compiled: Any) -> bool:
+    """Whether OpenVINO executes its operation RoPE.
+
+    OpenVINO 2026.4 does not write all its attributes: a model that is read back has other results.
+    """
+    try:
+        layers = compiled.get_runtime_model().get_ops()
+    except RuntimeError:  # not every plugin has a runtime model
+        return False
+    return any(_text_of(layer.get_rt_info(), "layerType").lower() == "rope" for layer in layers)
+
+
 def compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:
     """Whether a model would compile with some of its properties left out."""
     try:
@@ -286,7 +298,8 @@ class Options(BackendOptions, frozen=True, kw_only=True):
             processor, with `performance_hint="latency"` and neither `streams` nor `threads`, pipelines and calls with a
             list of images compile the model a second time, with a stream for each core.
         cache: whether compiled models are kept for the next load. Those of `device="auto"`, TensorFlow SavedModels
-            and PaddlePaddle models are not kept; those with custom operators are only in a `cache_dir`.
+            and PaddlePaddle models are not kept, nor those in which OpenVINO finds its operation RoPE; those with
+            custom operators are only in a `cache_dir`.
         cache_dir: their folder; None is the user's cache folder. It must be writable.
         config: further properties of the device's plugin, passed on unchanged.
         profiling: the plugin measures each layer, for `infersdk.layers`; runs take slightly longer.

@@ -175,6 +175,28 @@ def test_a_model_from_the_cache_is_the_same(kind: str, net: Path, tmp_path: Path
     assert len(kept(cache)) == 1
 
 
+def test_a_compiled_model_with_rope_is_made_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """OpenVINO reads it back with other results."""
+    path, rng = tmp_path / "net.onnx", np.random.default_rng(0)
+    x, cos, sin = (rng.random(shape, np.float32) for shape in ((2, 4, 3, 8), (2, 3, 4), (2, 3, 4)))
+    feeds = {"x": x, "cos": cos, "sin": sin}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("RotaryEmbedding", list(feeds), ["y"])], "net",
+        [onnx.helper.make_tensor_value_info(name, 1, array.shape) for name, array in feeds.items()],
+        [onnx.helper.make_tensor_value_info("y", 1, x.shape)],
+    )  # fmt: skip
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)]), path)
+    left, right, cos, sin = x[..., :4], x[..., 4:], cos[:, None], sin[:, None]
+    want = np.concatenate([left * cos - right * sin, left * sin + right * cos], -1)
+    for _ in range(2):
+        assert origin(caplog, path, cache_dir=str(tmp_path)) == "built"
+        with load(path, cache_dir=str(tmp_path)) as infer:
+            for _ in range(2):
+                np.testing.assert_allclose(infer(feeds)["y"], want, atol=1e-6)
+                infer.release()
+    assert [entry.nbytes for entry in kept(tmp_path)] == [0]
+
+
 def test_what_the_cache_depends_on(
     net: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,11 +174,7 @@ def has_rope(compiled: Any) -> bool:
 
     OpenVINO 2026.4 does not write all its attributes: a model that is read back has other results.
     """
-    try:
-        layers = compiled.get_runtime_model().get_ops()
-    except RuntimeError:  # not every plugin has a runtime model
-        return False
-    return any(_text_of(layer.get_rt_info(), "layerType").lower() == "rope" for layer in layers)
+    return any(_text_of(layer, "layerType") == "rope" for layer in _executed_layers(compiled) or ())
 
 
 def compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:
@@ -244,9 +240,8 @@ def written_precision(model: Any) -> str | None:
 
 def executed_precisions(compiled: Any) -> Counter[str]:
     """How many layers run in each precision, read back from the compiled model."""
-    try:
-        layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
-    except RuntimeError:  # not every plugin has a runtime model
+    layers = _executed_layers(compiled)
+    if layers is None:
         hint = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         return Counter([PRECISION_NAMES.get(hint, "fp32")])
     heavy: Counter[str] = Counter()
@@ -264,6 +259,14 @@ def executed_precisions(compiled: Any) -> Counter[str]:
         elif runs != "int8":  # data in bytes, such as an image, does not make a quantised model
             light[runs] += 1
     return heavy or light
+
+
+def _executed_layers(compiled: Any) -> list[Any] | None:
+    """The runtime information of each layer; None if the plugin has no runtime model."""
+    try:
+        return [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    except RuntimeError:
+        return None
 
 
 def _text_of(layer: Any, key: str) -> str:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,12 +148,12 @@ def simd(request: pytest.FixtureRequest) -> Iterator[int]:
         yield request.param
 
 
-@pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The tests of a module share a cache, and leave the user's alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INFERSDK_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+def pytest_configure(config: pytest.Config) -> None:
+    """The tests, their processes and the workers of xdist share a cache, and leave the user's alone."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="infersdk-tests-", ignore_cleanup_errors=True)
+        os.environ["INFERSDK_CACHE"] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

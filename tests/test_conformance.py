@@ -230,7 +230,6 @@ def onnx_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(
     ("runtime", "part"), [(runtime, part) for runtime, parts in PARTS.items() for part in range(parts)]
 )

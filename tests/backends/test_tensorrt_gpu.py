@@ -34,7 +34,6 @@ testing = pytest.importorskip("infersdk.testing")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
-    pytest.mark.usefixtures("own_cache"),
 ]
 
 RTX = "tensorrt-rtx"

@@ -221,7 +221,6 @@ LIMITED = [("tensorrt-rtx", "tensorrt_rtx_bindings"), ("onnxruntime", "onnxrunti
 gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
-    pytest.mark.usefixtures("own_cache"),
 ]
 
 

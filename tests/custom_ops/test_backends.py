@@ -30,8 +30,6 @@ pytest.importorskip("onnx")
 
 OPERATORS = [HardSwish, HardSwishInC]
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 
 def batch(rows: int, dtype: str = "float32", seed: int = 0) -> Any:
     return (4 * np.random.default_rng(seed).standard_normal((rows, 8))).astype(dtype)

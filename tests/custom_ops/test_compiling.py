@@ -16,8 +16,6 @@ from infersdk.custom_ops.compiling import compile_cuda, nvcc_path, nvrtc_path
 from infersdk.custom_ops.kernels import launch_rule
 from infersdk.errors import CustomOpError
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 CODE = r"""
 extern "C" __global__ void scale(const T *x, T *y, long long count, float factor) {
     long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;

@@ -20,7 +20,6 @@ from infersdk.graph.files import read_model, write_model
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(infersdk.device_count() == 0, reason="needs an NVIDIA GPU"),
-    pytest.mark.usefixtures("own_cache"),
 ]
 
 CODE = r"""

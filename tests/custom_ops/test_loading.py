@@ -16,8 +16,6 @@ from infersdk.errors import CustomKernelError, CustomOpError, ShapeError, Unsupp
 
 pytest.importorskip("onnx")
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 
 X = np.linspace(-4, 4, 16, dtype="float32").reshape(2, 8)
 

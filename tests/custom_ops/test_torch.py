@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
-pytestmark = [pytest.mark.usefixtures("own_cache"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Halves(CustomOp):

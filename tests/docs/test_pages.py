@@ -62,7 +62,6 @@ def test_blocks_compile_and_commands_are_known(page: str) -> None:
             assert [word for word in first if word not in (*FOREIGN, "infersdk", "python")] == []
 
 
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in sorted(set(pages()) - ELSEWHERE)],

@@ -16,8 +16,6 @@ from infersdk.custom_ops.compiling import compile_cuda, nvcc_path, nvrtc_path
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "custom_ops"
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 
 def example(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")

@@ -21,7 +21,6 @@ from infersdk.importers.workers.keras_export import PACKAGES
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
-pytestmark = pytest.mark.usefixtures("own_cache")
 
 PNNX = """7767517
 6 5

@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.assets,
     pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
-    pytest.mark.usefixtures("own_cache"),
 ]
 pytest.importorskip("tensorrt_rtx_bindings")
 pytest.importorskip("onnx")
@@ -155,7 +154,7 @@ def test_settings_of_one_call(detector: YOLOv5, frames: list[Any]) -> None:
             assert len(future.result(60)) == int((all_of_them[i % 4].scores > conf).sum())
 
 
-def test_scores_are_looked_at_in_the_first_run(tmp_path: Path, own_cache: Path) -> None:
+def test_scores_are_looked_at_in_the_first_run(tmp_path: Path) -> None:
     from head_models import head_model
 
     output = np.zeros((56, 84), np.float32)

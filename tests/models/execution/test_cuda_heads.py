@@ -24,7 +24,6 @@ from infersdk.models import (
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
-    pytest.mark.usefixtures("own_cache"),
 ]
 pytest.importorskip("tensorrt_rtx_bindings")
 pytest.importorskip("onnx")

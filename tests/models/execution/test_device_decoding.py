@@ -60,7 +60,6 @@ on_gpu = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 @pytest.mark.gpu
 @pytest.mark.assets
 @on_gpu
-@pytest.mark.usefixtures("own_cache")
 def test_files_on_a_gpu(detector: YOLOv5, assets: Path) -> None:
     files = sorted((assets / "coco" / "val").glob("*.jpg"))[:13]
     before = detector.details.decoded.get(NAME, 0)
@@ -79,7 +78,6 @@ def test_files_on_a_gpu(detector: YOLOv5, assets: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.assets
 @on_gpu
-@pytest.mark.usefixtures("own_cache")
 def test_map_with_the_devices_pixels(detector: YOLOv5, assets: Path) -> None:
     from accuracy import coco_map
 

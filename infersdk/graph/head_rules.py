@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from .graph_end import GraphEnd, UnprovenError, is_pointwise, sigmoid
+from .graph_end import GraphEnd, UnprovenError, is_pointwise
+from .operators import sigmoid
 from .raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS, HeadLevel, RawHead
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["Shape", "ShapeTrace", "evaluate", "infer_shapes", "node_label"]
+__all__ = ["Shape", "ShapeTrace", "infer_shapes", "node_label"]
 
 
 def infer_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]] = MappingProxyType({})) -> None:
@@ -127,6 +127,7 @@ class ShapeTrace:
     def _compute(self, node: ir.Node) -> bool:
         """Evaluates a node if all its inputs are known and small; returns whether it did."""
         import onnx_ir as ir
+        from onnx.reference.ops import load_op
 
         if node.op_type.startswith("Random") or (not node.inputs and node.op_type != "Constant"):
             return False
@@ -134,7 +135,10 @@ class ShapeTrace:
         if any(array is None and value is not None for array, value in zip(arrays, node.inputs, strict=True)):
             return False
         try:
-            results = evaluate(ir.to_proto(node), arrays, self._model.graph.opset_imports.get("", 1))
+            opset = self._model.graph.opset_imports.get("", 1)
+            run = load_op("" if node.domain == "ai.onnx" else node.domain, node.op_type, opset)
+            settings = {"log": lambda *_: None, "opsets": {"": opset}, "new_ops": None, "verbose": 0}
+            results = run(ir.to_proto(node), settings).run(*arrays)
         except Exception:  # not in the reference implementation; its shape is inferred instead
             return False
         if any(not isinstance(array, np.ndarray | np.generic) or array.size > _LARGEST_DATA for array in results):
@@ -185,12 +189,3 @@ class ShapeTrace:
             if kind is not None and kind.tensor_type.HasField("shape"):
                 sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.tensor_type.shape.dim]
                 self.shapes[output] = tuple(size if size >= 0 else None for size in sizes)
-
-
-def evaluate(node: Any, inputs: Sequence[Any], opset: int) -> tuple[Any, ...]:
-    """Evaluates an `onnx.NodeProto` with ONNX's reference implementation, which raises several types of errors."""
-    from onnx.reference.ops import load_op
-
-    run = load_op("" if node.domain == "ai.onnx" else node.domain, node.op_type, opset)
-    settings = {"log": lambda *_: None, "opsets": {"": opset}, "new_ops": None, "verbose": 0}
-    return tuple(run(node, settings).run(*inputs))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BundleError, DeadlineExceeded
+from ..errors import DeadlineExceeded
 from ..pipeline import RequestStages, stage_listener
 from .admission import Admission
 from .errors import RequestError
@@ -111,8 +111,8 @@ class Endpoint(ABC):
     Attributes:
         platform: the backend in the metadata: `"onnxruntime"`, ...
         inputs, outputs: descriptions of its tensors.
-        check_samples: runs the golden samples of a bundle, and raises BundleError where they differ; None for a model
-            without samples.
+        check_samples: runs the golden samples of a bundle, and raises an error if they differ or cannot be run; None
+            for a model without samples.
         shadow: a second model that is compared with this one; None without.
         golden_checks: how often the golden samples agreed and differed.
         batched: whether the first axis of all tensors is the batch.
@@ -181,11 +181,11 @@ class Endpoint(ABC):
         return next((pipeline.fault for pipeline in self.pipelines if pipeline.fault is not None), None)
 
     def verify_samples(self) -> None:
-        """Runs the golden samples. Where they differ, that is the `fault` of the model. In any thread."""
+        """Runs the golden samples. If they differ or cannot be run, that is the `fault` of the model. In any thread."""
         assert self.check_samples is not None
         try:
             self.check_samples()
-        except BundleError as error:
+        except Exception as error:
             self.golden_checks["fail"] += 1
             self._differs = error
         else:

@@ -82,6 +82,13 @@ def test_samples_that_differ_make_the_model_not_ready(bundle: Path, run: Callabl
     assert predict(server) == before
 
 
+def test_a_model_can_be_unloaded_while_its_samples_run(bundle: Path, run: Callable[..., Any]) -> None:
+    server = run({"path": str(bundle)}, verify=0.001, drain=0)
+    for _ in range(5):
+        for what in ("unload", "load"):
+            assert ask(server.http_port, f"/v2/repository/models/digits/{what}", {}).status == 200
+
+
 def test_a_version_that_fails_its_samples_does_not_take_over(
     bundle: Path, tmp_path: Path, run: Callable[..., Any]
 ) -> None:

@@ -169,7 +169,7 @@ def _with_options(text: str, names: set[str]) -> str:
         name, value = match[1], match[2].strip("\"'")
         return f"--{name.replace('_', '-')} {value}" if name in names else match[0]
 
-    return re.sub(r"""(?<![\w(.])([a-z_]+)=("[^"]*"|'[^']*'|[\w.]+)""", option, text)
+    return re.sub(r"""(?<![\w(.'"])([a-z_]+)=("[^"]*"|'[^']*'|[\w.]+)""", option, text)
 
 
 def _code_of_others(error: BaseException) -> str | None:

@@ -91,7 +91,9 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> str 
     for combination in combinations:
         ModelSource.of(combination.model)
     if settings.scenarios and "server" in settings.scenarios and settings.latency_bound_ms is None:
-        raise ConfigError("the scenario 'server' needs the latency that its requests have to keep: latency_bound_ms")
+        raise ConfigError(
+            "the scenario 'server' needs the latency that its requests have to keep: --latency-bound, latency_bound_ms"
+        )
     if settings.data is None and (settings.annotations or settings.labels):
         raise ConfigError("annotations and labels are of images: give their folder as data")
     if settings.annotations and settings.labels:

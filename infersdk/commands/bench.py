@@ -134,7 +134,7 @@ def measuring_settings(arguments: argparse.Namespace, **more: Any) -> BenchSetti
     given = {name: getattr(arguments, name) for name in ("data", "annotations", "labels", "from_files", "seed")}
     given |= {"type": arguments.type, "wrapper": wrapper_settings(arguments)}
     given["shapes"] = {name: list(sizes) for name, sizes in shapes_of(arguments).items()}
-    return convert({**given, **more}, BenchSettings, "infersdk bench")
+    return convert({**given, **more}, BenchSettings, "the measurement")
 
 
 def numbers(text: str, what: str) -> list[int]:

@@ -242,7 +242,7 @@ def console(*, stderr: bool = False, width: int = 1000) -> Console:
                 yield segment if segment.control else Segment(printable(segment.text, lines=True), segment.style)
 
     made = Output(stderr=stderr, highlight=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
+    if (not made.is_terminal and "COLUMNS" not in os.environ) or not made.width:  # COLUMNS=0 is unknown
         made.width = width
     return made
 

@@ -86,6 +86,8 @@ def test_settings_in_messages_are_options(capsys: pytest.CaptureFixture[str]) ->
     error = capsys.readouterr().err
     assert "--decode gpu needs a model on a CUDA device" in error
     assert "use --decode cpu or --decode auto" in error
+    assert run("compare", DETECTOR, "--shape", "data=1,x") == 2
+    assert "--shape 'data=1,x' is not of the form" in capsys.readouterr().err, "a value stays as it was given"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +199,12 @@ def test_what_the_output_cannot_spell_is_no_failure(tmp_path: Path) -> None:
 
     assert b"Zahlen \\xfc \\u65e5.jpg" in predict()
     assert json.loads(predict("--json"))[0]["image"] == str(image)
+
+
+def test_an_unknown_width(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert run("info", DETECTOR) == 0
+    assert "digits_detector.onnx" in capsys.readouterr().out
 
 
 def test_a_pipe_has_no_edge(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
         prog="infersdk",
         description="Runs vision models on ONNX Runtime, OpenVINO and TensorRT.",
         epilog="Exit codes: 0 done, 1 a check failed or some sources could not be read, 2 wrong usage or input, "
-        "3 not available here, 4 failed, 130 interrupted.",
+        "3 not available here, 4 failed, 130 interrupted, 143 terminated.",
     )
     top.add_argument("--version", action="version", version=f"infersdk {__version__}")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -194,6 +194,7 @@ def test_predict(digits: Any, boxes: Any) -> None:
         ("?model=detector&deadline=0", 504, "had not left for the model"),
         ("?model=detector&deadline=-1", 400, "deadline is a number"),
         ("?model", 400, "the query is not name=value"),
+        ("?model=detector&classes=1&classes=2", 400, "the query has a name twice"),
     ],
 )
 def test_predict_refuses(digits: Any, query: str, status: int, said: str) -> None:

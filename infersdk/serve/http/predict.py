@@ -32,7 +32,7 @@ def predict_routes(service: InferenceService) -> list[Route]:
     """
 
     async def predict(request: Request) -> Response:
-        texts = dict(_query(request.query))
+        texts = _query(request.query)
         name, version = texts.pop("model", ""), texts.pop("version", "")
         parameters = {key: _value(text) for key, text in texts.items()}
         endpoint = service.repository.find(name or _only_model(service), version)
@@ -86,11 +86,15 @@ def _write(endpoint: ImageEndpoint, result: Any) -> bytes:
     )
 
 
-def _query(query: bytes) -> list[tuple[str, str]]:
+def _query(query: bytes) -> dict[str, str]:
     try:
-        return parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=bool(query), max_num_fields=50)
+        fields = parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=bool(query), max_num_fields=50)
     except ValueError as error:
         raise RequestError(f"the query is not name=value&...: {error}") from None
+    texts = dict(fields)
+    if len(texts) < len(fields):
+        raise RequestError("the query has a name twice; send a list of values to /v2/models/NAME/infer")
+    return texts
 
 
 def _value(text: str) -> Any:

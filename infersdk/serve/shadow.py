@@ -79,7 +79,7 @@ class Shadow:
         else:
             try:
                 self._count("compared", result.agreement(done.result()).percent / 100)
-            except InferSDKError as wrong:  # results of another type
+            except Exception as wrong:  # results of another type, or without agreement()
                 self._failed(wrong)
 
     def _failed(self, error: BaseException) -> None:

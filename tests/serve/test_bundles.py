@@ -124,6 +124,15 @@ def test_a_shadow(bundle: Path, run: Callable[..., Any]) -> None:
     assert 0 < metric(server, "infersdk_shadow_agreement_total{") < compared, "fewer boxes are above its threshold"
 
 
+def test_a_shadow_whose_results_have_no_measure(tmp_path: Path, run: Callable[..., Any]) -> None:
+    import stranger_task
+
+    network = stranger_task.network(tmp_path / "depth.onnx")
+    server = run({"type": "stranger_task:Mean", "path": str(network), "shadow": {"share": 1}})
+    predict(server)
+    until(lambda: metric(server, 'infersdk_shadow_images_total{model="digits",outcome="failed"') == 1)
+
+
 def test_wrong_shadows(bundle: Path, run: Callable[..., Any]) -> None:
     for shadow, message in (
         (3, "shadow is a table"), ({"share": 2}, "models.digits.shadow.*share"), ({"confidence": 1}, "confidence"),

@@ -23,9 +23,9 @@ from .common import (
     add_shape_argument,
     backend_options,
     names,
-    new_file,
     print_json,
     print_text,
+    report_file,
     shapes_of,
 )
 from .interrupts import sigterm_interrupts
@@ -95,10 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-accuracy", action="store_true", help="leave accuracy and agreement out")
     group = parser.add_argument_group("results")
     group.add_argument(
-        "-o", "--output", type=new_file, metavar="FILE.json", help="all figures, as docs/bench-schema.md says"
+        "-o", "--output", type=report_file, metavar="FILE.json", help="all figures, as docs/bench-schema.md says"
     )
-    group.add_argument("--csv", type=new_file, metavar="FILE", help="a line for each combination")
-    group.add_argument("--html", type=new_file, metavar="FILE", help="a report with plots, in one file")
+    group.add_argument("--csv", type=report_file, metavar="FILE", help="a line for each combination")
+    group.add_argument("--html", type=report_file, metavar="FILE", help="a report with plots, in one file")
     group.add_argument("--compare", type=Path, nargs=2, metavar=("OLD.json", "NEW.json"), help="compare two reports")
     group.add_argument(
         "--min-change", type=float, metavar="X", help="with --compare: the minimum change (default: 0.03)"

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from ..config import check_values
 from ..core import text as _text
+from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from ..core.text import printable
 from ..errors import ConfigError, nearest
 from ..loading.registry import option_names
@@ -128,6 +129,13 @@ def new_file(text: str) -> Path:
     if os.path.isdir(text):
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; give the name of a file")
     return Path(text)
+
+
+def report_file(text: str) -> Path:
+    """As `new_file()`, without names of images, videos and models: `--csv bus.jpg` would overwrite a source."""
+    if Path(text).suffix.lower() in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES, ".onnx"):
+        raise argparse.ArgumentTypeError(f"{text!r} is the name of an image, a video or a model; give another name")
+    return new_file(text)
 
 
 def size(text: str) -> tuple[int, int]:

@@ -20,10 +20,10 @@ from .common import (
     backend_options,
     custom_ops_of,
     names,
-    new_file,
     print_json,
     print_table,
     print_text,
+    report_file,
     shapes_of,
 )
 
@@ -63,8 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--sort", choices=("order", "time"), default="order", help="of the rows (default: %(default)s)")
     output.add_argument("--all", action="store_true", help=f"all rows, not {_ROWS}")
-    output.add_argument("--html", type=new_file, metavar="FILE", help="write a page: the graph, a flame, and the table")
-    output.add_argument("--trace", type=new_file, metavar="FILE", help="write a trace for https://ui.perfetto.dev")
+    output.add_argument(
+        "--html", type=report_file, metavar="FILE", help="write a page: the graph, a flame, and the table"
+    )
+    output.add_argument("--trace", type=report_file, metavar="FILE", help="write a trace for https://ui.perfetto.dev")
     add_json_argument(output)
 
 

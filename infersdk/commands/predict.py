@@ -24,6 +24,7 @@ from .common import (
     given_settings,
     print_json,
     print_text,
+    report_file,
     size,
     stage_line,
     stages,
@@ -58,8 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        "folder for several")  # fmt: skip
     group.add_argument("--show", action="store_true", help="show the drawn results in a window; q closes it")
     add_json_argument(group)
-    group.add_argument("--json-lines", type=Path, metavar="FILE", help="write a line of JSON for each image and frame")
-    group.add_argument("--csv", type=Path, metavar="FILE", help="write a line for each result, such as a box")
+    group.add_argument(
+        "--json-lines", type=report_file, metavar="FILE", help="write a line of JSON for each image and frame"
+    )
+    group.add_argument("--csv", type=report_file, metavar="FILE", help="write a line for each result, such as a box")
     group = parser.add_argument_group("videos")
     group.add_argument("--track", action="store_true", help="number the objects of videos, from frame to frame")
     group.add_argument(

@@ -16,7 +16,7 @@ from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
 from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
-from .common import add_json_argument, console, new_file, print_json, print_table, print_text
+from .common import add_json_argument, console, new_file, print_json, print_table, print_text, report_file
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_settings
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", type=Path, help="a calibration table or TensorRT cache: read if it is there, else written"
     )
     group.add_argument(
-        "--tensorrt-cache", type=new_file, metavar="FILE", help="write TensorRT's calibration cache, too"
+        "--tensorrt-cache", type=report_file, metavar="FILE", help="write TensorRT's calibration cache, too"
     )
     group = parser.add_argument_group("accuracy")
     group.add_argument(
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
     group.add_argument(
         "--report",
-        type=new_file,
+        type=report_file,
         metavar="HTML",
         help="a page with each layer's error, range and times, and other targets",
     )

@@ -185,6 +185,16 @@ def test_limits_are_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert Image.open(tmp_path / "one.jpg").format == "JPEG"
 
 
+@pytest.mark.parametrize("option", ["--csv", "--json-lines"])
+def test_rows_do_not_overwrite_an_image(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where the name of the file was forgotten."""
+    image = tmp_path / "one.png"
+    image.write_bytes(IMAGE.read_bytes())
+    assert run(*PREDICT, option, image) == 2
+    assert "one.png' is the name of an image, a video or a model" in capsys.readouterr().err
+    assert image.read_bytes() == IMAGE.read_bytes()
+
+
 def test_values_separated_by_commas(tmp_path: Path, grey: Path, rows: Callable[..., list[dict[str, Any]]]) -> None:
     """A line for each result; columns that only later results have come last."""
     found = rows("predict", IMAGE, *PREDICT[1:], "--csv", tmp_path / "out.csv")

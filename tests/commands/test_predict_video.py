@@ -306,7 +306,7 @@ def test_one_video_twice(video: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_lines_that_cannot_be_written(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*PREDICT, video, "--json-lines", tmp_path) == 2
-    assert f"cannot write {str(tmp_path)!r}: Is a directory" in capsys.readouterr().err
+    assert f"{str(tmp_path)!r} is a folder; give the name of a file" in capsys.readouterr().err
 
 
 def test_decoding_on_a_gpu_needs_a_model_there(video: Path, capsys: pytest.CaptureFixture[str]) -> None:

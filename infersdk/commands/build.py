@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from ..core.files import check_output
 from ..errors import BackendUnavailableError, ConfigError
 from ..graph import onnx_info
 from ..graph.fp16_parity import ParityReport, find_fp16_loss
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.max_batch is not None and arguments.max_batch < 1:
         raise ConfigError(f"--max-batch is a whole number from 1, not {arguments.max_batch}")
     output = arguments.output or str(Path(arguments.model).with_suffix(".engine"))
+    check_output(arguments.model, output)
     options: dict[str, Any] = {
         "profiles": dict(_profile(text) for text in arguments.profile),
         "workspace": arguments.workspace,

@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from ..core.files import check_output
 from ..core.formats import FORMATS
 from ..graph import Graph
 from ..importers import Conversion, convert
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_output(arguments.model, arguments.output)
     conversion = convert(
         arguments.model,
         shapes=arguments.shape,

@@ -341,6 +341,8 @@ def _extract(arguments: argparse.Namespace) -> int:
 
 
 def _split(arguments: argparse.Namespace) -> int:
+    if arguments.head == arguments.tail:
+        raise ConfigError(f"both parts would be written to {str(arguments.head)!r}; give two files")
     graph = open_graph(arguments.model)
     at = arguments.at or tail_inputs(graph.model)
     inputs, outputs = ([value.name or "" for value in side] for side in (graph.inputs, graph.outputs))

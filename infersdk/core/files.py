@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import InferSDKError, OutputError
+from ..errors import ConfigError, InferSDKError, OutputError
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -27,6 +27,7 @@ __all__ = [
     "atomic_path",
     "atomic_write",
     "cache_base",
+    "check_output",
     "digest_of",
     "file_digest",
     "image_files",
@@ -133,6 +134,12 @@ VIDEO_SUFFIXES = frozenset(
 
 _PIECE = 1 << 16  # bytes that stay in the cache of the processor
 _NAME_LIMIT = 200  # bytes of a name that a temporary file repeats; file systems take 255
+
+
+def check_output(model: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
+    """Raises ConfigError if `output` is the file of the model."""
+    if os.path.exists(output) and os.path.exists(model) and os.path.samefile(model, output):
+        raise ConfigError(f"{os.fspath(output)!r} is the model itself; write to another file")
 
 
 def image_files(folder: str | os.PathLike[str], *, recursive: bool = False) -> list[Path]:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.files import atomic_write
-from ..errors import ConfigError
+from ..core.files import atomic_write, check_output
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import add_weight, drop_unused_weights, graph_values
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "QuantizedGraph", "WeightCodes", "check_output", "correct_bias", "input_ranges", "insert_quantizer", "quantize",
+    "QuantizedGraph", "WeightCodes", "correct_bias", "input_ranges", "insert_quantizer", "quantize",
     "quantized_model", "value_ranges", "weight_codes",
 ]  # fmt: skip
 
@@ -42,12 +41,6 @@ class QuantizedGraph:
     layers: tuple[str, ...]
     floating: tuple[str, ...]
     record: QuantizationRecord
-
-
-def check_output(model: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
-    """Raises ConfigError if `output` is the file of the model."""
-    if os.path.exists(output) and os.path.samefile(model, output):
-        raise ConfigError(f"{os.fspath(output)!r} is the model itself; write the quantised model to another file")
 
 
 def quantize(

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..accuracy import Agreement, agreement
 from ..core.executed_layers import seconds_of
+from ..core.files import check_output
 from ..errors import CalibrationError, ConfigError, UnsupportedModelError
 from ..graph.files import write_model
 from .layer_times import layer_times
 from .observe import ImageInputs, Observations, Observer, check_samples
 from .plan import Plan, plan
-from .quantize import QuantizedGraph, check_output, quantize
+from .quantize import QuantizedGraph, quantize
 from .ranges import PERCENTILE, check_method
 from .search import CANDIDATES, ENOUGH, Candidate, Choice, SearchReport, check_limits, choose, search
 

@@ -90,6 +90,17 @@ def test_settings_in_messages_are_options(capsys: pytest.CaptureFixture[str]) ->
     assert "--shape 'data=1,x' is not of the form" in capsys.readouterr().err, "a value stays as it was given"
 
 
+@pytest.mark.parametrize("command", [["pack", "--images", str(IMAGE)], ["convert"], ["build"]])
+def test_a_model_is_not_replaced_by_what_is_made_of_it(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(DETECTOR.read_bytes())
+    assert run(*command, model, "-o", model) == 2
+    assert "is the model itself; write to another file" in capsys.readouterr().err
+    assert model.read_bytes() == DETECTOR.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("arguments", "usage", "words"),
     [

@@ -106,6 +106,7 @@ def test_parts_and_wholes(path: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["graph", "rename", str(path), "x", "-o", str(whole)]) == 2
     assert "'x' is not of the form NAME=NAME" in capsys.readouterr().err
     assert main(["graph", "split", str(path), str(head), str(tail), "--at", "y"]) == 2
+    assert main(["graph", "split", str(path), str(head), str(head)]) == 2
 
 
 def test_edits_of_image_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

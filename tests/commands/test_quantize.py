@@ -224,7 +224,7 @@ def test_the_model_is_not_overwritten(images: Path, tmp_path: Path, capsys: pyte
     model.write_bytes(DETECTOR.read_bytes())
     (tmp_path / "link.onnx").symlink_to(model)
     assert run(model, "--data", images, "-o", tmp_path / "link.onnx") == 2
-    assert "is the model itself; write the quantised model to another file" in capsys.readouterr().err
+    assert "is the model itself; write to another file" in capsys.readouterr().err
     assert model.read_bytes() == DETECTOR.read_bytes()
 
 

@@ -226,7 +226,7 @@ def test_results_stay_close(
 
 def test_the_model_stays(model: Path, table: quant.CalibrationTable) -> None:
     before = model.read_bytes()
-    with pytest.raises(errors.ConfigError, match="is the model itself; write the quantised model to another file"):
+    with pytest.raises(errors.ConfigError, match="is the model itself; write to another file"):
         quant.quantize(model, model, table)
     assert model.read_bytes() == before
 

@@ -38,7 +38,9 @@ class Authentication:
         digest = hashlib.sha256(key).digest()
         if not any(hmac.compare_digest(digest, known) for known in self._digests):
             raise RequestError(
-                "a valid API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY", Status.UNAUTHENTICATED
+                "a valid API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY",
+                Status.UNAUTHENTICATED,
+                [("www-authenticate", "Bearer")],
             )
 
 

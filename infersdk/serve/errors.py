@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from enum import Enum
 
 from .. import errors
 from ..core.text import logger
 
-__all__ = ["RequestError", "Status", "as_request_error", "shortened"]
+__all__ = ["RequestError", "Status", "as_request_error", "retry_after", "shortened"]
 
 _log = logger("infersdk.serve")
 
@@ -56,19 +57,12 @@ class RequestError(Exception):
     Args:
         message: the cause with its values, and the remedy. The client receives it, shortened to 4,000 characters.
         status: the kind of failure.
-        retry_after: seconds after which the same request may succeed.
+        headers: of the answer, or the trailing metadata of gRPC; names in lower case.
     """
 
-    def __init__(self, message: str, status: Status = Status.INVALID, retry_after: float | None = None) -> None:
-        self.status, self.message, self.retry_after = status, shortened(message, _LONGEST_MESSAGE), retry_after
+    def __init__(self, message: str, status: Status = Status.INVALID, headers: Sequence[tuple[str, str]] = ()) -> None:
+        self.status, self.message, self.headers = status, shortened(message, _LONGEST_MESSAGE), headers
         super().__init__(self.message)
-
-    @property
-    def headers(self) -> list[tuple[str, str]]:
-        """The headers of the answer, or the trailing metadata of gRPC."""
-        if self.retry_after is None:
-            return []
-        return [("retry-after", str(max(1, math.ceil(self.retry_after))))]
 
 
 #: The first matching type determines the status.
@@ -83,6 +77,11 @@ _STATUS: tuple[tuple[type[BaseException], Status], ...] = (
     (asyncio.CancelledError, Status.CANCELLED),
     (CancelledError, Status.CANCELLED),
 )
+
+
+def retry_after(seconds: float) -> Sequence[tuple[str, str]]:
+    """The headers of a refused request that may succeed later."""
+    return [("retry-after", str(max(1, math.ceil(seconds))))]
 
 
 def shortened(text: str, limit: int) -> str:
@@ -100,8 +99,8 @@ def as_request_error(error: BaseException) -> RequestError:
     for kind, status in _STATUS:
         if isinstance(error, kind):
             message = errors.text_of(error) or "the request was cancelled"
-            retry_after = (error.retry_after or 1.0) if isinstance(error, errors.Overloaded) else None
-            return RequestError(message, status, retry_after)
+            later = retry_after(error.retry_after or 1) if isinstance(error, errors.Overloaded) else ()
+            return RequestError(message, status, later)
     _log.error("a request failed", exc_info=error)
     if isinstance(error, errors.InferSDKError):
         return RequestError(errors.text_of(error), Status.INTERNAL)

@@ -24,7 +24,7 @@ from ..errors import ClosedError, ConfigError, InferSDKError, text_of
 from ..loading.registry import load_table
 from ..models import create
 from ..pipeline import PipelineSettings
-from .errors import RequestError, Status
+from .errors import RequestError, Status, retry_after
 from .images import ImageEndpoint
 from .networks import NetworkEndpoint
 from .shadow import Shadow, ShadowShare
@@ -138,7 +138,9 @@ class Repository:
             )
         if (fault := endpoint.fault) is not None:
             raise RequestError(
-                f"model {name!r} has failed, and is loaded again: {text_of(fault)}", Status.UNAVAILABLE, _RELOAD_CHECK
+                f"model {name!r} has failed, and is loaded again: {text_of(fault)}",
+                Status.UNAVAILABLE,
+                retry_after(_RELOAD_CHECK),
             )
         return endpoint
 

@@ -136,6 +136,7 @@ def test_keys(run: Callable[..., Any]) -> None:
     ):  # fmt: skip
         answer = ask(server.http_port, "/v2/models/simple/infer", simple_body(), headers=headers)
         assert answer.status == status
+        assert answer.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
     for path, status in (("/v2/health/live", 200), ("/v2/health/ready", 200), ("/v2", 401), ("/metrics", 401)):
         assert ask(server.http_port, path).status == status
     with client_of(server, "grpc") as client:

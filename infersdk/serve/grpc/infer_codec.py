@@ -153,6 +153,8 @@ def _from_contents(one: Any, shape: list[int], what: str) -> npt.NDArray[Any]:
     name = _CONTENTS.get(one.datatype)
     if name is None:
         raise RequestError(f"{what}: {one.datatype} travels as raw_input_contents alone")
+    if others := [field.name for field, _ in one.contents.ListFields() if field.name != name]:
+        raise RequestError(f"{what}: {one.datatype} travels as {name}, and {others[0]} was given")
     values = getattr(one.contents, name)
     if len(values) != count:
         raise RequestError(f"{what}: the shape {shape} has {count:,} elements, and {name} has {len(values):,}")

@@ -88,7 +88,7 @@ class Application:
             response = error_response(refused)
         except Exception as error:
             known = as_request_error(error)  # the traceback of `error` keeps the body in memory
-            refused = RequestError(known.message, known.status, known.retry_after)
+            refused = RequestError(known.message, known.status, known.headers)
             response = error_response(refused)
         self._bodies.release(request)
         if trace is not None:
@@ -137,7 +137,9 @@ class Application:
                 allowed.append(method)
         if allowed:
             raise RequestError(
-                f"{request.path[:200]} takes {' and '.join(allowed)}, not {request.method[:20]}", Status.METHOD
+                f"{request.path[:200]} takes {' and '.join(allowed)}, not {request.method[:20]}",
+                Status.METHOD,
+                [("allow", ", ".join(allowed))],
             )
         raise RequestError(f"there is nothing at {request.path[:200]!r}", Status.NOT_FOUND)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import RequestError, Status
+from ..errors import RequestError, Status, retry_after
 from ..workers import in_worker
 from .messages import HEADER_LENGTH, Request, Response, check_json_size, decompress
 
@@ -89,7 +89,7 @@ class Bodies:
                 f"the requests that the server works on have {limit:,} bytes together, its limit (max_bodies); send "
                 "this one again later",
                 Status.UNAVAILABLE,
-                retry_after=1.0,
+                retry_after(1),
             )
         self._held += nbytes
         request.held += nbytes

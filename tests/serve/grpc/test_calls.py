@@ -67,6 +67,9 @@ def test_contents_that_do_not_fit(stub: Any) -> None:
     one = request.inputs.add(name="INPUT0", datatype="INT8", shape=[1, 4])
     one.contents.int_contents.extend([1, 2, 3, 200])
     assert "values that INT8 does not hold" in refused(stub.ModelInfer, request)[1]
+    one.contents.fp32_contents.append(1)
+    assert "INT8 travels as int_contents, and fp32_contents was given" in refused(stub.ModelInfer, request)[1]
+    one.contents.ClearField("fp32_contents")
     one.contents.int_contents[:] = [1, 2, 3]
     assert "has 4 elements, and int_contents has 3" in refused(stub.ModelInfer, request)[1]
     request.raw_input_contents.append(bytes(4))

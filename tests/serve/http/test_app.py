@@ -202,7 +202,7 @@ def test_paths_and_methods(server: Any) -> None:
     answer = ask(server.http_port, "/nonesuch")
     assert (answer.status, answer.json()) == (404, {"error": "there is nothing at '/nonesuch'"})
     answer = ask(server.http_port, INFER)
-    assert answer.status == 405
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
     assert answer.json() == {"error": f"{INFER} takes POST, not GET"}
     assert ask(server.http_port, "/v2/models/simple/versions/1/infer", simple_body()).status == 200
     assert ask(server.http_port, "/v2/models/sim%70le/infer", simple_body()).status == 200

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..weights import add_weight
+from ..weights import add_weight, drop_unused_weights
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class UnsignedActivations(Pass):
     """Converts each QuantizeLinear to int8 with a scalar zero point that only DequantizeLinear nodes read."""
 
     name: ClassVar[str] = "unsigned-activations"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and source.mentions(b"QuantizeLinear")
@@ -54,8 +54,9 @@ class UnsignedActivations(Pass):
                     name = _ZERO_POINT.format(shifted)
                     unsigned[shifted] = add_weight(graph, name, np.array(shifted, np.uint8))
                 node.replace_input_with(2, unsigned[shifted])
-                if not before.uses() and not before.is_graph_input():
-                    del graph.initializers[before.name or ""]
+            group[0].attributes.pop("output_dtype", None)  # it would repeat the type of the zero point
+        for one in model.graphs():
+            drop_unused_weights(one)
         return True
 
 

@@ -57,7 +57,7 @@ def test_a_key_tells_settings_and_versions_apart(monkeypatch: pytest.MonkeyPatch
     keys = pass_keys([ToFloat16(keep_nodes=("a",)), UnsignedActivations()])
     assert keys == [
         {"pass": "to-float16", "version": 1, "keep_io": True, "keep_nodes": ("a",), "keep_ops": ()},
-        {"pass": "unsigned-activations", "version": 3},
+        {"pass": "unsigned-activations", "version": 4},
     ]
     assert pass_keys([ToFloat16(keep_io=False)]) != pass_keys([ToFloat16()])
     monkeypatch.setattr(ToFloat16, "version", 2)

@@ -88,6 +88,24 @@ def test_an_activation_that_a_branch_takes_as_it_is_stays(tmp_path: Path) -> Non
     assert prepared(path) is None
 
 
+@pytest.mark.parametrize("attributes", [{}, {"output_dtype": onnx.TensorProto.INT8}], ids=["plain", "output_dtype"])
+def test_a_branch_with_a_zero_point_of_its_own(attributes: dict[str, int], tmp_path: Path) -> None:
+    zero = onnx.numpy_helper.from_array(np.array(7, np.int8), "z2")
+    branch = onnx.helper.make_graph(
+        [node("DequantizeLinear", "q s z2", "o")], "branch", [], [value("o", ["n"])], [zero]
+    )
+    nodes = [
+        node("QuantizeLinear", "x s z", "q", **attributes),
+        node("If", "c", "y", then_branch=branch, else_branch=branch),
+    ]
+    weights = {"s": np.float32(0.05), "z": np.array(7, np.int8), "c": np.asarray(True)}
+    path = save(tmp_path / "m.onnx", nodes, [value("x", ["n"])], [value("y", ["n"])], weights, opset=21)
+    content = prepared(path)
+    assert content is not None
+    x = np.arange(-9, 9, 0.3, np.float32)
+    np.testing.assert_array_equal(run(content, x), run(str(path), x))
+
+
 def test_files_that_it_does_not_concern(tmp_path: Path) -> None:
     (tmp_path / "other.onnx").write_bytes(b"not a model")
     (tmp_path / "junk.onnx").write_bytes(b"QuantizeLinear, but no model")  # the runtime says what is wrong with it

@@ -31,12 +31,20 @@ _ELEMENTWISE = frozenset(
 )  # fmt: skip
 #: Operators that compute along an axis or select from it.
 _ALONG_AN_AXIS = (
-    "ArgMax", "ArgMin", "CumSum", "Gather", "GatherElements", "Hardmax", "LogSoftmax", "ReduceL1", "ReduceL2",
-    "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
-    "ReduceSumSquare", "Softmax", "TopK",
+    "ArgMax", "ArgMin", "CumSum", "Gather", "GatherElements", "Hardmax", "LogSoftmax", "LpNormalization",
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare", "ScatterElements", "Softmax", "TopK",
 )  # fmt: skip
 #: Default axes other than the first.
-_DEFAULT_AXIS = {"Hardmax": -1, "LogSoftmax": -1, "Softmax": -1, "TopK": -1}
+_DEFAULT_AXIS = {"Hardmax": -1, "LogSoftmax": -1, "LpNormalization": -1, "Softmax": -1, "TopK": -1}
+#: The axis of the batch of operators that compute across their other axes.
+_BATCH_AXIS = {
+    **dict.fromkeys(
+        ("AveragePool", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool",
+         "GridSample", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool", "MaxPool", "SpaceToDepth"), 0
+    ),
+    "GRU": 1, "LSTM": 1, "RNN": 1,
+}  # fmt: skip
 _END = np.iinfo(np.int64).max
 
 
@@ -91,6 +99,9 @@ class ShapeChange:
                 mend(node)
             self.new.step(node)
             self._check(node)
+            self._check_batch(node)
+        if self._free:
+            self._check_outputs()
         for node in self._model.graph:
             for output in node.outputs:
                 if not output.is_graph_output():
@@ -335,6 +346,38 @@ class ShapeChange:
         for axis in axes if axes is not None else range(len(shapes[0])):
             if shapes[0][int(axis)] != shapes[1][int(axis)]:
                 raise self._error(node, "it computes over all images of a batch, or selects one by its position")
+
+    def _check_batch(self, node: ir.Node) -> None:
+        """Raises an error for a node that treats a batch as one image, or changes only the first image."""
+        changed = self._changed_axes(node.inputs[0]) if node.inputs else None
+        if not self._free or not changed:
+            return
+        axis = _BATCH_AXIS.get(node.op_type)
+        if axis is not None and changed != {0 if node.attributes.get_int("layout", 0) else axis}:
+            raise self._error(node, "the batch is not in the axis that keeps images apart")
+        if node.op_type in ("GatherElements", "ScatterElements"):
+            same = self._changed_axes(node.inputs[1]) in (None, changed)
+        elif node.op_type in ("GatherND", "ScatterND") and not node.attributes.get_int("batch_dims", 0):
+            indices = self._constant(node.inputs[1])
+            same = indices is None or min(changed) >= indices.shape[-1]
+        else:
+            return
+        if not same:
+            raise self._error(node, "its indices are those of a fixed number of images")
+
+    def _check_outputs(self) -> None:
+        """Raises an error for an output whose first axis is not the batch."""
+        for output in self._model.graph.outputs:
+            changed = self._changed_axes(output)
+            if changed not in (None, {0}) and self._constant(output) is None:
+                raise UnsupportedModelError(
+                    f"the first axis of output {output.name!r} {list(self.old.shapes[output])} is not the batch"
+                )
+
+    def _changed_axes(self, value: ir.Value | None) -> set[int] | None:
+        """The axes that have another size; None if a size is unknown."""
+        shapes = self._shapes(value)
+        return None if shapes is None else {axis for axis, (a, b) in enumerate(zip(*shapes, strict=True)) if a != b}
 
     # ---- constants as large as the data ----
 

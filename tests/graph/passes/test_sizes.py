@@ -195,6 +195,22 @@ def test_states_of_zero_go(tmp_path: Path) -> None:
         ([("Softmax", "x", "y", {"axis": 0})], {}, "computes over all images of a batch"),
         ([("Squeeze", "x zero", "y")], {"zero": np.asarray([0])}, "does not fit"),
         ([("Concat", "x two", "y", {"axis": 1})], {"two": np.ones((2, 4), np.float32)}, "constant is for a batch of 2"),
+        (
+            [("ScatterElements", "x zeros row", "y", {"axis": 1})],  # torch.onnx writes it for x[:, 0] = 3
+            {"zeros": np.zeros((1, 1), np.int64), "row": np.full((1, 1), 3, np.float32)},
+            "indices are those of a fixed number of images",
+        ),
+        (
+            [("ScatterND", "x zeros row", "y")],
+            {"zeros": np.zeros((1, 1), np.int64), "row": np.ones((1, 4), np.float32)},
+            "indices are those of a fixed number of images",
+        ),
+        (
+            [("Unsqueeze", "x zero", "a"), ("LpPool", "a", "y", {"kernel_shape": [2]})],
+            {"zero": np.asarray([0])},
+            "axis",
+        ),
+        ([("Transpose", "x", "a", {"perm": [1, 0]}), ("MatMul", "a x", "y")], {}, "is not the batch"),
     ],
 )
 def test_what_works_on_a_whole_batch_is_refused(tmp_path: Path, nodes: Any, weights: Any, why: str) -> None:
@@ -203,7 +219,7 @@ def test_what_works_on_a_whole_batch_is_refused(tmp_path: Path, nodes: Any, weig
         tmp_path / "m.onnx", [node(kind, a, b, name="odd", **dict(*more)) for kind, a, b, *more in nodes],
         [value("x", [batch, 4])], [value("y", None)], weights,
     )  # fmt: skip
-    with pytest.raises(UnsupportedModelError, match=f"node 'odd' .*{why}"):
+    with pytest.raises(UnsupportedModelError, match=f"(node 'odd'|output 'y') .*{why}"):
         open_graph(path).apply(FreeBatch())
 
 

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
@@ -17,14 +17,13 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from ...core.backend import BackendOptions, Count
 from ...core.files import scratch_folder
+from ...core.model_source import ModelSource
 from ...core.processors import fits_quotas, runtime_threads
 from ...core.tensor_spec import TensorSpec
 from ...errors import DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
-from ...graph.files import load_proto, private_copy, require_onnx
+from ...graph.files import EXTERNAL_KEY, external_files, load_proto, private_copy, require_onnx
+from ...graph.passes import prepared_model
 from .providers import Provider, provider_device
-
-if TYPE_CHECKING:
-    from ...core.model_source import ModelSource
 
 __all__ = [
     "Options",
@@ -115,10 +114,8 @@ def may_run_on_one_core(options: Options) -> bool:
 
 def file_states(model: ModelSource) -> list[tuple[int, int, int] | None]:
     """The state of a model's file and of those with its weights; a changed file has another one."""
-    if (path := model.path) is None:
-        return []
-    weights = path.with_name(f"{path.name}.data"), path.with_suffix(".data"), path.with_name(f"{path.name}_data")
-    return [_state_of(file) for file in (path, *weights)]
+    weights = external_files(model) if model.is_onnx and model.mentions(EXTERNAL_KEY) else []
+    return [_state_of(file) for file in (model.path, *weights) if file is not None]
 
 
 def _state_of(file: Path) -> tuple[int, int, int] | None:
@@ -271,8 +268,10 @@ def _written_to_memory(source: Path | str | bytes, options: Any, provider: Provi
     descriptor = os.memfd_create("infersdk-executed", os.MFD_CLOEXEC)
     with open(descriptor, "rb") as file:
         options.optimized_model_filepath = f"/proc/self/fd/{descriptor}"
-        session = provider.session(source, options)
-        return session, file.read()
+        session, content = provider.session(source, options), file.read()
+    if isinstance(source, Path):  # the runtime leaves external weights where they are
+        content = prepared_model(ModelSource.of(content, source.parent), []) or content
+    return session, content
 
 
 @functools.cache

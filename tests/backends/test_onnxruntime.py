@@ -515,6 +515,21 @@ def test_the_precision_of_a_changed_file_is_not_read(tmp_path: Path) -> None:
             infer.precision
 
 
+def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
+    """After release() the session starts from memory; a second session does not take weights that have changed."""
+    path, x = tmp_path / "m.onnx", np.ones((2, 64), np.float32)
+    nodes = [models.node("MatMul", "x w", "y")]
+    weights = {"w": np.eye(64, dtype=np.float32)}
+    models.save(path, nodes, [models.value("x", ["n", 64])], [models.value("y", ["n", 64])], weights)
+    models.onnx.save(models.onnx.load(str(path)), str(path), save_as_external_data=True, location="w.bin")
+    with load(path) as infer:
+        infer.release()
+        np.testing.assert_array_equal(infer(x)["y"], x)
+        (tmp_path / "w.bin").write_bytes((2 * weights["w"]).tobytes())
+        with pytest.raises(UnsupportedModelError, match="has changed since it was loaded"):
+            infer.clone(one_core=True)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="where its telemetry has files")
 def test_no_telemetry_of_the_runtime(tmp_path: Path) -> None:
     """Its device number and the events that it has not sent are files below the user's cache."""

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.files import atomic_write, check_output
+from ..graph.builder import GraphBuilder
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
-from ..graph.weights import add_weight, drop_unused_weights, graph_values
+from ..graph.weights import drop_unused_weights, graph_values
 from .plan import Plan, data_input, output_axis, plan, weight_array
 from .ranges import scale_and_zero_point
 from .schemes import WEIGHTED, Scheme
@@ -28,9 +29,13 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "QuantizedGraph", "WeightCodes", "correct_bias", "input_ranges", "insert_quantizer", "quantize",
-    "quantized_model", "value_ranges", "weight_codes",
+    "QuantizedGraph", "WeightCodes", "input_ranges", "quantize", "quantized_model", "value_ranges", "weight_codes",
 ]  # fmt: skip
+
+
+#: Runtimes add biases as int32 codes, whose scale is the product of those of the input and of the weights. Half of the
+#: codes are for the products.
+_LARGEST_BIAS_CODE = 2**30
 
 
 @dataclass(frozen=True)
@@ -93,23 +98,26 @@ def quantized_model(
     table.require(planned.activations)
     model = planned.model.clone()
     graph = model.graph
-    values = dict(graph_values(graph))
+    build, values = GraphBuilder(graph), dict(graph_values(graph))
     nodes = {node.name or "": node for node in graph}
     chosen = set(planned.nodes)
     ranges = value_ranges(planned, table)
     for name in planned.points:
         readers = _readers(values[name], scheme, chosen)
         if readers:
-            restored = insert_quantizer(graph, values[name], ranges[name], scheme, name)
+            restored = _insert_quantizer(build, values[name], ranges[name], scheme, name)
             for use in readers:
                 use.node.replace_input_with(use.idx, restored)
     corrected = 0
-    for name in planned.layers:
-        codes = weight_codes(weight_array(nodes[name]), output_axis(nodes[name]))
+    for name, covered in input_ranges(planned, table).items():
+        step, _ = scale_and_zero_point(*covered, signed=scheme.signed)
+        weights, axis = weight_array(nodes[name]), output_axis(nodes[name])
+        least = _largest_bias(nodes[name], weights.shape[axis]) / (float(step) * _LARGEST_BIAS_CODE)
+        codes = weight_codes(weights, axis, least)
         known = table.tensors.get(data_input(planned.nodes_by_name[name]).name or "")
         if corrects and known is not None and known.mean:
-            corrected += correct_bias(graph, nodes[name], codes, np.asarray(known.mean))
-        _store_weights(graph, nodes[name], codes)
+            corrected += _correct_bias(build, nodes[name], codes, np.asarray(known.mean))
+        _store_weights(build, nodes[name], codes)
     graph.sort()
     drop_unused_weights(graph)
     record = QuantizationRecord(
@@ -151,29 +159,26 @@ def _covered(found: TensorRange, scheme: Scheme) -> tuple[float, float]:
     return (-found.threshold, found.threshold) if scheme.signed else (found.low, found.high)
 
 
-def insert_quantizer(graph: ir.Graph, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
+def _insert_quantizer(build: GraphBuilder, value: ir.Value, found: TensorRange, scheme: Scheme, name: str) -> ir.Value:
     """Quantises and dequantises a value; returns the output of the new DequantizeLinear."""
     scale, zero = scale_and_zero_point(*_covered(found, scheme), signed=scheme.signed)
     parameters = [
-        add_weight(graph, f"{name}_scale", np.asarray(scale)),
-        add_weight(graph, f"{name}_zero_point", np.asarray(zero, scheme.dtype)),
+        build.constant(scale, f"{name}_scale"),
+        build.constant(np.asarray(zero, scheme.dtype), f"{name}_zero_point"),
     ]
-    codes = _append(graph, "QuantizeLinear", [value, *parameters], name, scheme.dtype)
-    return _append(graph, "DequantizeLinear", [codes, *parameters], name, np.float32)
+    codes = _append(build, "QuantizeLinear", [value, *parameters], f"{name}_quantized", scheme.dtype)
+    return _append(build, "DequantizeLinear", [codes, *parameters], f"{name}_dequantized", np.float32)
 
 
 def _append(
-    graph: ir.Graph, operator: str, inputs: Sequence[ir.Value], name: str, dtype: Any, **attributes: Any
+    build: GraphBuilder, operator: str, inputs: Sequence[ir.Value], name: str, dtype: Any, **attributes: Any
 ) -> ir.Value:
     """Appends a QuantizeLinear or DequantizeLinear of the first input; returns its output."""
     import onnx_ir as ir
 
-    node = ir.node(operator, inputs, attributes, name=f"{name}_{operator}")
-    result = node.outputs[0]
-    result.name = f"{name}_{'quantized' if operator == 'QuantizeLinear' else 'dequantized'}"
+    result: ir.Value = build(operator, *inputs, name=name, **attributes)
     result.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
     result.shape = inputs[0].shape
-    graph.append(node)
     return result
 
 
@@ -212,26 +217,42 @@ class WeightCodes:
         return result
 
 
-def weight_codes(weights: npt.NDArray[np.float32], axis: int) -> WeightCodes:
-    """Rounds weights to 8 bits with a scale per channel along an axis."""
+def weight_codes(weights: npt.NDArray[np.float32], axis: int, least: npt.ArrayLike = 0.0) -> WeightCodes:
+    """Rounds weights to 8 bits with a scale per channel along an axis.
+
+    Args:
+        weights, axis: the weights, and the axis of their channels.
+        least: the minimum scale, or one per channel.
+    """
     others = tuple(i for i in range(weights.ndim) if i != axis % weights.ndim)
-    largest = np.abs(weights).max(axis=others, keepdims=True)
-    scales = np.maximum(largest / 127, np.finfo(np.float32).tiny).astype(np.float32)
-    codes = np.clip(np.rint(weights / scales), -127, 127).astype(np.int8)
-    return WeightCodes(codes, scales.reshape(-1), axis % weights.ndim)
+    least = np.maximum(least, np.finfo(np.float32).tiny)
+    scales = np.maximum(np.abs(weights).max(axis=others) / 127, least).astype(np.float32)
+    codes = np.rint(weights / np.expand_dims(scales, others)).astype(np.int8)
+    return WeightCodes(codes, scales, axis % weights.ndim)
 
 
-def _store_weights(graph: ir.Graph, node: ir.Node, codes: WeightCodes) -> None:
+def _largest_bias(node: ir.Node, scales: int) -> npt.NDArray[np.float64]:
+    """The largest magnitude of a bias for each scale of the weights, or of all; 0 without a constant bias."""
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is None or bias.const_value is None:
+        return np.zeros(1)
+    array = np.abs(np.atleast_1d(bias.const_value.numpy()).astype(np.float64))
+    largest: npt.NDArray[np.float64] = array.reshape(-1, min(scales, array.shape[-1])).max(axis=0)
+    return largest
+
+
+def _store_weights(build: GraphBuilder, node: ir.Node, codes: WeightCodes) -> None:
     name = f"{node.name}_weight"
     source = [
-        add_weight(graph, name, codes.codes),
-        add_weight(graph, f"{name}_scale", codes.scales),
-        add_weight(graph, f"{name}_zero_point", np.zeros(len(codes.scales), np.int8)),
+        build.constant(codes.codes, name),
+        build.constant(codes.scales, f"{name}_scale"),
+        build.constant(np.zeros(len(codes.scales), np.int8), f"{name}_zero_point"),
     ]
-    node.replace_input_with(1, _append(graph, "DequantizeLinear", source, name, np.float32, axis=codes.axis))
+    restored = _append(build, "DequantizeLinear", source, f"{name}_dequantized", np.float32, axis=codes.axis)
+    node.replace_input_with(1, restored)
 
 
-def correct_bias(graph: ir.Graph, node: ir.Node, codes: WeightCodes, means: npt.NDArray[np.float64]) -> bool:
+def _correct_bias(build: GraphBuilder, node: ir.Node, codes: WeightCodes, means: npt.NDArray[np.float64]) -> bool:
     """Corrects the bias for the effect of rounding the weights; returns whether this was possible.
 
     Except for borders, rounding changes the mean of output o by sum_k (w - w')[o, k] * mean(x_k). Source: M. Nagel et
@@ -257,7 +278,7 @@ def correct_bias(graph: ir.Graph, node: ir.Node, codes: WeightCodes, means: npt.
         if bias.const_value is None or bias.is_graph_input() or bias.const_value.size != len(change):
             return False
         before = np.asarray(bias.const_value.numpy(), np.float64).reshape(-1)
-    corrected = add_weight(graph, f"{node.name}_bias_corrected", (before + change).astype(np.float32))
+    corrected = build.constant((before + change).astype(np.float32), f"{node.name}_bias_corrected")
     if len(node.inputs) < 3:
         node.resize_inputs(3)
     node.replace_input_with(2, corrected)

@@ -361,6 +361,30 @@ def test_int8_is_read_back_and_not_given_unasked(net: Path) -> None:
         load(net, precision="int8")
 
 
+def test_two_quantised_matrix_products(tmp_path: Path) -> None:
+    """OpenVINO 2026.4 fuses them for 4 or 8 rows, and then returns zeros or uninitialised memory."""
+    rng, node = np.random.default_rng(2), models.node
+    weights: dict[str, Any] = {"s": np.float32(0.03), "z": np.uint8(0)}
+    for name, shape in (("v", (64, 32)), ("w", (32, 8))):
+        weights[name] = rng.integers(-127, 127, shape).astype(np.int8)
+        weights |= {
+            f"{name}s": rng.uniform(1e-3, 2e-3, shape[1]).astype(np.float32),
+            f"{name}z": np.zeros(shape[1], np.int8),
+        }
+    nodes = [
+        node("QuantizeLinear", "x s z", "xq"), node("DequantizeLinear", "xq s z", "xf"),
+        node("DequantizeLinear", "v vs vz", "vf", axis=1), node("MatMul", "xf vf", "t"), node("Relu", "t", "r"),
+        node("QuantizeLinear", "r s z", "rq"), node("DequantizeLinear", "rq s z", "rf"),
+        node("DequantizeLinear", "w ws wz", "wf", axis=1), node("MatMul", "rf wf", "y"),
+    ]  # fmt: skip
+    path = models.save(
+        tmp_path / "m.onnx", nodes, [models.value("x", [4, 64])], [models.value("y", [4, 8])], weights, opset=13
+    )
+    x = rng.standard_normal((4, 64), dtype=np.float32)
+    with load(path) as infer:
+        np.testing.assert_allclose(infer(x)["y"], models.run(path, x, optimized=False)[0], atol=1e-4)
+
+
 def test_a_quantised_model_whose_layers_fell_back_is_not_int8(tmp_path: Path) -> None:
     """A layer whose input is not quantised has one factor in INT8, and is computed in floating point."""
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import UnsupportedModelError
 from ..builder import GraphBuilder
 from ..parts import replace_node
-from ..weights import drop_unused_weights
+from ..weights import constant_tensor, drop_unused_weights
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class QuantizedOperators(Pass):
     """Rewrites QLinear operators and QGemm. `apply` raises UnsupportedModelError for unknown ones."""
 
     name: ClassVar[str] = "quantized-operators"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def concerns(self, source: ModelSource) -> bool:
         return source.is_onnx and (source.mentions(b"QLinear") or source.mentions(b"QGemm"))
@@ -98,7 +98,8 @@ def _rewrite(graph: ir.Graph, node: ir.Node, name: str) -> None:
     factors: list[Any] = []
     for at in form.factors or range(2, len(node.inputs), 3):
         value, scale, zero = inputs[at : at + 3]
-        vector = bool(factors) and scale is not None and scale.const_value is not None and scale.const_value.size > 1
+        known = None if scale is None else constant_tensor(scale)
+        vector = bool(factors) and known is not None and known.size > 1
         factors.append(build("DequantizeLinear", value, scale, zero, axis=axis if vector else None))
     if form.bias is not None and inputs[form.bias] is not None:
         bias, *scales = (_constant(inputs[at], node) for at in (form.bias, *(at + 1 for at in form.factors)))
@@ -114,6 +115,7 @@ def _attribute(node: ir.Node, name: str) -> int:
 
 
 def _constant(value: ir.Value | None, node: ir.Node) -> Any:
-    if value is None or value.const_value is None:
+    tensor = None if value is None else constant_tensor(value)
+    if tensor is None:
         raise UnsupportedModelError(f"node {node.name!r} ({node.op_type}) has a bias or a scale that is not a weight")
-    return value.const_value.numpy()
+    return tensor.numpy()

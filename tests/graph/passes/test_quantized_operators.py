@@ -142,3 +142,24 @@ def test_files_of_nncf(tmp_path: Path, data: list[np.ndarray[Any, Any]], backend
     step = (expected.max() - expected.min()) / 100
     assert np.abs(found - expected).max() < 6 * step
     assert np.abs(found - expected).mean() < step
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_scales_in_constant_nodes(bias: bool, tmp_path: Path) -> None:
+    """One scale for each channel, and as many inputs as outputs: along another axis they would fit, too."""
+    rng = np.random.default_rng(4)
+    arrays: dict[str, Any] = {
+        "xs": np.float32(0.05), "xz": np.uint8(128), "w": rng.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
+        "ws": np.geomspace(0.001, 0.03, 4).astype(np.float32), "wz": np.zeros(4, np.int8), "ys": np.float32(0.2),
+        "yz": np.uint8(100), "b": np.full(4, 999, np.int32),
+    }  # fmt: skip
+    constants = [node("Constant", "", name, value=onnx.numpy_helper.from_array(one)) for name, one in arrays.items()]
+    nodes = [
+        *constants, node("QuantizeLinear", "x xs xz", "q"),
+        node("QLinearConv", f"q xs xz w ws wz ys yz{' b' * bias}", "c"), node("DequantizeLinear", "c ys yz", "y"),
+    ]  # fmt: skip
+    path = save(tmp_path / "m.onnx", nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 6, 6])], {}, opset=13)
+    content = prepared_model(path, [QuantizedOperators()])
+    assert content is not None
+    x = rng.normal(size=(1, 4, 8, 8)).astype(np.float32) * 3
+    np.testing.assert_allclose(plain(content, [x]), plain(path, [x]), atol=0.21)

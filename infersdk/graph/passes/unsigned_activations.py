@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..weights import add_weight, drop_unused_weights
+from ..weights import add_weight, constant_tensor, drop_unused_weights
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -78,9 +78,7 @@ def _signed_zero_point(value: ir.Value | None) -> int | None:
     """The value of a constant scalar int8 zero point; else None."""
     import onnx_ir as ir
 
-    if value is None or not value.is_initializer() or value.const_value is None:
-        return None
-    tensor = value.const_value
-    if tensor.dtype != ir.DataType.INT8 or tensor.size != 1:
+    tensor = None if value is None else constant_tensor(value)
+    if tensor is None or tensor.dtype != ir.DataType.INT8 or tensor.size != 1:
         return None
     return int(tensor.numpy().item())

@@ -106,6 +106,16 @@ def test_a_branch_with_a_zero_point_of_its_own(attributes: dict[str, int], tmp_p
     np.testing.assert_array_equal(run(content, x), run(str(path), x))
 
 
+def test_a_zero_point_in_a_constant_node(tmp_path: Path) -> None:
+    constant = node("Constant", "", "z", value=onnx.numpy_helper.from_array(np.array(7, np.int8)))
+    nodes = [constant, node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "y")]
+    path = save(tmp_path / "m.onnx", nodes, [value("x", ["n"])], [value("y", ["n"])], {"s": np.float32(0.05)}, opset=13)
+    content = prepared(path)
+    assert content is not None
+    x = np.arange(-9, 9, 0.3, np.float32)
+    np.testing.assert_array_equal(run(content, x), run(str(path), x))
+
+
 def test_files_that_it_does_not_concern(tmp_path: Path) -> None:
     (tmp_path / "other.onnx").write_bytes(b"not a model")
     (tmp_path / "junk.onnx").write_bytes(b"QuantizeLinear, but no model")  # the runtime says what is wrong with it

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -409,5 +410,6 @@ _open: weakref.WeakSet[Pipeline[Any]] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     """No thread may be inside a runtime when the interpreter ends."""
-    for pipeline in list(_open):
-        pipeline.close(drain=False)
+    with ExitStack() as closing:  # it goes on after an exception of a callback
+        for pipeline in list(_open):
+            closing.callback(pipeline.close, drain=False)

@@ -522,6 +522,26 @@ def test_the_end_of_the_process_leaves_nothing_hanging(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0.0\n", "")
 
 
+def test_the_end_of_the_process_closes_all_whatever_the_callbacks_raise(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        import pathlib, numpy as np
+        from idle_backend import idle
+        from infersdk import Pipeline
+
+        def on_done(index, outcome):
+            print(type(outcome).__name__)
+            raise ValueError("mine")
+
+        pipelines = [Pipeline(idle(pathlib.Path("."), 2, side=2), max_delay=10) for _ in range(2)]
+        for pipeline in pipelines:
+            pipeline.submit_batch([np.zeros((3, 2, 2), np.float32)], on_done)
+        """,
+        tmp_path,
+    )
+    assert done.stdout == "ClosedError\n" * 2
+
+
 def test_ctrl_c(tmp_path: Path) -> None:
     done = run_script(
         """

@@ -5,13 +5,12 @@ from __future__ import annotations
 import typing
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import Condition, Lock, RLock, Thread
+from threading import Condition, Lock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.text import logger
 from ..errors import ConfigError, InferenceError
-from ..pipeline.request import run_elsewhere
 from .image_model import ImageModel
 
 if TYPE_CHECKING:
@@ -41,11 +40,11 @@ class PipelineHolder:
         self._lock = Lock()
 
     def get(self, model: Requests[Any]) -> Any:
-        if self._pipeline is None:
+        if (pipeline := self._pipeline) is None:
             with self._lock:
-                if self._pipeline is None:
-                    self._pipeline = self._new(model, {})
-        return self._pipeline
+                if (pipeline := self._pipeline) is None:
+                    pipeline = self._pipeline = self._new(model, {})
+        return pipeline
 
     def make(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
         with self._lock:
@@ -98,35 +97,26 @@ class IdleRelease:
 
     def __init__(self, release: Callable[[], Callable[[], None]], requests: Callable[[], int], name: str) -> None:
         self._release, self._requests, self._name = release, requests, name
-        self._lock = RLock()
-        self._changed = Condition(self._lock)
-        self._uses = 0
+        self._changed = Condition()
+        self._uses: list[None] = []  # an entry for each use
         self._last_use = monotonic()
         self._released_at = -1.0  # the last use before the last release
         self.limit: float | None = None
         self._thread: Thread | None = None
 
     def __enter__(self) -> None:
-        with self._lock:
-            self._uses += 1
+        with self._changed:
+            self._uses.append(None)
 
     def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._uses -= 1
-            self._last_use = monotonic()
+        # Without the lock: the garbage collector ends generators in threads that hold locks which `requests` needs.
+        self._last_use = monotonic()
+        self._uses.pop()
 
     def until_the_end(self, results: Iterator[T]) -> Iterator[T]:
         """These results; the model counts as used until they end."""
-        self.__enter__()
-        try:
+        with self:
             yield from results
-        except GeneratorExit:  # perhaps of the garbage collector, in a thread with a lock that `requests` needs
-            run_elsewhere(self.__exit__)
-            raise
-        except BaseException:
-            self.__exit__()
-            raise
-        self.__exit__()
 
     def now(self) -> None:
         """Releases the model.
@@ -135,7 +125,7 @@ class IdleRelease:
             InferenceError: calls, streams or requests are running.
         """
         with self._changed:
-            uses, requests = self._uses, self._requests()
+            uses, requests = len(self._uses), self._requests()
             if uses or requests:
                 raise InferenceError(
                     f"{self._name} cannot be released: {uses} calls or streams and {requests} requests are "
@@ -166,8 +156,9 @@ class IdleRelease:
             while self.limit is not None:
                 if self._requests():
                     self._last_use = monotonic()
+                used = bool(self._uses)  # first: the end of a use sets the time before
                 left = self._last_use + self.limit - monotonic()
-                if not self._uses and left <= 0 and self._released_at != self._last_use:
+                if not used and left <= 0 and self._released_at != self._last_use:
                     self._released_at = self._last_use
                     return self._release()
                 self._changed.wait(max(left, self.limit / 4, 0.001))
@@ -251,10 +242,8 @@ class Requests(ImageModel[Result]):
         """One image, batched with other waiting requests; any number of threads may call. See
         `Pipeline.submit()`.
         """
-        if self._idle.limit is not None:
-            with self._idle:
-                return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
-        return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
+        with self._idle:
+            return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
 
     def submit_batch(
         self,
@@ -288,17 +277,15 @@ class Requests(ImageModel[Result]):
         self, images: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any
     ) -> Iterator[Result]:
         """The results of any number of images, in order; they may be endless. See `Pipeline.map()`."""
-        results = self.pipeline.map(images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters)
-        return self._idle.until_the_end(results)
+        with self._idle:
+            yield from self.pipeline.map(images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters)
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
     ) -> Result:
         """From asyncio. See `Pipeline.infer()`."""
-        if self._idle.limit is not None:
-            with self._idle:
-                return await self.pipeline.infer(image, deadline=deadline, **parameters)
-        return await self.pipeline.infer(image, deadline=deadline, **parameters)
+        with self._idle:
+            return await self.pipeline.infer(image, deadline=deadline, **parameters)
 
     def warm_up(self, progress: Progress | None = None, *, example: ImageSource | HostImage | None = None) -> None:
         """Runs batches of all sizes, as calls and on all instances of the pipeline. The first request and the first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -147,6 +148,28 @@ def test_a_model_in_use_is_not_released() -> None:
         model.release()
         with pytest.raises(ConfigError, match="after is a number of seconds above 0, not 0"):
             model.release(after=0)
+
+
+def test_a_release_between_a_map_and_its_first_result() -> None:
+    pytest.importorskip("onnxruntime")
+    with YOLOv5(DETECTOR, max_batch=2) as model:
+        results = model.map([IMAGE] * 3)
+        model.release()
+        assert len(list(results)) == 3
+
+
+def test_a_release_while_requests_are_submitted() -> None:
+    """`submit()` reads its timeout when it has the pipeline."""
+    pytest.importorskip("onnxruntime")
+
+    class Releasing(float):
+        def __ge__(self, other: float) -> bool:
+            with contextlib.suppress(InferenceError):
+                model.release()
+            return super().__ge__(other)
+
+    with YOLOv5(DETECTOR, max_batch=2) as model:
+        model.submit(IMAGE, timeout=Releasing(LONG)).result(LONG)
 
 
 def test_release_after_a_while(backend: str) -> None:

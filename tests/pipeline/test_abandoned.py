@@ -130,7 +130,12 @@ def test_a_model_is_free_when_its_iteration_ends_while_the_model_asks_for_reques
 
     released: list[int] = []
     idle = IdleRelease(lambda: lambda: released.append(1), requests, "a model")
-    results = idle.until_the_end(iter([1, 2]))
+
+    def used() -> Iterator[int]:
+        with idle:
+            yield from (1, 2)
+
+    results = used()
     assert next(results) == 1
 
     def collect() -> None:
@@ -152,6 +157,5 @@ def test_a_model_is_free_when_its_iteration_ends_while_the_model_asks_for_reques
     releasing.join(LONG)
     assert not releasing.is_alive()
     assert len(errors) == 1
-    until(lambda: idle._uses == 0)
     idle.now()
     assert released == [1]

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.text import logger
-from ..errors import ConfigError, InferenceError
+from ..errors import ClosedError, ConfigError, InferenceError
 from .image_model import ImageModel
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class PipelineHolder:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
         self._pipeline: Any = None
+        self._closed = False
         self._lock = Lock()
 
     def get(self, model: Requests[Any]) -> Any:
@@ -60,6 +61,8 @@ class PipelineHolder:
     def _new(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
         from ..pipeline import Pipeline
 
+        if self._closed:
+            raise ClosedError(f"{model!r} was closed; load it again")
         return Pipeline(model.details, **{**self.settings, **settings})
 
     @property
@@ -78,8 +81,10 @@ class PipelineHolder:
         return pipeline
 
     def close(self) -> None:
-        if self._pipeline is not None:
-            self._pipeline.close(drain=False)
+        with self._lock:  # another thread may be making it
+            self._closed, pipeline = True, self._pipeline
+        if pipeline is not None:
+            pipeline.close(drain=False)
 
 
 class IdleRelease:
@@ -192,6 +197,10 @@ class Requests(ImageModel[Result]):
     @abstractmethod
     def _release_networks(self) -> None:
         """Releases the networks, and what calls keep for them."""
+
+    @abstractmethod
+    def _close_networks(self) -> None:
+        """Closes the networks, and what calls keep for them."""
 
     @abstractmethod
     def _batch_buffer(self, capacity: int | None) -> BatchBuffer:
@@ -317,3 +326,11 @@ class Requests(ImageModel[Result]):
             raise ConfigError(f"after is a number of seconds above 0, not {after!r}")
         else:
             self._idle.after(after)
+
+    def close(self) -> None:
+        """Frees the model. Requests that have not begun to run are cancelled."""
+        self._idle.close()
+        try:
+            self._pipeline_holder.close()
+        finally:  # it raises exceptions of callbacks
+            self._close_networks()

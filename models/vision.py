@@ -312,13 +312,6 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
             raise
         return twin
 
-    def close(self) -> None:
-        """Frees the model. Requests that have not begun to run are cancelled."""
-        self._idle.close()
-        self._pipeline_holder.close()
-        self._execution.close()
-        self.network.close()
-
     def __repr__(self) -> str:
         width, height = self.input_size
         network = self.network
@@ -332,6 +325,10 @@ class VisionModel(Requests[Result], Declared, Generic[Result]):
     def _release_networks(self) -> None:
         self._execution.release()
         self.network.release()
+
+    def _close_networks(self) -> None:
+        self._execution.close()
+        self.network.close()
 
     def _prepare(self) -> None:
         """Checks the model, and makes the parts that calls use."""

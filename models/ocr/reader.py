@@ -209,10 +209,7 @@ class OCR(Requests[TextLines], Declared):
             for network in self._reader.networks:
                 network.release()
 
-    def close(self) -> None:
-        """Frees the networks. Requests that have not begun to run are cancelled."""
-        self._idle.close()
-        self._pipeline_holder.close()
+    def _close_networks(self) -> None:
         with self._reading:  # waits for the page that is read
             self._reader.close()
 

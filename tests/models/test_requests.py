@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,34 @@ def test_closing_the_wrapper_ends_requests_that_wait() -> None:
     future = detector.submit(IMAGE)
     detector.close()
     assert isinstance(future.exception(0), ClosedError)
+
+
+def test_closing_while_the_first_request_makes_the_pipeline() -> None:
+    with YOLOv5(DETECTOR, max_batch=4) as detector:
+        for _ in range(20):
+            twin, futures = detector.clone(), list[Any]()
+
+            def submit(twin: YOLOv5 = twin, futures: list[Any] = futures) -> None:
+                with contextlib.suppress(ClosedError):
+                    futures.append(twin.submit(IMAGE))
+
+            thread = threading.Thread(target=submit)
+            thread.start()
+            twin.close()
+            thread.join()
+            assert all(future.done() for future in futures)
+            with pytest.raises(ClosedError):
+                twin.submit(IMAGE)
+
+
+def test_closing_frees_the_networks_whatever_the_callbacks_raise() -> None:
+    def on_done(index: int, outcome: Any) -> None:
+        raise ValueError("mine")
+
+    detector = YOLOv5(DETECTOR, max_batch=4)
+    detector.configure_pipeline(max_delay=60)
+    detector.submit_batch([IMAGE], on_done)
+    with pytest.raises(ValueError, match="mine"):
+        detector.close()
+    with pytest.raises(ClosedError):
+        detector(IMAGE)

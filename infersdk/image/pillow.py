@@ -1,14 +1,13 @@
 """The pixels of PIL images without a copy.
 
-`np.asarray(image)` runs an encoder over the image, which takes about as long as decoding a JPEG file. Pillow (11.3 and
-later) exports its memory by Arrow's C data interface, and nothing is copied. The modes are those of one byte ("L") or
+`np.asarray(image)` runs an encoder over the image, which takes about as long as decoding a JPEG file. Pillow
+exports its memory by Arrow's C data interface, and nothing is copied. The modes are those of one byte ("L") or
 four bytes a pixel ("RGB", whose fourth byte is padding, and "RGBA").
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,14 +70,6 @@ def pixels_of(image: Image.Image) -> npt.NDArray[np.uint8]:
     return pixels[:, :, :3] if image.mode == "RGB" else pixels
 
 
-@functools.cache
-def _pillow_lends() -> bool:
-    """Whether Pillow exports its memory. 11.2 does too, but never frees it."""
-    from PIL import __version__
-
-    return tuple(int(part) for part in __version__.split(".")[:2]) >= (11, 3)
-
-
 def _core() -> Any:
     """Pillow's C module, which knows the layout of its memory; environment variables can change the layout."""
     from PIL import Image
@@ -90,7 +81,7 @@ def _lent(image: Image.Image) -> npt.NDArray[np.uint8] | None:
     """Pillow's own pixels, (H, W) or (H, W, 4); None unless Pillow exports them as one block without gaps."""
     size, channels = image.width * image.height, _MODES[image.mode]
     # A read-only image is in other memory, such as a mapped file. With an alignment there are gaps between rows.
-    if not _pillow_lends() or not size or image.readonly or _core().get_alignment() != 1:
+    if not size or image.readonly or _core().get_alignment() != 1:
         return None
     try:
         _, capsule = image.__arrow_c_array__()
@@ -108,7 +99,7 @@ def _lent(image: Image.Image) -> npt.NDArray[np.uint8] | None:
 def _copied(image: Image.Image) -> npt.NDArray[np.uint8] | None:
     """A copy made strip by strip, each of which fits a block: in a third of the time of NumPy's conversion."""
     width, height = image.size
-    if not _pillow_lends() or not width:
+    if not width:
         return None
     rows = max(min(_core().get_block_size(), _STRIP) // (_MODES[image.mode] * width), 1)
     whole: npt.NDArray[np.uint8] | None = None

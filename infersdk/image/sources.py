@@ -13,7 +13,6 @@ decodes CMYK files and damaged files.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import io
@@ -207,7 +206,7 @@ def _size_of_file(source: Any) -> tuple[int, int] | None:
     from PIL import Image
 
     if isinstance(source, Image.Image):
-        return upright_size(source.size, orientation_of(source))
+        return _size_of_pil(source)
     if isinstance(source, (bytes, bytearray, memoryview)):
         source = io.BytesIO(source)
     elif not isinstance(source, (str, os.PathLike)):
@@ -215,7 +214,12 @@ def _size_of_file(source: Any) -> tuple[int, int] | None:
             return None
         source.seek(0)
     with open_image(source) as image:  # closes no stream that is given
-        return upright_size(image.size, orientation_of(image))
+        return _size_of_pil(image)
+
+
+def _size_of_pil(image: Image.Image) -> tuple[int, int]:
+    # Pillow gives the upright size of a TIFF file, and keeps its orientation until it loads the pixels.
+    return image.size if image.format == "TIFF" else upright_size(image.size, orientation_of(image))
 
 
 def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:
@@ -311,8 +315,7 @@ def _registered() -> tuple[str, ...]:
 
     Image.preinit()
     for plugin in _PLUGINS:
-        with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
-            importlib.import_module(plugin)
+        importlib.import_module(plugin)
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 

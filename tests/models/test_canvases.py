@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,11 @@ def test_image_size_is_that_of_the_image_that_is_read(tmp_path: Path) -> None:
 
     from PIL import Image
 
-    for orientation in (1, 6):
+    for orientation, suffix in itertools.product((1, 6), ("jpg", "png", "tiff")):
         pil = Image.new("RGB", (60, 40))
         exif = pil.getexif()
         exif[0x0112] = orientation
-        path = tmp_path / f"{orientation}.jpg"
+        path = tmp_path / f"{orientation}.{suffix}"
         pil.save(path, exif=exif)
         data = path.read_bytes()
         encoded = (data, bytearray(data), memoryview(data), io.BytesIO(data))

@@ -206,7 +206,7 @@ class OpenVinoInfer(Infer):
         result = properties | {"INFERENCE_PRECISION_HINT": _HINTS.get(asked, "f32")}
         if written == "int8" and target == "CPU":
             # OpenVINO 2026.4 computes two quantised matrix products in one step, incorrectly. AUTO drops the property.
-            result["SNIPPETS_MODE"] = "DISABLE"
+            result.setdefault("SNIPPETS_MODE", "DISABLE")
         _log.debug("%s: written in %s, compiled for %s with %s", self.model.name, written, target, result)
         return result
 

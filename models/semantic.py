@@ -172,7 +172,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         output = outputs[self._maps[0]]
         if not is_integer(output.dtype):
             return super().postprocess(outputs, geometries)
-        planes = zip(plane_rows(output), geometries, strict=True)
+        planes = zip(plane_rows(output), geometries, strict=False)
         return [self.result([class_numbers(numbers, geometry)]) for numbers, geometry in planes]
 
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:

@@ -236,6 +236,9 @@ class HostBuffer(Generic[Result]):
         self._address = self._stride = 0  # of the first row of the input, and bytes from row to row
         self._begun = 0  # rows of the input, until it runs
         self.read = stages.preprocessor.read
+        images = stages.preprocessor.input
+        if not images.has_free_batch:  # rows without an image are run as well
+            images.tensor(infer, capacity, capacity).numpy(writable=True).fill(0)
 
     def prepares_quickly(self, item: Any) -> bool:
         """Whether reading and writing the item takes less time than waking up a thread."""
@@ -247,6 +250,8 @@ class HostBuffer(Generic[Result]):
         # What fits the count keeps its address, so it holds for smaller batches too.
         tensor = canvas.input.tensor(self.infer, count, self.capacity)
         self._address, self._stride = tensor.host_ptr(read=False, write=True), canvas.input.image_nbytes
+        if count < tensor.shape[0]:
+            tensor.numpy(writable=True)[count:] = 0
         self._begun = count
 
     def write(self, row: int, image: Any, parameters: Parameters) -> None:

@@ -28,7 +28,9 @@ from .buffer import HostOutputs
 from .placement import LocationCost, PreprocessPlacement, WholeBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
 
     from ...image import Geometry
     from ...infer import Infer
@@ -108,7 +110,10 @@ class CudaInstance:
             started = perf_counter()
         self.infer.enqueue()
         if not self._stages.verified:
-            self._stages.verify_once(HostOutputs(self.infer))
+            outputs: Mapping[str, npt.NDArray[Any]] = HostOutputs(self.infer)
+            if len(rows) < self.infer.inputs[self._stages.preprocessor.input.spec.name].shape[0]:
+                outputs = {name: array[: len(rows)] for name, array in outputs.items()}  # of images
+            self._stages.verify_once(outputs)
         self._postprocess.queue(geometries, [row.parameters for row in rows])
         if self._measured is not None:
             self._measured.queue = perf_counter() - started

@@ -117,6 +117,9 @@ def test_class_numbers(tmp_path: Path, axis: tuple[int, ...]) -> None:
         found = model(IMAGE)
         assert found.labels == ["sky", "road", "car"]
         assert [one.areas for one in model.map([IMAGE] * 3)] == [found.areas] * 3
+    fixed = head_model(tmp_path / "fixed.onnx", [np.expand_dims(numbers, axis)], NAMES3, batch=3)
+    with load(fixed, preset="unit") as model:
+        assert model(IMAGE).areas == found.areas
     scores = head_model(tmp_path / "scores.onnx", [quadrants()], NAMES3)
     with load(scores, preset="unit") as model:
         assert np.mean(found.class_ids == model(IMAGE).class_ids) > 0.99

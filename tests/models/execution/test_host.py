@@ -123,6 +123,25 @@ def test_nv12(path: Path) -> None:
             check(model, noise((30, 24), seed), (24, 20))
 
 
+def test_a_fixed_batch_has_zeros_behind_its_images(tmp_path: Path) -> None:
+    """Networks that quantise their input take its range from all rows."""
+
+    class Behind(Seen):
+        def postprocess(self, outputs: Mapping[str, NDArray[Any]], geometries: Sequence[Geometry]) -> list[Any]:
+            return [outputs["seen"][len(geometries) :].copy()] * len(geometries)
+
+    ends = [value(name, [3, 3, 32, 32]) for name in ("images", "seen")]
+    path = save(tmp_path / "m.onnx", [node("Mul", "images one", "seen")], ends[:1], ends[1:], {"one": np.float32(1)})
+    with Behind(path) as model:
+        image = noise((24, 40, 3))
+        for request in (lambda: model.submit(image).result(60), lambda: model(image)):
+            behind = request()
+            assert behind.shape == (2, 3, 32, 32)
+            assert not behind.any()
+        model([image] * 3)
+        assert not model(image).any()
+
+
 def test_no_image_is_kept_alive(model: Seen) -> None:
     for seed in range(2):
         image = noise((20, 30, 3), seed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, VideoError
 from .frames import Frame
 from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
 
@@ -27,7 +27,8 @@ class VideoReader(SourceReader[Frame]):
     Args:
         source: a file, a URL (`rtsp://`, `http://`, ...), or a camera (`/dev/video0`, or its number).
         format: of the frames: `"rgb"`, `"bgr"` or `"nv12"`. RGB is the fastest if boxes are drawn on the frames. NV12
-            has half as many bytes, for frames that only go to a GPU; frames with an odd side cannot have it.
+            has half as many bytes, for frames that only go to a GPU. Frames with an odd side and rotated videos cannot
+            have it. Its values are those of the file, and models take them as BT.601 with limited range.
         prefetch: decoded frames that may wait.
         drop: what happens when `prefetch` frames wait. `"never"`: the decoder waits. `"oldest"`, for live sources: the
             oldest one is dropped, and counted in `dropped`. None is `"oldest"` for live sources and `"never"` for
@@ -97,7 +98,12 @@ def _decode(
         for frame in decoded:
             at = clock.time_of(frame.time)
             pixels = _pixels(converter, frame, _FORMATS[format])
-            if frame.rotation and format != "nv12":
+            if frame.rotation:
+                if format == "nv12":
+                    raise VideoError(
+                        f"{shown!r} is rotated by {frame.rotation} degrees, and NV12 frames are not turned; use "
+                        "format='rgb'"
+                    )
                 pixels = np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90)))
             yield Frame(pixels, format, at, so_far.add(at, fps))
 

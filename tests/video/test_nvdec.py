@@ -86,6 +86,9 @@ def test_the_first_frame_shows_a_rotation(name: str, settings: dict[str, Any], t
                     target.mux(packet)
         with VideoReader(rotated) as reader:
             assert reader.size == ((240, 320) if degrees else (320, 240))
+        if degrees:
+            with pytest.raises(VideoError, match=r"is rotated by -?90 degrees, and NV12 frames are not turned"):
+                VideoReader(rotated, format="nv12")
         with av.open(str(rotated)) as container:
             stream = container.streams.video[0]
             packet = next(container.demux(stream))

@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -236,9 +237,10 @@ class Composed(ImageModel[Result], Declared, ABC):
 
     def close(self) -> None:
         """Closes the models. Requests that have not begun to run are cancelled."""
-        for model in self.models.values():
-            model.close()
-        self._pools.clear()
+        with ExitStack() as closing:  # it goes on after an exception of a callback
+            closing.callback(self._pools.clear)
+            for model in reversed(self.models.values()):
+                closing.callback(model.close)
 
 
 class ComposedDetails:

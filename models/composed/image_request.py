@@ -56,7 +56,7 @@ class ImageRequest:
 
         Args:
             then: called with the result or exception of each image when the last one has ended, unless this request has
-                ended before. Its exception ends this request.
+                ended before. Its exception ends this request; that of `on_done` is raised.
             parameters, timeout, wait: see `Pipeline.submit_batch()`.
             fail_early: the first exception ends this request, and cancels the other images.
 
@@ -79,7 +79,8 @@ class ImageRequest:
                 try:
                     then(outcomes)
                 except BaseException as error:
-                    self.end(error)
+                    if not self.end(error):  # it is an exception of `on_done`
+                        raise
 
         self._requests += model.submit_batch(images, ended, parameters, timeout=timeout, deadline=left, wait=wait)
         if self.ended:  # meanwhile

@@ -233,6 +233,27 @@ def test_cancelling_takes_the_parts_back(slow: TwoStage) -> None:
         futures[1].result(30)
 
 
+def on_done(index: int, outcome: Any) -> None:
+    raise ValueError("mine")
+
+
+def test_exceptions_of_callbacks_are_logged(two: TwoStage, caplog: pytest.LogCaptureFixture) -> None:
+    two.submit_batch([IMAGE], on_done)
+    until(lambda: "ValueError('mine')" in caplog.text)
+
+
+def test_closing_closes_both_whatever_the_callbacks_raise() -> None:
+    detector = models.YOLOv5(DETECTOR, max_batch=2)
+    detector.configure_pipeline(max_delay=60)
+    two = TwoStage(detector, models.Classifier(CLASSIFIER, **CLASSIFIER_SETTINGS))
+    two.submit_batch([IMAGE], on_done)
+    with pytest.raises(ValueError, match="mine"):
+        two.close()
+    for model in two.models.values():
+        with pytest.raises(ClosedError):
+            model(IMAGE)
+
+
 def test_a_deadline_reaches_through_both(slow: TwoStage) -> None:
     result = slow.submit(IMAGE, deadline=1).result(30)
     assert {type(one) for one in result.columns["second"]} == {DeadlineExceeded}

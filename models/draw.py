@@ -43,8 +43,8 @@ COCO_SKELETON = (
 
 
 def to_pil(image: HostImage) -> Image.Image:
-    """The image as a new RGB image of PIL's."""
-    whole = Geometry.stretch(image.pixel_size, image.pixel_size)
+    """The image as a new RGB image of PIL's, of `image.size`."""
+    whole = Geometry.stretch(image.pixel_size, image.size)
     as_is = PixelTransform(order="rgb", layout="hwc", dtype="uint8", scale=1.0)
     return Image.fromarray(preprocess(image.view(), whole, as_is))
 

@@ -127,10 +127,10 @@ class ImageModel(Generic[Result]):
             if not is_list:
                 raise ConfigError("return_exceptions is for a list of images; catch the exception of one image")
             results = list(self.stream(images, return_exceptions=True, **parameters))  # type: ignore[arg-type]
-            return list(map(_remembering, images, results))  # type: ignore[arg-type]
+            return list(map(self._remembering, images, results))  # type: ignore[arg-type]
         if is_list:
-            return list(map(_remembering, images, self._run_all(images, parameters)))  # type: ignore[arg-type]
-        return _remembering(images, self._run_one(images, parameters))  # type: ignore[arg-type]
+            return list(map(self._remembering, images, self._run_all(images, parameters)))  # type: ignore[arg-type]
+        return self._remembering(images, self._run_one(images, parameters))  # type: ignore[arg-type]
 
     def stream(
         self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
@@ -221,9 +221,8 @@ class ImageModel(Generic[Result]):
         """The results of several images, in order."""
         return list(self.stream(sources, **parameters))
 
-
-def _remembering(source: ImageSource | HostImage, result: Result) -> Result:
-    """The result, with a reference to its image."""
-    if isinstance(result, ImageResult):
-        result._remember_image(source)
-    return result
+    def _remembering(self, source: ImageSource | HostImage, result: Result) -> Result:
+        """The result, with a reference to its image."""
+        if isinstance(result, ImageResult):
+            result._remember_image(source, self.channel_order)
+        return result

@@ -80,11 +80,11 @@ class GroupResult(Result, Mapping[str, Any]):
                 pil = result._drawn(pil)
         return pil
 
-    def _remember_image(self, source: Any) -> None:
+    def _remember_image(self, source: Any, channel_order: str) -> None:
         for result in self.results.values():
             if isinstance(result, Result):
-                result._remember_image(source)
-        Result._remember_image(self, source)
+                result._remember_image(source, channel_order)
+        Result._remember_image(self, source, channel_order)
 
     def __repr__(self) -> str:
         parts = [f"{name}={self.errors.get(name, self.results.get(name))!r}" for name in self.names]
@@ -109,6 +109,7 @@ class ModelGroup(Composed[GroupResult]):
 
     Attributes:
         models: the models by name.
+        channel_order: as of the first model.
 
     Raises:
         ConfigError: there is no model, one of them is no wrapper, two names have the same one, or a name is that of an
@@ -116,12 +117,12 @@ class ModelGroup(Composed[GroupResult]):
     """
 
     task = "group"
-    channel_order = "bgr"
     class_names = ()
 
     def __init__(self, **models: ImageModel[Any]) -> None:
         self.models = models
         self._prepare()
+        self.channel_order = next(iter(models.values())).channel_order
         self.__dict__["per_call"] = frozenset(models)
         self._pools = UploadPools()
 

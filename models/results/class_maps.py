@@ -284,10 +284,10 @@ class ClassMaps(MapResult, Mapping[str, ClassMap]):
         """That of each map."""
         return Agreement.joined(result.agreement(other[name]) for name, result in self.maps.items())
 
-    def _remember_image(self, source: Any) -> None:
-        Result._remember_image(self, source)
+    def _remember_image(self, source: Any, channel_order: str) -> None:
+        Result._remember_image(self, source, channel_order)
         for result in self.maps.values():
-            result._remember_image(source)
+            result._remember_image(source, channel_order)
 
     def __repr__(self) -> str:
         areas = ", ".join(f"{name} {area:.1%}" for name, area in self.areas.items())

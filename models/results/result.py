@@ -228,9 +228,9 @@ class Result(Hints, ABC):
         """The same result with a reference to this image; see `ImageReference`."""
         return dataclasses.replace(self, image=ImageReference.of(source))
 
-    def _remember_image(self, source: Any) -> None:
+    def _remember_image(self, source: Any, channel_order: str) -> None:
         """As `with_image()`, in place: for the wrapper that has just made this result. A copy would take longer."""
-        object.__setattr__(self, "image", ImageReference.of(source))
+        object.__setattr__(self, "image", ImageReference.of(source, channel_order))
 
     def _remember_decoder(self, decoder: str) -> None:
         """Sets `decoder` in place, as `_remember_image()` sets the image."""
@@ -299,13 +299,15 @@ class ImageReference(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, source: Any, channel_order: str = "bgr") -> ImageReference | None:
-        """The reference to an image source; None for bytes, streams and other sources without weak references."""
+        """The reference to an image source; None for bytes, streams and other sources without weak references, and for
+        images that were decoded at a reduced size.
+        """
         if isinstance(source, np.ndarray):
             return cls(None, weakref.ref(source), channel_order)
         if isinstance(source, (str, os.PathLike)):
             return cls(os.fspath(source), None, channel_order)
         if isinstance(source, HostImage):
-            return cls(None, weakref.ref(source.pixels), source.format)
+            return None if source.reduced_from else cls(None, weakref.ref(source.pixels), source.format)
         if hasattr(source, "read"):
             return None
         try:

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from infersdk.errors import ConfigError, InputError, OutputError, ShapeError
-from infersdk.image import HostImage
+from infersdk.image import HostImage, read_image
 from infersdk.models import Classification, Classifications, Detection, Detections, Embedding
 from infersdk.ops import DetectStats
 
@@ -183,6 +183,15 @@ def test_drawing_needs_the_image_or_knows_it(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(found.with_image(tmp_path / "a.png"))).draw().tobytes() == drawn.tobytes()
     assert found.with_image(io.BytesIO(b"")).image is None
     assert found.with_image(b"bytes").image is None
+
+
+def test_an_image_of_a_reduced_size_is_drawn_at_its_own_size() -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (64, 48), "white").save(file, "JPEG")
+    reduced = read_image(file.getvalue(), at_least=lambda size: (32, 24))
+    assert reduced.pixel_size == (32, 24)
+    assert boxes(2).draw(reduced).size == (64, 48)
+    assert boxes(2).with_image(reduced).image is None
 
 
 def test_a_result_does_not_keep_its_image_alive() -> None:

@@ -144,8 +144,8 @@ def read_image(
         at_least: for JPEG files: returns the (width, height) that is needed of an image whose (width, height) it is
             given. The file is then decoded at 1/2, 1/4 or 1/8 of its size, if that is no less. None decodes in full.
 
-    The EXIF orientation of files is applied, as image viewers do; of 16 bits the upper 8 are taken. Arrays are not
-    copied, nor are most PIL images: the image changes with them.
+    The EXIF orientation of files is applied, as image viewers do; of 12 and 16 bits the upper 8 are taken. Arrays are
+    not copied, nor are most PIL images: the image changes with them.
 
     Raises:
         ImageError: there is no such file or address, or it is no image or a damaged one, or the array has another type
@@ -162,7 +162,7 @@ def read_image(
             return _from_address(source, at_least)
         return _decode_file(Path(source), repr(os.fspath(source)), at_least)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _decode_file(io.BytesIO(source), f"the {memoryview(source).nbytes:,} bytes given", at_least)
+        return _decode_file(io.BytesIO(bytes(source)), f"the {memoryview(source).nbytes:,} bytes given", at_least)
     from PIL import Image
 
     if isinstance(source, Image.Image):
@@ -208,7 +208,7 @@ def _size_of_file(source: Any) -> tuple[int, int] | None:
     if isinstance(source, Image.Image):
         return _size_of_pil(source)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        source = io.BytesIO(source)
+        source = io.BytesIO(bytes(source))
     elif not isinstance(source, (str, os.PathLike)):
         if not _seekable(source):
             return None
@@ -281,6 +281,7 @@ def _from_array(array: npt.NDArray[Any], channel_order: str) -> HostImage:
 _SIDEWAYS = frozenset({5, 6, 7, 8})
 
 _ORIENTATION = 0x0112  # the tag of EXIF
+_BITS = 0x0102  # the tag of TIFF
 #: Maximum number of scans of a progressive file. Encoders write about ten. A scan of 200 bytes takes 0.35 s for 144
 #: million pixels: a file of 1 MB could occupy a processor for half an hour.
 MAX_SCANS = 100
@@ -458,7 +459,8 @@ def _from_pil(image: Image.Image, what: str, at_least: SizeLimit | None = None) 
         image.load()  # some formats have their EXIF data after the pixels.
         orientation = orientation or orientation_of(image)
         if image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
-            return HostImage(_upright((np.asarray(image) >> 8).astype(np.uint8), orientation), "gray", decoder)
+            bits = getattr(image, "tag_v2", {}).get(_BITS, (16,))[0]  # a TIFF file may have 12
+            return HostImage(_upright((np.asarray(image) >> (bits - 8)).astype(np.uint8), orientation), "gray", decoder)
         if image.mode in ("I", "F"):
             raise ImageError(
                 f"{what}: its pixels are numbers of 32 bits, whose range is unknown; scale "

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from web import content, served
 
 from infersdk.errors import ImageError
-from infersdk.image import HostImage, read_image
+from infersdk.image import HostImage, image_size, read_image
 from infersdk.image.sources import FORMATS
 
 
@@ -101,6 +101,22 @@ def test_sixteen_bits_keep_their_upper_eight(tmp_path: Path) -> None:
         image = read_image(tmp_path / name)
         assert image.format == "gray"
         np.testing.assert_array_equal(image.pixels, deep >> 8)
+
+
+def test_twelve_bits_keep_their_upper_eight() -> None:
+    """Pixels of 0x000, 0x7ff, 0xfff and 0x3e8, in 6 bytes behind the header of a TIFF file."""
+    tags = {256: 4, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 6}
+    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
+    file = b"II*\0" + struct.pack("<I", 14) + bytes.fromhex("0007fffff3e8") + struct.pack("<H", len(tags)) + entries
+    np.testing.assert_array_equal(read_image(file + bytes(4)).pixels, [[0x00, 0x7F, 0xFF, 0x3E]])
+
+
+def test_bytes_that_are_not_adjacent() -> None:
+    file = io.BytesIO()
+    Image.new("L", (3, 2), 7).save(file, "PNG")
+    every_second = memoryview(file.getvalue().replace(b"", b"-"))[1::2]
+    assert not every_second.contiguous
+    assert image_size(every_second) == read_image(every_second).size == (3, 2)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])

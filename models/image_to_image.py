@@ -159,7 +159,8 @@ class BackgroundRemoval(PresetInput[Matte]):
     def _matte(self, values: npt.NDArray[Any], geometry: Geometry) -> Matte:
         values = values.astype(np.float32, copy=False)
         if self.scores == "logit":
-            values = 1 / (1 + np.exp(-values))
+            with np.errstate(over="ignore"):  # exp of a large number is infinite, and the share 0
+                values = 1 / (1 + np.exp(-values))
         resized = resize_map(values, geometry)
         if self.stretch:
             low, high = np.nanmin(resized), np.nanmax(resized)

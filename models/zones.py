@@ -143,7 +143,8 @@ class Line:
 
     An object crosses the line when all its anchors change from one side to the other, between the two
     perpendiculars through `start` and `end`. It goes in if it arrives on the left of the direction from `start` to
-    `end`. Frames in which its anchors are on both sides, or beyond the ends, change nothing.
+    `end`. Frames in which its anchors are on both sides, or beyond the ends, change nothing. After an absence of more
+    than `min_frames` frames an object is a new one.
 
     Args:
         start, end: x and y in pixels.

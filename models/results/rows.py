@@ -70,4 +70,4 @@ class Rows(Result, Sequence[Row]):
 
 def class_label(names: Sequence[str], class_id: int) -> str:
     """The name of a class; its number where it has no name."""
-    return names[class_id] if class_id < len(names) else str(class_id)
+    return names[class_id] if 0 <= class_id < len(names) else str(class_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,13 @@ def test_a_matte_comes_back_to_the_image(tmp_path: Path, backend: str) -> None:
         model(IMAGE)
     with load(path, backend=backend, type="matte", preset="imagenet", scores="logit") as model:
         np.testing.assert_allclose(model(IMAGE).values, resized, atol=1e-5)
+    large = head_model(tmp_path / "l.onnx", [np.full((1, 64, 64), -200, np.float32)], {})
+    with (
+        load(large, backend=backend, type="matte", preset="imagenet", scores="logit") as model,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")
+        assert not model(IMAGE).values.any()
 
 
 def test_all_forms_of_a_matte(tmp_path: Path) -> None:

@@ -164,6 +164,11 @@ def test_short_reprs() -> None:
     assert "array" not in repr(boxes(2, {"masks": np.zeros((2, 9, 9))})[0])
 
 
+def test_a_class_without_a_name_is_called_by_its_number() -> None:
+    found = Detections.of(np.zeros((3, 4)), [0.5] * 3, [0, 2, -1], names=("person", "bus"), size=(64, 48))
+    assert found.labels == [row.label for row in found] == ["person", "2", "-1"]
+
+
 # ---- images ----
 
 

@@ -126,7 +126,7 @@ class TextLines(Rows[TextLine]):
             InputError: the result does not know its image, or this one has another size.
             ImageError: the image cannot be read.
         """
-        return self._drawn(self._pil(image, channel_order, same_size=True), font)
+        return self._drawn(self._pil(image, channel_order), font)
 
     def _drawn(self, pil: Image.Image, font: str | os.PathLike[str] | None = None) -> Image.Image:
         from PIL import ImageDraw

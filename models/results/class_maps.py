@@ -68,7 +68,7 @@ class MapResult(Result):
         """
         if not 0 <= opacity <= 1:
             raise InputError(f"opacity is {opacity}; use 0 to 1")
-        return self._drawn(self._pil(image, channel_order, same_size=True), opacity)
+        return self._drawn(self._pil(image, channel_order), opacity)
 
     def _drawn(self, pil: Image.Image, opacity: float = 0.5) -> Image.Image:
         pixels = np.array(pil)

@@ -293,7 +293,7 @@ class Detections(Rows[Detection]):
             skeleton: the pairs of keypoints that a line joins, by number from 0; None is COCO's where there are 17.
 
         Raises:
-            InputError: the result does not know its image.
+            InputError: the result does not know its image, or this one has another size.
             ConfigError: there is no such font, column or keypoint.
             ImageError: the image cannot be read.
         """

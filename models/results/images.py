@@ -100,7 +100,7 @@ class Matte(FloatMap):
             InputError: the result does not know its image, or this one has another size.
             ImageError: the image cannot be read.
         """
-        return self._with_alpha(self._pil(image, channel_order, same_size=True))
+        return self._with_alpha(self._pil(image, channel_order))
 
     def _with_alpha(self, pil: Image.Image) -> Image.Image:
         from PIL import Image

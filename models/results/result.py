@@ -147,7 +147,7 @@ class Result(Hints, ABC):
             channel_order: of an array.
 
         Raises:
-            InputError: the result does not know its image.
+            InputError: the result does not know its image, or this one has another size.
             ImageError: the image cannot be read.
             UnsupportedModelError: results of this type are not drawn.
         """
@@ -196,16 +196,11 @@ class Result(Hints, ABC):
     def _is_drawn(cls) -> bool:
         return cls._drawn is not Result._drawn
 
-    def _pil(
-        self, image: ImageSource | HostImage | None, channel_order: str, *, same_size: bool = False
-    ) -> Image.Image:
+    def _pil(self, image: ImageSource | HostImage | None, channel_order: str) -> Image.Image:
         """The image that was given, or the one that the result knows, as a new RGB image.
 
-        Args:
-            same_size: refuse an image of another size than `size`.
-
         Raises:
-            InputError: none was given, and the result does not know its image; or it has another size.
+            InputError: none was given, and the result does not know its image; or it has another size than `size`.
             ImageError: the image cannot be read.
         """
         from ..draw import to_pil
@@ -216,8 +211,8 @@ class Result(Hints, ABC):
             given = None if self.image is None else self.image.read()
         if given is None:
             raise InputError("the image is not known any more; give it: draw(image)")
-        if same_size and given.size != self.size:  # type: ignore[attr-defined]
-            width, height = self.size  # type: ignore[attr-defined]
+        width, height = getattr(self, "size", given.size)
+        if (width, height) != given.size:
             raise InputError(
                 f"the image has {given.size[0]} x {given.size[1]} pixels, and the {type(self).__name__} {width} x "
                 f"{height}; give the image that the result was made of"

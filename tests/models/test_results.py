@@ -16,7 +16,16 @@ from PIL import Image
 
 from infersdk.errors import ConfigError, InputError, OutputError, ShapeError
 from infersdk.image import HostImage, read_image
-from infersdk.models import Classification, Classifications, Detection, Detections, Embedding
+from infersdk.models import (
+    AnomalyMap,
+    Classification,
+    Classifications,
+    ClassMap,
+    Detection,
+    Detections,
+    Embedding,
+    Matte,
+)
 from infersdk.ops import DetectStats
 
 BOX = np.dtype([("xyxy", np.float32, (4,)), ("score", np.float32), ("class_id", np.int32)])
@@ -188,6 +197,21 @@ def test_drawing_needs_the_image_or_knows_it(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(found.with_image(tmp_path / "a.png"))).draw().tobytes() == drawn.tobytes()
     assert found.with_image(io.BytesIO(b"")).image is None
     assert found.with_image(b"bytes").image is None
+
+
+def test_an_image_of_another_size_is_not_drawn_on() -> None:
+    pixels = np.zeros((48, 63, 3), np.uint8)
+    values = np.zeros((48, 64), np.float32)
+    for found in (
+        boxes(2),
+        AnomalyMap(values, 0.5, None, None),
+        Matte(values),
+        ClassMap(values.astype(np.uint8), NAMES),
+    ):
+        with pytest.raises(InputError, match=rf"has 63 x 48 pixels, and the {type(found).__name__} 64 x 48"):
+            found.draw(pixels)
+        assert found.draw(np.zeros((48, 64, 3), np.uint8)).size == (64, 48)
+    assert classes().draw(pixels).size == (63, 48)
 
 
 def test_an_image_of_a_reduced_size_is_drawn_at_its_own_size() -> None:

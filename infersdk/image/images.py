@@ -247,8 +247,11 @@ class HostImage(NamedTuple):
         """A part of the image, by its left, top, right and bottom edge in pixels. It shares the pixels.
 
         Raises:
-            ImageError: it is an NV12 frame, or the part lies outside the image or is empty.
+            ImageError: it is an NV12 frame or was decoded at a reduced size, or the part lies outside the image or is
+                empty.
         """
+        if self.reduced_from is not None:
+            raise ImageError("a part of an image of a reduced size cannot be cut out; read the image without at_least")
         left, top, right, bottom = _check_crop(edges, self.pixel_size, self.format)
         return HostImage(self.pixels[top:bottom, left:right], self.format, self.decoder)
 

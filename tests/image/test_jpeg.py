@@ -74,6 +74,13 @@ def test_orientation_and_reduction_together(orientation: int, at_least: tuple[in
         assert image.pixel_size[0] < whole[0] / 2 + 1
 
 
+def test_no_part_is_cut_out_of_a_reduced_image() -> None:
+    data = encoded((160, 120))
+    assert read_image(data).crop((0, 0, 60, 50)).size == (60, 50)
+    with pytest.raises(ImageError, match="read the image without at_least"):
+        read_image(data, at_least=lambda size: (80, 60)).crop((0, 0, 60, 50))
+
+
 def test_other_files_go_to_pillow(by_pillow: Any) -> None:
     cmyk = encoded((40, 30), "CMYK")
     assert read_image(cmyk).decoder == "pillow"

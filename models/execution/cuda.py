@@ -112,7 +112,7 @@ class CudaInstance:
         if not self._stages.verified:
             outputs: Mapping[str, npt.NDArray[Any]] = HostOutputs(self.infer)
             if len(rows) < self.infer.inputs[self._stages.preprocessor.input.spec.name].shape[0]:
-                outputs = {name: array[: len(rows)] for name, array in outputs.items()}  # of images
+                outputs = {name: array[: len(rows)] if array.ndim else array for name, array in outputs.items()}
             self._stages.verify_once(outputs)
         self._postprocess.queue(geometries, [row.parameters for row in rows])
         if self._measured is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..core.files import IMAGE_SUFFIXES, atomic_path, image_files
+from ..core.files import IMAGE_SUFFIXES, atomic_path, check_output, image_files
 from ..core.model_source import ModelSource
 from ..errors import ConfigError, OutputError, UnsupportedModelError
 from ..graph.passes import prepared_model
@@ -89,12 +89,13 @@ def pack(
         encrypt: the key of 32 bytes that encrypts all parts, or where it is; see `Bundle`.
 
     Raises:
-        ConfigError: there is no image, or a setting or another argument does not fit.
+        ConfigError: there is no image, a setting or another argument does not fit, or `output` is the model.
         OutputError: the file cannot be written, or would exceed 4 GiB.
         ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
     """
     from .. import __version__
 
+    check_output(model, output)
     source = ModelSource.of(model)
     given = dict(settings or {})
     if wrong := sorted(_OF_THE_MACHINE & given.keys()):

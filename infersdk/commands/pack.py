@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from ..bundles import pack
-from ..core.files import check_output
 from .common import key_values, print_text
 from .wrapper_options import add_wrapper_options, wrapper_settings
 
@@ -39,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the bundle."""
     output = arguments.output or arguments.model.with_suffix(".infer")
-    check_output(arguments.model, output)
     manifest = pack(
         arguments.model, output, images=arguments.images, samples=arguments.samples, type=arguments.type,
         settings=wrapper_settings(arguments), forms=key_values("--form", arguments.form),

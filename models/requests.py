@@ -27,7 +27,6 @@ __all__ = ["IdleRelease", "Requests"]
 
 _log = logger("infersdk.models")
 
-T = TypeVar("T")
 Result = TypeVar("Result")
 
 
@@ -117,11 +116,6 @@ class IdleRelease:
         # Without the lock: the garbage collector ends generators in threads that hold locks which `requests` needs.
         self._last_use = monotonic()
         self._uses.pop()
-
-    def until_the_end(self, results: Iterator[T]) -> Iterator[T]:
-        """These results; the model counts as used until they end."""
-        with self:
-            yield from results
 
     def now(self) -> None:
         """Releases the model.

@@ -146,7 +146,13 @@ class OCR(Requests[TextLines], Declared):
 
     def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[TextLines]:
         text_score = self._text_score(parameters)
-        return self._idle.until_the_end(self._read(image, text_score) for image in images)
+
+        def read() -> Iterator[TextLines]:
+            with self._idle:
+                for image in images:
+                    yield self._read(image, text_score)
+
+        return read()
 
     def _read(self, source: ImageSource | HostImage, text_score: float) -> TextLines:
         start = perf_counter()

@@ -135,10 +135,10 @@ def default_stream(device: str | Device = "cuda:0") -> Stream:
 
 
 class Event(Handle):
-    """A point in a stream. With `timing`, it records the time too."""
+    """A point in a stream."""
 
-    def __init__(self, device: str | Device = "cuda:0", *, timing: bool = False) -> None:
-        self._own(returned("ifs_event *", lib.ifs_event_create, _ordinal(device), timing), lib.ifs_event_destroy)
+    def __init__(self, device: str | Device = "cuda:0") -> None:
+        self._own(returned("ifs_event *", lib.ifs_event_create, _ordinal(device)), lib.ifs_event_destroy)
 
     def record(self, stream: Stream) -> Event:
         """Puts the event after all work that is queued on `stream` now, and returns the event."""
@@ -153,10 +153,6 @@ class Event(Handle):
     def done(self) -> bool:
         """Whether the stream has reached the event."""
         return bool(returned("int32_t", lib.ifs_event_query, self._open))
-
-    def milliseconds_since(self, start: Event) -> float:
-        """The device's time from `start` to this event. Both have `timing=True`, and the stream has reached them."""
-        return float(returned("float", lib.ifs_event_elapsed, start._open, self._open))
 
 
 class CudaGraph(Handle):

@@ -212,14 +212,14 @@ struct ifs_event {
     cudaEvent_t native;
 };
 
-ifs_status ifs_event_create(int32_t device, int32_t timing, ifs_event **out) {
+ifs_status ifs_event_create(int32_t device, ifs_event **out) {
     IFS__TRY(ifs__device_check(device));
     IFS__GUARD(device, "creating an event");
     ifs_event *event = (ifs_event *)calloc(1, sizeof *event);
     if (!event)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *event);
     event->device = device;
-    cudaError_t error = cudaEventCreateWithFlags(&event->native, timing ? cudaEventDefault : cudaEventDisableTiming);
+    cudaError_t error = cudaEventCreateWithFlags(&event->native, cudaEventDisableTiming);
     if (error != cudaSuccess) {
         free(event);
         return ifs__cuda_failed(error, device, "creating an event");
@@ -254,13 +254,6 @@ ifs_status ifs_event_query(ifs_event *event, int32_t *done) {
     if (error != cudaSuccess && error != cudaErrorNotReady)
         return ifs__cuda_failed(error, event->device, "querying an event");
     *done = error == cudaSuccess;
-    return IFS_OK;
-}
-
-ifs_status ifs_event_elapsed(ifs_event *start, ifs_event *stop, float *milliseconds) {
-    IFS__GUARD(start->device, "timing between two events");
-    IFS__CUDA(cudaEventElapsedTime(milliseconds, start->native, stop->native), start->device,
-              "timing between two events");
     return IFS_OK;
 }
 

@@ -714,12 +714,11 @@ ifs_status ifs_stream_synchronize(ifs_stream *stream);
 /* An event marks a point in a stream. */
 typedef struct ifs_event ifs_event;
 
-ifs_status ifs_event_create(int32_t device, int32_t timing, ifs_event **out);
+ifs_status ifs_event_create(int32_t device, ifs_event **out);
 void ifs_event_destroy(ifs_event *event);
 ifs_status ifs_event_record(ifs_event *event, ifs_stream *stream);
 ifs_status ifs_event_synchronize(ifs_event *event);
 ifs_status ifs_event_query(ifs_event *event, int32_t *done);
-ifs_status ifs_event_elapsed(ifs_event *start, ifs_event *stop, float *milliseconds);
 
 /* Work that is queued on `stream` from now on waits for `event`. */
 ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event);

@@ -208,7 +208,7 @@ ifs_memory *ifs__memory_retain(ifs_memory *memory) {
 
 static ifs_status record(ifs_memory *memory, ifs_event **event, ifs_stream *stream) {
     if (!*event)
-        IFS__TRY(ifs_event_create(memory->device, 0, event));
+        IFS__TRY(ifs_event_create(memory->device, event));
     return ifs_event_record(*event, stream);
 }
 

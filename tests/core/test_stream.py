@@ -92,7 +92,7 @@ class TestOnDevice:
         tensor.numpy(writable=True)[:] = 5
         tensor.device_ptr(write=True, stream=stream)
         tensor.fetch(stream)
-        after = Event(timing=False)
+        after = Event()
         with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
             torch.cuda._sleep(2_000_000_000)  # about a second behind the copy
         after.record(stream)

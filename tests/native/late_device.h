@@ -135,8 +135,7 @@ int32_t ifs__stream_captures(const ifs_stream *stream) { return stream->queue->c
 int32_t ifs_stream_device(const ifs_stream *stream) { return stream->device; }
 void *ifs_stream_native(const ifs_stream *stream) { return stream->queue; }
 
-ifs_status ifs_event_create(int32_t device, int32_t timing, ifs_event **out) {
-    (void)timing;
+ifs_status ifs_event_create(int32_t device, ifs_event **out) {
     *out = calloc(1, sizeof **out);
     if (!*out)
         abort();

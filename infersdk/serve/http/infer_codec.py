@@ -220,13 +220,22 @@ def _from_json(one: _Input, what: str, max_elements: int, *, decode_base64: bool
         if one.datatype == "BYTES":
             array = _strings(values)
         else:
-            with np.errstate(over="raise"):
+            with np.errstate(over="ignore"):  # a warning for some types, and nothing for BF16
                 array = np.asarray(values, dtype)
+            _check_range(array, values, one.datatype)
     except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError, TypeError) as error:
         raise RequestError(f"{what}: its data is not {one.datatype} {one.shape}: {error}") from None
     if array.size != count:
         raise RequestError(f"{what}: the shape {one.shape} has {count:,} elements, and data has {array.size:,}")
     return array.reshape(one.shape)
+
+
+def _check_range(array: npt.NDArray[Any], values: Any, datatype: str) -> None:
+    """Raises ValueError if a number of JSON, which is finite, has become infinite."""
+    if array.dtype.kind in "biu" or (finite := np.isfinite(array)).all():
+        return
+    value = np.asarray(values, np.float64).reshape(-1)[int(finite.argmin())]
+    raise ValueError(f"{value:g} is out of the range of {datatype}")
 
 
 def _strings(values: Any) -> npt.NDArray[Any]:

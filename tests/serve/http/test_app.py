@@ -144,7 +144,10 @@ def test_wrong_requests(server: Any, change: dict[str, Any], said: str) -> None:
         ({"parameters": {"binary_data_size": 64}}, "has 2 of data, binary_data_size and shared_memory_region"),
         ({"parameters": {"shared_memory_region": "x"}}, "has 2 of data, binary_data_size and shared_memory_region"),
         ({"parameters": {"encoding": "base64"}}, "the encoding is base64, for BYTES alone"),
-        ({"datatype": "FP32", "data": [1e39] * 16}, "not FP32 [1, 16]: overflow"),
+        ({"datatype": "FP32", "data": [1e39] * 16}, "not FP32 [1, 16]: 1e+39 is out of the range of FP32"),
+        ({"datatype": "FP16", "data": [1] * 15 + [-65520]}, "-65520 is out of the range of FP16"),
+        ({"datatype": "BF16", "data": [[1] * 15, [1e39]][::-1]}, "not BF16 [1, 16]"),
+        ({"datatype": "BF16", "data": [1] * 15 + [3.4e38]}, "3.4e+38 is out of the range of BF16"),
     ],
 )
 def test_wrong_inputs(server: Any, change: dict[str, Any], said: str) -> None:

@@ -39,7 +39,7 @@ from ..serve.workers import all_results
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ..serve.endpoint import Endpoint
+    from ..serve.endpoint import Endpoint, RequestTally
 
 __all__ = ["predictor"]
 
@@ -107,17 +107,17 @@ def _predictor_class() -> Any:
         async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
             answer = _answer_v1 if isinstance(payload, Mapping) else _answer
             try:
-                with self._endpoint.in_use():
+                with self._endpoint.request() as tally:
                     if not self.ready:
                         raise RequestError(f"model {self.name!r} was stopped", Status.UNAVAILABLE)
-                    return await answer(self._endpoint, self._settings, payload)
+                    return await answer(self._endpoint, self._settings, payload, tally)
             except Exception as error:
                 raise _as_kserve(error, self.name, grpc=getattr(payload, "from_grpc", False)) from None
 
     return Predictor
 
 
-async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any) -> Any:
+async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any, tally: RequestTally) -> Any:
     """A request of v2: KServe's `InferRequest`, answered by its `InferResponse`."""
     from kserve import InferOutput, InferResponse
 
@@ -129,7 +129,7 @@ async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any) ->
         endpoint.name, "", payload.id or "", {one.name: _array(one) for one in payload.inputs}, wanted or None,
         parameters, deadline, priority,
     )  # fmt: skip
-    results = await endpoint.infer(request)
+    results = await endpoint.infer(request, tally)
     outputs = [InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in results.items()]
     return InferResponse(
         payload.id or str(uuid.uuid4()), endpoint.name, outputs, endpoint.version,
@@ -137,7 +137,9 @@ async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any) ->
     )  # fmt: skip
 
 
-async def _answer_v1(endpoint: Endpoint, settings: ServerSettings, payload: Mapping[str, Any]) -> dict[str, Any]:
+async def _answer_v1(
+    endpoint: Endpoint, settings: ServerSettings, payload: Mapping[str, Any], tally: RequestTally
+) -> dict[str, Any]:
     """A request of V1."""
     if not isinstance(endpoint, ImageEndpoint):
         raise RequestError(f"model {endpoint.name!r} takes tensors; send it requests of v2")
@@ -147,8 +149,8 @@ async def _answer_v1(endpoint: Endpoint, settings: ServerSettings, payload: Mapp
     if not 1 <= len(instances) <= settings.max_images:
         raise RequestError(f"a request has 1 to {settings.max_images} images, not {len(instances)}")
     images = [_image(instance) for instance in instances]
-    deadline = settings.default_deadline
-    results = await all_results(endpoint.predict(image, {}, deadline, 0) for image in images)
+    deadline, tally.rows = settings.default_deadline, len(images)
+    results = await all_results(endpoint.predict(image, {}, deadline, 0, tally) for image in images)
     return {"predictions": [plain_rows(result) for result in results]}
 
 

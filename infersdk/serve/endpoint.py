@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,33 @@ if TYPE_CHECKING:
     from ..pipeline import Pipeline
     from .shadow import Shadow
 
-__all__ = ["Counters", "Endpoint"]
+__all__ = ["Counters", "Endpoint", "RequestTally"]
 
 #: Minimum default size of the queue: a pipeline with batches of one image has only a few slots.
 _LEAST_QUEUE = 64
 #: The stages of a request, as the protocol names them.
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
+
+
+@dataclass(slots=True)
+class RequestTally:
+    """The figures of one request, for the statistics.
+
+    Attributes:
+        came, read: the times of its arrival and of its parsed rows, by `time.monotonic()`.
+        rows: the number of its rows.
+        stages: the stages of its rows.
+        gathered: seconds spent on combining the results of the rows.
+    """
+
+    came: float = field(default_factory=monotonic)
+    read: float = 0.0
+    rows: int = 1
+    stages: list[RequestStages] = field(default_factory=list)
+    gathered: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.read = self.came
 
 
 class Counters:
@@ -51,26 +73,21 @@ class Counters:
         self.rows = 0
         self.last_ms = 0
 
-    def add(self, rows: int, seconds: float, failed: bool) -> None:
+    def add(self, request: RequestTally, failed: bool) -> None:
         """Counts a finished request."""
-        self._add("fail" if failed else "success", seconds)
-        if not failed:
-            self.rows += rows
+        self._add("fail" if failed else "success", monotonic() - request.came)
         self.last_ms = time_ns() // 1_000_000
+        if not failed:
+            self.rows += request.rows
+            self._add_stages(request)
 
     def _add(self, name: str, seconds: float) -> None:
         self.stats[name]["count"] += 1
         self.stats[name]["ns"] += int(seconds * 1e9)
 
-    def add_stages(self, came: float, read: float, stages: Sequence[RequestStages], gathered: float) -> None:
-        """Adds the stages of a successful request.
-
-        Args:
-            came, read: the times of its arrival and of its parsed rows, by `time.monotonic()`.
-            stages: the stages of its rows.
-            gathered: seconds spent on combining the results of the rows.
-        """
-        totals = dict(zip(_STAGES, (0.0, read - came, 0.0, gathered), strict=True))
+    def _add_stages(self, request: RequestTally) -> None:
+        read, stages = request.read, request.stages
+        totals = dict(zip(_STAGES, (0.0, read - request.came, 0.0, request.gathered), strict=True))
         for one in stages:
             prepare = one.prepare[1] - one.prepare[0]
             run, done = one.ran - one.left, one.done - one.ran
@@ -84,9 +101,8 @@ class Counters:
 
 
 @contextmanager
-def _stages() -> Iterator[list[RequestStages]]:
-    """Collects the stages of all pipeline requests submitted within the block."""
-    stages: list[RequestStages] = []
+def _collecting(stages: list[RequestStages]) -> Iterator[None]:
+    """Adds the stages of all pipeline requests submitted within the block to the list."""
     outer = stage_listener.get()
 
     def listen(one: RequestStages) -> None:
@@ -96,7 +112,7 @@ def _stages() -> Iterator[list[RequestStages]]:
 
     token = stage_listener.set(listen)
     try:
-        yield stages
+        yield
     finally:
         stage_listener.reset(token)
 
@@ -193,35 +209,44 @@ class Endpoint(ABC):
 
     # ---- requests ----
 
-    async def infer(self, request: InferRequest) -> dict[str, npt.NDArray[Any]]:
+    @contextmanager
+    def request(self) -> Iterator[RequestTally]:
+        """A request, until its answer is encoded: keeps the model open within the block, and counts the outcome."""
+        with self.in_use():
+            tally, failed = RequestTally(), True
+            try:
+                yield tally
+                failed = False
+            finally:
+                self.counters.add(tally, failed)
+
+    async def infer(self, request: InferRequest, tally: RequestTally) -> dict[str, npt.NDArray[Any]]:
         """Runs a request; returns the outputs by name, in the requested order.
+
+        Args:
+            tally: of `request()`.
 
         Raises:
             RequestError, InferSDKError: the request failed.
         """
         names = self._wanted(request)
         self._check_parameters(request.parameters)
-        came, failed, count = monotonic(), True, 1
-        try:
-            for name, tensor in request.inputs.items():
-                if isinstance(tensor, SharedTensor) and not self.takes_shared(tensor):
-                    request.inputs[name] = await in_worker(tensor.load)
-            items = self.rows(request, names)
-            read, count = monotonic(), len(items)
-            with _stages() as stages:
-                if count == 1:
-                    results: Sequence[Any] = [await self._submit_one(items[0], request)]
-                else:
-                    results = await all_results(self._submit_one(item, request) for item in items)
-            before = monotonic()
-            if self.gathers_slowly(results):
-                outputs = await within(request.deadline, in_worker(self.gather, request, results, names))
+        for name, tensor in request.inputs.items():
+            if isinstance(tensor, SharedTensor) and not self.takes_shared(tensor):
+                request.inputs[name] = await in_worker(tensor.load)
+        items = self.rows(request, names)
+        tally.read, tally.rows = monotonic(), len(items)
+        with _collecting(tally.stages):
+            if len(items) == 1:
+                results: Sequence[Any] = [await self._submit_one(items[0], request)]
             else:
-                outputs = self.gather(request, results, names)
-            self.counters.add_stages(came, read, stages, monotonic() - before)
-            failed = False
-        finally:
-            self.counters.add(count, monotonic() - came, failed)
+                results = await all_results(self._submit_one(item, request) for item in items)
+        before = monotonic()
+        if self.gathers_slowly(results):
+            outputs = await within(request.deadline, in_worker(self.gather, request, results, names))
+        else:
+            outputs = self.gather(request, results, names)
+        tally.gathered = monotonic() - before
         return outputs
 
     async def _submit_one(self, item: Any, request: InferRequest) -> Any:
@@ -238,19 +263,18 @@ class Endpoint(ABC):
         finally:
             self.admission.leave()
 
-    async def predict(self, item: Any, parameters: Mapping[str, Any], deadline: float | None, priority: int) -> Any:
-        """Runs one item as a request; returns the unchanged result of the model."""
+    async def predict(
+        self, item: Any, parameters: Mapping[str, Any], deadline: float | None, priority: int, tally: RequestTally
+    ) -> Any:
+        """Runs one item; returns the unchanged result of the model.
+
+        Args:
+            tally: of `request()`.
+        """
         self._check_parameters(parameters)
         request = InferRequest(self.name, self.version, "", {}, None, parameters, deadline, priority)
-        came, failed = monotonic(), True
-        try:
-            with _stages() as stages:
-                result = await self._submit_one(item, request)
-            self.counters.add_stages(came, came, stages, 0.0)
-            failed = False
-        finally:
-            self.counters.add(1, monotonic() - came, failed)
-        return result
+        with _collecting(tally.stages):
+            return await self._submit_one(item, request)
 
     @property
     def batch_sizes(self) -> dict[int, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,24 +100,25 @@ class InferenceService:
 
     # ---- inference ----
 
-    async def infer(self, request: InferRequest) -> InferResponse:
-        """Runs a request.
+    @asynccontextmanager
+    async def infer(self, request: InferRequest) -> AsyncIterator[InferResponse]:
+        """Runs a request. The response is encoded within the block: an exception there is a failure of the request.
 
         Raises:
             RequestError, InferSDKError: the request failed.
         """
         endpoint = self.repository.find(request.model, request.version)
-        self._check_copied(endpoint, request)
-        with endpoint.in_use():
-            outputs: dict[str, Any] = await endpoint.infer(request)
-        for wanted in request.outputs or ():
-            if wanted.classification:
-                outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification)
-            if wanted.shared_memory is not None and not isinstance(output := outputs[wanted.name], PlacedOutput):
-                quick = output.nbytes <= _QUICK_NBYTES and output.dtype.kind != "O"
-                await in_worker(wanted.shared_memory.write, output, wanted.name, when=not quick)
-                outputs[wanted.name] = PlacedOutput(output.dtype, output.shape)
-        return InferResponse(request.model, endpoint.version, request.id, outputs)
+        with endpoint.request() as tally:
+            self._check_copied(endpoint, request)
+            outputs: dict[str, Any] = await endpoint.infer(request, tally)
+            for wanted in request.outputs or ():
+                if wanted.classification:
+                    outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification)
+                if wanted.shared_memory is not None and not isinstance(output := outputs[wanted.name], PlacedOutput):
+                    quick = output.nbytes <= _QUICK_NBYTES and output.dtype.kind != "O"
+                    await in_worker(wanted.shared_memory.write, output, wanted.name, when=not quick)
+                    outputs[wanted.name] = PlacedOutput(output.dtype, output.shape)
+            yield InferResponse(request.model, endpoint.version, request.id, outputs)
 
     def _check_copied(self, endpoint: Endpoint, request: InferRequest) -> None:
         """Raises RequestError if the inputs that must be copied from shared memory are too large."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,43 @@ def test_statistics_count(client: Any, protocol: str) -> None:
     failure(client.infer, "simple", inputs_of(protocol, {"INPUT0": a}, "INT32"))
     after = counts()
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 3, 1]
+
+
+def test_a_request_whose_response_fails_counts_as_failed(client: Any, protocol: str, server: Any) -> None:
+    def counts() -> tuple[list[int], int]:
+        (row,) = of(client.get_inference_statistics("simple_identity"), protocol)["model_stats"]
+        stats = row["inference_stats"]
+        seen = [int(stats[name].get("count", 0)) for name in ("success", "fail", "queue")]
+        return seen, int(row.get("inference_count", 0))
+
+    x = np.array([[b"a", b"b"]], np.object_)
+    inputs = inputs_of(protocol, {"INPUT0": x}, "BYTES")
+    client.infer("simple_identity", inputs)
+    before, rows = counts()
+    wanted = [triton(protocol).InferRequestedOutput("OUTPUT0", class_count=1)]
+    assert "classification needs an output of numbers" in str(
+        failure(client.infer, "simple_identity", inputs, outputs=wanted)
+    )
+    after, rows_after = counts()
+    assert [now - then for now, then in zip(after, before, strict=True)] == [0, 1, 0]
+    assert rows_after == rows
+
+
+def test_a_response_that_json_lacks_counts_as_failed(server: Any) -> None:
+    head = {"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
+    text = json.dumps({"inputs": [head]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+
+    def outcomes() -> list[int]:
+        (row,) = ask(server.http_port, "/v2/models/identity_FP32/stats").json()["model_stats"]
+        return [row["inference_stats"][name]["count"] for name in ("success", "fail")]
+
+    before = outcomes()
+    body = text + np.full(4, np.nan, np.float32).tobytes()
+    answer = ask(server.http_port, "/v2/models/identity_FP32/infer", body, headers=headers)
+    assert answer.status == 400
+    assert "NaN" in answer.json()["error"]
+    assert [now - then for now, then in zip(outcomes(), before, strict=True)] == [0, 1]
 
 
 # ---- inference ----

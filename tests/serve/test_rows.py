@@ -10,7 +10,7 @@ import pytest
 import serve_models
 
 import infersdk
-from infersdk.serve.endpoint import Endpoint
+from infersdk.serve.endpoint import Endpoint, RequestTally
 from infersdk.serve.errors import RequestError
 from infersdk.serve.messages import InferRequest, PlacedOutput, RequestedOutput
 from infersdk.serve.networks import NetworkEndpoint
@@ -63,7 +63,7 @@ def test_requests_of_one_batch_write_to_their_own_memory(endpoint: NetworkEndpoi
     ]
 
     async def run() -> list[Any]:
-        return await asyncio.gather(*(endpoint.infer(one) for one in requests), return_exceptions=True)
+        return await asyncio.gather(*(endpoint.infer(one, RequestTally()) for one in requests), return_exceptions=True)
 
     *found, failed = asyncio.run(run())
     assert isinstance(failed, RequestError)
@@ -86,7 +86,7 @@ def test_a_request_that_is_cancelled_writes_nothing(endpoint: NetworkEndpoint, m
         await asyncio.sleep(60)
 
     async def run() -> None:
-        task = asyncio.ensure_future(endpoint.infer(request_for(RegionPart(region, 0, 64), 1)))
+        task = asyncio.ensure_future(endpoint.infer(request_for(RegionPart(region, 0, 64), 1), RequestTally()))
         while not items:
             await asyncio.sleep(0)
         task.cancel()

@@ -199,9 +199,9 @@ class _Calls:
         else:
             request, marks_end = await in_worker(read_request, message, self._service, remaining)
         notes |= request.notes
-        response = await self._service.infer(request)
         final = {"triton_final_response": True} if marks_end else {}
-        encoded: bytes = wrap(response_message(response, final)).SerializeToString()
+        async with self._service.infer(request) as response:
+            encoded: bytes = wrap(response_message(response, final)).SerializeToString()
         notes["sent"] = len(encoded)
         return encoded
 

@@ -214,8 +214,8 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         header_length = None if length is None else int(length)
         asked, binary = await read_request(request.body, header_length, name, version, service)
         request.notes = asked.notes
-        response = await service.infer(asked)
-        parts, header_length = await write_response(asked, response, binary, service.settings.max_elements)
+        async with service.infer(asked) as response:
+            parts, header_length = await write_response(asked, response, binary, service.settings.max_elements)
         if header_length is None:
             return Response(200, parts, may_compress=True)
         headers = [("inference-header-content-length", str(header_length))]

@@ -118,8 +118,12 @@ class Repository:
         """The endpoint for requests to a model.
 
         Raises:
-            RequestError: there is no such model or version, or it is not ready.
+            RequestError: there is no such model or version, it is not ready, or the version is not a number.
         """
+        if version and not version.isdecimal():
+            raise RequestError(
+                f"version {version[:100]!r} of model {name!r} is not a number; leave it out for the newest"
+            )
         entry = self.models.get(name)
         if entry is None:
             raise RequestError(f"Request for unknown model: {name!r} is not found", Status.NOT_FOUND)

@@ -71,10 +71,16 @@ class InferenceService:
         return not self.stopping and self.repository.ready
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether a model answers requests."""
+        """Whether a model answers requests.
+
+        Raises:
+            RequestError: the version is not a number.
+        """
         try:
             self.repository.find(name, version)
-        except RequestError:
+        except RequestError as error:
+            if error.status is Status.INVALID:
+                raise
             return False
         return not self.stopping
 
@@ -169,17 +175,26 @@ class InferenceService:
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """The statistics of each version in the form of the protocol; times in nanoseconds."""
         if name:
-            endpoints = [self.repository.find(name, version)]
+            endpoints = [self._existing(name, version)]
             if not version:
                 endpoints = list(self.repository.models[name].versions.values())
         else:
             endpoints = list(self.repository.endpoints())
         return [_statistics(endpoint) for endpoint in endpoints]
 
+    def _existing(self, name: str, version: str = "") -> Endpoint:
+        """The endpoint for a request about a model. As in Triton, one about an unknown model is invalid."""
+        try:
+            return self.repository.find(name, version)
+        except RequestError as error:
+            if error.status is not Status.NOT_FOUND:
+                raise
+            raise RequestError(error.message) from None
+
     def triton_settings(self, kind: str, changes: Any, model: str = "") -> dict[str, Any]:
         """Triton's `"log"` or `"trace"` settings, which are read-only."""
         if model:
-            self.repository.find(model)
+            self._existing(model)
         if changes:
             raise RequestError(
                 f"{kind} settings of this server are set in its process, not by its clients", Status.UNIMPLEMENTED

@@ -211,8 +211,10 @@ def test_unknown_models_and_versions(client: Any, protocol: str) -> None:
     status, message = failure(client.infer, "simple", inputs, model_version="9")
     assert status == missing
     assert "version '9' is not found; its versions are 1" in message
-    for call in (client.get_model_metadata, client.get_model_config, client.get_inference_statistics):
+    for call in (client.get_model_metadata, client.get_model_config):
         assert failure(call, "nonesuch")[0] == missing
+    invalid = {"http": "400", "grpc": "StatusCode.INVALID_ARGUMENT"}[protocol]
+    assert failure(client.get_inference_statistics, "nonesuch")[0] == invalid  # as in Triton
 
 
 @pytest.mark.parametrize(

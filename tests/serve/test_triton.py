@@ -216,10 +216,10 @@ HEAD = json.dumps(
 @pytest.mark.parametrize(
     ("path", "body", "headers"),
     [
-        ("/v2/models/nonesuch", None, {}),
-        ("/v2/models/nonesuch/config", None, {}),
-        ("/v2/models/nonesuch/ready", None, {}),
-        ("/v2/models/simple/versions/9", None, {}),
+        *((f"/v2/models/{name}{end}", None, {})
+          for name in ("nonesuch", "nonesuch/versions/1", *(f"simple/versions/{one}" for one in ("9", "x", "-1")))
+          for end in ("", "/config", "/ready", "/stats")),
+        ("/v2/models/nonesuch/trace/setting", None, {}),
         ("/v2/models/simple/versions/9/infer", simple_body(), {}),
         ("/v2/models/nonesuch/infer", simple_body(), {}),
         ("/v2/models/nonesuch/infer", b"no JSON", {}),
@@ -278,6 +278,29 @@ def test_refusals_over_grpc(
                 client.infer(model, inputs_of("grpc", dict.fromkeys(names, x), datatype), model_version=version)
             seen.append(raised.value.status())
     assert seen[0] == seen[1], seen[1]
+
+
+@pytest.mark.parametrize("call", ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "ModelInfer"])
+@pytest.mark.parametrize(
+    ("name", "version"), [("nonesuch", ""), ("nonesuch", "1"), ("simple", "9"), ("simple", "x"), ("simple", "-1")]
+)
+def test_unknown_models_over_grpc(server: Any, triton: Ports, call: str, name: str, version: str) -> None:
+    ours, theirs = (_status(port, call, name, version) for port in (server.grpc_port, triton.grpc_port))
+    assert ours == theirs
+
+
+def _status(port: int, call: str, name: str, version: str) -> str:
+    """The status of a call about a model, or its response."""
+    import grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    side = "model_" if call == "ModelInfer" else ""
+    request = getattr(service_pb2, f"{call}Request")(**{f"{side}name": name, f"{side}version": version})
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            return str(getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), call)(request))
+        except grpc.RpcError as error:
+            return str(error.code().name)
 
 
 # ---- what differs on purpose ----

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..errors import RequestError, Status
+
 if TYPE_CHECKING:
     from ..service import InferenceService
 
@@ -25,9 +27,9 @@ def calls(service: InferenceService) -> dict[str, Callable[[Any], Fields | Await
         "ModelMetadata": lambda request: service.model_metadata(request.name, request.version),
         "ModelConfig": lambda request: {"config": service.model_config(request.name, request.version)},
         "ModelStatistics": lambda request: {"model_stats": service.statistics(request.name, request.version)},
-        "RepositoryIndex": lambda request: {"models": service.index(request.ready)},
-        "RepositoryModelLoad": lambda request: service.load(request.model_name, dict(request.parameters)),
-        "RepositoryModelUnload": lambda request: service.unload(request.model_name),
+        "RepositoryIndex": lambda request: {"models": service.index(_of_server(request).ready)},
+        "RepositoryModelLoad": lambda request: service.load(_of_server(request).model_name, dict(request.parameters)),
+        "RepositoryModelUnload": lambda request: service.unload(_of_server(request).model_name),
         "SystemSharedMemoryStatus": lambda request: _by_name(regions.status(request.name)),
         "SystemSharedMemoryRegister": lambda request: regions.register(
             request.name, request.key, request.offset, request.byte_size
@@ -41,6 +43,16 @@ def calls(service: InferenceService) -> dict[str, Callable[[Any], Fields | Await
         "TraceSetting": lambda request: _traces(service.triton_settings("trace", request.settings, request.model_name)),
         "LogSettings": lambda request: _logs(service.triton_settings("log", request.settings)),
     }
+
+
+def _of_server(request: Any) -> Any:
+    """A request about the models, unless it names a repository."""
+    if request.repository_name:
+        raise RequestError(
+            f"repository_name {request.repository_name!r} is not supported: a server has one repository; leave it out",
+            Status.UNIMPLEMENTED,
+        )
+    return request
 
 
 def _by_name(regions: list[dict[str, Any]]) -> Fields:

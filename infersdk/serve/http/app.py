@@ -165,7 +165,7 @@ def _uncancel() -> None:
         task.uncancel()
 
 
-_MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?"
+_MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _STORED = r"/v2/repository/models/(?P<name>[^/]+)"
 _REGIONS = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
 

@@ -35,6 +35,46 @@ def refused(call: Any, *arguments: Any, **named: Any) -> tuple[Any, str]:
     return raised.value.code(), raised.value.details()
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "statistics", "others"),
+    [
+        ("nonesuch", "", "INVALID_ARGUMENT", "NOT_FOUND"),
+        ("simple", "9", "INVALID_ARGUMENT", "NOT_FOUND"),
+        ("simple", "x", "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
+        ("simple", "-1", "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
+    ],
+)
+def test_unknown_models_and_versions(stub: Any, name: str, version: str, statistics: str, others: str) -> None:
+    """The statuses of Triton 2.51."""
+    of_model = {"name": name, "version": version}
+    assert refused(stub.ModelStatistics, pb.ModelStatisticsRequest(**of_model))[0].name == statistics
+    assert refused(stub.ModelMetadata, pb.ModelMetadataRequest(**of_model))[0].name == others
+    assert refused(stub.ModelConfig, pb.ModelConfigRequest(**of_model))[0].name == others
+    infer = pb.ModelInferRequest(model_name=name, model_version=version)
+    assert refused(stub.ModelInfer, infer)[0].name == others
+    if others == "NOT_FOUND":
+        assert not stub.ModelReady(pb.ModelReadyRequest(**of_model)).ready
+    else:
+        code, said = refused(stub.ModelReady, pb.ModelReadyRequest(**of_model))
+        assert (code.name, f"version {version!r} of model 'simple' is not a number" in said) == (others, True)
+
+
+def test_trace_settings_of_an_unknown_model(stub: Any) -> None:
+    code, said = refused(stub.TraceSetting, pb.TraceSettingRequest(model_name="nonesuch"))
+    assert (code.name, "'nonesuch' is not found" in said) == ("INVALID_ARGUMENT", True)
+
+
+def test_a_repository_by_name_is_refused(stub: Any) -> None:
+    for call, request in (
+        (stub.RepositoryIndex, pb.RepositoryIndexRequest(repository_name="other")),
+        (stub.RepositoryModelLoad, pb.RepositoryModelLoadRequest(repository_name="other", model_name="simple")),
+        (stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(repository_name="other", model_name="simple")),
+    ):
+        code, said = refused(call, request)
+        assert (code.name, "repository_name 'other' is not supported" in said) == ("UNIMPLEMENTED", True)
+    assert stub.ModelReady(pb.ModelReadyRequest(name="simple")).ready
+
+
 FIELDS = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",

@@ -20,6 +20,7 @@ import msgspec
 from ..core.model_source import ModelSource
 from ..core.target import Target
 from ..errors import ConfigError, InferSDKError
+from ..loading.registry import check_backend
 from .cold_start import StartError, cold_start
 from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
@@ -62,6 +63,7 @@ def bench(
 
     Raises:
         ConfigError, ModelNotFoundError: a model file or the data does not exist, or settings contradict each other.
+        BackendNotFoundError: a backend does not exist. One that is not installed becomes a row.
     """
     settings = settings or BenchSettings()
     metric = _check(combinations, settings)
@@ -89,6 +91,7 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> str 
     if not combinations:
         raise ConfigError("there is nothing to measure")
     for combination in combinations:
+        check_backend(combination.target.backend)
         ModelSource.of(combination.model)
     if settings.scenarios and "server" in settings.scenarios and settings.latency_bound_ms is None:
         raise ConfigError(

@@ -68,6 +68,11 @@ def install_hint(name: str) -> str:
     return _known(name).hint
 
 
+def check_backend(name: str) -> None:
+    """Raises BackendNotFoundError if no backend has this name. Its packages may be missing."""
+    _known(name)
+
+
 def _known(name: str) -> _Backend:
     if not isinstance(name, str):
         raise ConfigError(f"backend is a name, not {name!r}")

@@ -28,7 +28,7 @@ from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.workload import kind_of, samples_of
 from infersdk.core.target import Target
 from infersdk.data import CLASSIFIER, DETECTOR
-from infersdk.errors import ConfigError, ModelNotFoundError
+from infersdk.errors import BackendNotFoundError, ConfigError, ModelNotFoundError
 from infersdk.models import ModelDescription
 from infersdk.testing import contract_model
 
@@ -41,10 +41,10 @@ QUICK = BenchSettings(time=0.06, rounds=3, warmup=0.2, starts=0)
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    """A detector on two backends, in a precision that cannot be had, and on a backend that is not there."""
+    """A detector on two backends, in a precision that cannot be had, and on a device that is not there."""
     combinations = [
         *combine([DETECTOR], ["onnxruntime", "openvino"], batches=[2], threads=1),
-        *combine([DETECTOR], ["onnxruntime/int8", "nonesuch"]),
+        *combine([DETECTOR], ["onnxruntime/int8", "onnxruntime@cuda:99"]),
     ]
     return bench(combinations, msgspec.structs.replace(QUICK, starts=1))
 
@@ -69,6 +69,11 @@ def test_combinations() -> None:
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             combine(["a.onnx"], **wrong)  # type: ignore[arg-type]
+
+
+def test_an_unknown_backend_is_refused_before_anything_is_measured() -> None:
+    with pytest.raises(BackendNotFoundError, match="no backend 'openvin'; there are .*openvino"):
+        bench(combine([DETECTOR], ["onnxruntime", "openvin"]), QUICK)
 
 
 def test_five_measures(report: Report) -> None:
@@ -104,12 +109,12 @@ def test_five_measures(report: Report) -> None:
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(report: Report) -> None:
-    int8, nonesuch = report.rows[2:]
-    assert int8.status == nonesuch.status == "failed"
+    int8, no_device = report.rows[2:]
+    assert int8.status == no_device.status == "failed"
     assert "infersdk quantize digits_detector.onnx --data FOLDER -o digits_detector.int8.onnx" in int8.reason
     assert int8.reason.startswith("precision 'int8'")
-    assert nonesuch.reason.startswith("no backend 'nonesuch'; there are ")
-    assert (int8.code, nonesuch.code) == ("IFS204", "IFS201")
+    assert "'cuda:99'" in no_device.reason
+    assert (int8.code, no_device.code) == ("IFS204", "IFS203")
     assert not int8.scenarios
 
 
@@ -165,7 +170,7 @@ def test_html_stands_alone_and_is_well_formed(report: Report) -> None:
     assert {str(mark.get("aria-label")).splitlines()[1] for mark in marks} == {"one call after another", "offline"}
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert json.loads(data[1].replace("<\\/", "</")) == report.as_dict()
-    assert "no backend &#39;nonesuch&#39;" in page
+    assert "&#39;cuda:99&#39;" in page
 
 
 def test_a_row_of_a_gpu(report: Report) -> None:

@@ -130,7 +130,7 @@ def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
             tune([Combination(model=str(DETECTOR))], **wrong)  # type: ignore[arg-type]
 
 
-def test_a_missing_backend_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_cannot_run_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, ask = [], WorkerProcess.ask
 
     def asked(self: WorkerProcess, do: str, **order: Any) -> Any:
@@ -138,8 +138,10 @@ def test_a_missing_backend_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> Non
         return ask(self, do, **order)
 
     monkeypatch.setattr(WorkerProcess, "ask", asked)
-    with pytest.raises(ConfigError, match="none of the 2 candidates can run here; .*no backend 'nonesuch'"):
-        tune([Combination(model=str(DETECTOR), target=Target("nonesuch"), batch=batch) for batch in (1, 2)])
+    with pytest.raises(ConfigError, match="none of the 2 candidates can run here; .*'cuda:99'"):
+        tune(
+            [Combination(model=str(DETECTOR), target=Target("onnxruntime", "cuda:99"), batch=batch) for batch in (1, 2)]
+        )
     assert steps == ["load"]
 
 

@@ -33,13 +33,13 @@ def net(tmp_path: Path) -> Path:
 def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = {name: tmp_path / "out" / f"r.{name}" for name in ("json", "csv", "html")}
     code = run(
-        "bench", net, "--backends", "onnxruntime,nonesuch", "--batch", "1,3", *QUICK,
+        "bench", net, "--backends", "onnxruntime,onnxruntime@cuda:99", "--batch", "1,3", *QUICK,
         "-o", made["json"], "--csv", made["csv"], "--html", made["html"],
     )  # fmt: skip
     out = capsys.readouterr().out
     assert code == 0
     assert out.count("onnxruntime fp32") == 2
-    assert "no backend 'nonesuch'" in out
+    assert "cuda:99" in out
     data = json.loads(made["json"].read_text())
     assert [row["status"] for row in data["rows"]] == ["ok", "ok", "failed", "failed"]
     assert data["settings"]["warmup"] == 0.1
@@ -98,8 +98,16 @@ def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureF
 
 
 def test_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("bench", DETECTOR, "--backends", "nonesuch", *QUICK) == 4
-    assert "no backend 'nonesuch'" in capsys.readouterr().out
+    assert run("bench", DETECTOR, "--backends", "onnxruntime@cuda:99", *QUICK) == 4
+    assert "cuda:99" in capsys.readouterr().out
+
+
+def test_an_unknown_backend_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "r.json"
+    assert run("bench", DETECTOR, "--backends", "onnxruntime,openvin", "-o", output, *QUICK) == 3
+    captured = capsys.readouterr()
+    assert "no backend 'openvin'; there are onnxruntime, openvino" in captured.err
+    assert not output.exists()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, RLock
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -183,7 +183,7 @@ class Infer(ABC):
         custom_ops: Any = None,
     ) -> None:
         self._closed = True  # until loading is complete
-        self._in_use = Lock()  # held by the running call
+        self._in_use, self._closing = Lock(), RLock()  # held by the running call
         self._side_by_side: list[None] = []  # an entry for each call of `SideBySide`
         self._held: list[Any] = []  # the blocks of the bound tensors
         self.custom_ops = custom_ops  # the `OperatorSet` of the model, or None
@@ -373,7 +373,7 @@ class Infer(ABC):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._closed = True
-        twin._in_use, twin._held = Lock(), []
+        twin._in_use, twin._closing, twin._held = Lock(), RLock(), []
         if self.memory_budget is not None:
             self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
         with charging(self.memory_budget):
@@ -409,19 +409,19 @@ class Infer(ABC):
             self._close_tensors()
 
     def close(self) -> None:
-        """Frees the model, its tensors and the runtime. A second call does nothing.
+        """Frees the model, its tensors and the runtime. A second call does nothing. Any number of threads may call it.
 
         Raises:
             InUseError: another thread runs it.
         """
-        with self._using():
-            if self._closed:
-                return
-            self._closed = True
-            if not self._released:
-                self._close()
-            self._forget()
-            self._close_tensors()
+        with self._closing:
+            if not self._closed:
+                with self._using():
+                    self._closed = True
+                    if not self._released:
+                        self._close()
+                    self._forget()
+                    self._close_tensors()
 
     def __enter__(self) -> Self:
         self._check_open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, RLock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -179,6 +179,7 @@ class Requests(ImageModel[Result]):
 
     def _start(self) -> None:
         """Makes the parts that a model and each clone of it have for themselves."""
+        self._closing = RLock()  # a handler of a signal may call `close()` again
         self._pipeline_holder = PipelineHolder(self._pipeline_holder.settings)
         self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
 
@@ -322,9 +323,10 @@ class Requests(ImageModel[Result]):
             self._idle.after(after)
 
     def close(self) -> None:
-        """Frees the model. Requests that have not begun to run are cancelled."""
+        """Frees the model. Requests that have not begun to run are cancelled. Any number of threads may call it."""
         self._idle.close()
         try:
-            self._pipeline_holder.close()
+            self._pipeline_holder.close()  # without the lock, because it waits for callbacks that may close the model
         finally:  # it raises exceptions of callbacks
-            self._close_networks()
+            with self._closing:
+                self._close_networks()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from infersdk import models
+import infersdk
+from infersdk import Infer, models
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ClosedError
 from infersdk.image import read_image
@@ -108,6 +110,56 @@ def test_close_waits_for_calls_and_later_ones_are_refused(model: models.YOLOv5) 
         model(images[0])
     with pytest.raises(ClosedError):
         next(model.stream(images))
+
+
+@pytest.fixture
+def slow_close(monkeypatch: pytest.MonkeyPatch) -> list[Infer]:
+    """Closing takes a while; returns a list that gets each closed network."""
+    close_tensors, closed = Infer._close_tensors, list[Infer]()
+
+    def slowly(self: Infer) -> None:
+        closed.append(self)
+        time.sleep(0.05)
+        close_tensors(self)
+
+    monkeypatch.setattr(Infer, "_close_tensors", slowly)
+    return closed
+
+
+def test_many_threads_close_a_network(slow_close: list[Infer]) -> None:
+    infer = infersdk.load(DETECTOR, threads=1)
+    assert together([infer.close] * 6) == []
+    assert slow_close == [infer]
+
+
+@pytest.mark.parametrize("used", ["call", "submit", "not at all"])
+def test_many_threads_close_a_model(model: models.YOLOv5, slow_close: list[Infer], used: str) -> None:
+    image = frames()[0]
+    if used == "call":
+        model(image)
+    elif used == "submit":
+        model.submit(image).result()
+    open_after_close: list[Infer] = []
+
+    def close() -> None:
+        model.close()
+        open_after_close.extend([] if model.network._closed else [model.network])
+
+    assert together([close] * 6) == []
+    assert open_after_close == []
+    assert len({id(infer) for infer in slow_close}) == len(slow_close)
+    assert model.network in slow_close
+    with pytest.raises(ClosedError, match="was closed; load it again"):
+        model(image)
+
+
+def test_callbacks_and_threads_close_a_model(model: models.YOLOv5, slow_close: list[Infer]) -> None:
+    futures = model.submit_many(frames() * 4)
+    for future in futures:
+        future.add_done_callback(lambda _: model.close())
+    assert together([model.close] * 4) == []
+    assert all(future.done() for future in futures)
+    assert slow_close.count(model.network) == 1
 
 
 def test_close_waits_for_the_call_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,8 +113,11 @@ class BatchBuffer(Protocol):
         """Copies row `source` to row `target`, whose request has gone."""
 
     def run(self, count: int) -> None:
-        """Runs the first `count` rows. After an exception, each half of the rows is moved to the front and run again,
-        down to single rows; the exception of a single row fails that request.
+        """Runs the first `count` rows. Further rows that the model runs are zeros: the scales of a model that is
+        quantised at run time depend on all rows.
+
+        After an exception, each half of the rows is moved to the front and run again, down to single rows; the
+        exception of a single row fails that request. Rows of the same batch may then be behind them.
         """
 
     def results(self, count: int) -> Sequence[Any]:
@@ -194,15 +197,16 @@ class TensorBatchBuffer(OneBucket):
                 "shapes cannot share a run; fix its other dimensions"
             )
         self._rows: list[np.ndarray[Any, Any]] = []
+        self._prepared = False  # whether rows were prepared since the last run
         for spec in self._specs:
             tensor = infer.inputs[spec.name].resize((capacity, *spec.shape[1:]))  # type: ignore[arg-type]
             self._rows.append(tensor.numpy(writable=True))
-            self._rows[-1].fill(0)  # rows that only pad a batch are run as well: indices in them must be valid
 
     def prepares_quickly(self, item: Any) -> bool:
         return isinstance(item, np.ndarray) and item.nbytes <= QUICK_NBYTES
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
+        self._prepared = True
         if parameters:
             raise InputError(
                 f"{self._infer.model.name} takes no parameters with a request, and {', '.join(sorted(parameters))} was "
@@ -244,7 +248,10 @@ class TensorBatchBuffer(OneBucket):
             tensor = infer.inputs[spec.name]
             if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
+            if self._prepared:
+                rows[count : tensor.shape[0]] = 0
             tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
+        self._prepared = False
         self._outputs = self._runs.forward()
 
     def results(self, count: int) -> Sequence[Any]:
@@ -269,7 +276,7 @@ class TensorBatchBuffer(OneBucket):
 
     def warm_up(self, count: int, example: Any = None) -> None:
         for rows in self._rows:
-            rows[:count] = 0
+            rows.fill(0)
         if example is not None:
             for row in range(count):
                 self.prepare(row, example, None)

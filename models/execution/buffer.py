@@ -235,10 +235,8 @@ class HostBuffer(Generic[Result]):
         self._decoders: list[str | None] = [None] * capacity
         self._address = self._stride = 0  # of the first row of the input, and bytes from row to row
         self._begun = 0  # rows of the input, until it runs
+        self._written = False  # whether rows were written since the last run
         self.read = stages.preprocessor.read
-        images = stages.preprocessor.input
-        if not images.has_free_batch:  # rows without an image are run as well
-            images.tensor(infer, capacity, capacity).numpy(writable=True).fill(0)
 
     def prepares_quickly(self, item: Any) -> bool:
         """Whether reading and writing the item takes less time than waking up a thread."""
@@ -250,12 +248,11 @@ class HostBuffer(Generic[Result]):
         # What fits the count keeps its address, so it holds for smaller batches too.
         tensor = canvas.input.tensor(self.infer, count, self.capacity)
         self._address, self._stride = tensor.host_ptr(read=False, write=True), canvas.input.image_nbytes
-        if count < tensor.shape[0]:
-            tensor.numpy(writable=True)[count:] = 0
-        self._begun = count
+        self._tensor, self._begun = tensor, count
 
     def write(self, row: int, image: Any, parameters: Parameters) -> None:
         """Writes an image that was read into a row."""
+        self._written = True
         preprocessor = self._canvas
         geometry = preprocessor.geometry_of(image.size)
         sampled = geometry if image.reduced_from is None else geometry_of_pixels(image, geometry)
@@ -275,9 +272,11 @@ class HostBuffer(Generic[Result]):
 
     def run(self, count: int) -> None:
         if self._begun != count:
-            tensor = self._canvas.input.tensor(self.infer, count, self.capacity)
-            tensor.host_ptr(read=False, write=True)  # the rows were written through their address
-        self._begun = 0
+            self._tensor = self._canvas.input.tensor(self.infer, count, self.capacity)
+            self._tensor.host_ptr(read=False, write=True)  # the rows were written through their address
+        if self._written and self._tensor.shape[0] > count:
+            self._tensor.numpy(writable=True)[count:] = 0
+        self._begun, self._written = 0, False
         self._outputs.tensors = self._runs.forward()
 
     def wait(self) -> None:

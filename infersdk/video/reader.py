@@ -38,6 +38,7 @@ class VideoReader(SourceReader[Frame]):
         timeout: seconds without data after which reading from a URL or camera fails; by RTSP also a second more
             without a frame, while the connection stays alive.
         options: FFmpeg's options for the container: `{"rtsp_transport": "tcp"}`, `{"video_size": "1280x720"}`.
+            FFmpeg refuses a wrong value, and ignores an option of an unknown name; PyAV does not report that.
 
     Attributes:
         size: (width, height) of the frames as they are shown, after rotation by the file.

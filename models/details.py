@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..core.device import Device
+from ..image.sources import check_several
 from ..pipeline.batch_buffer import runs_side_by_side
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class VisionDetails(ModelDetails):
             batch: maximum number of images in a batch. A model of a fixed batch keeps to its own, and the last batch is
                 filled up with its last image.
         """
+        check_several(images)
         self.network.current()  # a closed one raises
         own, preprocessor = self._model._input, self._model._stages.preprocessor
         limit = min(batch or self.batch_limit, self.batch_limit) if own.has_free_batch else self.batch_limit

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 
 from ..errors import ConfigError
 from ..image import HostImage, ImageSource
+from ..image.sources import check_several
 from .results.result import Result as ImageResult
 
 if TYPE_CHECKING:
@@ -140,7 +141,11 @@ class ImageModel(Generic[Result]):
         Args:
             return_exceptions: return the exception of an image in place of its result. The images then become requests,
                 as with `map()`.
+
+        Raises:
+            InputError: `images` is one image.
         """
+        check_several(images)
         if return_exceptions:
             return self.map(images, return_exceptions=True, **parameters)
         return self._stream(images, parameters)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.text import logger
 from ..errors import ClosedError, ConfigError, InferenceError
+from ..image.sources import check_several
 from .image_model import ImageModel
 
 if TYPE_CHECKING:
@@ -260,6 +261,7 @@ class Requests(ImageModel[Result]):
         wait: bool | None = None,
     ) -> list[Request]:
         """Several images at once, without futures. See `Pipeline.submit_batch()`."""
+        check_several(images)
         with self._idle:
             return self.pipeline.submit_batch(
                 images, on_done, parameters, timeout=timeout, deadline=deadline, wait=wait
@@ -274,6 +276,7 @@ class Requests(ImageModel[Result]):
         **parameters: Any,
     ) -> list[Future[Result]]:
         """Several of them. See `Pipeline.submit_many()`."""
+        check_several(images)
         with self._idle:
             return self.pipeline.submit_many(images, timeout=timeout, deadline=deadline, **parameters)
 
@@ -281,8 +284,15 @@ class Requests(ImageModel[Result]):
         self, images: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any
     ) -> Iterator[Result]:
         """The results of any number of images, in order; they may be endless. See `Pipeline.map()`."""
-        with self._idle:
-            yield from self.pipeline.map(images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters)
+        check_several(images)
+
+        def results() -> Iterator[Result]:
+            with self._idle:
+                yield from self.pipeline.map(
+                    images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters
+                )
+
+        return results()
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any

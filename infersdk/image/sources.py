@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 import numpy as np
 
 from ..core.device import Device
-from ..errors import ImageError, relative_to
+from ..errors import ImageError, InputError, relative_to
 from .images import DeviceImage, HostImage, format_of
 from .pillow import pixels_of
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .uploads import UploadPools
 
 __all__ = [
-    "FORMATS", "ImageSource", "SharedImage", "has_too_many_scans", "image_size", "is_http", "open_image",
-    "orientation_of", "read_image", "upright_size",
+    "FORMATS", "ImageSource", "SharedImage", "check_several", "has_too_many_scans", "image_size", "is_http",
+    "open_image", "orientation_of", "read_image", "upright_size",
 ]  # fmt: skip
 
 ImageSource: TypeAlias = (
@@ -123,6 +123,23 @@ class SharedImage:
 def is_http(source: object) -> TypeGuard[str]:
     """Whether it is an address that is requested by HTTP."""
     return isinstance(source, str) and source[:8].lower().startswith(("http://", "https://"))
+
+
+def check_several(items: Any, *, arrays: bool = True) -> None:
+    """Raises InputError for one image in place of an iterable of images. Text would be iterated by its characters, and
+    an array by its rows.
+
+    Args:
+        arrays: whether an array may be one image; the items of a network are arrays of any shape.
+    """
+    one = isinstance(items, (str, bytes, bytearray, memoryview, os.PathLike, HostImage)) or hasattr(items, "read")
+    if arrays and isinstance(items, np.ndarray):
+        one = items.ndim < 3 or (items.ndim == 3 and items.shape[-1] in (1, 3, 4))
+    if one:
+        shown = repr(os.fspath(items)) if isinstance(items, (str, os.PathLike)) else "image"
+        raise InputError(
+            f"an iterable of images is expected, not one image ({type(items).__name__}); give a list: [{shown}]"
+        )
 
 
 def read_image(

@@ -18,6 +18,7 @@ from ..config import convert
 from ..core.processors import available_processors
 from ..core.text import logger
 from ..errors import ConfigError, Overloaded
+from ..image.sources import check_several
 from ..infer import Infer
 from .batch_buffer import BatchBuffer, TensorRequests
 from .core import PipelineCore
@@ -180,6 +181,7 @@ class Pipeline(Generic[Result]):
         self, items: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None, **parameters: Any
     ) -> list[Future[Result]]:
         """Takes several requests in, all with the same parameters. Those that get no slot end in Overloaded."""
+        check_several(items, arrays=False)
         futures: list[Future[Result]] = []
         for item in items:
             try:
@@ -222,6 +224,7 @@ class Pipeline(Generic[Result]):
             wake_waiters()
             on_done(index, outcome)
 
+        check_several(items, arrays=False)
         timeout = check_seconds("timeout", timeout)
         requests = [
             self._request(item, parameters, deadline, partial(ended, index)) for index, item in enumerate(items)

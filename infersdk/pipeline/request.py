@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..core.text import logger
 from ..errors import ConfigError, InputError
+from ..image.sources import check_several
 
 if TYPE_CHECKING:
     import asyncio
@@ -489,8 +490,10 @@ def results_in_order(
 
     Raises:
         ConfigError: `in_flight` is less than 1.
+        InputError: the items are one image.
     """
     check_in_flight(in_flight)
+    check_several(items, arrays=False)
     source, pending = iter(items), deque[RequestFuture]()
 
     def result() -> Any:

@@ -19,6 +19,7 @@ from ..core.executed_layers import seconds_of
 from ..core.files import check_output
 from ..errors import CalibrationError, ConfigError, UnsupportedModelError
 from ..graph.files import write_model
+from ..image.sources import check_several
 from .layer_times import layer_times
 from .observe import ImageInputs, Observations, Observer, check_samples
 from .plan import Plan, plan
@@ -119,6 +120,7 @@ class Workflow:
         max_score_shift: float | None = None,
         table: CalibrationTable | None = None,
     ) -> None:
+        check_several(images)
         check_limits(max_drop, max_score_shift)
         self.candidates: Sequence[Candidate] = _candidates(method, percentile, bias_correction)
         self.planned: Plan = plan(model, target, exclude=exclude)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
+from ...image.sources import check_several
 from ...image.uploads import UploadPools
 from ...pipeline.request import RequestFuture, check_seconds, results_in_order
 from ..declaration import Declared
@@ -123,6 +124,7 @@ class Composed(ImageModel[Result], Declared, ABC):
         """Several images, without futures. See `Pipeline.submit_batch()`. An image that cannot be read ends in its
         ImageError.
         """
+        check_several(images)
         deadline, timeout = check_seconds("deadline", deadline), check_seconds("timeout", timeout)
         requests: list[ImageRequest] = []
         try:
@@ -153,7 +155,9 @@ class Composed(ImageModel[Result], Declared, ABC):
 
         Raises:
             ConfigError: `in_flight` is less than 1.
+            InputError: `images` is one image.
         """
+        check_several(images)
 
         def begin(image: Any, future: RequestFuture) -> None:
             future.request = request = ImageRequest(future.end, None)

@@ -40,7 +40,7 @@ static int64_t histogram_plain(const float *x, size_t n, float scale, int32_t ha
 
 static const ifs__calibration_passes ifs__calibration_plain = {range_plain, histogram_plain};
 
-static const ifs__calibration_passes *passes(void) { return IFS__VARIANT(&ifs__calibration); }
+static const ifs__calibration_passes *passes(void) { return IFS__VARIANT_AVX2(&ifs__calibration); }
 
 static void add_row(ifs_range *range, const ifs__row_range *row, int64_t count) {
     const bool first = range->count == range->nonfinite; /* no finite value so far */

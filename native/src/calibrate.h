@@ -31,6 +31,6 @@ typedef struct ifs__calibration_passes {
     int64_t (*histogram)(const float *x, size_t n, float scale, int32_t half, uint32_t *tables, size_t pitch);
 } ifs__calibration_passes;
 
-extern const ifs__calibration_passes ifs__calibration_avx2, ifs__calibration_avx512;
+extern const ifs__calibration_passes ifs__calibration_avx2;
 
 #endif

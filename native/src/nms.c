@@ -53,7 +53,7 @@ static bool ifs__covered_plain(const ifs__nms_chunk *pool, const ifs__nms_link *
 }
 
 static ifs__suppressed_fn *suppressed_best(int32_t match) {
-    return match == IFS_MATCH_IOU ? IFS__VARIANT(ifs__suppressed) : IFS__VARIANT(ifs__covered);
+    return match == IFS_MATCH_IOU ? IFS__VARIANT_AVX2(ifs__suppressed) : IFS__VARIANT_AVX2(ifs__covered);
 }
 
 /* The lowest rank of the boxes of a chain that suppress `box`, or `best` if none is lower. */

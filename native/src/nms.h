@@ -24,8 +24,7 @@ typedef struct ifs__nms_link {
 typedef bool ifs__suppressed_fn(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
                                 float area, float threshold);
 
-ifs__suppressed_fn ifs__suppressed_avx2, ifs__suppressed_avx512;
-ifs__suppressed_fn ifs__covered_avx2, ifs__covered_avx512;
+ifs__suppressed_fn ifs__suppressed_avx2, ifs__covered_avx2;
 
 #define IFS__NMS_MAX_GRID 64
 

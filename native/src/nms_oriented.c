@@ -25,7 +25,7 @@ static bool ifs__oriented_suppressed_plain(const ifs__oriented_boxes *boxes, siz
     return false;
 }
 
-static ifs__oriented_suppressed_fn *suppressed_best(void) { return IFS__VARIANT(ifs__oriented_suppressed); }
+static ifs__oriented_suppressed_fn *suppressed_best(void) { return IFS__VARIANT_AVX2(ifs__oriented_suppressed); }
 
 /* Scratch memory, in one block. */
 typedef struct scratch {

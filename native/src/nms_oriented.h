@@ -18,6 +18,6 @@ typedef struct ifs__oriented_boxes {
 typedef bool ifs__oriented_suppressed_fn(const ifs__oriented_boxes *boxes, size_t first, size_t count,
                                          ifs__oriented box, ifs__oriented_limit limit);
 
-ifs__oriented_suppressed_fn ifs__oriented_suppressed_avx2, ifs__oriented_suppressed_avx512;
+ifs__oriented_suppressed_fn ifs__oriented_suppressed_avx2;
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * nms_oriented_simd.c - one oriented box against the better ones, sixteen or eight at a time.
+ * nms_oriented_simd.c - one oriented box against the better ones, eight at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -10,40 +10,6 @@
 #include "fmath_simd.h"
 
 #if IFS__AVX2
-
-#if IFS__AVX512
-IFS__TARGET_AVX512 bool ifs__oriented_suppressed_avx512(const ifs__oriented_boxes *boxes, size_t first, size_t count,
-                                                        ifs__oriented box, ifs__oriented_limit limit) {
-#define ALL(value) _mm512_set1_ps(value)
-#define MUL _mm512_mul_ps
-#define ADD _mm512_add_ps
-#define SUB _mm512_sub_ps
-    const __m512 eps = ALL(IFS__ORIENTED_EPS), reach = ALL(limit.reach);
-    for (size_t i = first; i < first + count; i += 16) {
-        const size_t left = first + count - i;
-        const __mmask16 valid = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
-        __m512 a = ADD(_mm512_loadu_ps(boxes->a + i), ALL(box.a)), b = ADD(_mm512_loadu_ps(boxes->b + i), ALL(box.b));
-        __m512 c = ADD(_mm512_loadu_ps(boxes->c + i), ALL(box.c));
-        __m512 dx = SUB(_mm512_loadu_ps(boxes->x + i), ALL(box.x)), dy = SUB(_mm512_loadu_ps(boxes->y + i), ALL(box.y));
-        __m512 det = SUB(MUL(a, b), MUL(c, c)), divisor = ADD(det, eps);
-        __m512 distance =
-            SUB(MUL(ALL(0.25f), ADD(MUL(a, MUL(dy, dy)), MUL(b, MUL(dx, dx)))), MUL(ALL(0.5f), MUL(c, MUL(dx, dy))));
-        const __mmask16 near = _mm512_mask_cmp_ps_mask(valid, distance, MUL(reach, divisor), _CMP_LE_OQ);
-        if (!near)
-            continue;
-        __m512 roots = MUL(ALL(4.0f), MUL(_mm512_loadu_ps(boxes->root + i), ALL(box.root)));
-        __m512 ratio = ADD(_mm512_div_ps(det, ADD(roots, eps)), eps);
-        __m512 e = ifs__exp_avx512(SUB(_mm512_setzero_ps(), _mm512_div_ps(distance, divisor)));
-        if (_mm512_mask_cmp_ps_mask(near, e, MUL(ALL(limit.value), _mm512_sqrt_ps(ratio)), _CMP_GT_OQ))
-            return true;
-    }
-    return false;
-#undef ALL
-#undef MUL
-#undef ADD
-#undef SUB
-}
-#endif
 
 IFS__TARGET_AVX2 bool ifs__oriented_suppressed_avx2(const ifs__oriented_boxes *boxes, size_t first, size_t count,
                                                     ifs__oriented box, ifs__oriented_limit limit) {

@@ -1,5 +1,5 @@
 /*
- * nms_simd.c - one box against a chain of kept boxes, sixteen at a time, for AVX2, NEON and AVX-512.
+ * nms_simd.c - one box against a chain of kept boxes, sixteen at a time, for AVX2 and NEON.
  *
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -58,34 +58,4 @@ IFS__TARGET_AVX2 bool ifs__covered_avx2(const ifs__nms_chunk *pool, const ifs__n
                                         ifs__box box, float area, float threshold) {
     return matched_avx2(pool, links, head, box, area, threshold, true);
 }
-
-#if IFS__AVX512
-IFS__TARGET_AVX512 static inline bool matched_avx512(const ifs__nms_chunk *pool, const ifs__nms_link *links,
-                                                     int32_t head, ifs__box box, float area, float limit, bool covers) {
-    __m512 x1 = _mm512_set1_ps(box.x1), y1 = _mm512_set1_ps(box.y1), x2 = _mm512_set1_ps(box.x2),
-           y2 = _mm512_set1_ps(box.y2), own = _mm512_set1_ps(area), threshold = _mm512_set1_ps(limit),
-           zero = _mm512_setzero_ps();
-    for (int32_t at = head; at >= 0; at = links[at].next) {
-        const ifs__nms_chunk *c = &pool[at];
-        __m512 w = _mm512_sub_ps(_mm512_min_ps(_mm512_load_ps(c->x2), x2), _mm512_max_ps(_mm512_load_ps(c->x1), x1));
-        __m512 h = _mm512_sub_ps(_mm512_min_ps(_mm512_load_ps(c->y2), y2), _mm512_max_ps(_mm512_load_ps(c->y1), y1));
-        __m512 inter = _mm512_mul_ps(_mm512_max_ps(zero, w), _mm512_max_ps(zero, h));
-        __m512 areas = _mm512_load_ps(c->area);
-        __m512 all = covers ? _mm512_min_ps(areas, own) : _mm512_sub_ps(_mm512_add_ps(areas, own), inter);
-        if (_mm512_cmp_ps_mask(inter, _mm512_mul_ps(threshold, all), _CMP_GT_OQ))
-            return true;
-    }
-    return false;
-}
-
-IFS__TARGET_AVX512 bool ifs__suppressed_avx512(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
-                                               ifs__box box, float area, float threshold) {
-    return matched_avx512(pool, links, head, box, area, threshold, false);
-}
-
-IFS__TARGET_AVX512 bool ifs__covered_avx512(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
-                                            ifs__box box, float area, float threshold) {
-    return matched_avx512(pool, links, head, box, area, threshold, true);
-}
-#endif
 #endif

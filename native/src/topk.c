@@ -45,7 +45,7 @@ static uint64_t above_plain(const float *x, size_t n, float threshold) {
 
 static const ifs__topk_passes ifs__topk_plain = {maximum_plain, add_exps_plain, above_plain};
 
-static const ifs__topk_passes *passes(void) { return IFS__VARIANT(&ifs__topk); }
+static const ifs__topk_passes *passes(void) { return IFS__VARIANT_AVX2(&ifs__topk); }
 
 /* The scores from `start` on as float32, at most CHUNK of them. `buffer` holds them where they are converted. */
 static const float *chunk_of(const void *scores, int32_t dtype, size_t start, size_t n, float *buffer) {

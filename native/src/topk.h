@@ -29,7 +29,7 @@ typedef struct ifs__topk_passes {
     uint64_t (*above)(const float *x, size_t n, float threshold);
 } ifs__topk_passes;
 
-extern const ifs__topk_passes ifs__topk_avx2, ifs__topk_avx512;
+extern const ifs__topk_passes ifs__topk_avx2;
 
 #ifdef __cplusplus
 }

@@ -25,7 +25,10 @@ NATIVE = ROOT / "native"
 VERSION = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.M)[1]  # type: ignore[index]
 
 #: What memory, tensors, conversion and files are made of. A test of more names more.
-CORE = ("status", "library", "convert", "budget", "memory", "tensor", "tensor_file", "platform", "cuda_missing")
+CORE = (
+    "status", "library", "convert", "budget", "memory", "tensor", "tensor_file", "platform", "cuda_missing", "calibrate",
+    "calibrate_simd", "entropy",
+)  # fmt: skip
 
 #: The targets of ziglang whose programs are run: by what, and where that may lie beside PATH.
 RUNNERS = {"x86_64-linux-musl": "", "aarch64-linux-musl": "qemu-aarch64-static", "x86_64-windows-gnu": "wine64"}

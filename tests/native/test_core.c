@@ -1,10 +1,12 @@
 /*
- * test_core.c - the C interface of memory, tensors and conversion, by itself: made to run under the sanitizers.
+ * test_core.c - the C interface of memory, tensors, conversion and calibration, by itself: made to run under the
+ * sanitizers.
  *
  *     test_core FOLDER
  */
 #include "platform.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,6 +195,52 @@ static void test_convert(void) {
         CHECK(ifs_convert(special, IFS_FLOAT32, target, to, sizeof special / sizeof *special) == IFS_OK);
 }
 
+/* ---- calibration ---- */
+
+/* Blocks of exactly the size: a sanitizer sees what a variant reads beyond them. */
+static void test_calibration_reads_no_further(void) {
+    for (int32_t n = 0; n < 70; n++) {
+        float *x = malloc((size_t)n * sizeof *x + 1);
+        for (int32_t i = 0; i < n; i++)
+            x[i] = i % 11 == 7 ? NAN : i % 13 == 5 ? -INFINITY : (float)((i * 37 + n) % 101 - 50) / 7;
+        ifs_range first[2] = {{0}};
+        int64_t bins[3][64] = {{0}}, bad[3] = {0};
+        const int32_t all[3] = {IFS_SIMD_PLAIN, IFS_SIMD_AVX2, IFS_SIMD_AVX512};
+        for (int32_t v = 0; v < 3; v++) {
+            if (ifs_set_simd(all[v]) != IFS_OK)
+                continue;
+            ifs_range ranges[2] = {{0}};
+            CHECK(ifs_ranges_update(x, 1, 2, n / 2, ranges) == IFS_OK);
+            CHECK(ifs_ranges_update(x, n, 1, 1, ranges) == IFS_OK);
+            CHECK(ifs_histogram_add(x, n, 6.0f, bins[v], 64, &bad[v]) == IFS_OK);
+            if (v == 0)
+                memcpy(first, ranges, sizeof first);
+            CHECK(memcmp(ranges, first, sizeof first) == 0);
+            CHECK(memcmp(bins[v], bins[0], sizeof bins[0]) == 0);
+        }
+        free(x);
+    }
+    CHECK(ifs_set_simd(ifs_simd_best()) == IFS_OK);
+}
+
+static void test_wrong_calibration(void) {
+    float x[1] = {1};
+    int64_t bins[4] = {0};
+    ifs_range range = {0};
+    CHECK(ifs_ranges_update(NULL, 1, 1, 1, &range) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(x, -1, 1, 1, &range) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(x, 1, 0, 1, &range) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(x, INT64_MAX, 2, 2, &range) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(x, 1, 1, 1, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_ranges_update(NULL, 0, 1, 1, &range) == IFS_OK && range.count == 0);
+    CHECK(ifs_histogram_add(x, 1, 0, bins, 4, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_histogram_add(x, 1, 1, bins, 0, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_histogram_add(x, 1, 1, bins, 3, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_histogram_add(x, 1, 1, NULL, 4, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_histogram_add(NULL, 1, 1, bins, 4, NULL) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_histogram_add(x, 1, 1, bins, 4, NULL) == IFS_OK && bins[3] == 1);
+}
+
 /* ---- threads: views of one tensor, each in a thread of its own, while the owner grows and shrinks ---- */
 
 enum { THREADS = 4, ROWS = 4, COLUMNS = 64, TURNS = 400 };
@@ -266,6 +314,8 @@ int main(int argc, char **argv) {
     test_views();
     test_shapes();
     test_convert();
+    test_calibration_reads_no_further();
+    test_wrong_calibration();
     test_threads(argv[1]);
     ifs_memory_destroy(NULL);
     ifs_tensor_destroy(NULL);

@@ -22,7 +22,6 @@ TARGETS = (
 PROGRAMS = {
     "test_core.c": CORE,
     "test_pixel_math.c": ("status",),
-    "test_calibrate.c": ("status", "library", "calibrate", "calibrate_simd", "entropy"),
 }
 
 

@@ -116,8 +116,8 @@ static ifs_status create(const ifs_detect_params *params, const ifs_raw_head *ra
         d->runs = malloc(d->num_runs * sizeof *d->runs);
         d->row = malloc((classes + 1) * sizeof *d->row);
         d->halves = malloc(classes * sizeof *d->halves);
-        d->class_ids = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->class_ids);
-        d->scores = malloc((classes + IFS__SCAN_SLACK) * sizeof *d->scores);
+        d->class_ids = malloc(classes * sizeof *d->class_ids);
+        d->scores = malloc(classes * sizeof *d->scores);
         d->columns = malloc((raw ? IFS__RAW_BLOCK * classes : 1) * sizeof *d->columns);
     }
     if (!d || !d->runs || !d->row || !d->halves || !d->class_ids || !d->scores || !d->columns) {
@@ -210,7 +210,7 @@ static ifs_status scan_rows(ifs_detection_decoder *d, const ifs__detect_view *v,
     size_t num_anchors = (size_t)d->params.num_anchors, length = v->row_length;
     size_t num_scores = 1 + (size_t)d->params.num_classes;
     float threshold = d->params.conf_threshold;
-    int32_t hits[ROWS + IFS__SCAN_SLACK];
+    int32_t hits[ROWS];
     for (size_t start = 0; start < num_anchors; start += ROWS) {
         size_t rows = num_anchors - start < ROWS ? num_anchors - start : ROWS;
         if (d->params.dtype == IFS_FLOAT32) {

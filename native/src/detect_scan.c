@@ -86,4 +86,4 @@ static const ifs__scan ifs__scan_plain = {
     columns_plain,    columns_half_plain,    sigmoids_plain,     add_weighted_plain,
 };
 
-const ifs__scan *ifs__scan_best(void) { return IFS__VARIANT(&ifs__scan); }
+const ifs__scan *ifs__scan_best(void) { return IFS__VARIANT_AVX2(&ifs__scan); }

@@ -44,10 +44,7 @@ typedef struct ifs__scan {
                          size_t n, float *sums);
 } ifs__scan;
 
-/* `hits`, `class_ids` and `products` have space for so many elements beyond n, because whole vectors are stored. */
-#define IFS__SCAN_SLACK 16
-
-extern const ifs__scan ifs__scan_avx2, ifs__scan_avx512;
+extern const ifs__scan ifs__scan_avx2;
 
 /* The functions of the variant in use. */
 const ifs__scan *ifs__scan_best(void);

@@ -1,5 +1,5 @@
 /*
- * detect_scan_simd.c - the scans that find candidates, for AVX2, NEON and AVX-512.
+ * detect_scan_simd.c - the scans that find candidates, for AVX2 and NEON.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,8 +8,6 @@
 
 #if IFS__AVX2
 #include <math.h>
-
-/* ---- objectness, for both ---- */
 
 /*
  * In YOLOv5's layout the objectness values of two anchors are a whole row apart, so nearly each one has a cache line of
@@ -52,140 +50,6 @@ IFS__TARGET_AVX2 static size_t objectness_half_avx2(const uint16_t *first, size_
                                                     int32_t *hits) {
     return objectness_any_avx2(first, row_length, n, threshold, hits, true);
 }
-
-#if IFS__AVX512
-/* ---- AVX-512 ---- */
-
-IFS__TARGET_AVX512 static float best_product_avx512(const float *classes, size_t n, float objectness) {
-    __m512 scale = _mm512_set1_ps(objectness), best = _mm512_set1_ps(-INFINITY);
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        best = _mm512_max_ps(_mm512_mul_ps(_mm512_loadu_ps(classes + i), scale), best);
-    if (i < n) {
-        __mmask16 valid = (__mmask16)((1u << (n - i)) - 1);
-        best = _mm512_mask_max_ps(best, valid, _mm512_mul_ps(_mm512_maskz_loadu_ps(valid, classes + i), scale), best);
-    }
-    return _mm512_reduce_max_ps(best);
-}
-
-IFS__TARGET_AVX512 static size_t find_product_avx512(const float *classes, size_t n, float objectness, float product) {
-    __m512 scale = _mm512_set1_ps(objectness), wanted = _mm512_set1_ps(product);
-    for (size_t i = 0; i < n; i += 16) {
-        __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-        __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(valid, classes + i), scale);
-        __mmask16 equal = _mm512_mask_cmp_ps_mask(valid, x, wanted, _CMP_EQ_OQ);
-        if (equal)
-            return i + (size_t)__builtin_ctz(equal);
-    }
-    return n - 1;
-}
-
-IFS__TARGET_AVX512 static size_t products_above_avx512(const float *classes, size_t n, float objectness,
-                                                       float threshold, int32_t *class_ids, float *products) {
-    __m512 scale = _mm512_set1_ps(objectness), limit = _mm512_set1_ps(threshold), infinity = _mm512_set1_ps(INFINITY);
-    __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += 16) {
-        __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-        __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(valid, classes + i), scale);
-        __mmask16 good = _mm512_mask_cmp_ps_mask(valid, x, limit, _CMP_GT_OQ);
-        if (!good)
-            continue;
-        good = _mm512_mask_cmp_ps_mask(good, x, infinity, _CMP_LT_OQ);
-        _mm512_storeu_si512(class_ids + count,
-                            _mm512_maskz_compress_epi32(good, _mm512_add_epi32(lanes, _mm512_set1_epi32((int)i))));
-        _mm512_storeu_ps(products + count, _mm512_maskz_compress_ps(good, x));
-        count += (size_t)_mm_popcnt_u32(good);
-    }
-    return count;
-}
-
-/* Sixteen elements of either type, those of `valid`. */
-IFS__TARGET_AVX512 static inline __attribute__((always_inline)) __m512 load_avx512(const void *first, size_t i,
-                                                                                   __mmask16 valid, bool half) {
-    return half ? _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(valid, (const uint16_t *)first + i))
-                : _mm512_maskz_loadu_ps(valid, (const float *)first + i);
-}
-
-/* Prefetches the same row of the next 64 columns: there are more rows than the hardware prefetcher has streams. */
-IFS__TARGET_AVX512 static inline __attribute__((always_inline)) void prefetch_next_avx512(const void *first, size_t i,
-                                                                                          bool half) {
-    const char *next = (const char *)first + (i + 64) * (half ? 2 : 4);
-    for (int line = 0; line < (half ? 2 : 4); line++)
-        _mm_prefetch(next + line * 64, _MM_HINT_T0);
-}
-
-IFS__TARGET_AVX512 static inline __attribute__((always_inline)) uint64_t
-columns_any_avx512(const void *first, size_t row_length, size_t num_rows, size_t width, float threshold, bool half) {
-    uint64_t valid = width >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << width) - 1;
-    __m512 limit = _mm512_set1_ps(threshold), a = _mm512_set1_ps(-INFINITY), b = a, c = a, d = a;
-    for (size_t row = 0; row < num_rows; row++) {
-        size_t at = row * row_length;
-        prefetch_next_avx512(first, at, half);
-        a = _mm512_max_ps(load_avx512(first, at, (__mmask16)valid, half), a);
-        b = _mm512_max_ps(load_avx512(first, at + 16, (__mmask16)(valid >> 16), half), b);
-        c = _mm512_max_ps(load_avx512(first, at + 32, (__mmask16)(valid >> 32), half), c);
-        d = _mm512_max_ps(load_avx512(first, at + 48, (__mmask16)(valid >> 48), half), d);
-    }
-    uint64_t mask = (uint64_t)_mm512_cmp_ps_mask(a, limit, _CMP_GT_OQ);
-    mask |= (uint64_t)_mm512_cmp_ps_mask(b, limit, _CMP_GT_OQ) << 16;
-    mask |= (uint64_t)_mm512_cmp_ps_mask(c, limit, _CMP_GT_OQ) << 32;
-    mask |= (uint64_t)_mm512_cmp_ps_mask(d, limit, _CMP_GT_OQ) << 48;
-    return mask & valid;
-}
-
-IFS__TARGET_AVX512 static uint64_t columns_avx512(const float *first, size_t row_length, size_t num_rows, size_t width,
-                                                  float threshold) {
-    return columns_any_avx512(first, row_length, num_rows, width, threshold, false);
-}
-
-IFS__TARGET_AVX512 static uint64_t columns_half_avx512(const uint16_t *first, size_t row_length, size_t num_rows,
-                                                       size_t width, float threshold) {
-    return columns_any_avx512(first, row_length, num_rows, width, threshold, true);
-}
-
-IFS__TARGET_AVX512 static void sigmoids_avx512(float *values, size_t n) {
-    const __m512 one = _mm512_set1_ps(1.0f);
-    for (size_t i = 0; i < n; i += 16) {
-        __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-        __m512 x = _mm512_maskz_loadu_ps(valid, values + i);
-        x = _mm512_div_ps(one, _mm512_add_ps(one, ifs__exp_avx512(_mm512_sub_ps(_mm512_setzero_ps(), x))));
-        _mm512_mask_storeu_ps(values + i, valid, x);
-    }
-}
-
-/* Up to 64 sums stay in registers while all rows are read. */
-IFS__TARGET_AVX512 static void add_weighted_avx512(const float *weights, size_t step, const float *rows,
-                                                   size_t row_length, size_t num_rows, size_t n, float *sums) {
-    for (size_t i = 0; i < n; i += 64) {
-        uint64_t valid = n - i >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << (n - i)) - 1;
-        __mmask16 m[4];
-        __m512 sum[4];
-#pragma GCC unroll 4
-        for (size_t j = 0; j < 4; j++) {
-            m[j] = (__mmask16)(valid >> (16 * j));
-            sum[j] = _mm512_maskz_loadu_ps(m[j], sums + i + 16 * j);
-        }
-        const float *at = rows + i;
-        for (size_t k = 0; k < num_rows; k++, at += row_length) {
-            __m512 weight = _mm512_set1_ps(weights[k * step]);
-#pragma GCC unroll 4
-            for (size_t j = 0; j < 4; j++)
-                sum[j] = _mm512_add_ps(sum[j], _mm512_mul_ps(weight, _mm512_maskz_loadu_ps(m[j], at + 16 * j)));
-        }
-#pragma GCC unroll 4
-        for (size_t j = 0; j < 4; j++)
-            _mm512_mask_storeu_ps(sums + i + 16 * j, m[j], sum[j]);
-    }
-}
-
-const ifs__scan ifs__scan_avx512 = {
-    objectness_avx2, objectness_half_avx2, best_product_avx512, find_product_avx512, products_above_avx512,
-    columns_avx512,  columns_half_avx512,  sigmoids_avx512,     add_weighted_avx512,
-};
-#endif
-
-/* ---- AVX2 and NEON ---- */
 
 IFS__TARGET_AVX2 static float best_product_avx2(const float *classes, size_t n, float objectness) {
     __m256 scale = _mm256_set1_ps(objectness), lanes = _mm256_set1_ps(-INFINITY);

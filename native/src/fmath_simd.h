@@ -9,30 +9,6 @@
 #include "fmath.h"
 #include "simd.h"
 
-#if IFS__AVX512
-/* ifs__exp on sixteen lanes. */
-IFS__TARGET_AVX512 static inline __attribute__((always_inline)) __m512 ifs__exp_avx512(__m512 x) {
-#define C(value) _mm512_set1_ps(value)
-    x = _mm512_max_ps(C(IFS__EXP_MIN), _mm512_min_ps(C(IFS__EXP_MAX), x));
-    __m512 t = _mm512_add_ps(_mm512_mul_ps(x, C(IFS__EXP_LOG2E)), C(IFS__EXP_ROUND));
-    __m512i n = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_castps_si512(C(IFS__EXP_ROUND)));
-    t = _mm512_sub_ps(t, C(IFS__EXP_ROUND));
-    __m512 r =
-        _mm512_sub_ps(_mm512_sub_ps(x, _mm512_mul_ps(t, C(IFS__EXP_LN2_HI))), _mm512_mul_ps(t, C(IFS__EXP_LN2_LO)));
-    __m512 q = _mm512_add_ps(_mm512_mul_ps(C(IFS__EXP_Q4), r), C(IFS__EXP_Q3));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), C(IFS__EXP_Q2));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), C(IFS__EXP_Q1));
-    q = _mm512_add_ps(_mm512_mul_ps(q, r), C(IFS__EXP_Q0));
-    __m512 p = _mm512_add_ps(C(1.0f), _mm512_add_ps(r, _mm512_mul_ps(_mm512_mul_ps(r, r), q)));
-    __m512i half = _mm512_srai_epi32(n, 1), bias = _mm512_set1_epi32(127);
-    __m512i scale1 = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-    __m512i scale2 = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(n, half), bias), 23);
-    return _mm512_mul_ps(_mm512_mul_ps(p, _mm512_castsi512_ps(scale1)), _mm512_castsi512_ps(scale2));
-#undef C
-}
-
-#endif
-
 #if IFS__AVX2
 /* ifs__half_to_float in one instruction. */
 IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float ifs__half_avx2(uint16_t half) {

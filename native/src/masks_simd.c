@@ -14,100 +14,6 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#if IFS__AVX512
-/* ---- AVX-512 ---- */
-
-INLINE IFS__TARGET_AVX512 __m512 load_avx512(const void *at, size_t i, __mmask16 valid, bool half) {
-    return half ? _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(valid, (const uint16_t *)at + i))
-                : _mm512_maskz_loadu_ps(valid, (const float *)at + i);
-}
-
-/* Four vectors at once, so that the additions of one do not wait for one another. */
-INLINE IFS__TARGET_AVX512 void activate_any_avx512(const void *prototypes, size_t plane, const float *coefficients,
-                                                   int32_t num, float *dst, int32_t n, bool half) {
-    for (int32_t x = 0; x < n; x += 64) {
-        __m512 sum[4];
-        __mmask16 valid[4];
-        for (int v = 0; v < 4; v++) {
-            const int32_t left = n - x - 16 * v;
-            valid[v] = left >= 16 ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
-            sum[v] = _mm512_setzero_ps();
-        }
-        for (int32_t k = 0; k < num; k++) {
-            const __m512 coefficient = _mm512_set1_ps(coefficients[k]);
-            const size_t at = (size_t)k * plane + (size_t)x;
-#pragma GCC unroll 4
-            for (int v = 0; v < 4; v++)
-                sum[v] = _mm512_add_ps(
-                    sum[v], _mm512_mul_ps(coefficient, load_avx512(prototypes, at + 16 * (size_t)v, valid[v], half)));
-        }
-        const __m512 one = _mm512_set1_ps(1.0f), zero = _mm512_setzero_ps();
-        for (int v = 0; v < 4; v++) {
-            const __m512 e = ifs__exp_avx512(_mm512_sub_ps(zero, sum[v]));
-            const __m512 value = _mm512_max_ps(_mm512_div_ps(one, _mm512_add_ps(one, e)), zero);
-            _mm512_mask_storeu_ps(dst + x + 16 * v, valid[v], value);
-        }
-    }
-}
-
-IFS__TARGET_AVX512 static void activate_avx512(const float *prototypes, size_t plane, const float *coefficients,
-                                               int32_t num, float *dst, int32_t n) {
-    activate_any_avx512(prototypes, plane, coefficients, num, dst, n, false);
-}
-
-IFS__TARGET_AVX512 static void activate_half_avx512(const uint16_t *prototypes, size_t plane, const float *coefficients,
-                                                    int32_t num, float *dst, int32_t n) {
-    activate_any_avx512(prototypes, plane, coefficients, num, dst, n, true);
-}
-
-INLINE IFS__TARGET_AVX512 __m512 blend_avx512(__m512 a, __m512 b, __m512 c, __m512 w0, __m512 w1, __m512 w2) {
-    return _mm512_add_ps(_mm512_add_ps(_mm512_mul_ps(w0, a), _mm512_mul_ps(w1, b)), _mm512_mul_ps(w2, c));
-}
-
-IFS__TARGET_AVX512 static void columns_avx512(const float *row, const ifs__mask_columns *t, float *dst) {
-    for (int32_t x = 0; x < t->padded; x += 16) {
-        __m512 value[3], weight[3];
-#pragma GCC unroll 3
-        for (int i = 0; i < 3; i++) {
-            value[i] = _mm512_i32gather_ps(_mm512_load_si512(t->index[i] + x), row, 4);
-            weight[i] = _mm512_load_ps(t->weight[i] + x);
-        }
-        _mm512_store_ps(dst + x, blend_avx512(value[0], value[1], value[2], weight[0], weight[1], weight[2]));
-    }
-}
-
-/* `three`: the third row has weight. A term of weight 0 changes nothing. */
-INLINE IFS__TARGET_AVX512 void rows_any_avx512(const float *const row[3], const float weight[3], float threshold,
-                                               uint8_t *bits, int32_t n, bool three) {
-    const __m512 w0 = _mm512_set1_ps(weight[0]), w1 = _mm512_set1_ps(weight[1]), w2 = _mm512_set1_ps(weight[2]);
-    const __m512 limit = _mm512_set1_ps(threshold);
-    for (int32_t x = 0; x < n; x += 32) {
-        uint32_t word = 0;
-#pragma GCC unroll 2
-        for (int v = 0; v < 32; v += 16) {
-            __m512 value = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_load_ps(row[0] + x + v)),
-                                         _mm512_mul_ps(w1, _mm512_load_ps(row[1] + x + v)));
-            if (three)
-                value = _mm512_add_ps(value, _mm512_mul_ps(w2, _mm512_load_ps(row[2] + x + v)));
-            word |= (uint32_t)_mm512_cmp_ps_mask(value, limit, _CMP_GT_OQ) << v;
-        }
-        if (n - x < 32)
-            word &= (1u << (n - x)) - 1;
-        memcpy(bits + x / 8, &word, sizeof word);
-    }
-}
-
-IFS__TARGET_AVX512 static void rows_avx512(const float *const row[3], const float weight[3], float threshold,
-                                           uint8_t *bits, int32_t n) {
-    if (weight[2] == 0)
-        rows_any_avx512(row, weight, threshold, bits, n, false);
-    else
-        rows_any_avx512(row, weight, threshold, bits, n, true);
-}
-
-const ifs__mask_passes ifs__mask_avx512 = {activate_avx512, activate_half_avx512, columns_avx512, rows_avx512};
-#endif
-
 /* ---- AVX2 and NEON ---- */
 
 INLINE IFS__TARGET_AVX2 __m256 load_avx2(const void *at, size_t i, bool half) {
@@ -207,4 +113,55 @@ IFS__TARGET_AVX2 static void rows_avx2(const float *const row[3], const float we
 }
 
 const ifs__mask_passes ifs__mask_avx2 = {activate_avx2, activate_half_avx2, columns_avx2, rows_avx2};
+
+#if IFS__AVX512
+/* ---- AVX-512, with the activation of AVX2 ---- */
+
+INLINE IFS__TARGET_AVX512 __m512 blend_avx512(__m512 a, __m512 b, __m512 c, __m512 w0, __m512 w1, __m512 w2) {
+    return _mm512_add_ps(_mm512_add_ps(_mm512_mul_ps(w0, a), _mm512_mul_ps(w1, b)), _mm512_mul_ps(w2, c));
+}
+
+IFS__TARGET_AVX512 static void columns_avx512(const float *row, const ifs__mask_columns *t, float *dst) {
+    for (int32_t x = 0; x < t->padded; x += 16) {
+        __m512 value[3], weight[3];
+#pragma GCC unroll 3
+        for (int i = 0; i < 3; i++) {
+            value[i] = _mm512_i32gather_ps(_mm512_load_si512(t->index[i] + x), row, 4);
+            weight[i] = _mm512_load_ps(t->weight[i] + x);
+        }
+        _mm512_store_ps(dst + x, blend_avx512(value[0], value[1], value[2], weight[0], weight[1], weight[2]));
+    }
+}
+
+/* `three`: the third row has weight. A term of weight 0 changes nothing. */
+INLINE IFS__TARGET_AVX512 void rows_any_avx512(const float *const row[3], const float weight[3], float threshold,
+                                               uint8_t *bits, int32_t n, bool three) {
+    const __m512 w0 = _mm512_set1_ps(weight[0]), w1 = _mm512_set1_ps(weight[1]), w2 = _mm512_set1_ps(weight[2]);
+    const __m512 limit = _mm512_set1_ps(threshold);
+    for (int32_t x = 0; x < n; x += 32) {
+        uint32_t word = 0;
+#pragma GCC unroll 2
+        for (int v = 0; v < 32; v += 16) {
+            __m512 value = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_load_ps(row[0] + x + v)),
+                                         _mm512_mul_ps(w1, _mm512_load_ps(row[1] + x + v)));
+            if (three)
+                value = _mm512_add_ps(value, _mm512_mul_ps(w2, _mm512_load_ps(row[2] + x + v)));
+            word |= (uint32_t)_mm512_cmp_ps_mask(value, limit, _CMP_GT_OQ) << v;
+        }
+        if (n - x < 32)
+            word &= (1u << (n - x)) - 1;
+        memcpy(bits + x / 8, &word, sizeof word);
+    }
+}
+
+IFS__TARGET_AVX512 static void rows_avx512(const float *const row[3], const float weight[3], float threshold,
+                                           uint8_t *bits, int32_t n) {
+    if (weight[2] == 0)
+        rows_any_avx512(row, weight, threshold, bits, n, false);
+    else
+        rows_any_avx512(row, weight, threshold, bits, n, true);
+}
+
+const ifs__mask_passes ifs__mask_avx512 = {activate_avx2, activate_half_avx2, columns_avx512, rows_avx512};
+#endif
 #endif

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from waiting import together
 
 import infersdk
 from infersdk import Infer, models
@@ -18,7 +20,7 @@ from infersdk.image import read_image
 from infersdk.models.execution.buffer import HostBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 LONG = 30.0
 BACKENDS = ["onnxruntime", "openvino"]
@@ -34,25 +36,6 @@ def model(request: pytest.FixtureRequest) -> Iterator[models.YOLOv5]:
     pytest.importorskip(request.param)
     with models.YOLOv5(DETECTOR, request.param, max_batch=4, threads=1) as model:
         yield model
-
-
-def together(works: list[Callable[[], None]]) -> list[BaseException]:
-    """Runs functions in threads; what they raise."""
-    raised: list[BaseException] = []
-
-    def run(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG)
-        assert not thread.is_alive(), "it hangs"
-    return raised
 
 
 def test_every_thread_has_its_own_results(model: models.YOLOv5) -> None:
@@ -72,7 +55,8 @@ def test_every_thread_has_its_own_results(model: models.YOLOv5) -> None:
         found = model.stream(itertools.islice(itertools.cycle(images), 12))
         assert [boxes.data.tobytes() for boxes in found] == expected * 3
 
-    assert together([*(lambda i=i: call(i) for i in range(4)), listed, listed, streamed, streamed]) == []
+    works = [*(partial(call, i) for i in range(4)), listed, listed, streamed, streamed]
+    together(lambda work: work(), works)
 
 
 def test_close_waits_for_calls_and_later_ones_are_refused(model: models.YOLOv5) -> None:
@@ -104,7 +88,7 @@ def test_close_waits_for_calls_and_later_ones_are_refused(model: models.YOLOv5) 
             assert begun.acquire(timeout=LONG)
         model.close()
 
-    assert together([call, call, call, stream, stream, close]) == []
+    together(lambda work: work(), [call, call, call, stream, stream, close])
     assert wrong == []
     with pytest.raises(ClosedError, match="was closed; load it again"):
         model(images[0])
@@ -128,7 +112,7 @@ def slow_close(monkeypatch: pytest.MonkeyPatch) -> list[Infer]:
 
 def test_many_threads_close_a_network(slow_close: list[Infer]) -> None:
     infer = infersdk.load(DETECTOR, threads=1)
-    assert together([infer.close] * 6) == []
+    together(lambda work: work(), [infer.close] * 6)
     assert slow_close == [infer]
 
 
@@ -145,7 +129,7 @@ def test_many_threads_close_a_model(model: models.YOLOv5, slow_close: list[Infer
         model.close()
         open_after_close.extend([] if model.network._closed else [model.network])
 
-    assert together([close] * 6) == []
+    together(lambda work: work(), [close] * 6)
     assert open_after_close == []
     assert len({id(infer) for infer in slow_close}) == len(slow_close)
     assert model.network in slow_close
@@ -157,7 +141,7 @@ def test_callbacks_and_threads_close_a_model(model: models.YOLOv5, slow_close: l
     futures = model.submit_many(frames() * 4)
     for future in futures:
         future.add_done_callback(lambda _: model.close())
-    assert together([model.close] * 4) == []
+    together(lambda work: work(), [model.close] * 4)
     assert all(future.done() for future in futures)
     assert slow_close.count(model.network) == 1
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.model_source import KNOWN_DOMAINS
 from ..custom_ops.operator_set import OperatorSet, declared
 from ..errors import CustomOpError, InferSDKError, UnsupportedModelError
+from .batch_rows import UnknownBatchError
 from .passes import (
     CleanUp,
     FreeBatch,
@@ -164,6 +165,8 @@ def _free_batch_that_is_not(graph: Graph) -> Iterator[tuple[str, str]]:
             value.shape[0] = 1
     try:
         change = free_batch(copy)
+    except UnknownBatchError:
+        return
     except UnsupportedModelError as error:
         yield "the model", f"the batch is declared free, but is not: {error}"
         return

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UnsupportedModelError
+from .batch_rows import UNKNOWN, BatchRows, UnknownBatchError
 from .builder import GraphBuilder
 from .regrouping import level_limits, regrid, regroup, resolve_target
 from .shapes import ShapeTrace, node_label
@@ -29,22 +30,6 @@ _ELEMENTWISE = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Mod", "Where", "PRelu", "Equal", "Less", "Greater", "And", "Or",
      "LessOrEqual", "GreaterOrEqual", "Xor", "Sum", "Mean"}
 )  # fmt: skip
-#: Operators that compute along an axis or select from it.
-_ALONG_AN_AXIS = (
-    "ArgMax", "ArgMin", "CumSum", "Gather", "GatherElements", "Hardmax", "LogSoftmax", "LpNormalization",
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare", "ScatterElements", "Softmax", "TopK",
-)  # fmt: skip
-#: Default axes other than the first.
-_DEFAULT_AXIS = {"Hardmax": -1, "LogSoftmax": -1, "LpNormalization": -1, "Softmax": -1, "TopK": -1}
-#: The axis of the batch of operators that compute across their other axes.
-_BATCH_AXIS = {
-    **dict.fromkeys(
-        ("AveragePool", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool",
-         "GridSample", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool", "MaxPool", "SpaceToDepth"), 0
-    ),
-    "GRU": 1, "LSTM": 1, "RNN": 1,
-}  # fmt: skip
 _END = np.iinfo(np.int64).max
 
 
@@ -77,9 +62,10 @@ class ShapeChange:
         self._model, self._free, self._image = model, free_batch, image
         self.old, self.new = ShapeTrace(model, before), ShapeTrace(model, after)
         self.changed: list[ir.Node] = []
+        sizes = next(((shape[0], after[name][0]) for name, shape in before.items() if shape), (1, 1))
+        self._batches = BatchRows(self.old, self.new, sizes) if free_batch else None
         self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of feature maps, before and after
-        self._mends: dict[str, Callable[[ir.Node], None]] = dict.fromkeys(_ALONG_AN_AXIS, self._check_axes)
-        self._mends |= {
+        self._mends: dict[str, Callable[[ir.Node], None]] = {
             "Reshape": self._mend_reshape, "Resize": self._mend_resize, "Slice": self._mend_slice,
             "Split": self._mend_split, "Expand": self._mend_expand, "Concat": self._mend_concat,
             "LSTM": self._mend_states, "GRU": self._mend_states, "RNN": self._mend_states,
@@ -100,8 +86,11 @@ class ShapeChange:
             self.new.step(node)
             self._check(node)
             self._check_batch(node)
-        if self._free:
-            self._check_outputs()
+        for output in self._model.graph.outputs:
+            if self._batches is not None and not self._batches.is_batch(output):
+                raise UnsupportedModelError(
+                    f"the first axis of output {output.name!r} {list(self.old.shapes[output])} is not the batch"
+                )
         for node in self._model.graph:
             for output in node.outputs:
                 if not output.is_graph_output():
@@ -137,6 +126,11 @@ class ShapeChange:
             if (known := self._shapes(output)) is not None and self._is_feature_map(*known):
                 self._sizes[known[0][2], known[0][3]] = known[1][2], known[1][3]
 
+    def _check_batch(self, node: ir.Node) -> None:
+        if self._batches is not None and (why := self._batches.step(node)) is not None:
+            error = self._error(node, why)
+            raise UnknownBatchError(str(error)) if why in UNKNOWN else error
+
     def _is_feature_map(self, old: Sequence[int], new: Sequence[int]) -> bool:
         """Whether the shapes are [n, c, rows, columns], with the same stride for the old and the new image."""
         if self._image is None or len(old) != 4 or not all((*old, *new)):
@@ -165,13 +159,16 @@ class ShapeChange:
         self._note(node)
 
     def _traced(self, build: GraphBuilder, value: ir.Value) -> ir.Value:
-        """Adds the new nodes of a builder to the trace of the new size; returns `value`."""
+        """Adds the new nodes of a builder to the traces, for another size only to that; returns `value`."""
+        traces = [self.new] if self._batches is None else [self.old, self.new]
         for node in build.nodes:
-            for constant in node.inputs:
-                if constant is not None and constant.is_initializer() and constant not in self.new.shapes:
-                    self.new.know(constant)
-            if node.outputs[0] not in self.new.shapes:
-                self.new.step(node)
+            for trace in traces:
+                for constant in node.inputs:
+                    if constant is not None and constant.is_initializer() and constant not in trace.shapes:
+                        trace.know(constant)
+                if node.outputs[0] not in trace.shapes:
+                    trace.step(node)
+            self._check_batch(node)
         return value
 
     def _note(self, node: ir.Node) -> None:
@@ -331,53 +328,6 @@ class ShapeChange:
                 made[offset + axis] = 1  # keeps the size of the data
         if not np.array_equal(made, target):
             self._write(node, 1, made)
-
-    def _check_axes(self, node: ir.Node) -> None:
-        """Raises an error for a node that computes along a free batch or selects from it, which would mix images."""
-        shapes = self._shapes(node.inputs[0])
-        if not self._free or shapes is None or shapes[0] == shapes[1]:
-            return
-        default = None if node.op_type.startswith("Reduce") else _DEFAULT_AXIS.get(node.op_type, 0)
-        axes: Any = [node.attributes.get_int("axis", default)] if default is not None else None
-        if "axes" in node.attributes:
-            axes = node.attributes.get_ints("axes")
-        elif node.op_type.startswith("Reduce") and len(node.inputs) > 1:
-            axes = self._constant(node.inputs[1])
-        for axis in axes if axes is not None else range(len(shapes[0])):
-            if shapes[0][int(axis)] != shapes[1][int(axis)]:
-                raise self._error(node, "it computes over all images of a batch, or selects one by its position")
-
-    def _check_batch(self, node: ir.Node) -> None:
-        """Raises an error for a node that treats a batch as one image, or changes only the first image."""
-        changed = self._changed_axes(node.inputs[0]) if node.inputs else None
-        if not self._free or not changed:
-            return
-        axis = _BATCH_AXIS.get(node.op_type)
-        if axis is not None and changed != {0 if node.attributes.get_int("layout", 0) else axis}:
-            raise self._error(node, "the batch is not in the axis that keeps images apart")
-        if node.op_type in ("GatherElements", "ScatterElements"):
-            same = self._changed_axes(node.inputs[1]) in (None, changed)
-        elif node.op_type in ("GatherND", "ScatterND") and not node.attributes.get_int("batch_dims", 0):
-            indices = self._constant(node.inputs[1])
-            same = indices is None or min(changed) >= indices.shape[-1]
-        else:
-            return
-        if not same:
-            raise self._error(node, "its indices are those of a fixed number of images")
-
-    def _check_outputs(self) -> None:
-        """Raises an error for an output whose first axis is not the batch."""
-        for output in self._model.graph.outputs:
-            changed = self._changed_axes(output)
-            if changed not in (None, {0}) and self._constant(output) is None:
-                raise UnsupportedModelError(
-                    f"the first axis of output {output.name!r} {list(self.old.shapes[output])} is not the batch"
-                )
-
-    def _changed_axes(self, value: ir.Value | None) -> set[int] | None:
-        """The axes that have another size; None if a size is unknown."""
-        shapes = self._shapes(value)
-        return None if shapes is None else {axis for axis, (a, b) in enumerate(zip(*shapes, strict=True)) if a != b}
 
     # ---- constants as large as the data ----
 

@@ -75,6 +75,8 @@ def _quiet() -> Iterator[None]:
 #: The size of each axis; None if it depends on data.
 Shape = tuple["int | None", ...]
 
+#: Operators without shape inference in the standard, whose output has the shape of the first input.
+_SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 #: Larger arrays are not sizes, and are not evaluated.
 _LARGEST_DATA = 1 << 12
 
@@ -91,10 +93,12 @@ class ShapeTrace:
         shapes: the shapes of values of known rank.
         data: the contents of constants, and of values computed from constants and shapes.
         types: the known element types.
+        opset: the version of the standard operators.
     """
 
     def __init__(self, model: ir.Model, inputs: Mapping[str, Sequence[int]]) -> None:
         self._model = model
+        self.opset = model.graph.opset_imports.get("", 1)
         self.types = element_types(model)
         self.shapes: dict[ir.Value, Shape] = {}
         self.data: dict[ir.Value, npt.NDArray[Any]] = {}
@@ -135,9 +139,8 @@ class ShapeTrace:
         if any(array is None and value is not None for array, value in zip(arrays, node.inputs, strict=True)):
             return False
         try:
-            opset = self._model.graph.opset_imports.get("", 1)
-            run = load_op("" if node.domain == "ai.onnx" else node.domain, node.op_type, opset)
-            settings = {"log": lambda *_: None, "opsets": {"": opset}, "new_ops": None, "verbose": 0}
+            run = load_op("" if node.domain == "ai.onnx" else node.domain, node.op_type, self.opset)
+            settings = {"log": lambda *_: None, "opsets": {"": self.opset}, "new_ops": None, "verbose": 0}
             results = run(ir.to_proto(node), settings).run(*arrays)
         except Exception:  # not in the reference implementation; its shape is inferred instead
             return False
@@ -182,6 +185,8 @@ class ShapeTrace:
             )
         except Exception as error:  # it raises several types
             raise UnsupportedModelError(f"{node_label(node)} does not fit: {' '.join(str(error).split())}") from None
+        if node.op_type in _SAME_SHAPE and node.inputs[0] in self.shapes:
+            self.shapes[node.outputs[0]] = self.shapes[node.inputs[0]]
         for output in node.outputs:
             kind = results.get(output.name or "")
             if kind is not None and kind.tensor_type.elem_type and output not in self.types:

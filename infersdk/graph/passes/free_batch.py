@@ -26,12 +26,12 @@ class FreeBatch(Pass):
     A model with a free batch is not changed.
 
     Raises (`apply`):
-        UnsupportedModelError: the first axes of the inputs differ, or a node computes across the batch; the message
-            names it. The model may be partly changed; discard it.
+        UnsupportedModelError: the first axes of the inputs differ, or a node is not known to compute each image
+            separately; the message names it. The model may be partly changed; discard it.
     """
 
     name: ClassVar[str] = "free-batch"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def apply(self, model: ir.Model) -> bool:
         return free_batch(model) is not None
@@ -50,8 +50,8 @@ def free_batch(model: ir.Model) -> ShapeChange | None:
         raise UnsupportedModelError(f"the first axes of the inputs differ ({sizes}): none of them is the batch")
     lift_constants(model)
     (size,) = known
-    before = {name: [size, *shape[1:]] for name, shape in shapes_of(model).items() if shape}
-    after = {name: [_EXAMPLE, *shape[1:]] for name, shape in before.items()}
+    before = {name: [size, *shape[1:]] if shape else [] for name, shape in shapes_of(model).items()}
+    after = {name: [_EXAMPLE, *shape[1:]] if shape else [] for name, shape in before.items()}
     change = ShapeChange(model, before, after, free_batch=True)
     change.run()
     for value in inputs:

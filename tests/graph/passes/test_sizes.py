@@ -210,7 +210,13 @@ def test_states_of_zero_go(tmp_path: Path) -> None:
             {"zero": np.asarray([0])},
             "axis",
         ),
-        ([("Transpose", "x", "a", {"perm": [1, 0]}), ("MatMul", "a x", "y")], {}, "is not the batch"),
+        (
+            [("Transpose", "x", "a", {"perm": [1, 0]}), ("MatMul", "a x", "y")],
+            {},
+            "computes over all images of a batch",
+        ),
+        ([("Transpose", "x", "a", {"perm": [1, 0]}), ("MatMul", "x a", "y")], {}, "no single axis that is the batch"),
+        ([("Transpose", "x", "y", {"perm": [1, 0]})], {}, "is not the batch"),
     ],
 )
 def test_what_works_on_a_whole_batch_is_refused(tmp_path: Path, nodes: Any, weights: Any, why: str) -> None:

@@ -4,6 +4,7 @@ Each node computes in float16 or in float32. A value that is used in both types 
 
 - nodes and operators that the caller names,
 - operators without a float16 form in the ONNX standard, or with inaccurate results in float16 (`ALWAYS_FP32`),
+- operators that read or make sequences, and operators on their elements,
 - operators outside of the standard, except for some of ONNX Runtime's,
 - arithmetic on indices and sizes (`index_arithmetic`).
 
@@ -81,7 +82,7 @@ class ToFloat16(Pass):
     """
 
     name: ClassVar[str] = "to-float16"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     keep_nodes: tuple[str, ...] = ()
     keep_ops: tuple[str, ...] = ()
@@ -130,8 +131,8 @@ def _has_float16_form(node: ir.Node, types: Mapping[ir.Value, ir.DataType], opse
         return False
     inputs = [(index, types.get(value)) for index, value in enumerate(node.inputs) if value is not None]
     full = ir.DataType.FLOAT
-    if any(kind is None for _, kind in inputs):
-        return False  # not a tensor, or of unknown type
+    if any(kind is None for _, kind in inputs) or node.outputs[0] not in types:
+        return False  # a sequence, an optional value, or of unknown type
     if full not in (kind for _, kind in inputs) and full not in (types.get(output) for output in node.outputs):
         return False
     known = signature(node, opsets)

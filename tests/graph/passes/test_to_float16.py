@@ -218,3 +218,32 @@ def test_real_models_are_valid_and_small(assets: Path, name: str) -> None:
     proto = convert(file)
     assert proto.ByteSize() < 0.6 * file.stat().st_size
     assert casts(proto) <= 2 + len(proto.graph.output) + (10 if name == "yolov10n" else 0)
+
+
+def test_sequences_stay_in_float32(tmp_path: Path) -> None:
+    """SplitToSequence has a float16 form, but the types of sequences and of their elements are not inferred."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.random((4, 4), dtype=np.float32) for name in ("a", "b", "c", "d")} | {"i": np.asarray(1)}
+    nodes = [
+        models.node("MatMul", "x a", "l0"), models.node("MatMul", "l0 b", "l1"), models.node("MatMul", "l1 c", "l2"),
+        models.node("SplitToSequence", "l2", "s", axis=1), models.node("SequenceAt", "s i", "e"),
+        models.node("MatMul", "e d", "y"),
+    ]  # fmt: skip
+    outputs = [models.value("y", None), onnx.helper.make_tensor_sequence_value_info("s", 1, None)]
+    path = models.save(tmp_path / "m.onnx", nodes, [models.value("x", (1, 4, 4))], outputs, weights)
+    model = read_model(path)
+    assert ToFloat16().apply(model)
+    types = {name: value.const_value.dtype.numpy() for name, value in model.graph.initializers.items()}
+    assert types["a"] == types["c"] == np.float16
+    assert types["d"] == np.float32
+    x = rng.random((1, 4, 4), dtype=np.float32)
+    (got, parts), (want, wanted) = _outputs(model_bytes(model), x), _outputs(path.read_bytes(), x)
+    np.testing.assert_allclose(got, want, rtol=5e-3)
+    for part, expected in zip(parts, wanted, strict=True):
+        np.testing.assert_allclose(part, expected, rtol=5e-3)
+
+
+def _outputs(model: bytes, x: Any) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})

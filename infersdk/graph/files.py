@@ -164,9 +164,18 @@ def _weights_path(folder: Path | None, name: str, model: str) -> Path:
     """The path of the external data file `name`."""
     if folder is None:
         raise ModelFormatError(f"the {model} keeps weights in {name!r}: give their folder with external_data=")
-    if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
+    path, plain = folder / name, os.path.normpath(name)
+    if (
+        not name
+        or "\0" in name
+        or Path(name).is_absolute()
+        or Path(plain).parts[:1] == ("..",)
+        or (
+            ".." in Path(name).parts and os.path.realpath(path) != os.path.realpath(folder / plain)  # after a link
+        )
+    ):
         raise ModelFormatError(f"{model!r} keeps weights in {name!r}, which is outside of its folder")
-    return folder / name
+    return path
 
 
 def check_external_files(source: ModelSource) -> None:
@@ -215,8 +224,11 @@ def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
         with source.open() as content:
             _write_copy(content, copied)
         for file in weights:
-            with open_weights(file, "weights") as content:
-                _write_copy(content, folder / os.path.relpath(file, source.external_data))
+            target = folder / file.relative_to(source.external_data)  # keeps sub/.., which needs the folder sub
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():  # otherwise copied under another name
+                with open_weights(file, "weights") as content:
+                    _write_copy(content, target)
         yield str(copied)
 
 

@@ -85,3 +85,24 @@ def test_weights_outside_of_the_folder_are_refused(tmp_path: Path, name: str) ->
     (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ModelFormatError, match=f"keeps weights in '{name}', which is outside of its folder"):
         model_digest(tmp_path / "net.onnx")
+
+
+def test_paths_that_stay_inside_of_the_folder(tmp_path: Path) -> None:
+    """Also when one file has two names. A link in front of `..` leads to another folder."""
+    from infersdk import load
+
+    (tmp_path / "sub").mkdir()
+    path = tmp_path / "net.onnx"
+    onnx.save(net(), str(path), save_as_external_data=True, location="w.bin", size_threshold=0)
+    model = onnx.load(str(path), load_external_data=False)
+    model.graph.initializer[0].external_data[0].value = "sub/../w.bin"
+    path.write_bytes(model.SerializeToString())
+    before, x = model_digest(path), np.ones((1, 64), np.float32)
+    with load(path, "onnxruntime") as infer, load(net().SerializeToString(), "onnxruntime") as whole:
+        np.testing.assert_array_equal(infer(x)["y"], whole(x)["y"])
+    (tmp_path / "w.bin").write_bytes(bytes((tmp_path / "w.bin").stat().st_size))
+    assert model_digest(path) != before
+    (tmp_path / "sub").rmdir()
+    (tmp_path / "sub").symlink_to("/tmp")
+    with pytest.raises(ModelFormatError, match="which is outside of its folder"):
+        model_digest(path)

@@ -165,13 +165,14 @@ def cached_model(model: ModelLike, passes: Iterable[Pass]) -> Path | bytes | Non
     if source.origin is None or not source.is_onnx:
         return prepared_model(source, passes)
     every = pass_keys([*source.passes, *passes])
-    key = key_of({"kind": "prepared model", "model": source.digest(), "passes": every})
+    digest = source.digest()
+    key = key_of({"kind": "prepared model", "model": digest, "passes": every})
     cache = Cache()
     if (found := cache.find(key)) is not None:
         return found[0] if found[1].nbytes else None
     content = prepared_model(source, passes)
-    if source.mentions(EXTERNAL_KEY):  # the key does not include external data
-        return content
+    if source.mentions(EXTERNAL_KEY) or source.digest() != digest:
+        return content  # the key does not include external data, or the file was replaced meanwhile
     try:
         cache.put(key, content or b"", kind="prepared model", backend="", label=source.name)
     except OutputError as error:

@@ -13,6 +13,7 @@ from infersdk.graph.passes import (
     NameNodes,
     ToFloat16,
     UnsignedActivations,
+    cached_model,
     loading_passes,
     pass_keys,
     prepared_model,
@@ -56,11 +57,11 @@ def test_on_an_arm_processor_signed_activations_stay() -> None:
 def test_a_key_tells_settings_and_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = pass_keys([ToFloat16(keep_nodes=("a",)), UnsignedActivations()])
     assert keys == [
-        {"pass": "to-float16", "version": 1, "keep_io": True, "keep_nodes": ("a",), "keep_ops": ()},
+        {"pass": "to-float16", "version": 2, "keep_io": True, "keep_nodes": ("a",), "keep_ops": ()},
         {"pass": "unsigned-activations", "version": 4},
     ]
     assert pass_keys([ToFloat16(keep_io=False)]) != pass_keys([ToFloat16()])
-    monkeypatch.setattr(ToFloat16, "version", 2)
+    monkeypatch.setattr(ToFloat16, "version", 3)
     assert pass_keys([ToFloat16(keep_nodes=("a",)), UnsignedActivations()]) != keys
 
 
@@ -80,3 +81,20 @@ def test_each_node_gets_a_name_of_its_own(tmp_path: Path) -> None:
     assert NameNodes().apply(model)
     assert [node.name for node in model.graph] == want
     assert not NameNodes().apply(model)
+
+
+def test_a_file_that_is_replaced_while_it_is_prepared(tmp_path: Path) -> None:
+    """The new model is not kept under the key of the old one."""
+
+    class Replacing(NameNodes):
+        def concerns(self, source: object) -> bool:  # called between the digest and the reading of the file
+            path.write_bytes(new)
+            return True
+
+    path = models.double(tmp_path / "m.onnx")
+    old, new = path.read_bytes(), models.double(tmp_path / "other.onnx", (4, 4)).read_bytes()
+    made = cached_model(path, [Replacing()])
+    assert isinstance(made, bytes)
+    path.write_bytes(old)
+    again = cached_model(path, [NameNodes()])
+    assert again is None or str(read_model(again).graph.inputs[0].shape) == str(read_model(old).graph.inputs[0].shape)

@@ -67,7 +67,7 @@ class ShrinkConstants(Pass):
     """Removes repetition along axes of constants: an anchor grid [1, 3, 80, 80, 2] becomes [1, 3, 1, 1, 2]."""
 
     name: ClassVar[str] = "shrink-constants"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -83,12 +83,13 @@ class ShrinkConstants(Pass):
 def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]]]:
     """The weights that repeat along some axes, with the shorter arrays.
 
-    Their users broadcast the shorter array, since another input has the full size.
+    Their users broadcast the shorter array, since another input has the full size for all sizes of free axes.
     """
-    trace = ShapeTrace(model, shapes_of(model))
+    traces = [ShapeTrace(model, shapes_of(model, batch, size)) for batch, size in ((1, 640), (2, 320))]
     for node in model.graph:
-        with contextlib.suppress(UnsupportedModelError):  # the example of a free axis does not fit
-            trace.step(node)
+        for trace in traces:
+            with contextlib.suppress(UnsupportedModelError):  # the example of a free axis does not fit
+                trace.step(node)
     result = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
@@ -96,7 +97,7 @@ def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]
             continue
         axes = set(range(len(tensor.shape)))
         for use in value.uses():
-            axes &= _free_axes(use.node, value, trace)
+            axes &= _free_axes(use.node, value, traces[0]) & _free_axes(use.node, value, traces[1])
         if not axes:
             continue
         array = tensor.numpy()
@@ -110,13 +111,15 @@ def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]
 
 
 def _free_axes(node: ir.Node, value: ir.Value, trace: ShapeTrace) -> set[int]:
-    """The axes of a weight along which another input of the node has the same size."""
+    """The axes of a weight along which another input of the node has the same size. Weights may shrink as well, and do
+    not count.
+    """
     shape = trace.shapes[value]
     free: set[int] = set()
     if node.op_type not in _BROADCASTING or node.domain:
         return free
     for other in node.inputs:
-        sizes = trace.shapes.get(other) if other is not None and other is not value else None
+        sizes = trace.shapes.get(other) if other is not None and not other.is_initializer() else None
         if sizes is None:
             continue
         lead = len(sizes) - len(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,3 +119,22 @@ def test_real_models_cleaned_up(assets: Path, name: str, most: int, shape: tuple
     x = np.random.default_rng(0).random(shape, dtype=np.float32)
     for got, want in zip(run(graph, x), run(path, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "constant"),
+    [
+        ([node("Add", "a b", "c"), node("Add", "x c", "y")], ("n", 1), (1, 512)),  # each is as large as the other
+        ([node("Add", "x a", "m"), node("Add", "m b", "y")], (1, 1, "h", "w"), (1, 1, 640, 640)),
+        ([node("Add", "x a", "m"), node("Add", "m b", "y")], (1, 1, 1, 1), (1, 1, 32, 32)),
+    ],
+)
+def test_constants_that_give_the_result_its_size(
+    tmp_path: Path, nodes: list[Any], shape: tuple[Any, ...], constant: tuple[int, ...]
+) -> None:
+    weights = {"a": np.ones(constant, np.float32), "b": np.ones(constant, np.float32)}
+    outputs = [value("y", [None] * len(shape))]
+    graph = open_graph(models.save(tmp_path / "m.onnx", nodes, [value("x", shape)], outputs, weights))
+    graph.apply(ShrinkConstants())
+    x = np.ones([1] * len(shape), np.float32)
+    np.testing.assert_array_equal(run(graph, x)[0], np.full(constant, 3, np.float32))

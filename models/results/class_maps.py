@@ -141,7 +141,7 @@ class ClassMap(MapResult):
         return pixels
 
     def _number(self, name: str | int) -> int:
-        numbers = find_classes(name, self.names, None)
+        numbers = find_classes(name, self.names, NO_CLASS)
         assert numbers is not None
         return numbers[0]
 

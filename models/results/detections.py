@@ -136,9 +136,10 @@ class Detections(Rows[Detection]):
 
         Raises:
             ShapeError: the arrays have other numbers of rows.
+            InputError: a class id is not a whole number of int32.
         """
         boxes, values = np.asarray(xyxy, np.float32).reshape(-1, 4), np.asarray(scores, np.float32)
-        classes = np.zeros(len(boxes), np.int32) if class_ids is None else np.asarray(class_ids, np.int32)
+        classes = np.zeros(len(boxes), np.int32) if class_ids is None else _class_numbers(class_ids)
         if not len(boxes) == len(values) == len(classes):
             raise ShapeError(f"{len(boxes)} boxes, {len(values)} scores and {len(classes)} class ids; give one of each")
         data = np.zeros(len(boxes), DETECTION)
@@ -345,6 +346,15 @@ class Detections(Rows[Detection]):
             common += 2 * float(ious[theirs, own]) * min(score, known)
             shifts.append(score - known)
         return Agreement.of(common, total, shifts)
+
+
+def _class_numbers(class_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    given = np.asarray(class_ids)
+    with np.errstate(invalid="ignore"):
+        numbers = given.astype(np.int32)
+    if (wrong := given[numbers != given]).size:
+        raise InputError(f"class_ids contain {wrong[0]}; give whole numbers of int32")
+    return numbers
 
 
 def _column_tensor(column: Any) -> ResultTensor:

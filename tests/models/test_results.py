@@ -253,3 +253,22 @@ def test_equality_of_rows_does_not_ask_the_columns() -> None:
     assert row == boxes(1)[0]
     assert hash(row) == hash(boxes(1)[0])
     assert Classification(1, 0.5, "a") == Classification(1, 0.5, "a")
+
+
+@pytest.mark.parametrize("number", [1.7, float("nan"), 2**40])
+def test_class_ids_are_whole_numbers(number: float) -> None:
+    def made(class_ids: Any) -> Detections:
+        return Detections.of([[0, 0, 1, 1]], [0.5], class_ids, names=["a", "b"], size=(4, 4))
+
+    assert made([1.0]).labels == ["b"]
+    with pytest.raises(InputError, match=r"class_ids contain .*whole numbers"):
+        made([number])
+
+
+def test_the_area_of_a_class_without_a_name() -> None:
+    found = ClassMap(np.array([[0, 5], [5, 5]], np.uint8), ["road"])
+    assert found.area(5) == 0.75
+    assert found.mask(5).sum() == 3
+    assert found.area(7) == 0
+    with pytest.raises(ConfigError, match="no class number 300"):
+        found.area(300)

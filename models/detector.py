@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
 
-__all__ = ["Detector", "RowDetector", "best_boxes", "box_outputs"]
+__all__ = ["Detector", "RowDetector", "best_boxes", "box_outputs", "finite_rows"]
 
 
 class Detector(VisionModel[Detections]):
@@ -135,13 +135,23 @@ class RowDetector(Detector):
         return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
 
 
+def finite_rows(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether all values of each row are finite. Boxes with other coordinates or scores are no candidates.
+
+    The native decoders of YOLO heads have the same rule.
+    """
+    return np.logical_and.reduce([np.isfinite(column).reshape(len(column), -1).all(axis=1) for column in columns])
+
+
 def best_boxes(
-    scores: npt.NDArray[Any], classes: npt.NDArray[Any], conf: float, wanted: Sequence[int] | None, max_det: int
-) -> tuple[npt.NDArray[np.intp], DetectStats]:
+    boxes: npt.NDArray[Any], scores: npt.NDArray[Any], classes: npt.NDArray[Any], conf: float,
+    wanted: Sequence[int] | None, max_det: int,
+) -> tuple[npt.NDArray[np.intp], DetectStats]:  # fmt: skip
     """The rows of the boxes that count, best first; equal scores keep their order. Counts what `max_det` leaves out.
 
     Args:
-        scores, classes: (N,), of the boxes of one image.
+        boxes: (N, values) of one image. Rows that are not finite do not count.
+        scores, classes: (N,), of the boxes.
         conf: the score that a box must exceed.
         wanted: the numbers of the classes that count; None is all.
         max_det: maximum number of boxes.
@@ -150,6 +160,7 @@ def best_boxes(
     if wanted is not None:
         above &= np.isin(classes, wanted)
     rows = np.flatnonzero(above)
+    rows = rows[finite_rows(boxes[rows], scores[rows])]
     chosen = rows[np.argsort(-scores[rows], kind="stable")][:max_det]
     return chosen, DetectStats(len(rows), 0, len(rows), len(rows) - len(chosen))
 

@@ -106,7 +106,9 @@ class DETR(Detector):
         """Of one image."""
         logits, boxes = (outputs[name].astype(np.float32, copy=False) for name in (self._logits, self._boxes))
         queries, classes, scores = self.candidates(logits)
-        order, stats = best_boxes(scores, classes, self.conf, self._wanted(), min(self.max_det, len(logits)))
+        order, stats = best_boxes(
+            boxes[queries], scores, classes, self.conf, self._wanted(), min(self.max_det, len(logits))
+        )
         best = boxes[queries[order]]
         half = best[:, 2:] * np.float32(0.5)
         xyxy = np.hstack([best[:, :2] - half, best[:, :2] + half]) * np.tile(self.input_size, 2)

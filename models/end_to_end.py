@@ -31,6 +31,8 @@ class EndToEnd(RowDetector):
     """
 
     family: ClassVar[str] = "an end-to-end detector"
+    #: Columns of coordinates behind those of an upright box: an angle.
+    further_coordinates: ClassVar[tuple[int, ...]] = ()
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
@@ -71,7 +73,8 @@ class EndToEnd(RowDetector):
     def _choose(self, output: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32], DetectStats]:
         """The indices and the rows of the boxes of an image that count, best first."""
         rows = output.astype(np.float32, copy=False)
-        chosen, stats = best_boxes(rows[:, 4], np.rint(rows[:, 5]), self.conf, self._wanted(), self.max_det)
+        values = rows[:, [0, 1, 2, 3, 5, *self.further_coordinates]]
+        chosen, stats = best_boxes(values, rows[:, 4], np.rint(rows[:, 5]), self.conf, self._wanted(), self.max_det)
         return chosen, rows[chosen], stats
 
     # ---- the output ----

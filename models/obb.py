@@ -10,6 +10,7 @@ from ..errors import UnsupportedModelError
 from ..ops import DETECTION, DetectStats, nms_oriented
 from ..ops.device import DeviceOrientedBoxes
 from .description import ModelDescription, Recognition
+from .detector import finite_rows
 from .end_to_end import EndToEnd
 from .oriented import corners
 from .output_checks import check_pixels
@@ -102,7 +103,7 @@ class YOLOv8OBB(YOLOv8):
         geometry: Geometry,
     ) -> Detections:
         turned = outputs[self._output][image][[0, 1, 2, 3, -1]][:, boxes["row"]].T.astype(np.float32)
-        finite = np.isfinite(turned[:, 4])
+        finite = finite_rows(turned)
         boxes, turned = boxes[finite], turned[finite]
         classes = None if self.class_agnostic else boxes["class_id"]
         kept = nms_oriented(turned, boxes["score"], classes, iou=self.iou)
@@ -121,6 +122,7 @@ class EndToEndOBB(EndToEnd):
 
     task: ClassVar[str] = "obb"
     family: ClassVar[str] = "an end-to-end detector of oriented boxes"
+    further_coordinates: ClassVar[tuple[int, ...]] = (6,)
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:

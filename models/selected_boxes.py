@@ -119,8 +119,10 @@ class SelectedBoxes(Detector):
         geometry: Geometry,
     ) -> Detections:
         """Of one image; arrays have a row for each box."""
-        boxes, numbers = boxes.astype(np.float32, copy=False), np.rint(classes).astype(np.int64)
-        chosen, stats = best_boxes(scores, numbers, self.conf, self._wanted(), self.max_det)
+        boxes, numbers = boxes.astype(np.float32, copy=False), np.rint(classes)
+        chosen, stats = best_boxes(
+            np.column_stack([boxes, numbers]), scores, numbers, self.conf, self._wanted(), self.max_det
+        )
         xyxy = boxes[chosen][:, [1, 0, 3, 2]] if self._layout.y_first else boxes[chosen]
         if self._layout.fractions:
             xyxy = xyxy * np.tile(np.array(geometry.canvas, np.float32), 2)

@@ -10,7 +10,7 @@ from ..errors import UnsupportedModelError
 from ..ops import DetectStats, nms
 from .declaration import Fraction
 from .description import GRIDS, Recognition, Shape, cells_of, count_cells
-from .detector import Detector, box_outputs
+from .detector import Detector, box_outputs, finite_rows
 from .output_checks import (
     TOLERANCE,
     check_around_cells,
@@ -109,6 +109,8 @@ class SSD(Detector):
         if (wanted := self._wanted()) is not None:
             above &= np.isin(np.arange(scores.shape[1]), wanted)
         rows, classes = np.nonzero(above)
+        finite = finite_rows(boxes[rows], scores[rows, classes])
+        rows, classes = rows[finite], classes[finite]
         found, best = self.to_pixels(boxes[rows], geometry), scores[rows, classes]
         kept = nms(found, best, classes, iou=self.iou)
         chosen = kept[: self.max_det]

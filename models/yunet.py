@@ -12,7 +12,7 @@ from ..errors import ConfigError, UnsupportedModelError
 from ..ops import DetectStats, nms
 from .declaration import Fraction
 from .description import ModelDescription, Recognition, Shape, cells_of
-from .detector import Detector
+from .detector import Detector, finite_rows
 from .output_checks import check_offsets, check_scores
 from .preprocessor import ImageInput, Preprocessor
 
@@ -98,9 +98,12 @@ class YuNet(Detector):
         """Of one image; an array has a row for each cell."""
         result = np.flatnonzero(scores > self.conf)
         cells, strides = (array[result] for array in _grid(self.input_size))
-        box, scores = boxes[result], scores[result]
+        box = boxes[result]
         centre, half = (cells + box[:, :2]) * strides, np.exp(box[:, 2:]) * strides * np.float32(0.5)
         xyxy = np.hstack([centre - half, centre + half])
+        finite = finite_rows(xyxy)
+        result, cells, strides, xyxy = result[finite], cells[finite], strides[finite], xyxy[finite]
+        scores = scores[result]
         kept = nms(xyxy, scores, iou=self.iou)
         chosen = kept[: self.max_det]
         landmarks = (cells[chosen, None] + points[result[chosen]].reshape(-1, POINTS, 2)) * strides[chosen, None]

@@ -26,8 +26,8 @@ VERSION = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text("
 
 #: What memory, tensors, conversion and files are made of. A test of more names more.
 CORE = (
-    "status", "library", "convert", "budget", "memory", "tensor", "tensor_file", "platform", "cuda_missing", "calibrate",
-    "calibrate_simd", "entropy",
+    "status", "library", "convert", "budget", "memory", "tensor", "tensor_file", "platform", "cuda_missing",
+    "calibrate", "calibrate_simd", "entropy",
 )  # fmt: skip
 
 #: The targets of ziglang whose programs are run: by what, and where that may lie beside PATH.

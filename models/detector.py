@@ -140,7 +140,9 @@ def finite_rows(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
     The native decoders of YOLO heads have the same rule.
     """
-    return np.logical_and.reduce([np.isfinite(column).reshape(len(column), -1).all(axis=1) for column in columns])
+    finite = [np.isfinite(column).reshape(len(column), -1).all(axis=1) for column in columns]
+    result: npt.NDArray[np.bool_] = np.logical_and.reduce(finite)
+    return result
 
 
 def best_boxes(

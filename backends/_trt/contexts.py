@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["Context", "ContextSet", "OutputAllocator", "make_allocator"]
 
 
+#: The most contexts of a profile in TensorRT-RTX: one for each of the last shapes. Version 1.6 never frees part of the
+#: host memory that a run takes after the shapes of its context have changed: 79 kB for a small detector.
+SHAPES = 16
+
+
 class Context:
     """An execution context with its state. Instances that share it set the state again before they run."""
 
@@ -64,7 +69,9 @@ class Context:
 
 
 class ContextSet:
-    """Contexts of an engine, one for each profile, that run one at a time in one block of device memory.
+    """Contexts of an engine that run one at a time in one block of device memory.
+
+    Each profile has one context; in TensorRT-RTX, each shape of its inputs has one.
 
     Instances may share a set. Between `begin()` and `end()`, a run waits on the device for the last run, if that is on
     another stream. The guard of the engine is held for every call.
@@ -81,7 +88,8 @@ class ContextSet:
         self.users = 1
         self._engine, self._options = engine, options
         device = str(engine.device)
-        self._contexts: dict[int, Context] = {}
+        self._most = SHAPES if engine.flavour.rtx else 1  # contexts of a profile
+        self._contexts: dict[tuple[Any, ...], Context] = {}  # by profile and shapes; the latest use is the last one
         self._failed: list[Context] = []
         self._scratch = Tensor((engine.scratch_nbytes,), "uint8", device) if engine.scratch_nbytes else None
         # The runtime's own auxiliary streams block: during a capture, work of any thread on CUDA's legacy default
@@ -90,27 +98,35 @@ class ContextSet:
         self._run_end = Event(device)
         self._last: Stream | None = None  # the stream of the last run
 
-    def get(self, profile: int, stream: Stream) -> Context:
-        """The context of a profile. Changing the profile of a context takes longer than a small run."""
-        result = self._contexts.get(profile)
+    def get(self, profile: int, shapes: Mapping[str, tuple[int, ...]], stream: Stream) -> Context:
+        """The context of a profile for these shapes, which `set_shapes()` sets. Changing the profile of a context takes
+        longer than a small run.
+        """
+        key = profile, *shapes.items()
+        result = self._contexts.pop(key, None) or self._contexts.pop((profile,), None)  # one without shapes
         if result is None:
-            raw = self._engine.context(self._options)
-            if profile and not raw.set_optimization_profile_async(profile, stream.handle):
-                raise InferenceError(f"{self._engine.name}: profile {profile} cannot be made active")
-            if self._scratch is not None:
-                raw.set_device_memory(self._scratch.device_ptr(read=False, write=True), self._engine.scratch_nbytes)
-            if self._auxiliary:
-                raw.set_aux_streams([auxiliary.handle for auxiliary in self._auxiliary])
-            result = self._contexts[profile] = Context(raw, profile)
-            stream.synchronize()
+            others = [other for other in self._contexts if other[0] == profile]
+            result = self._make(profile, stream) if len(others) < self._most else self._contexts.pop(others[0])
+        self._contexts[key] = result
         return result
+
+    def _make(self, profile: int, stream: Stream) -> Context:
+        raw = self._engine.context(self._options)
+        if profile and not raw.set_optimization_profile_async(profile, stream.handle):
+            raise InferenceError(f"{self._engine.name}: profile {profile} cannot be made active")
+        if self._scratch is not None:
+            raw.set_device_memory(self._scratch.device_ptr(read=False, write=True), self._engine.scratch_nbytes)
+        if self._auxiliary:
+            raw.set_aux_streams([auxiliary.handle for auxiliary in self._auxiliary])
+        stream.synchronize()
+        return Context(raw, profile)
 
     def replace(self, context: Context) -> None:
         """Removes a context whose state is unknown after an error; `get()` creates another one.
 
         It is not freed, since earlier graphs may use its memory.
         """
-        del self._contexts[context.profile]
+        self._contexts = {key: other for key, other in self._contexts.items() if other is not context}
         self._failed.append(context)
 
     def begin(self, stream: Stream) -> None:

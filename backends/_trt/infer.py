@@ -235,7 +235,7 @@ class _TensorRt(ProfiledRuns, Infer):
         contexts = self._engine.join(self.options)
         try:
             with self._engine.guard:
-                self._context = contexts.get(0, self.stream)
+                self._context = contexts.get(0, {}, self.stream)
         except BaseException:
             self._engine.leave(contexts)
             raise
@@ -255,7 +255,7 @@ class _TensorRt(ProfiledRuns, Infer):
     def _bind(self) -> None:
         self._shapes = shapes = {spec.name: self._inputs[spec.name].shape for spec in self.input_specs}
         with self._engine.guard, self._cuda.current(), self.flavour.messages() as messages:
-            self._context = self._contexts.get(self._profile_of(shapes), self.stream)
+            self._context = self._contexts.get(self._profile_of(shapes), shapes, self.stream)
             raw = self._context.raw
             if (refused := self._context.set_shapes(shapes)) is not None:
                 raise ShapeError(
@@ -397,7 +397,7 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _set_context(self) -> None:
         """Prepares the context for a run, since another instance may have used or replaced it."""
-        self._context = self._contexts.get(self._context.profile, self.stream)
+        self._context = self._contexts.get(self._context.profile, self._shapes, self.stream)
         self._context.set_shapes(self._shapes)
         self._context.set_addresses(self._addresses)
         self._context.set_allocators(self._grown)

@@ -224,6 +224,7 @@ def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
         with source.open() as content:
             _write_copy(content, copied)
         for file in weights:
+            assert source.external_data is not None, "weights without a folder are refused"
             target = folder / file.relative_to(source.external_data)  # keeps sub/.., which needs the folder sub
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():  # otherwise copied under another name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import subprocess
 import sys
 import textwrap
@@ -24,6 +25,7 @@ from infersdk.backends.tensorrt import build
 from infersdk.core.cache import Cache
 from infersdk.core.memory import memory_stats
 from infersdk.core.stream import CudaGraph, device_count
+from infersdk.data import DETECTOR
 from infersdk.errors import ConfigError, CudaError, EngineError, InferenceError, PrecisionUnavailableError, ShapeError
 
 onnx = pytest.importorskip("onnx")
@@ -381,6 +383,26 @@ def test_batches_are_padded_to_sizes_that_are_compiled_once(net: Path) -> None:
             found = [future.result(60)["y"] for future in pipeline.submit_many(list(x))]
             np.testing.assert_allclose(np.stack(found), reference(net, x), RTOL, ATOL)
         assert [infer.scheduling.bucket_batch(n) for n in (1, 5, 7, 8)] == [1, 6, 8, 8]
+
+
+def test_host_memory_does_not_grow_as_batch_sizes_alternate() -> None:
+    """TensorRT-RTX keeps memory after each change of the shapes of a context."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    with infersdk.load(DETECTOR, RTX, max_batch=8) as infer:
+        shape = infer.inputs[infer.input_specs[0].name].shape
+        batches = [np.zeros((count, *shape[1:]), np.float32) for count in (2, 3, 6, 2, 4)]
+
+        def run(rounds: int) -> int:
+            for _ in range(rounds):
+                for batch in batches:
+                    infer(batch)
+            return resident()
+
+        before = run(20)
+        assert run(400) - before < 16 << 20
 
 
 def test_clones_run_side_by_side(net: Path) -> None:

@@ -140,7 +140,7 @@ def finite_rows(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
     The native decoders of YOLO heads have the same rule.
     """
-    finite = [np.isfinite(column).reshape(len(column), -1).all(axis=1) for column in columns]
+    finite = [np.isfinite(column).all(axis=tuple(range(1, column.ndim))) for column in columns]
     result: npt.NDArray[np.bool_] = np.logical_and.reduce(finite)
     return result
 

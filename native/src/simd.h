@@ -45,7 +45,7 @@
 #define IFS__VARIANT(name) (name##_plain)
 #endif
 
-/* The same for passes whose AVX-512 variant would change the time of an operation by few per cent: they have none. */
+/* The same for passes without an AVX-512 variant. */
 #if IFS__AVX2
 #define IFS__VARIANT_AVX2(name) (ifs_simd() == IFS_SIMD_PLAIN ? name##_plain : name##_avx2)
 #else

@@ -1,4 +1,4 @@
-"""Rows of a batch without a request: the results of other rows do not depend on what was there before."""
+"""Rows of a batch without a request: the results of other rows do not depend on earlier requests."""
 
 from __future__ import annotations
 

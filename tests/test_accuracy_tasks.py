@@ -12,12 +12,15 @@ from PIL import Image
 
 from infersdk import cli
 from infersdk.accuracy import Contender, DetectTask, PoseTask, SegmentTask, SemanticTask, coco_task, gate
+from infersdk.data import DETECTOR
 from infersdk.errors import ConfigError, UnsupportedModelError
+from infersdk.models import YOLOv5
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("pycocotools")
 
 from head_models import head_model
+from labelled import coco_set
 from raw_head_models import yolov5_model
 
 #: Arguments of `infersdk bench` where no time counts.
@@ -135,6 +138,24 @@ def test_the_annotations_are_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "read_text", reading)
     assert coco_task("segment", file, images).images == 1
     assert read == [Path(file)]
+
+
+class Fixed(YOLOv5):
+    """A wrapper whose calls cannot change its threshold."""
+
+    per_call = YOLOv5.per_call - {"conf"}
+
+
+def test_settings_of_the_wrapper(tmp_path: Path) -> None:
+    data, model = coco_set(tmp_path), Contender(DETECTOR)
+    figures = DetectTask(*data).measure(model).figures
+    assert DetectTask(*data, options={"threads": 1}).measure(model).figures == figures
+    assert DetectTask(*data, canvas="fit").measure(model).figures == pytest.approx(figures, abs=0.01)
+    assert DetectTask(*data, conf=0.9).measure(model).figures["mAP"] < figures["mAP"]
+    own = f"{__name__}:Fixed"
+    assert DetectTask(*data, type=own, conf=0.001).measure(model).figures == figures
+    with pytest.raises(ConfigError, match=r"mAP is measured with conf=0\.001, which is not in per_call of Fixed"):
+        DetectTask(*data, type=own).measure(model)
 
 
 def test_a_model_without_nms_gets_no_overlap(tmp_path: Path) -> None:

@@ -1,35 +1,25 @@
-"""The gate: measures contenders by a task, and compares each with the first."""
+"""The gate: measures contenders by a task, and compares each with the first. `tasks.py` has the tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core.target import Target
 from ..errors import ConfigError, InputError, UnsupportedModelError
+from ..models import ModelDescription, load
+from ..models.registry import looks_like
 from ..models.results import Agreement, Result
 
 if TYPE_CHECKING:
     import os
 
+    from ..infer import Infer
+
 __all__ = ["Contender", "GateReport", "Score", "Task", "agreement", "gate", "score_shift"]
-
-
-class Task(Protocol):
-    """The measure of a gate."""
-
-    @property
-    def metric(self) -> str:
-        """The figure that must not drop."""
-
-    @property
-    def images(self) -> int:
-        """The number of images."""
-
-    def measure(self, contender: Contender) -> Score:
-        """The figures of one contender."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +67,92 @@ class Score:
     seconds: float
     results: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     decode_head: str | None = None
+
+
+class Task:
+    """A measure of labelled images; the base of the tasks.
+
+    Args:
+        settings: of the wrapper, as `models.load()` takes them. Of those in `defaults` that are not given, each call
+            gets the ones that the wrapper has.
+
+    Attributes:
+        metric: the figure that must not drop.
+        options: the options of `infersdk compare --task` for this task.
+        needs: descriptions of the required ones.
+        result_type, gives: the type of the results that a wrapper must have, and its name in errors.
+        images: the number of images.
+    """
+
+    name: ClassVar[str]
+    metric: ClassVar[str]
+    options: ClassVar[frozenset[str]]
+    needs: ClassVar[Mapping[str, str]] = {}
+    result_type: ClassVar[type[Result]] = Result
+    gives: ClassVar[str] = "results"
+    defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, images: int, settings: Mapping[str, Any]) -> None:
+        self.images, self._settings = images, settings
+
+    def measure(self, contender: Contender) -> Score:
+        """The figures of one contender, loaded by `models.load()`."""
+        with self._load(contender.model, **contender.arguments()) as model:
+            infer, start = model.network, perf_counter()
+            calls = _Calls(model, self._parameters(model), keep="max_score_shift" in self.options)
+            figures = self._figures(calls)
+            return Score(
+                contender.label, str(contender.model), infer.backend, infer.device, infer.precision,
+                dict(infer.layer_precisions), figures, perf_counter() - start, tuple(calls.results),
+                getattr(model, "decode_head_used", None),
+            )  # fmt: skip
+
+    def figures(self, infer: Infer) -> dict[str, float]:
+        """The figures of a network that is loaded already; a clone of it is run."""
+        with infer.clone() as twin, self._load(twin) as model:
+            return self._figures(_Calls(model, self._parameters(model), keep=False))
+
+    def _figures(self, model: Any) -> dict[str, float]:
+        """The figures of a wrapper."""
+        raise NotImplementedError
+
+    def _load(self, path: str | os.PathLike[str] | Infer, **target: Any) -> Any:
+        model = load(path, **self._settings, **target)
+        if issubclass(model.result_type(), self.result_type):
+            return model
+        model.close()
+        raise UnsupportedModelError(
+            f"{model.network.model.name} looks like {looks_like(ModelDescription.of(model.network))}; "
+            f"{type(model).__name__} gives no {self.gives}"
+        )
+
+    def _parameters(self, model: Any) -> dict[str, Any]:
+        """The settings of the calls."""
+        own = model.settings.__struct_fields__
+        given = {name: value for name, value in self.defaults.items() if name in own and name not in self._settings}
+        if fixed := sorted(given.keys() - model.per_call):
+            raise ConfigError(
+                f"{self.metric} is measured with {fixed[0]}={given[fixed[0]]}, which is not in per_call of "
+                f"{type(model).__name__}; add it there, or give a value of {fixed[0]} for the measurement"
+            )
+        return given
+
+
+class _Calls:
+    """A wrapper with settings for its calls, that records its results."""
+
+    def __init__(self, model: Any, parameters: Mapping[str, Any], *, keep: bool) -> None:
+        self._model, self._parameters, self._keep = model, parameters, keep
+        self.results: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def stream(self, images: Iterable[Any]) -> Iterator[Any]:
+        for result in self._model.stream(images, **self._parameters):
+            if self._keep:
+                self.results.append(result)
+            yield result
 
 
 @dataclass(frozen=True)

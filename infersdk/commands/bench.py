@@ -23,6 +23,7 @@ from .common import (
     add_shape_argument,
     backend_options,
     names,
+    numbers,
     print_json,
     print_text,
     report_file,
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="each as name, name@device or name/precision (default: all that are installed and find a device)",
     )
     group.add_argument("--precision", metavar="FP32,INT8", help="fp32, fp16, bf16, int8 (default: as the model is)")
-    group.add_argument("--batch", default="1", metavar="1,8,32", help="images in a run (default: %(default)s)")
+    group.add_argument("--batch", type=numbers, default=(1,), metavar="1,8,32", help="images in a run (default: 1)")
     group.add_argument("--threads", type=int, default=0, metavar="N", help="of each backend (default: its own choice)")
     add_option_argument(group)
     add_measuring_arguments(parser)
@@ -137,14 +138,6 @@ def measuring_settings(arguments: argparse.Namespace, **more: Any) -> BenchSetti
     return convert({**given, **more}, BenchSettings, "the measurement")
 
 
-def numbers(text: str, what: str) -> list[int]:
-    """Parses a flag such as `--batch 1,8,32`."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{what} {text!r} is not of the form 1,8,32") from None
-
-
 def run(arguments: argparse.Namespace) -> int:
     if arguments.compare is not None:
         return _compare(arguments)
@@ -157,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
     targets = arguments.backends or usable_backends()
     precisions = [name.strip().lower() or None for name in (arguments.precision or "").split(",")]
     combinations = combine(
-        arguments.models, targets, precisions=precisions, batches=numbers(arguments.batch, "--batch"),
+        arguments.models, targets, precisions=precisions, batches=arguments.batch,
         options=backend_options(arguments.option), threads=arguments.threads,
     )  # fmt: skip
     settings = measuring_settings(

@@ -124,6 +124,15 @@ def names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def numbers(text: str, kind: type[int | float] = int) -> tuple[Any, ...]:
+    """The type of an argument `1,8,32`."""
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        form = "1,8,32" if kind is int else "0.5,0.25,0.1"
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form {form}") from None
+
+
 def new_file(text: str) -> Path:
     """The type of an argument that names a file. A folder is refused before the work, not when it is done."""
     if os.path.isdir(text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from .common import (
     custom_ops_of,
     given_settings,
     names,
+    numbers,
     print_json,
     print_table,
     print_text,
@@ -236,11 +238,12 @@ def _add_passes(commands: Any) -> None:
         commands, "image-in", "put preprocessing into a model: uint8 [n, h, w, c] goes in",
         lambda given: ImageIn(**given_settings(given, ("resize", "bgr", "divide", "mean", "std", "pad"))),
     )  # fmt: skip
+    floats = functools.partial(numbers, kind=float)
     parser.add_argument("--resize", choices=("none", "stretch", "letterbox"), default="none")
     parser.add_argument("--bgr", action="store_true", help="images come in the other order of channels")
     parser.add_argument("--divide", type=float, default=255.0, help="(default: %(default)s)")
-    parser.add_argument("--mean", type=_numbers, default=(0.0,), metavar="X,X,X", help="taken off after dividing")
-    parser.add_argument("--std", type=_numbers, default=(1.0,), metavar="X,X,X", help="divided by after that")
+    parser.add_argument("--mean", type=floats, default=(0.0,), metavar="X,X,X", help="taken off after dividing")
+    parser.add_argument("--std", type=floats, default=(1.0,), metavar="X,X,X", help="divided by after that")
     parser.add_argument("--pad", type=float, default=114.0, help="the border's value (default: %(default)s)")
     parser = _add_pass(commands, "add-nms", "put decoding and NMS into a detector: boxes come out", _add_nms)
     parser.add_argument("--head", required=True, choices=("yolov5", "yolov8", "yolox"))
@@ -293,10 +296,6 @@ def _write(graph: Graph, arguments: argparse.Namespace, before: str) -> int:
     print_text(f"{written}: {before} -> {len(graph.nodes())}")
     print_text(repr(graph))
     return 0
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(","))
 
 
 def _add_nms(arguments: argparse.Namespace) -> Pass:

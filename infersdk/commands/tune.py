@@ -16,9 +16,9 @@ from ..core.files import atomic_write
 from ..core.model_source import ModelSource
 from ..core.target import check_precision
 from ..errors import ConfigError
-from .bench import add_measuring_arguments, measuring_settings, numbers
+from .bench import add_measuring_arguments, measuring_settings
 from .bench_tables import show
-from .common import add_json_argument, console, names, new_file, print_json, print_text
+from .common import add_json_argument, console, names, new_file, numbers, print_json, print_text
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 
@@ -48,8 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backends", type=names, metavar="NAME,NAME", help="(default: all that are installed and find a device)"
     )
     group.add_argument("--precision", metavar="FP32,BF16", help="(default: the model's own, bf16 and fp16)")
-    group.add_argument("--batch", metavar="1,8,32", help="(default: 1 for latency, 1 to 32 for throughput)")
-    group.add_argument("--threads", metavar="1,2", help="(default: the backend's choice, all cores, half of them)")
+    group.add_argument(
+        "--batch", type=numbers, metavar="1,8,32", help="(default: 1 for latency, 1 to 32 for throughput)"
+    )
+    group.add_argument(
+        "--threads", type=numbers, metavar="1,2", help="(default: the backend's choice, all cores, half of them)"
+    )
     add_measuring_arguments(parser)
     add_json_argument(parser)
 
@@ -66,15 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
         precisions = [name.strip().lower() for name in arguments.precision.split(",")]
         for name in precisions:
             check_precision(name)
-    batches = numbers(arguments.batch, "--batch") if arguments.batch else None
-    threads = numbers(arguments.threads, "--threads") if arguments.threads else None
-    for what, given, least in (("--batch", batches, 1), ("--threads", threads, 0)):
+    for what, given, least in (("--batch", arguments.batch, 1), ("--threads", arguments.threads, 0)):
         if given and min(given) < least:
             raise ConfigError(f"{what} takes whole numbers from {least}, not {min(given)}")
     settings = measuring_settings(arguments)
     search = candidates(
         arguments.models, arguments.backends or usable_backends(),
-        objective=arguments.objective, precisions=precisions, batches=batches, threads=threads,
+        objective=arguments.objective, precisions=precisions, batches=arguments.batch, threads=arguments.threads,
     )  # fmt: skip
     with sigterm_interrupts() as interruption:
         with show_progress(quiet=arguments.json) as progress:

@@ -73,7 +73,7 @@ def test_json_on_stdout(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["bench"], "no model to measure"), (["bench", "none.onnx"], "no model at 'none.onnx'"),
-        (["bench", str(DETECTOR), "--batch", "1,x"], "--batch '1,x' is not of the form"),
+        (["bench", str(DETECTOR), "--batch", "1,x"], "argument --batch: '1,x' is not of the form 1,8,32"),
         (["bench", str(DETECTOR), "--batch", "0"], "a batch is a whole number from 1"),
         (["bench", str(DETECTOR), "--precision", "fp7"], "unknown precision 'fp7'; use one of"),
         (["bench", str(DETECTOR), "--rounds", "0"], "rounds"), (["bench", str(DETECTOR), "--time", "0"], "time"),

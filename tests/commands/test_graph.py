@@ -116,6 +116,8 @@ def test_edits_of_image_models(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["graph", "resize-input", str(path), "6x4", "-o", str(out)]) == 0
     assert str(open_graph(out).inputs[0].shape) == "[1,3,4,6]"
     image = np.random.default_rng(0).integers(0, 256, (1, 5, 7, 3), np.uint8)
+    assert main(["graph", "image-in", str(path), "--mean", "0.5,x", "-o", str(out)]) == 2
+    assert "argument --mean: '0.5,x' is not of the form 0.5,0.25,0.1" in capsys.readouterr().err
     assert main(["graph", "image-in", str(path), "--resize", "stretch", "--mean", "0.5", "-o", str(out)]) == 0
     assert abs(run(out, x=image) - (image.mean((1, 2)) / 255 - 0.5).reshape(1, 3, 1, 1)).max() < 0.05
     assert main(["graph", "opset", str(path), "19", "-o", str(out), "--external-data", "w.bin"]) == 0

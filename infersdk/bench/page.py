@@ -59,17 +59,12 @@ def _facts(report: Report) -> list[str]:
 
 
 def _series(row: Row) -> str:
-    """The key of a colour: file, backend and precision, as reported by the runtime."""
-    ran = row.ran or {}
-    text = f"{ran.get('backend')} {ran.get('precision')}"
-    if ran.get("device") not in (None, "cpu"):
-        text += f" on {ran['device']}"
-    return f"{Path(row.combination.model).stem} · {text}"
+    """The key of a colour: file, backend, device and precision, as reported by the runtime."""
+    return f"{Path(row.combination.model).stem} · {row.target}"
 
 
 def _label(row: Row) -> str:
-    what = row.combination
-    return f"{_series(row)}, batch {what.batch}" + "".join(f", {key} {value}" for key, value in what.settings.items())
+    return f"{Path(row.combination.model).stem} · {row.label}"
 
 
 def number(value: float) -> str:
@@ -252,9 +247,7 @@ def _table(report: Report, series: dict[str, int]) -> dict[str, Any]:
                 "cells": [own[head] for head in heads],
             })  # fmt: skip
         else:
-            what = row.combination
-            label = f"{Path(what.model).stem} · {what.target}, batch {what.batch}"
-            rows.append({"number": i, "label": label, "cells": None})
+            rows.append({"number": i, "label": _label(row), "cells": None})
     return {"heads": ["", "combination", *heads], "rows": rows}
 
 

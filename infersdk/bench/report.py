@@ -184,12 +184,19 @@ class Row(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
     @property
+    def target(self) -> str:
+        """Backend, device and precision as reported by the runtime, or as requested: `onnxruntime@cuda:0 fp32`."""
+        ran = self.ran
+        if ran is None:
+            return str(self.combination.target)
+        on = "" if ran["device"] == "cpu" else f"@{ran['device']}"
+        return f"{ran['backend']}{on} {ran['precision']}"
+
+    @property
     def label(self) -> str:
         """The combination in short, as it ran: `onnxruntime fp32 batch 8 threads=2`."""
-        what, ran = self.combination, self.ran
-        on = "" if ran is None or ran["device"] == "cpu" else f"@{ran['device']}"
-        text = f"{ran['backend']}{on} {ran['precision']}" if ran else str(what.target)
-        return f"{text} batch {what.batch}" + "".join(f" {key}={value}" for key, value in what.settings.items())
+        what = self.combination
+        return f"{self.target} batch {what.batch}" + "".join(f" {key}={value}" for key, value in what.settings.items())
 
     def at(self, path: str) -> Any:
         """A field by its path, such as `"memory.host_peak_bytes"`; None where a part of the path is missing."""

@@ -93,11 +93,11 @@ class WorkerProcess:
             how += " (out of memory?)"
         return StepError(f"its process {how}" + (f": {said[-1][:300]}" if said else ""))
 
-    def leave(self, patience: float = 30.0) -> None:
+    def leave(self) -> None:
         """Lets the process exit normally, because a runtime may write its cache at exit."""
         self._connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience)
+            self._process.wait(30.0)
         self.end()
 
     def end(self) -> None:

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
 
 from infersdk import cli
 from infersdk.accuracy import Contender, DetectTask, PoseTask, SegmentTask, SemanticTask, coco_task, gate
+from infersdk.bench import BenchSettings, combine
+from infersdk.bench.worker import Worker
 from infersdk.data import DETECTOR
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.models import YOLOv5
@@ -183,17 +186,21 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "--task pose needs --annotations" in capsys.readouterr().err
 
 
-def test_in_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_benchmark(tmp_path: Path) -> None:
     for model, metric, entry in (
         (segmenting(tmp_path / "m.onnx"), "mask_mAP", outlined(*BOX)),
         (posing(tmp_path / "p.onnx"), "OKS_mAP", posed(*POINTS)),
     ):
         truth, images = annotations(tmp_path / metric, entry)
-        command = ["bench", str(model), "--backends", "onnxruntime", *QUICK]
-        assert cli.main([*command, "--annotations", str(truth), "--data", str(images), "--json"]) == 0
-        (row,) = json.loads(capsys.readouterr().out)["rows"]
-        assert row["accuracy"]["metric"] == metric
-        assert row["accuracy"]["value"] == pytest.approx(1)
+        settings = BenchSettings(
+            time=0.01, rounds=1, warmup=0.01, scenarios=["engine"], data=str(images), annotations=str(truth)
+        )
+        worker = Worker()
+        worker.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(settings))
+        worker.prepare()
+        accuracy = worker.accuracy()
+        assert accuracy.metric == metric
+        assert accuracy.value == pytest.approx(1)
 
 
 # ---- semantic segmentation ----

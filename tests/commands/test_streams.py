@@ -34,9 +34,7 @@ def predict(*more: str) -> str:
 
 
 @needs_full
-@pytest.mark.parametrize(
-    "command", ["doctor", "doctor --json", "--help", "--version", f"info {DETECTOR}", "cache list"]
-)
+@pytest.mark.parametrize("command", ["cache list", "doctor --json", "--help"])  # rich, plain text and argparse
 def test_output_on_a_full_disk(command: str, tmp_path: Path) -> None:
     done = shell(f"{COMMAND} {command} > /dev/full", tmp_path)
     assert done.stderr == "infersdk: cannot write the output: No space left on device\n"
@@ -60,9 +58,8 @@ def test_much_output_on_a_full_disk(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("command", ["doctor", f"info {DETECTOR}", "--version"])
-def test_a_closed_stdout(command: str, tmp_path: Path) -> None:
-    done = shell(f"{COMMAND} {command} >&-", tmp_path)
+def test_a_closed_stdout(tmp_path: Path) -> None:
+    done = shell(f"{COMMAND} --version >&-", tmp_path)
     assert done.stderr.startswith("infersdk: the standard output is closed; redirect it")
     assert done.stderr.count("\n") == 1
     assert done.returncode == 2
@@ -77,7 +74,7 @@ def test_stderr_that_cannot_be_written_leaves_the_code(tmp_path: Path) -> None:
     assert "onnxruntime" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["doctor", f"info {DETECTOR}", "doctor --json", "--help"])
+@pytest.mark.parametrize("command", [f"info {DETECTOR}", "doctor --json", "--help"])
 def test_a_reader_that_leaves(command: str, tmp_path: Path) -> None:
     done = shell(f"{COMMAND} {command} | head -1; echo ${{PIPESTATUS[0]}}", tmp_path)
     assert done.stdout.splitlines()[-1] == "0"

@@ -88,7 +88,7 @@ class Task:
     metric: ClassVar[str]
     options: ClassVar[frozenset[str]]
     needs: ClassVar[Mapping[str, str]] = {}
-    result_type: ClassVar[type[Result]] = Result
+    result_type: ClassVar[type[Any]] = object
     gives: ClassVar[str] = "results"
     defaults: ClassVar[Mapping[str, Any]] = {}
 

@@ -22,7 +22,6 @@ from infersdk.accuracy import (
     gate,
     read_coco,
     read_labels,
-    score_shift,
     top_figures,
 )
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR
@@ -295,9 +294,9 @@ def test_agreement_of_boxes() -> None:
 def test_shifts_are_of_what_a_user_sees() -> None:
     reference = [boxes((0, 0.85, 0), (1, 0.02, 50))]
     found = [boxes((0, 0.45, 0), (1, 0.01, 50))]
-    assert score_shift(reference, found) == pytest.approx(-0.4)
-    assert score_shift(reference, found, min_score=0.01) == pytest.approx(-0.205)
-    assert score_shift([boxes((1, 0.02, 50))], found) == 0
+    assert agreement(reference, found, min_score=0.25).score_shift == pytest.approx(-0.4)
+    assert agreement(reference, found, min_score=0.01).score_shift == pytest.approx(-0.205)
+    assert agreement([boxes((1, 0.02, 50))], found, min_score=0.25).score_shift == 0
 
 
 def test_the_gate_limits_shifts_of_scores() -> None:
@@ -308,7 +307,7 @@ def test_the_gate_limits_shifts_of_scores() -> None:
 
         def measure(self, contender: Contender) -> Score:
             factor = 0.5 if str(contender.model).startswith("half") else 1.0
-            rows = [(0, 0.9 * factor, 0.0), (1, 0.8 * factor, 50.0)]
+            rows = [(0, 0.9 * factor, 0.0), (1, 0.8 * factor, 50.0), (1, 0.2 * factor, 80.0)]  # the last is invisible
             side = (contender.label, str(contender.model), "onnxruntime", "cpu", "fp32")
             return Score(*side, {}, {"mAP": 0.5}, 0.1, (boxes(*rows),))
 

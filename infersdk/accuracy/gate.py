@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from ..infer import Infer
 
-__all__ = ["Contender", "GateReport", "Score", "Task", "agreement", "gate", "score_shift"]
+__all__ = ["Contender", "GateReport", "Score", "Task", "agreement", "gate"]
+
+#: The minimum score of the reference's boxes whose change counts as a shift.
+VISIBLE = 0.25
 
 
 @dataclass(frozen=True)
@@ -180,10 +183,12 @@ class GateReport:
         return self.drop(score) <= self.max_drop + 1e-9 and not shifts
 
     def score_shift(self, score: Score) -> float | None:
-        """By how much the scores of the reference's boxes or classes change on average; None if there are none."""
+        """The mean score change of the reference's boxes with at least `VISIBLE`, or of the best classes; None if there
+        are none. Boxes that are found again with any score count.
+        """
         if not score.results or score is self.reference:
             return None
-        return score_shift(self.reference.results, score.results)
+        return agreement(self.reference.results, score.results, min_score=VISIBLE).score_shift
 
     @property
     def passes(self) -> bool:
@@ -259,14 +264,3 @@ def agreement(reference: Sequence[Any], results: Sequence[Any], *, min_score: fl
         )
     pairs = zip(reference, results, strict=True)
     return Agreement.joined(one.agreement(other, min_score=min_score) for one, other in pairs)
-
-
-def score_shift(reference: Sequence[Any], results: Sequence[Any], *, min_score: float = 0.25) -> float:
-    """The mean score change of the boxes with at least `min_score` in the reference, or of the best classes.
-
-    Boxes that are found again with any score count.
-
-    Raises:
-        InputError, UnsupportedModelError: as `agreement`.
-    """
-    return agreement(reference, results, min_score=min_score).score_shift

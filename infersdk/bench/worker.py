@@ -190,12 +190,10 @@ class Worker:
         from .report import Accuracy
 
         settings = self._settings
-        if settings.data is None:
-            raise ConfigError("accuracy needs the images: data")
         own = {key: value for key, value in settings.wrapper.items() if key not in _THRESHOLDS}
         wrapper = self._work.model
         task = labelled_task(
-            settings.data, annotations=settings.annotations, labels=settings.labels,
+            str(settings.data), annotations=settings.annotations, labels=settings.labels,
             task="" if wrapper is None else wrapper.task, type=None if wrapper is None else self._kind, **own,
         )  # fmt: skip
         figures = task.figures(self._infer if wrapper is None else wrapper.network)

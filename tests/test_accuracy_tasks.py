@@ -299,6 +299,8 @@ def test_class_maps_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--task semantic needs --labels" in capsys.readouterr().err
     command = ["bench", str(model), "--backends", "onnxruntime", *QUICK]
     assert cli.main([*command, *options]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    data = json.loads(capsys.readouterr().out)
+    assert (data["kind"], data["schema"]) == ("infersdk-bench", 1)
+    (row,) = data["rows"]
     assert row["accuracy"]["metric"] == "mIoU"
     assert row["accuracy"]["value"] == pytest.approx(7 / 12)

@@ -33,17 +33,17 @@ def net(tmp_path: Path) -> Path:
 def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = {name: tmp_path / "out" / f"r.{name}" for name in ("json", "csv", "html")}
     code = run(
-        "bench", net, "--backends", "onnxruntime,onnxruntime@cuda:99", "--batch", "1,3", *QUICK,
+        "bench", net, "--backends", "onnxruntime,onnxruntime@cuda:99", "--batch", 3, *QUICK,
         "-o", made["json"], "--csv", made["csv"], "--html", made["html"],
     )  # fmt: skip
     out = capsys.readouterr().out
     assert code == 0
-    assert out.count("onnxruntime fp32") == 2
+    assert out.count("onnxruntime fp32") == 1
     assert "cuda:99" in out
     data = json.loads(made["json"].read_text())
-    assert [row["status"] for row in data["rows"]] == ["ok", "ok", "failed", "failed"]
+    assert [row["status"] for row in data["rows"]] == ["ok", "failed"]
     assert data["settings"]["warmup"] == 0.1
-    assert len(made["csv"].read_text().splitlines()) == 5
+    assert len(made["csv"].read_text().splitlines()) == 3
     assert made["html"].read_text().startswith("<!doctype html>")
 
     assert run("bench", "--compare", made["json"], made["json"]) == 0
@@ -60,13 +60,6 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
     assert report["slower"] is True
     assert any(change["verdict"] == "slower" for change in report["changes"])
     assert run("bench", "--compare", slow, made["json"]) == 0
-
-
-def test_json_on_stdout(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("bench", net, "--backends", "onnxruntime", "--no-accuracy", "--json", *QUICK) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert (data["kind"], data["schema"]) == ("infersdk-bench", 1)
-    assert data["rows"][0]["accuracy"] is None
 
 
 @pytest.mark.parametrize(
@@ -142,6 +135,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
     assert data["interrupted"] is True
     (row,) = data["rows"]
     assert row["status"] == "partial"
+    assert row["accuracy"] is None
     assert 2 <= len(row["scenarios"]["single_stream"]["throughput"]["rounds"]) < 600
 
 

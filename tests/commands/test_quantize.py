@@ -131,7 +131,7 @@ def test_each_backend_gets_its_form(images: Path, tmp_path: Path, capsys: pytest
         chosen = ("--target", target) if target else ()
         assert run(*common, "--backend", backend, *chosen, "-o", output) == 0
         report = json.loads(capsys.readouterr().out)
-        assert report["target"] == target or backend
+        assert report["target"] == (target or backend)
         assert report["speed"]["backend"] == backend
         nodes = [each.op_type for each in onnx.load(output).graph.node]
         points[backend, target] = nodes.count("QuantizeLinear") / report["layers"]

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from infersdk import cli
-from infersdk.accuracy import Contender, DetectTask, PoseTask, SegmentTask, SemanticTask, coco_task, gate
+from infersdk.accuracy import Contender, DetectTask, PoseTask, SegmentTask, SemanticTask, gate, labelled_task
 from infersdk.bench import BenchSettings, combine
 from infersdk.bench.worker import Worker
 from infersdk.data import DETECTOR
@@ -123,9 +123,14 @@ def test_keypoints(tmp_path: Path) -> None:
 def test_the_task_that_fits(tmp_path: Path) -> None:
     plain = annotations(tmp_path / "plain", {})
     whole = annotations(tmp_path / "whole", outlined(*BOX))
-    assert type(coco_task("segment", *whole)) is SegmentTask
-    assert type(coco_task("segment", *plain)) is type(coco_task("pose", *whole)) is DetectTask
-    assert type(coco_task("pose", *annotations(tmp_path / "posed", posed(*POINTS)))) is PoseTask
+    points = annotations(tmp_path / "posed", posed(*POINTS))
+
+    def kind(task: str, data: tuple[Path, Path]) -> type:
+        return type(labelled_task(data[1], annotations=data[0], task=task))
+
+    assert kind("segment", whole) is SegmentTask
+    assert kind("segment", plain) is kind("pose", whole) is DetectTask
+    assert kind("pose", points) is PoseTask
     for kind, key in ((SegmentTask, "segmentation"), (PoseTask, "keypoints")):
         with pytest.raises(ConfigError, match=f"annotations have no {key}"):
             kind(*plain)
@@ -139,7 +144,7 @@ def test_the_annotations_are_read_once(tmp_path: Path, monkeypatch: pytest.Monke
         return read_text(self, *arguments)
 
     monkeypatch.setattr(Path, "read_text", reading)
-    assert coco_task("segment", file, images).images == 1
+    assert labelled_task(images, annotations=file, task="segment").images == 1
     assert read == [Path(file)]
 
 

@@ -19,11 +19,11 @@ from .classification import LabelledImage, read_labels, top_figures
 from .detection import CocoTruth, coco_figures, read_coco
 from .gate import Contender, GateReport, Score, Task, agreement, gate
 from .segmentation import MappedImage, iou_figures, read_label_maps
-from .tasks import TASKS, ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask, coco_task, labelled_task
+from .tasks import TASKS, ClassifyTask, DetectTask, PoseTask, SegmentTask, SemanticTask, labelled_task
 
 __all__ = [
     "TASKS", "Agreement", "ClassifyTask", "CocoTruth", "Contender", "DetectTask", "GateReport", "LabelledImage",
     "MappedImage", "PoseTask", "Score", "SegmentTask", "SemanticTask", "Task", "agreement", "coco_figures",
-    "coco_task", "gate", "iou_figures", "labelled_task", "read_coco", "read_label_maps", "read_labels",
+    "gate", "iou_figures", "labelled_task", "read_coco", "read_label_maps", "read_labels",
     "top_figures",
 ]  # fmt: skip

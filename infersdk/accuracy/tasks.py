@@ -23,7 +23,6 @@ __all__ = [
     "PoseTask",
     "SegmentTask",
     "SemanticTask",
-    "coco_task",
     "labelled_task",
 ]
 
@@ -85,20 +84,6 @@ class PoseTask(DetectTask):
     defaults: ClassVar[Mapping[str, Any]] = {**DetectTask.defaults, "iou": 0.7}
 
 
-def coco_task(
-    task: str, annotations: str | os.PathLike[str], folder: str | os.PathLike[str], **settings: Any
-) -> DetectTask:
-    """The task for a wrapper that the annotations support: masks, keypoints, or boxes.
-
-    Args:
-        task: the task of the wrapper: `"segment"`, `"pose"`, ...
-        annotations, folder, settings: see `DetectTask`.
-    """
-    kind = next((one for one in (SegmentTask, PoseTask) if one.name == task), DetectTask)
-    truth = read_coco(annotations, folder)
-    return (kind if has_annotations(truth, kind.kinds) else DetectTask)(truth, folder, **settings)
-
-
 def labelled_task(
     folder: str | os.PathLike[str],
     *,
@@ -114,14 +99,17 @@ def labelled_task(
         annotations: a file in COCO's format.
         labels: without `annotations`: a folder of label maps, or a file of classes; `"folder"` uses the labels given by
             the names of folders and files.
-        task: the task of the wrapper, as in `coco_task()`.
+        task: the task of the wrapper: with `"segment"` and `"pose"`, masks or keypoints are measured where the
+            annotations have them, otherwise boxes.
         settings: settings of the wrapper, as in the tasks.
 
     Raises:
         ConfigError: the labels cannot be read.
     """
     if annotations is not None:
-        return coco_task(task, annotations, folder, **settings)
+        truth = read_coco(annotations, folder)
+        kind = next((one for one in (SegmentTask, PoseTask) if one.name == task), DetectTask)
+        return (kind if has_annotations(truth, kind.kinds) else DetectTask)(truth, folder, **settings)
     if labels not in (None, "folder") and Path(labels).is_dir():
         return SemanticTask(folder, labels, **settings)
     return ClassifyTask(folder, labels=None if labels == "folder" else labels, **settings)

@@ -25,7 +25,7 @@ from ..errors import ConfigError, ModelFormatError, nearest
 from .files import model_bytes, parse_model, read_model, write_model
 from .parts import extract_part, join_models, rewire
 from .passes import Pass, SetOpset, apply_passes
-from .weights import Weights, add_weight, drop_unused_weights, free_name, graph_values
+from .weights import Weights, add_weight, data_inputs, drop_unused_weights, free_name, graph_values
 
 if TYPE_CHECKING:
     import os
@@ -74,7 +74,7 @@ class Graph:
     @property
     def inputs(self) -> list[ir.Value]:
         """The inputs that are not weights."""
-        return [value for value in self.model.graph.inputs if value.name not in self.model.graph.initializers]
+        return data_inputs(self.model)
 
     @property
     def outputs(self) -> list[ir.Value]:
@@ -163,18 +163,18 @@ class Graph:
         """
         import onnx_ir as ir
 
+        names = [] if isinstance(outputs, int) else list(outputs)
+        known = [name for name, _ in graph_values(self.model.graph)]
+        if taken := [name for name in names if [*known, *names].count(name) > 1]:
+            raise ConfigError(f"the name {taken[0]!r} is taken")
         values = [None if value is None else self._as_value(value) for value in inputs]
         given = {key: ir.tensor(value) if isinstance(value, np.ndarray) else value for key, value in attributes.items()}
         made = ir.node(
             operator, values, given, domain=domain, name=name,
-            num_outputs=outputs if isinstance(outputs, int) else len(outputs),
+            num_outputs=outputs if isinstance(outputs, int) else len(names),
         )  # fmt: skip
-        taken = {value for value, _ in graph_values(self.model.graph)}
-        if not isinstance(outputs, int):
-            for value, chosen in zip(made.outputs, outputs, strict=True):
-                if chosen in taken:
-                    raise ConfigError(f"the name {chosen!r} is taken")
-                value.name = chosen
+        for value, chosen in zip(made.outputs, names, strict=False):
+            value.name = chosen
         self.model.graph.append(made)
         self.model.graph.sort()
         return made
@@ -187,9 +187,16 @@ class Graph:
         Args:
             after: the value, which becomes the first input of the new node.
             inputs: the other inputs.
+
+        Raises:
+            ConfigError: the value is both an input and an output of the model.
         """
         value = self._as_value(after)
         uses, is_output, called = list(value.uses()), value.is_graph_output(), value.name
+        if is_output and value.is_graph_input():
+            raise ConfigError(
+                f"{called!r} is both an input and an output of the model; insert an Identity between them first"
+            )
         node = self.add(operator, value, *inputs, name=name, **attributes)
         result = node.outputs[0]
         if result.shape is None and is_output:
@@ -199,10 +206,6 @@ class Graph:
         if is_output:
             outputs = self.model.graph.outputs
             outputs[list(outputs).index(value)] = result
-            if value.is_graph_input():
-                raise ConfigError(
-                    f"{called!r} is both an input and an output of the model; insert an Identity between them first"
-                )
             value.name, result.name = f"{called}_before_{operator}", called
         self.model.graph.sort()
         return node
@@ -283,16 +286,6 @@ class Graph:
         for node in nodes:
             node.name = new
 
-    def add_input(self, name: str, dtype: Any, shape: Sequence[int | str | None]) -> ir.Value:
-        """Adds an input to the model. Each axis is a size, a name, or None."""
-        import onnx_ir as ir
-
-        if name in dict(graph_values(self.model.graph)):
-            raise ConfigError(f"the name {name!r} is taken")
-        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype))), shape=ir.Shape(shape))
-        self.model.graph.inputs.append(value)
-        return value
-
     def add_output(self, value: ValueLike) -> ir.Value:
         """Makes a value an output of the model. Infers its type and shape if they are not declared."""
         result = self._as_value(value)
@@ -301,16 +294,6 @@ class Graph:
                 self.infer_shapes()
             self.model.graph.outputs.append(result)
         return result
-
-    def remove_output(self, value: ValueLike) -> None:
-        """Removes an output, and the nodes and weights that only it needs."""
-        result = self._as_value(value)
-        if not result.is_graph_output():
-            raise unknown("output", str(result.name), [output.name or "" for output in self.outputs])
-        if len(self.model.graph.outputs) == 1:
-            raise ConfigError(f"{result.name!r} is the only output; a model needs at least one")
-        self.model.graph.outputs.remove(result)
-        self.drop_unused()
 
     # ---- splitting and joining ----
 
@@ -373,12 +356,6 @@ class Graph:
     def apply(self, *passes: Pass) -> bool:
         """Applies passes (`infersdk.graph.passes`) in order; returns whether one changed the model."""
         return apply_passes(self.model, passes)
-
-    def drop_unused(self) -> None:
-        """Removes nodes and weights that no output needs."""
-        from onnx_ir.passes.common import RemoveUnusedNodesPass
-
-        RemoveUnusedNodesPass()(self.model)
 
     def check(self) -> None:
         """Validates the model with ONNX's checker: operators, types, shapes and order.

@@ -12,6 +12,7 @@ import numpy as np
 from ..core.tensor_spec import TensorSpec
 from .files import borrowed_model
 from .precision import precision_of
+from .weights import data_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,17 +46,16 @@ class ModelInfo:
 def onnx_info(model: ModelLike) -> ModelInfo:
     """Reads the `ModelInfo` of a model. Raises the errors of `read_model`."""
     with borrowed_model(model) as result:
-        graph = result.graph
-        weights = graph.initializers
+        graph, weights = result.graph, result.graph.initializers.values()
         return ModelInfo(
-            inputs=tuple(tensor_spec(value) for value in graph.inputs if value.name not in weights),
-            outputs=tuple(tensor_spec(value) for value in graph.outputs),
+            inputs=tuple(map(tensor_spec, data_inputs(result))),
+            outputs=tuple(map(tensor_spec, graph.outputs)),
             opset=graph.opset_imports.get("", 0),
             ir_version=result.ir_version,
             producer=f"{result.producer_name or ''} {result.producer_version or ''}".strip(),
             metadata=dict(result.metadata_props),
             operators=Counter(node.op_type for node in graph),
-            parameters=sum(prod(value.const_value.shape.numpy()) for value in weights.values() if value.const_value),
+            parameters=sum(prod(value.const_value.shape.numpy()) for value in weights if value.const_value),
             precision=precision_of(result),
         )
 

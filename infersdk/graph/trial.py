@@ -19,7 +19,8 @@ from ..custom_ops.onnx_schema import registered
 from ..custom_ops.operator_set import operators_for
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError
 from .files import read_model, write_large
-from .passes._sizes import data_inputs, fixed, shapes_of
+from .passes._sizes import fixed, shapes_of
+from .weights import data_inputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir

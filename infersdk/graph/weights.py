@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "Weights", "add_weight", "constant_of", "constant_tensor", "drop_unused_weights", "free_name", "graph_values",
-    "taken_names", "weights_size",
+    "Weights", "add_weight", "constant_of", "constant_tensor", "data_inputs", "drop_unused_weights", "free_name",
+    "graph_values", "taken_names", "weights_size",
 ]  # fmt: skip
 
 
@@ -56,6 +56,11 @@ def weights_size(model: ir.Model) -> int:
     """The size of the weights of a model in bytes."""
     result = (value.const_value for value in model.graph.initializers.values())
     return sum(int(tensor.nbytes) for tensor in result if tensor is not None)
+
+
+def data_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs that are not weights."""
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
 def graph_values(graph: ir.Graph) -> Iterator[tuple[str, ir.Value]]:

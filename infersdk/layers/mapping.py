@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..graph.passes.name_nodes import node_names
 from ..graph.types import read_values
+from ..graph.weights import data_inputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -60,9 +61,7 @@ class OriginalGraph:
         for i, node in enumerate(self.nodes):
             for value in node.inputs:
                 self.takers.setdefault(value, []).append(i)
-        inputs = () if model is None else model.graph.inputs
-        weights = set() if model is None else set(model.graph.initializers)
-        self.inputs = [value.name or "" for value in inputs if value.name not in weights]
+        self.inputs = [] if model is None else [value.name or "" for value in data_inputs(model)]
         self.constant = self._constant_nodes()
 
     def _constant_nodes(self) -> set[int]:

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import CalibrationError
 from ..graph.files import model_bytes
 from ..graph.parts import extract_part
+from ..graph.weights import data_inputs
 from .observe import Inputs, batches_of
 from .quantize import quantized_model
 
@@ -40,7 +41,7 @@ def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, sample
     quantised, _ = quantized_model(planned.without_moves(), table)
     plain = planned.model.clone()
     nodes = {node.name: node for node in plain.graph}
-    inputs = [value.name or "" for value in plain.graph.inputs if value.name not in plain.graph.initializers]
+    inputs = [value.name or "" for value in data_inputs(plain)]
     read, results, layers = dict[str, list[str]](), dict[str, str](), dict[str, Any]()
     for name in planned.layers:
         members = [nodes[member] for member in (name, *planned.functions[name])]

@@ -16,7 +16,7 @@ from ..core.processors import available_processors
 from ..errors import CalibrationError, InferenceError
 from ..graph.digest import model_digest
 from ..graph.files import write_large
-from ..graph.weights import graph_values
+from ..graph.weights import data_inputs, graph_values
 from .histogram import ChannelRanges, Histogram
 from .plan import Plan, channel_axis, data_input, plan
 from .ranges import PERCENTILE, check_method, function_behind, tensor_range
@@ -113,12 +113,11 @@ class Observer:
 
     def __init__(self, path: str | os.PathLike[str], planned: Plan) -> None:
         self._path, self._plan = path, planned
-        graph = planned.model.graph
-        values = dict(graph_values(graph))
+        values = dict(graph_values(planned.model.graph))
         self._functions = {name: function_behind(values[name]) for name in planned.activations}
         layers = [planned.nodes_by_name[name] for name in planned.layers]
         self._axes = {data_input(node).name or "": channel_axis(node) for node in layers}
-        self._inputs = [value.name or "" for value in graph.inputs if value.name not in graph.initializers]
+        self._inputs = [value.name or "" for value in data_inputs(planned.model)]
         self._computed = [name for name in planned.activations if name not in self._inputs]
 
     def _start(self) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
+from ..weights import data_inputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ..shape_change import ShapeChange
 
-__all__ = ["BATCH", "data_inputs", "fixed", "lift_constants", "shapes_of", "write_outputs"]
+__all__ = ["BATCH", "fixed", "lift_constants", "shapes_of", "write_outputs"]
 
 #: The name of a free batch.
 BATCH = "batch"
@@ -22,11 +23,6 @@ def lift_constants(model: ir.Model) -> bool:
     from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
     return bool(LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model).modified)
-
-
-def data_inputs(model: ir.Model) -> list[ir.Value]:
-    """The inputs that are not weights."""
-    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
 def fixed(dim: object) -> int | None:

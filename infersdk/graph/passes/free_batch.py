@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import UnsupportedModelError
 from ..shape_change import ShapeChange
-from ._sizes import BATCH, data_inputs, fixed, lift_constants, shapes_of, write_outputs
+from ..weights import data_inputs
+from ._sizes import BATCH, fixed, lift_constants, shapes_of, write_outputs
 from .base import Pass
 
 if TYPE_CHECKING:

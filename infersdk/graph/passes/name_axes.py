@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ._sizes import BATCH, data_inputs
+from ..weights import data_inputs
+from ._sizes import BATCH
 from .base import Pass
 
 if TYPE_CHECKING:

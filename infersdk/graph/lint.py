@@ -30,6 +30,7 @@ from .passes.static_reshapes import computed_targets, trace_example
 from .passes.weight_forms import repeated_constants, wide_indices
 from .shapes import node_label
 from .trial import refuses_version
+from .types import element_types
 
 if TYPE_CHECKING:
     from ..custom_ops import CustomOp
@@ -261,8 +262,6 @@ def _weights_as_inputs(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _double(graph: Graph) -> Iterator[tuple[str, str]]:
-    from .types import element_types
-
     types = element_types(graph.model)
     for node in graph.nodes():
         if any((kind := types.get(output)) is not None and kind.name == "DOUBLE" for output in node.outputs):
@@ -353,13 +352,9 @@ def rules_for(custom_ops: Sequence[type[CustomOp]] = ()) -> tuple[Rule, ...]:
     Raises:
         CustomOpError: two operators have the same domain and name.
     """
-    declared_for: dict[frozenset[str], OperatorSet] = {}
 
     def operators(graph: Graph) -> OperatorSet:
-        domains = frozenset(graph.model.graph.opset_imports) - KNOWN_DOMAINS
-        if domains not in declared_for:
-            declared_for[domains] = declared(custom_ops, domains)
-        return declared_for[domains]
+        return declared(custom_ops, frozenset(graph.model.graph.opset_imports) - KNOWN_DOMAINS)
 
     return (
         *_STANDARD_RULES,

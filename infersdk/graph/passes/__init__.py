@@ -43,35 +43,23 @@ if TYPE_CHECKING:
     from .weight_forms import NarrowIndices, ShrinkConstants, WeightsOffInputs
 
 __all__ = [
-    "PASSES", "AddNms", "CleanUp", "EndAtHead", "FoldSpaceToDepth", "FreeBatch", "FreeSize",
-    "HardSwish", "ImageIn", "NameAxes", "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput",
-    "SetOpset", "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs",
-    "apply_passes", "cached_model", "loading_passes", "pass_keys", "prepared_model",
+    "AddNms", "CleanUp", "EndAtHead", "FoldSpaceToDepth", "FreeBatch", "FreeSize", "HardSwish", "ImageIn", "NameAxes",
+    "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants",
+    "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes", "cached_model",
+    "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logger("infersdk.graph")
 
-
-if TYPE_CHECKING:
-    PASSES: tuple[type[Pass], ...]
-
-
-#: The passes of each module.
-_MODULES = {
+_find, __dir__ = lazy(__name__, {
     "add_nms": "AddNms", "clean_up": "CleanUp", "end_at_head": "EndAtHead", "fold_space_to_depth": "FoldSpaceToDepth",
     "free_batch": "FreeBatch", "free_size": "FreeSize", "hard_swish": "HardSwish", "image_in": "ImageIn",
     "name_axes": "NameAxes", "name_nodes": "NameNodes", "quantized_operators": "QuantizedOperators",
     "resize_input": "ResizeInput", "set_opset": "SetOpset", "static_reshapes": "StaticReshapes",
     "to_float16": "ToFloat16", "unsigned_activations": "UnsignedActivations",
     "weight_forms": "NarrowIndices ShrinkConstants WeightsOffInputs",
-}  # fmt: skip
-
-
-_find, __dir__ = lazy(__name__, _MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    return tuple(map(_find, sorted(" ".join(_MODULES.values()).split()))) if name == "PASSES" else _find(name)
+})  # fmt: skip
+__getattr__ = _find
 
 
 def loading_passes(

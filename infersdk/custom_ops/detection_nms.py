@@ -7,29 +7,34 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UnsupportedModelError
-from ..graph.passes.add_nms import HEADS, input_size, require_detector
+from ..graph.passes.add_nms import head_output, input_size, require_detector
 from ..graph.passes.base import Pass
 from ..graph.passes.static_reshapes import trace_example
 from ..graph.shapes import infer_shapes
-from ..graph.weights import graph_values
 from .onnx_schema import registered
 from .packaged.detection_nms import DetectionNMS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["AddDetectionNms", "add_detection_nms"]
+__all__ = ["AddDetectionNms"]
 
 
 @dataclass(frozen=True)
 class AddDetectionNms(Pass):
-    """`add_detection_nms` as a pass. In contrast to `infersdk.graph.passes.AddNms`, it adds infersdk's exact NMS.
+    """Appends DetectionNMS to a detector, whose outputs become its `detections`, `count` and `stats`.
+
+    In contrast to `infersdk.graph.passes.AddNms`, this is infersdk's exact NMS.
 
     Attributes:
         head: "yolov5", "yolov8" or "yolox".
-        settings: the settings of `add_detection_nms`.
+        settings: num_classes, if the output shape does not determine it, and conf, iou, max_detections, max_candidates,
+            multi_label, class_agnostic, extra and strides of `DetectionNMS`.
 
-    Raises (`apply`): as `add_detection_nms`.
+    Raises (`apply`):
+        ConfigError: the head is unknown, or the model does not have one image input.
+        UnsupportedModelError: the model does not have one output of a head with known sizes, or its input size is free.
+        CustomOpError: a setting is unknown or has another type.
     """
 
     name: ClassVar[str] = "add-detection-nms"
@@ -39,76 +44,44 @@ class AddDetectionNms(Pass):
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(self, model: ir.Model) -> bool:
-        add_detection_nms(model, self.head, **self.settings)
+        import onnx_ir as ir
+
+        graph, head, settings = model.graph, self.head, self.settings
+        output = head_output(model, head, DetectionNMS.outputs)
+        width, height = input_size(model)
+        extra = settings.get("extra", 0)
+        if not extra:
+            require_detector(model)
+        values = _values_of_a_box(model, output, head)
+        leading = 4 if head == "yolov8" else 5
+        classes = settings.get("num_classes", None if values is None else values - leading - extra)
+        if classes is None:
+            raise UnsupportedModelError(
+                f"the output {output.name!r} {output.shape} does not determine the number of classes; give num_classes"
+            )
+        if classes < 1 or (values is not None and values != leading + classes + extra):
+            raise UnsupportedModelError(
+                f"the output {output.name!r} has {values} numbers for each box; a head of {head!r} has {leading}, one "
+                f"for each class ({classes}), and {extra} more"
+            )
+        if head == "yolox":
+            settings = {"strides": (8, 16, 32), **settings}
+        op = DetectionNMS.of({"head": head, "num_classes": classes, "width": width, "height": height} | settings)
+        # Empty lists, which are defaults, have no element type in ONNX.
+        attributes = {name: value for name, value in op.values().items() if value != ()}
+        node = ir.node(
+            op.name, [output], attributes, domain=op.domain, num_outputs=len(op.outputs), name="infersdk_detection_nms"
+        )
+        for value, name in zip(node.outputs, op.outputs, strict=True):
+            value.name = name
+        graph.append(node)
+        graph.outputs.clear()
+        graph.outputs.extend(node.outputs)
+        graph.opset_imports[op.domain] = max(op.version, graph.opset_imports.get(op.domain, 0))
+        with registered(DetectionNMS):
+            infer_shapes(model)
+        model.metadata_props["end2end"] = "True"
         return True
-
-
-def add_detection_nms(model: ir.Model, head: str, **settings: Any) -> None:
-    """Appends DetectionNMS to a detector in place.
-
-    The outputs become `detections`, `count` and `stats` of `DetectionNMS`.
-
-    Args:
-        head: "yolov5", "yolov8" or "yolox".
-        settings: num_classes, if the output shape does not determine it, and conf, iou, max_detections, max_candidates,
-            multi_label, class_agnostic, extra and strides of `DetectionNMS`.
-
-    Raises:
-        UnsupportedModelError: the model does not have one output of a head with known sizes, or its input size is free.
-        ConfigError: the model does not have one image input.
-        CustomOpError: a setting is unknown or has another type.
-    """
-    import onnx_ir as ir
-
-    graph = model.graph
-    output = _head_output(graph, head)
-    width, height = input_size(model)
-    extra = settings.get("extra", 0)
-    if not extra:
-        require_detector(model)
-    values = _values_of_a_box(model, output, head)
-    leading = 4 if head == "yolov8" else 5
-    classes = settings.get("num_classes", None if values is None else values - leading - extra)
-    if classes is None:
-        raise UnsupportedModelError(
-            f"the output {output.name!r} {output.shape} does not determine the number of classes; give num_classes"
-        )
-    if classes < 1 or (values is not None and values != leading + classes + extra):
-        raise UnsupportedModelError(
-            f"the output {output.name!r} has {values} numbers for each box; a head of {head!r} has {leading}, one for "
-            f"each class ({classes}), and {extra} more"
-        )
-    if head == "yolox":
-        settings = {"strides": (8, 16, 32), **settings}
-    op = DetectionNMS.of({"head": head, "num_classes": classes, "width": width, "height": height} | settings)
-    # Empty lists, which are defaults, have no element type in ONNX.
-    attributes = {name: value for name, value in op.values().items() if value != ()}
-    node = ir.node(
-        op.name, [output], attributes, domain=op.domain, num_outputs=len(op.outputs), name="infersdk_detection_nms"
-    )
-    for value, name in zip(node.outputs, op.outputs, strict=True):
-        value.name = name
-    graph.append(node)
-    graph.outputs.clear()
-    graph.outputs.extend(node.outputs)
-    graph.opset_imports[op.domain] = max(op.version, graph.opset_imports.get(op.domain, 0))
-    with registered(DetectionNMS):
-        infer_shapes(model)
-    model.metadata_props["end2end"] = "True"
-
-
-def _head_output(graph: ir.Graph, head: str) -> ir.Value:
-    if head not in HEADS:
-        raise UnsupportedModelError(f"unknown head {head!r}; use one of {', '.join(HEADS)}")
-    outputs = [value for value in graph.outputs if value.shape is not None and len(value.shape) == 3]
-    if len(graph.outputs) != 1 or len(outputs) != 1:
-        result = ", ".join(f"{value.name} {value.shape}" for value in graph.outputs)
-        raise UnsupportedModelError(f"the model must have one output with three dimensions; it has {result}")
-    names = dict(graph_values(graph))
-    for name in DetectionNMS.outputs:
-        if name in names:
-            raise UnsupportedModelError(f"the model has a value {name!r}, which is the name of a new output; rename it")
-    return outputs[0]
 
 
 def _values_of_a_box(model: ir.Model, output: ir.Value, head: str) -> int | None:

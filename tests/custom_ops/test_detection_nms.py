@@ -13,10 +13,10 @@ from PIL import Image
 
 import infersdk
 from infersdk.core.device import Device
-from infersdk.custom_ops.detection_nms import add_detection_nms
+from infersdk.custom_ops.detection_nms import AddDetectionNms
 from infersdk.custom_ops.native import Node, native_op
 from infersdk.custom_ops.packaged import DetectionNMS
-from infersdk.errors import CustomOpError, UnsupportedModelError
+from infersdk.errors import ConfigError, CustomOpError, UnsupportedModelError
 from infersdk.graph.files import read_model, write_model
 from infersdk.image import Geometry
 from infersdk.ops import DetectionDecoder, letterbox
@@ -57,7 +57,7 @@ def test_a_wrong_setting_is_named() -> None:
 @pytest.mark.parametrize("head", ["yolov5", "yolov8"])
 def test_one_file_gives_the_same_boxes_everywhere(tmp_path: Path, head: str, rng: np.random.Generator) -> None:
     model = read_model(detector(tmp_path / "m.onnx", head))
-    add_detection_nms(model, head, conf=0.3)
+    AddDetectionNms(head, {"conf": 0.3}).apply(model)
     path = write_model(model, tmp_path / "boxes.onnx")
     output = head_output(rng, head, 3, 300)
     images = output.reshape(3, 1, -1, 300)
@@ -72,24 +72,24 @@ def test_one_file_gives_the_same_boxes_everywhere(tmp_path: Path, head: str, rng
                 check_rows((got["detections"], got["count"], got["stats"]), want)
 
 
-def test_what_add_detection_nms_refuses(tmp_path: Path) -> None:
+def test_models_without_a_suitable_head(tmp_path: Path) -> None:
     def model() -> Any:
         return read_model(detector(tmp_path / "m.onnx"))
 
-    with pytest.raises(UnsupportedModelError, match="unknown head 'yolo'; use one of yolov5, yolov8, yolox"):
-        add_detection_nms(model(), "yolo")
+    with pytest.raises(ConfigError, match="unknown head 'yolo'; use one of yolov5, yolov8, yolox"):
+        AddDetectionNms("yolo").apply(model())
     with pytest.raises(CustomOpError, match="it has no attribute 'confidence'"):
-        add_detection_nms(model(), "yolov5", confidence=0.3)
+        AddDetectionNms("yolov5", {"confidence": 0.3}).apply(model())
     with pytest.raises(UnsupportedModelError, match="has 9 numbers for each box; a head of 'yolov5' has 5"):
-        add_detection_nms(model(), "yolov5", extra=4)
+        AddDetectionNms("yolov5", {"extra": 4}).apply(model())
     open_size = model()
     open_size.graph.inputs[0].shape = onnx_ir.Shape([1, 3, "height", 64])
     with pytest.raises(UnsupportedModelError, match="need a fixed input size; apply resize-input"):
-        add_detection_nms(open_size, "yolov5")
+        AddDetectionNms("yolov5").apply(open_size)
     twice = model()
-    add_detection_nms(twice, "yolov5")
-    with pytest.raises(UnsupportedModelError, match="the model must have one output with three dimensions"):
-        add_detection_nms(twice, "yolov5")
+    AddDetectionNms("yolov5").apply(twice)
+    with pytest.raises(UnsupportedModelError, match="the model must have one output with three axes"):
+        AddDetectionNms("yolov5").apply(twice)
 
 
 @pytest.mark.assets
@@ -98,7 +98,7 @@ def test_a_real_detector(assets: Path, tmp_path: Path) -> None:
     """Behind the network's own output on each backend; across backends as far as the network agrees."""
     original = assets / "models" / "yolov5n.onnx"
     model = read_model(original)
-    add_detection_nms(model, "yolov5", num_classes=80)
+    AddDetectionNms("yolov5", {"num_classes": 80}).apply(model)
     path = write_model(model, tmp_path / "boxes.onnx")
     files = [assets / "images" / name for name in ("bus.jpg", "zidane.jpg")]
     images = np.stack([letterbox(np.asarray(Image.open(file).convert("RGB"))[..., ::-1], 640)[0] for file in files])

@@ -13,7 +13,7 @@ from waiting import together
 
 import infersdk
 from infersdk.custom_ops import CFunction, CSource, CudaSource, CustomOp, Launch
-from infersdk.custom_ops.detection_nms import add_detection_nms
+from infersdk.custom_ops.detection_nms import AddDetectionNms
 from infersdk.errors import CustomOpError
 from infersdk.graph.files import read_model, write_model
 
@@ -186,7 +186,7 @@ def test_boxes_out_of_the_model(tmp_path: Path, how: tuple[str, dict[str, Any]],
     """The boxes of the processor's decoder, bit for bit."""
     backend, options = how
     model = read_model(detector(tmp_path / "m.onnx", head))
-    add_detection_nms(model, head, conf=0.3)
+    AddDetectionNms(head, {"conf": 0.3}).apply(model)
     path = write_model(model, tmp_path / "boxes.onnx")
     with infersdk.load(path, backend, device="cuda:0", max_batch=4, **options) as infer:
         for rows in (3, 1, 4, 4, 4):

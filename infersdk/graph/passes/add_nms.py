@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from ...errors import ConfigError, UnsupportedModelError
 from ..builder import GraphBuilder
+from ..weights import graph_values
 from ._sizes import fixed
 from .base import Pass
 from .resize_input import image_input
@@ -17,7 +19,7 @@ from .set_opset import at_least_opset
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["HEADS", "AddNms", "input_size", "require_detector"]
+__all__ = ["AddNms", "head_output", "input_size", "require_detector"]
 
 #: Heads. A box is x, y, width, height, objectness (except yolov8), and the scores of the classes.
 HEADS = ("yolov5", "yolov8", "yolox")
@@ -62,7 +64,9 @@ class AddNms(Pass):
 
         self._check()
         at_least_opset(model, OPSET)
-        output = self._head(model)
+        output = head_output(model, self.head, _OUTPUTS)
+        self._check_shape(output)
+        require_detector(model)
         build = GraphBuilder(model.graph, "nms/")
         rows = build("Cast", output, to=1) if output.dtype != ir.DataType.FLOAT else output
         if self.head == "yolov8":
@@ -87,44 +91,54 @@ class AddNms(Pass):
             build("GatherND", by_class, chosen),
             *(build("Squeeze", column, build.ints(1)) for column in (kind, image)),
         )
-        self._give(model, output, result)
+        _give(model.graph, result)
         return True
 
     def _check(self) -> None:
-        if self.head not in HEADS:
-            raise ConfigError(f"unknown head {self.head!r}; use one of {', '.join(HEADS)}")
         for what in ("conf", "iou"):
             if not 0 <= getattr(self, what) <= 1:
                 raise ConfigError(f"{what} must be from 0 to 1, not {getattr(self, what)}")
         if self.limit < 1:
             raise ConfigError(f"limit must be a whole number from 1, not {self.limit}")
 
-    def _head(self, model: ir.Model) -> ir.Value:
-        require_detector(model)
-        outputs = list(model.graph.outputs)
-        shapes = ", ".join(f"{value.name} {value.shape}" for value in outputs)
-        dims = [fixed(dim) for dim in outputs[0].shape or ()]
-        if len(outputs) != 1 or len(dims) != 3:
-            raise UnsupportedModelError(f"the model must have one output with three axes; it has {shapes}")
+    def _check_shape(self, output: ir.Value) -> None:
+        dims = [fixed(dim) for dim in output.shape or ()]
         rows, columns = (dims[2], dims[1]) if self.head == "yolov8" else (dims[1], dims[2])
         least = 5 if self.head == "yolov8" else 6
         if (columns is not None and columns < least) or (None not in (rows, columns) and rows < columns):  # type: ignore[operator]
-            raise UnsupportedModelError(f"the output {shapes} does not have the shape of a {self.head} head")
-        return outputs[0]
+            raise UnsupportedModelError(
+                f"the output {output.name} {output.shape} does not have the shape of a {self.head} head"
+            )
 
-    def _give(self, model: ir.Model, output: ir.Value, found: tuple[ir.Value, ...]) -> None:
-        import onnx_ir as ir
 
-        graph = model.graph
-        taken = {value.name for node in graph for value in node.outputs} | {value.name for value in graph.inputs}
-        graph.outputs.clear()
-        for name, value in zip(_OUTPUTS, found, strict=True):
-            if name in taken:
-                raise UnsupportedModelError(f"the model has a value {name!r}; rename it first")
-            kind = ir.DataType.FLOAT if name in ("boxes", "scores") else ir.DataType.INT64
-            value.name, value.type = name, ir.TensorType(kind)
-            value.shape = ir.Shape(["detections", 4] if name == "boxes" else ["detections"])
-            graph.outputs.append(value)
+def _give(graph: ir.Graph, found: tuple[ir.Value, ...]) -> None:
+    import onnx_ir as ir
+
+    graph.outputs.clear()
+    for name, value in zip(_OUTPUTS, found, strict=True):
+        kind = ir.DataType.FLOAT if name in ("boxes", "scores") else ir.DataType.INT64
+        value.name, value.type = name, ir.TensorType(kind)
+        value.shape = ir.Shape(["detections", 4] if name == "boxes" else ["detections"])
+        graph.outputs.append(value)
+
+
+def head_output(model: ir.Model, head: str, results: Collection[str]) -> ir.Value:
+    """The output of a detector to which an NMS with the outputs `results` is appended.
+
+    Raises:
+        ConfigError: the head is unknown.
+        UnsupportedModelError: the model has not one output with three axes, or a value with a name in `results`.
+    """
+    if head not in HEADS:
+        raise ConfigError(f"unknown head {head!r}; use one of {', '.join(HEADS)}")
+    outputs = list(model.graph.outputs)
+    if len(outputs) != 1 or outputs[0].shape is None or len(outputs[0].shape) != 3:
+        shapes = ", ".join(f"{value.name} {value.shape}" for value in outputs)
+        raise UnsupportedModelError(f"the model must have one output with three axes; it has {shapes}")
+    for name, _ in graph_values(model.graph):
+        if name in results:
+            raise UnsupportedModelError(f"the model has a value {name!r}, which is the name of a new output; rename it")
+    return outputs[0]
 
 
 def require_detector(model: ir.Model) -> None:

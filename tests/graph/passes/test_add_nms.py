@@ -23,7 +23,7 @@ ROWS = sum((SIZE // stride) ** 2 for stride in (8, 16, 32))
 
 
 def head(kind: str, images: int, seed: int = 0) -> Any:
-    """What a network might give: many boxes, in clusters, so that there is something to suppress."""
+    """The output of a head: many boxes in clusters, so that NMS suppresses some."""
     rng = np.random.default_rng(seed)
     rows = np.empty((images, ROWS, 5 + CLASSES), np.float32)
     centres = rng.integers(0, 8, (images, ROWS, 2)) * 32 + rng.normal(0, 3, (images, ROWS, 2))
@@ -37,7 +37,7 @@ def head(kind: str, images: int, seed: int = 0) -> Any:
 
 
 def model(path: Path, kind: str, dtype: str = "float32") -> Graph:
-    """Gives what it is given, as the head of a detector whose images are of SIZE."""
+    """A detector for images of SIZE, whose output is its second input."""
     shape = ["batch", 4 + CLASSES, ROWS] if kind == "yolov8" else ["batch", ROWS, 5 + CLASSES]
     nodes = [models.node("Identity", "given", "head"), models.node("Shape", "images", "s"),
              models.node("Identity", "head", "output")]  # fmt: skip
@@ -116,6 +116,10 @@ def test_wrong_use(tmp_path: Path) -> None:
     graph = model(path, "yolov5")
     graph.add_output("head")
     with pytest.raises(UnsupportedModelError, match="the model must have one output with three axes"):
+        graph.apply(AddNms("yolov5"))
+    graph = model(path, "yolov5")
+    graph.weights["boxes"] = np.zeros(1, np.float32)
+    with pytest.raises(UnsupportedModelError, match="the model has a value 'boxes', which is the name of a new output"):
         graph.apply(AddNms("yolov5"))
     graph = model(path, "yolox")
     graph.inputs[0].shape = type(graph.inputs[0].shape)([1, 3, 512, 512])

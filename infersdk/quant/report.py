@@ -20,7 +20,7 @@ from .workflow import OpenWrapper, Stage, Workflow, silent_stage
 if TYPE_CHECKING:
     from ..graph.quantization import QuantizationRecord
 
-__all__ = ["LayerRow", "layer_rows", "quantization_report"]
+__all__ = ["quantization_report"]
 
 _INT8, _FLOATING = 0, 1
 #: The number of images for layer errors.
@@ -28,7 +28,7 @@ _MEASURED = 4
 
 
 @dataclass(frozen=True)
-class LayerRow:
+class _LayerRow:
     """A layer in the report.
 
     Attributes:
@@ -68,7 +68,7 @@ def quantization_report(
         raise ConfigError("a report needs a finished workflow with images")
     show = stage or silent_stage
     with show("measuring layers"):
-        rows = layer_rows(work)
+        rows = _layer_rows(work)
     others = []
     for target, open_wrapper in targets:
         with show(f"comparing target {target}"):
@@ -84,7 +84,7 @@ def quantization_report(
     )  # fmt: skip
 
 
-def layer_rows(work: Workflow) -> list[LayerRow]:
+def _layer_rows(work: Workflow) -> list[_LayerRow]:
     """Measures the layers of the model; returns a row for each."""
     assert work.table is not None
     reasons = {**work.planned.left, **dict.fromkeys(work.planned.excluded, "it is excluded")}
@@ -99,7 +99,7 @@ def layer_rows(work: Workflow) -> list[LayerRow]:
     rows = []
     for name in work.planned.functions:
         low, high = ranges.get(name, (None, None))
-        rows.append(LayerRow(
+        rows.append(_LayerRow(
             name, work.planned.nodes_by_name[name].op_type, errors.get(name), low, high,
             times[0].get(name) if times else None, times[1].get(name) if times else None, reasons.get(name, ""),
         ))  # fmt: skip
@@ -168,7 +168,7 @@ def _tile(title: str, value: str, unit: str, label: str) -> dict[str, str]:
     return {"title": title, "value": value, "unit": unit, "label": label}
 
 
-def _errors(rows: Sequence[LayerRow]) -> dict[str, Any] | None:
+def _errors(rows: Sequence[_LayerRow]) -> dict[str, Any] | None:
     result = [(i, row, row.error) for i, row in enumerate(rows, 1) if row.error]
     if not result:
         return None
@@ -189,7 +189,7 @@ def _errors(rows: Sequence[LayerRow]) -> dict[str, Any] | None:
     }
 
 
-def _times(rows: Sequence[LayerRow]) -> dict[str, Any] | None:
+def _times(rows: Sequence[_LayerRow]) -> dict[str, Any] | None:
     columns = [
         {
             "number": i, "place": place, "value": spent, "least": 0, "series": series,
@@ -236,7 +236,7 @@ def _front(work: Workflow) -> dict[str, Any] | None:
 _HEADS = ("", "layer", "operator", "error", "range of the input", "FP32 ms", "quantised ms", "floating point because")
 
 
-def _table(rows: Sequence[LayerRow]) -> list[dict[str, Any]]:
+def _table(rows: Sequence[_LayerRow]) -> list[dict[str, Any]]:
     def text(value: float | None, form: str) -> str:
         return "–" if value is None else format(value, form)
 
@@ -253,5 +253,5 @@ def _table(rows: Sequence[LayerRow]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _series(row: LayerRow) -> int:
+def _series(row: _LayerRow) -> int:
     return _FLOATING if row.reason else _INT8

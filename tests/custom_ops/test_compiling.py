@@ -1,4 +1,4 @@
-"""Kernels in source: compiled for a GPU without one, kept by content, and errors that say what the compiler says."""
+"""CUDA kernels in source: compiled without a GPU, cached by content, and errors with the output of the compiler."""
 
 from __future__ import annotations
 
@@ -37,16 +37,11 @@ def compiler(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_code_for_each_type(compiler: str, dtype: str) -> None:
-    code = compile_cuda(source(compiler=compiler), {"T": dtype}, "9.0", "tests::scale")
-    assert code[:4] == b"\x7fELF"
-    assert b"scale" in code
-
-
 def test_it_is_kept_by_content(compiler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
     first = compile_cuda(source(compiler=compiler), {"T": "float32"}, "9.0", "tests::scale")
+    assert first[:4] == b"\x7fELF"
+    assert b"scale" in first
     assert compile_cuda(source(compiler=compiler), {"T": "float32"}, "9.0", "tests::scale") == first
     assert len(Cache().entries()) == 1
     for changed, types, capability in (

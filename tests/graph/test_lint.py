@@ -217,6 +217,7 @@ def test_wrong_use(tmp_path: Path) -> None:
         try_model(tmp_path / "junk.onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.assets
 def test_a_real_model_whose_axes_have_no_names(assets: Path) -> None:
     """Its height and width are both called `?`, and TensorRT takes them for equal."""

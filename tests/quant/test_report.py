@@ -12,7 +12,6 @@ from PIL import Image
 from infersdk import errors, quant
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.models import load
-from infersdk.quant.report import layer_rows
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -34,22 +33,6 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> quant.Workflow:
     return made
 
 
-def test_a_row_for_each_layer(work: quant.Workflow) -> None:
-    rows = {row.name: row for row in layer_rows(work)}
-    assert list(rows) == list(work.planned.functions)
-    for name, row in rows.items():
-        assert row.fp32_ms > 0
-        if name in work.planned.layers:
-            assert row.reason == ""
-            assert 0 < row.error < 0.1
-            assert row.low <= 0 < row.high
-        else:
-            assert row.reason
-            assert (row.error, row.low, row.high) == (None, None, None)
-    assert rows[work.planned.excluded[0]].reason == "it is excluded"
-    assert any("faster in floating point" in row.reason for row in rows.values())
-
-
 def test_the_page(work: quant.Workflow) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")
@@ -57,7 +40,19 @@ def test_the_page(work: quant.Workflow) -> None:
     kept = re.search(r'id="data">(.*?)</script>', page)
     data = json.loads(kept[1])
     assert data["record"]["target"] == "onnxruntime"
-    assert len(data["layers"]) == len(work.planned.functions)
+    rows = {row["name"]: row for row in data["layers"]}
+    assert list(rows) == list(work.planned.functions)
+    for name, row in rows.items():
+        assert row["fp32_ms"] > 0
+        if name in work.planned.layers:
+            assert row["reason"] == ""
+            assert 0 < row["error"] < 0.1
+            assert row["low"] <= 0 < row["high"]
+        else:
+            assert row["reason"]
+            assert (row["error"], row["low"], row["high"]) == (None, None, None)
+    assert rows[work.planned.excluded[0]]["reason"] == "it is excluded"
+    assert any("faster in floating point" in row["reason"] for row in rows.values())
     assert page.count("<svg") == 2  # errors and times; nothing was searched
     assert "computes Conv in floating point" in page  # why there is no file for TensorRT-RTX
     assert re.search(r"<td>portable</td><td>[\d.]+ %</td>", page)

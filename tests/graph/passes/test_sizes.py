@@ -191,8 +191,6 @@ def test_states_of_zero_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "weights", "why"),
     [
-        ([("Gather", "x zero", "y")], {"zero": np.asarray([0])}, r"selects one by its position"),
-        ([("Softmax", "x", "y", {"axis": 0})], {}, "computes over all images of a batch"),
         ([("Squeeze", "x zero", "y")], {"zero": np.asarray([0])}, "does not fit"),
         ([("Concat", "x two", "y", {"axis": 1})], {"two": np.ones((2, 4), np.float32)}, "constant is for a batch of 2"),
         (

@@ -141,6 +141,33 @@ def test_resized_is_what_an_export_of_that_size_is(tmp_path: Path, style: str, s
     assert mine == sorted(array.tobytes() for array in made.weights.values()) or style == "levels", "-1 says the same"
 
 
+@pytest.mark.parametrize("style", ["levels", "level"])
+def test_targets_with_a_computed_batch(tmp_path: Path, style: str) -> None:
+    """An export with a free batch alone joins the batch of the input and constants."""
+
+    def with_free_batch(width: int, height: int) -> Path:
+        model = onnx.load(detector(tmp_path / f"{width}.onnx", width, height, style))
+        weights = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+        made = [node("Shape", "x", "batch", end=1)]
+        for each in [one for one in model.graph.node if one.op_type == "Reshape"]:
+            rest = f"{each.output[0]}_rest"
+            model.graph.initializer.append(onnx.numpy_helper.from_array(weights[each.input[1]][1:], rest))
+            each.input[1] = f"{each.output[0]}_target"
+            made.append(node("Concat", f"batch {rest}", each.input[1], axis=0))
+        for tensor in (*model.graph.input, *model.graph.output):
+            tensor.type.tensor_type.shape.dim[0].dim_param = "n"
+        nodes = [*made, *model.graph.node]
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+        onnx.save(model, tmp_path / f"{width}.onnx")
+        return tmp_path / f"{width}.onnx"
+
+    graph = changed(with_free_batch(32, 32), ResizeInput(64, 48))
+    x = np.random.default_rng(1).random((2, 3, 48, 64), dtype=np.float32)
+    for got, want in zip(run(graph, x), run(with_free_batch(64, 48), x), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_the_size_that_it_has_changes_nothing(tmp_path: Path) -> None:
     graph = open_graph(detector(tmp_path / "a.onnx", 32, 32))
     assert not graph.apply(ResizeInput(32, 32))

@@ -46,7 +46,7 @@ class AddDetectionNms(Pass):
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
 
-        graph, head, settings = model.graph, self.head, self.settings
+        graph, head, settings = model.graph, self.head, dict(self.settings)
         output = head_output(model, head, DetectionNMS.outputs)
         width, height = input_size(model)
         extra = settings.get("extra", 0)

@@ -90,6 +90,7 @@ def pack(
 
     Raises:
         ConfigError: there is no image, a setting or another argument does not fit, or `output` is the model.
+        BundleKeyError: `sign_with` or `encrypt` is not a valid key.
         OutputError: the file cannot be written, or would exceed 4 GiB.
         ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
     """
@@ -102,6 +103,9 @@ def pack(
         raise ConfigError(f"{wrong[0]} is a setting of the machine that loads the bundle; leave it out")
     if samples < 1:
         raise ConfigError(f"samples={samples}; use 1 or more")
+    signer = None if sign_with is None else public_key(sign_with)
+    salt = os.urandom(32)
+    sealer = None if encrypt is None else Sealer(read_key(encrypt), salt)
     files = [_png(image) for image in _images(images)[:samples]]
     others = {precision: ModelSource.of(file) for precision, file in (forms or {}).items()}
     if unknown := sorted(others.keys() - (_NOISE.keys() - {"fp32"})):
@@ -119,15 +123,14 @@ def pack(
     parts[golden.values] = recorder.values.tobytes()
     parts["golden.json"] = msgspec.json.encode(golden)
     encryption = None
-    if encrypt is not None:
-        sealer = Sealer(read_key(encrypt), salt := os.urandom(32))
+    if sealer is not None:
         encryption = Encryption(salt.hex(), sealer.check)
         parts = {part: sealer.seal(part, data) for part, data in parts.items()}
     manifest = Manifest(
         format=FORMAT, name=name if name is not None else source.stem, version=version, licence=licence, origin=origin,
         type=kinds[0] if kinds else str(type), settings=given, classes=classes, forms=listed, golden="golden.json",
         parts={part: Part.of(data) for part, data in parts.items()}, encryption=encryption,
-        signer=public_key(sign_with) if sign_with is not None else None, created_by=f"infersdk {__version__}",
+        signer=signer, created_by=f"infersdk {__version__}",
     )  # fmt: skip
     write_bundle(output, manifest, parts, sign_with)
     return manifest

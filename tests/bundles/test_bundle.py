@@ -14,16 +14,16 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from bundle_files import parts_of, rewritten
 
 import infersdk
 from infersdk import bundles, models
 from infersdk.bundles import Bundle, pack, unpack
 from infersdk.bundles.archive import Entry, pieces
 from infersdk.bundles.loading import GoldenSamples
-from infersdk.bundles.packing import write_bundle
+from infersdk.bundles.sealing import Sealer
 from infersdk.core.cache import Cache
 from infersdk.core.model_source import ModelSource
 from infersdk.data import DETECTOR, IMAGE
@@ -81,21 +81,7 @@ def _sealed(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> Path:
 @pytest.fixture(name="small")
 def _small(tmp_path: Path, keys: Keys, plain: Path) -> Path:
     """A signed bundle of few bytes, whose model is none."""
-    path = tmp_path / "small.infer"
-    resigned(plain, path, keys, {"model.onnx": b"model", "golden.json": b"{}"})
-    return path
-
-
-def resigned(source: Path, target: Path, keys: Keys | None, parts: dict[str, bytes], **changes: Any) -> None:
-    """A bundle with the manifest of another one, and other parts."""
-    from infersdk.bundles.manifest import Part
-    from infersdk.bundles.sealing import public_key
-
-    bundle = Bundle(source)
-    signer = None if keys is None else public_key(keys.private)
-    listed = {name: Part.of(data) for name, data in parts.items()}
-    manifest = msgspec.structs.replace(bundle.manifest, parts=listed, signer=signer, **changes)
-    write_bundle(target, manifest, parts, None if keys is None else keys.private)
+    return rewritten(plain, tmp_path / "small.infer", {"model.onnx": b"model", "golden.json": b"{}"}, keys.private)
 
 
 # ---- what is in it ----
@@ -157,7 +143,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 )
 def test_a_manifest_of_wrong_types(plain: Path, tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        resigned(plain, tmp_path / "x.infer", None, {"model.onnx": b"model"}, **wrong)
+        rewritten(plain, tmp_path / "x.infer", {"model.onnx": b"model"}, **wrong)
     assert not list(tmp_path.iterdir())
 
 
@@ -330,8 +316,6 @@ def test_who_signed(sealed: Path, plain: Path, keys: Keys, tmp_path: Path) -> No
         Bundle(plain, trust=keys.public)
     with pytest.raises(BundleKeyError, match="no public key"):
         Bundle(sealed, trust=keys.private)
-    with pytest.raises(BundleKeyError, match="no private key"):
-        pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], sign_with=keys.public)
 
 
 def test_a_form_of_another_precision(tmp_path: Path) -> None:
@@ -339,18 +323,24 @@ def test_a_form_of_another_precision(tmp_path: Path) -> None:
         pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], forms={"fp32": DETECTOR})
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"), [({"sign_with": IMAGE}, "has no private key"), ({"encrypt": b"short"}, "a key is 32 bytes")]
+)
+def test_keys_are_checked_before_the_model(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
+    """Running the samples takes a while."""
+    (tmp_path / "cut.onnx").write_bytes(DETECTOR.read_bytes()[:1000])
+    with pytest.raises(BundleKeyError, match=message):
+        pack(tmp_path / "cut.onnx", tmp_path / "x.infer", images=[IMAGE], **keys)
+
+
 # ---- damage ----
 
 
-def test_a_part_of_another_bundle(sealed: Path, plain: Path, tmp_path: Path, keys: Keys) -> None:
+def test_a_part_of_another_bundle(sealed: Path, tmp_path: Path, keys: Keys) -> None:
     """Encrypted with the same key, and listed correctly in a signed manifest."""
-    other = tmp_path / "other.infer"
-    pack(DETECTOR, other, images=[IMAGE], encrypt=KEY)
-    bundle, foreign = Bundle(sealed), Bundle(other)
-    parts = {name: stored.getvalue() for name, stored in bundle._stored.items()}
-    parts["model.onnx"] = foreign._stored["model.onnx"].getvalue()
-    mixed = tmp_path / "mixed.infer"
-    resigned(sealed, mixed, keys, parts)
+    parts = {name: stored.getvalue() for name, stored in Bundle(sealed)._stored.items()}
+    parts["model.onnx"] = Sealer(KEY, bytes(32)).seal("model.onnx", DETECTOR.read_bytes())
+    mixed = rewritten(sealed, tmp_path / "mixed.infer", parts, keys.private)
     with pytest.raises(BundlePartError, match=r"'model\.onnx'.*belongs to another bundle"):
         models.load(mixed, key=KEY)
 
@@ -361,8 +351,6 @@ def test_an_encrypted_part_is_read_twice(sealed: Path) -> None:
 
 
 def test_chunks_cannot_be_exchanged(rng: np.random.Generator) -> None:
-    from infersdk.bundles.sealing import Sealer
-
     sealer, chunk = Sealer(KEY, bytes(32)), (1 << 20) + 16
     for size in (0, 1, 1 << 20, (1 << 20) + 1, 5 << 19):
         data = rng.bytes(size)
@@ -415,9 +403,7 @@ def test_deep_nesting(plain: Path, tmp_path: Path) -> None:
         path.write_bytes(head + manifest + end)
         with pytest.raises(BundleFormatError, match="its manifest is damaged"):
             Bundle(path)
-    source = Bundle(plain)
-    parts = {name: source.read(name) for name in source.manifest.parts}
-    resigned(plain, path, None, {**parts, "golden.json": deep})
+    rewritten(plain, path, {**parts_of(plain), "golden.json": deep})
     with pytest.raises(BundleFormatError, match="its golden samples are damaged"):
         models.load(path)
 
@@ -433,16 +419,14 @@ def test_a_changed_part(small: Path) -> None:
 
 
 def test_a_newer_format(plain: Path, tmp_path: Path) -> None:
-    newer = tmp_path / "newer.infer"
-    resigned(plain, newer, None, {"model.onnx": b"", "golden.json": b""}, format=2)
+    newer = rewritten(plain, tmp_path / "newer.infer", {"model.onnx": b"", "golden.json": b""}, format=2)
     with pytest.raises(BundleFormatError, match="has format 2, and this release reads format 1"):
         Bundle(newer)
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a//b", "bundle.json", "a\\b", "", "x" * 300, "bundle.sig"])
 def test_names_of_parts(plain: Path, tmp_path: Path, name: str) -> None:
-    path = tmp_path / "x.infer"
-    resigned(plain, path, None, {"model.onnx": b"", "golden.json": b"", name: b""})
+    path = rewritten(plain, tmp_path / "x.infer", {"model.onnx": b"", "golden.json": b"", name: b""})
     with pytest.raises(BundleFormatError):
         Bundle(path)
 

@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from bundle_files import parts_of, rewritten, with_other_results
 
 from infersdk import load, models, quant
 from infersdk.bundles import Bundle, GoldenReport, pack
 from infersdk.bundles.golden import Limits, deviation, elements, same_results
-from infersdk.bundles.manifest import Part
-from infersdk.bundles.packing import write_bundle
 from infersdk.bundles.rounding import RoundValues
 from infersdk.core.model_source import ModelSource
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
@@ -44,13 +43,8 @@ def _classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def altered(source: Path, target: Path, model: bytes | None = None, **fields: Any) -> Path:
     """A bundle whose golden samples are of another state than the rest of it."""
-    bundle = Bundle(source)
-    parts = {name: bundle.read(name) for name in bundle.manifest.parts}
-    if model is not None:
-        parts["model.onnx"] = model
-    listed = {name: Part.of(data) for name, data in parts.items()}
-    write_bundle(target, msgspec.structs.replace(bundle.manifest, parts=listed, **fields), parts)
-    return target
+    parts = parts_of(source)
+    return rewritten(source, target, parts if model is None else {**parts, "model.onnx": model}, **fields)
 
 
 def report_of(path: Path, backend: str = "onnxruntime") -> GoldenReport:
@@ -205,14 +199,7 @@ def test_other_classes(detector: Path) -> None:
 
 def test_other_results(detector: Path, tmp_path: Path) -> None:
     """Postprocessing that finds other boxes in the same outputs."""
-    bundle = Bundle(detector)
-    golden = msgspec.json.decode(bundle.read("golden.json"))
-    golden["samples"][0]["results"][0]["xyxy"][0] += 50
-    parts = {name: bundle.read(name) for name in bundle.manifest.parts}
-    parts["golden.json"] = msgspec.json.encode(golden)
-    listed = {name: Part.of(data) for name, data in parts.items()}
-    write_bundle(tmp_path / "x.infer", msgspec.structs.replace(bundle.manifest, parts=listed), parts)
-    assert report_of(tmp_path / "x.infer").stage == "postprocessing"
+    assert report_of(with_other_results(detector, tmp_path / "x.infer")).stage == "postprocessing"
 
 
 NETWORKS = {

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_files import with_other_results
 from served_requests import ask
+from waiting import until
 
-from infersdk.bundles import Bundle, pack
-from infersdk.bundles.manifest import Part
-from infersdk.bundles.packing import write_bundle
+from infersdk.bundles import pack
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ConfigError, GoldenSampleError
 
-msgspec = pytest.importorskip("msgspec")
 pytest.importorskip("uvicorn")
 
 
@@ -29,22 +26,10 @@ def _bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(name="run")
-def _run(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+@pytest.fixture
+def run(serve: Callable[..., Any]) -> Callable[..., Any]:
     """Starts a server of one model."""
-    from infersdk.serve import Server
-
-    servers: list[Any] = []
-
-    def start(table: dict[str, Any], **settings: Any) -> Any:
-        server = {"http_port": 0, "grpc_port": None, "access_log": False, "model_control": True, **settings}
-        (tmp_path / "app.json").write_text(json.dumps({"models": {"digits": table}, "server": server}))
-        servers.append(Server(tmp_path / "app.json"))
-        return servers[-1].start()
-
-    yield start
-    for server in servers:
-        server.stop()
+    return lambda table, **settings: serve({"digits": table}, grpc_port=None, model_control=True, **settings)
 
 
 def predict(server: Any) -> Any:
@@ -56,13 +41,6 @@ def predict(server: Any) -> Any:
 def metric(server: Any, name: str) -> float:
     text = ask(server.http_port, "/metrics").body.decode()
     return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_samples_that_differ_make_the_model_not_ready(bundle: Path, run: Callable[..., Any]) -> None:
@@ -96,13 +74,7 @@ def test_a_version_that_fails_its_samples_does_not_take_over(
     shutil.copyfile(bundle, served)
     server = run({"path": str(served)})
     before = predict(server)
-    source = Bundle(bundle)
-    parts = {name: source.read(name) for name in source.manifest.parts}
-    golden = json.loads(parts["golden.json"])
-    golden["samples"][0]["results"][0]["xyxy"][0] += 50
-    parts["golden.json"] = json.dumps(golden).encode()
-    listed = {name: Part.of(data) for name, data in parts.items()}
-    write_bundle(served, msgspec.structs.replace(source.manifest, parts=listed), parts)
+    with_other_results(bundle, served)
     answer = ask(server.http_port, "/v2/repository/models/digits/load", {})
     assert answer.status == 400
     assert "the golden samples differ in postprocessing" in answer.body.decode()

@@ -115,6 +115,23 @@ def run(hub: Hub, folder: Path, code: str, **more: str) -> subprocess.CompletedP
     )
 
 
+def errors(hub: Hub, folder: Path, *addresses: str, **more: str) -> list[str]:
+    """The traceback of loading from each address, in one process."""
+    code = f"""
+import json, traceback
+found = []
+for address in {addresses!r}:
+    try:
+        models.load(address).close()
+    except Exception:
+        found.append(traceback.format_exc())
+print(json.dumps(found))
+"""
+    found: list[str] = json.loads(run(hub, folder, code, **more).stdout)
+    assert len(found) == len(addresses)
+    return found
+
+
 LOAD = "with models.load({address!r}) as model: print(len(model({image!r})))"
 
 
@@ -142,9 +159,9 @@ def test_a_second_start_sends_no_request(hub: Hub, tmp_path: Path, kind: str) ->
 def test_offline(hub: Hub, tmp_path: Path) -> None:
     for package in ("huggingface_hub", "aiohttp"):
         pytest.importorskip(package)
-    for address in (f"hf://org/digits@{COMMIT}/onnx/model.onnx", f"{hub.address}/plain/model.onnx#sha256={DIGEST}"):
-        ended = run(hub, tmp_path, load(address), HF_HUB_OFFLINE="1")
-        assert "HF_HUB_OFFLINE forbids a download" in ended.stderr
+    addresses = f"hf://org/digits@{COMMIT}/onnx/model.onnx", f"{hub.address}/plain/model.onnx#sha256={DIGEST}"
+    for error in errors(hub, tmp_path, *addresses, HF_HUB_OFFLINE="1"):
+        assert "HF_HUB_OFFLINE forbids a download" in error
     assert hub.requests == []
 
 
@@ -179,25 +196,28 @@ def test_several_processes_download_one_file(hub: Hub, tmp_path: Path) -> None:
 def test_another_file(hub: Hub, tmp_path: Path) -> None:
     for package in ("huggingface_hub", "aiohttp"):
         pytest.importorskip(package)
-    for address in (f"hf://org/digits@{COMMIT}/onnx/model.onnx", f"{hub.address}/plain/model.onnx"):
-        ended = run(hub, tmp_path, load(f"{address}#sha256={'0' * 64}"))
-        assert f"the SHA-256 of the file is {DIGEST}, not {'0' * 64}" in ended.stderr
-    ended = run(hub, tmp_path, load(f"hf://org/digits@{COMMIT}/other.onnx"))
-    assert "ModelNotFoundError" in ended.stderr
-    ended = run(hub, tmp_path, load(f"http://127.0.0.1:9/model.onnx#sha256={DIGEST}"))
-    assert "http://127.0.0.1:9/model.onnx cannot be read: " in ended.stderr
-    assert "Connect call failed" in ended.stderr
+    *changed, missing, refused = errors(
+        hub, tmp_path, f"hf://org/digits@{COMMIT}/onnx/model.onnx#sha256={'0' * 64}",
+        f"{hub.address}/plain/model.onnx#sha256={'0' * 64}", f"hf://org/digits@{COMMIT}/other.onnx",
+        f"http://127.0.0.1:9/model.onnx#sha256={DIGEST}",
+    )  # fmt: skip
+    for error in changed:
+        assert f"the SHA-256 of the file is {DIGEST}, not {'0' * 64}" in error
+    assert "ModelNotFoundError" in missing
+    assert "http://127.0.0.1:9/model.onnx cannot be read: " in refused
+    assert "Connect call failed" in refused
 
 
 def test_passwords_are_not_shown(hub: Hub, tmp_path: Path) -> None:
     for package in ("fsspec", "aiohttp"):
         pytest.importorskip(package)
-    for port, rest in (
+    cases = [
         (hub.server_port, "plain/model.onnx"), (hub.server_port, f"plain/model.onnx#sha256={'0' * 64}"),
         (hub.server_port, f"plain/none.onnx#sha256={DIGEST}"), (9, f"plain/model.onnx#sha256={DIGEST}"),
         (9, "plain/model.onnx#sha256=1"),
-    ):  # fmt: skip
-        error = run(hub, tmp_path, f"models.load('http://user:secret@127.0.0.1:{port}/{rest}')").stderr
+    ]  # fmt: skip
+    addresses = [f"http://user:secret@127.0.0.1:{port}/{rest}" for port, rest in cases]
+    for (port, _), error in zip(cases, errors(hub, tmp_path, *addresses), strict=True):
         assert f"http://***@127.0.0.1:{port}/plain" in error
         assert "secret" not in error
     address = f"http://user:secret@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST}"

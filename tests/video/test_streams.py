@@ -356,7 +356,7 @@ def test_a_model_that_cannot_be_called_ends_the_stream(tmp_path: Path) -> None:
     assert isinstance(item.error, ClosedError)
 
 
-def test_a_model_that_fails_in_the_thread_of_results_ends_the_stream(tmp_path: Path) -> None:
+def test_a_model_that_fails_in_the_thread_of_results_ends_the_stream(breaking_off: str) -> None:
     """That thread gives the frames that have waited."""
 
     class ClosedHere(Brightness):
@@ -365,18 +365,8 @@ def test_a_model_that_fails_in_the_thread_of_results_ends_the_stream(tmp_path: P
                 raise ClosedError("it was closed")
             return super().submit(frame)
 
-    data = write(tmp_path / "a.ts", 40).read_bytes()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(data)
-
-        threading.Thread(target=serve, daemon=True).start()
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with Streams({"camera": address}, in_flight=1, give_up_after=0, timeout=5) as streams:
-            items = list(streams.run(ClosedHere(seconds=0.05)))
+    with Streams({"camera": breaking_off}, in_flight=1, give_up_after=0, timeout=5) as streams:
+        items = list(streams.run(ClosedHere(seconds=0.05)))
     assert all(item.error is None for item in items[:-1])
     assert isinstance(items[-1].error, ClosedError)
     assert streams.health()["camera"].state == "failed"

@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 import time
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -23,15 +23,14 @@ _LONGEST = 1000
 
 
 class AccessLog:
-    """Writes lines to a stream.
+    """Writes lines to stderr.
 
     Args:
-        stream: None is stderr at the time of writing.
         enabled: without it nothing is written, and no thread runs.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, enabled: bool = True) -> None:
-        self._stream, self.enabled = stream, enabled
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.enabled = enabled
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_LINES)
         self._dropped = 0
         self._thread = threading.Thread(target=self._work, name="infersdk-access-log", daemon=True)
@@ -57,7 +56,7 @@ class AccessLog:
             if self._dropped:
                 line["dropped"], self._dropped = self._dropped, 0
             with contextlib.suppress(OSError, ValueError):  # its reader has gone, or the stream is closed
-                print(printable(msgspec.json.encode(line).decode()), file=self._stream or sys.stderr, flush=True)
+                print(printable(msgspec.json.encode(line).decode()), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Writes the remaining lines; waits at most one second."""

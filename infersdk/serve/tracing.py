@@ -20,25 +20,23 @@ _OF_THE_SERVER = {Status.INTERNAL, Status.UNIMPLEMENTED, Status.UNAVAILABLE, Sta
 class Tracing:
     """Creates the spans of a server.
 
-    Args:
-        provider: a `TracerProvider`. None uses the provider of the process, or creates one that exports by OTLP over
-            HTTP, configured by OpenTelemetry's environment variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...).
+    It uses the `TracerProvider` of the process, or creates one that exports by OTLP over HTTP, configured by
+    OpenTelemetry's environment variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...).
 
     Raises:
         BackendUnavailableError: the packages of OpenTelemetry are missing.
     """
 
-    def __init__(self, provider: Any = None) -> None:
+    def __init__(self) -> None:
         try:
             from opentelemetry import propagate, trace
         except ImportError as error:
             raise _missing(error) from None
         self._trace, self._extract = trace, propagate.extract
         self._own: Any = None
-        if provider is None:
-            provider = trace.get_tracer_provider()
-            if isinstance(provider, trace.ProxyTracerProvider):
-                provider = self._own = _exporting_provider()
+        provider: Any = trace.get_tracer_provider()
+        if isinstance(provider, trace.ProxyTracerProvider):
+            provider = self._own = _exporting_provider()
         from .. import __version__
 
         self._tracer = provider.get_tracer("infersdk.serve", __version__)

@@ -178,11 +178,12 @@ def test_model_control_and_shared_memory_are_off_by_default(run: Callable[..., A
     assert (answer.status, "shared_memory_prefix" in answer.json()["error"]) == (403, True)
 
 
-def test_the_access_log() -> None:
+def test_the_access_log(monkeypatch: pytest.MonkeyPatch) -> None:
     from infersdk.serve.access_log import AccessLog
 
     stream = io.StringIO()
-    log = AccessLog(stream)
+    monkeypatch.setattr("sys.stderr", stream)
+    log = AccessLog()
     log.write("http", "GET", "/v2", 200, 0.0123, client="1.2.3.4:5", model="m", error="", received=0)
     log.write("grpc", "POST", "/x", "OK", 1, text='a "quote"\n\x1b[31m\x7f\x9b31m', id="7" * 1_000_000)
     log.close()
@@ -209,7 +210,8 @@ def test_a_log_whose_reader_stalls_drops_lines_and_counts_them(monkeypatch: pyte
 
     monkeypatch.setattr(access_log, "_MOST_LINES", 5)
     stream = Stalled()
-    log = access_log.AccessLog(stream)
+    monkeypatch.setattr("sys.stderr", stream)
+    log = access_log.AccessLog()
     for index in range(100):
         log.write("http", "GET", "/", 200, index)
     stream.go.set()

@@ -6,7 +6,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,9 @@ SECONDS = 0.6
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., Any]) -> Callable[..., Any]:
     """Starts a server of a model whose runs take so long."""
-    from infersdk.serve import Server
-
     monkeypatch.setitem(registry._BUILT_IN, "idle", registry._Backend("idle_backend:IdleInfer", "it is a test's"))
-    servers: list[Any] = []
 
     def started(seconds: float, **settings: Any) -> Any:
         (tmp_path / "idle.model").write_bytes(b"idle")
@@ -34,13 +31,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             "type": "network", "path": str(tmp_path / "idle.model"), "backend": "idle", "max_batch": 1,
             "options": {"seconds": seconds, "side": 1},
         }  # fmt: skip
-        own = {"http_port": 0, "grpc_port": 0, "access_log": False, **settings}
-        servers.append(Server({"models": {"idle": table}, "server": own}))
-        return servers[-1].start()
+        return serve({"idle": table}, **settings)
 
-    yield started
-    for server in servers:
-        server.stop()
+    return started
 
 
 def accepts(port: int) -> bool:

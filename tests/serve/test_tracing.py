@@ -9,15 +9,15 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from served_requests import ask, inputs_of, simple_body
+from served_requests import ask, inputs_of, serving, simple_body
+from waiting import until
 
 from infersdk.data import DETECTOR
 
@@ -31,27 +31,26 @@ TRACE_ID, SPAN_ID = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 
 
 @pytest.fixture(scope="module")
-def traced(tables: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """A server whose spans stay in memory, and these."""
-    from infersdk.serve import Server
-    from infersdk.serve.tracing import Tracing
-
+def exporter() -> Iterator[Any]:
+    """The spans of this process, in memory."""
     exporter = memory.InMemorySpanExporter()
     provider = sdk.TracerProvider()
     provider.add_span_processor(export.SimpleSpanProcessor(exporter))
-    settings = {"http_port": 0, "grpc_port": 0, "access_log": False}
-    models = {name: tables[name] for name in ("simple", "simple_string")}
-    server = Server({"models": models, "server": settings})
-    server.tracing = Tracing(provider)
-    with server.start():
-        yield server, exporter
+    api.set_tracer_provider(provider)
+    yield exporter
     provider.shutdown()
 
 
+@pytest.fixture(scope="module")
+def traced(tables: dict[str, Any], exporter: Any) -> Iterator[Any]:
+    """A server with traces."""
+    with serving({name: tables[name] for name in ("simple", "simple_string")}, traces=True) as running:
+        yield running
+
+
 @pytest.fixture
-def spans(traced: tuple[Any, Any]) -> Any:
+def spans(exporter: Any) -> Any:
     """The spans of the test, by name."""
-    _server, exporter = traced
     exporter.clear()
 
     def found() -> dict[str, Any]:
@@ -83,9 +82,9 @@ def check(found: dict[str, Any], name: str, batch: int) -> Any:
     return root
 
 
-def test_over_http(traced: tuple[Any, Any], spans: Any) -> None:
+def test_over_http(traced: Any, spans: Any) -> None:
     path = "/v2/models/simple/infer"
-    assert ask(traced[0].http_port, path, simple_body(), headers={"traceparent": PARENT}).status == 200
+    assert ask(traced.http_port, path, simple_body(), headers={"traceparent": PARENT}).status == 200
     root = check(spans(), f"POST {path}", 1)
     assert (root.context.trace_id, root.parent.span_id) == (TRACE_ID, SPAN_ID)
     assert dict(root.attributes) == {
@@ -93,12 +92,12 @@ def test_over_http(traced: tuple[Any, Any], spans: Any) -> None:
     }  # fmt: skip
 
 
-def test_over_grpc(traced: tuple[Any, Any], spans: Any) -> None:
+def test_over_grpc(traced: Any, spans: Any) -> None:
     import tritonclient.grpc
 
     a = np.zeros((1, 16), np.int32)
     inputs = inputs_of("grpc", {"INPUT0": a, "INPUT1": a}, "INT32")
-    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{traced[0].grpc_port}") as client:
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{traced.grpc_port}") as client:
         client.infer("simple", inputs, headers={"traceparent": PARENT})
     root = check(spans(), "inference.GRPCInferenceService/ModelInfer", 1)
     assert (root.context.trace_id, root.parent.span_id) == (TRACE_ID, SPAN_ID)
@@ -106,65 +105,55 @@ def test_over_grpc(traced: tuple[Any, Any], spans: Any) -> None:
     assert root.attributes["infersdk.model"] == "simple"
 
 
-def test_without_a_parent(traced: tuple[Any, Any], spans: Any) -> None:
-    assert ask(traced[0].http_port, "/v2/models/simple/infer", simple_body()).status == 200
+def test_without_a_parent(traced: Any, spans: Any) -> None:
+    assert ask(traced.http_port, "/v2/models/simple/infer", simple_body()).status == 200
     assert check(spans(), "POST /v2/models/simple/infer", 1).parent is None
 
 
-def test_a_parent_that_is_not_sampled(traced: tuple[Any, Any], spans: Any) -> None:
+def test_a_parent_that_is_not_sampled(traced: Any, spans: Any) -> None:
     headers = {"traceparent": f"{PARENT[:-1]}0"}
-    assert ask(traced[0].http_port, "/v2/models/simple/infer", simple_body(), headers=headers).status == 200
+    assert ask(traced.http_port, "/v2/models/simple/infer", simple_body(), headers=headers).status == 200
     assert not spans()
 
 
-def test_the_rows_of_a_request(traced: tuple[Any, Any]) -> None:
+def test_the_rows_of_a_request(traced: Any, exporter: Any) -> None:
     """Each has its stages; together they are three."""
-    server, exporter = traced
     exporter.clear()
-    assert ask(server.http_port, "/v2/models/simple/infer", simple_body(3)).status == 200
+    assert ask(traced.http_port, "/v2/models/simple/infer", simple_body(3)).status == 200
     names = [span.name for span in exporter.get_finished_spans()]
     assert sorted(set(names)) == ["POST /v2/models/simple/infer", "decode", "postprocess", "queue", "run"]
     assert names.count("run") == 3
 
 
-def test_other_paths_have_none(traced: tuple[Any, Any], spans: Any) -> None:
-    assert ask(traced[0].http_port, "/v2/health/ready").status == 200
+def test_other_paths_have_none(traced: Any, spans: Any) -> None:
+    assert ask(traced.http_port, "/v2/health/ready").status == 200
     assert not spans()
 
 
-def test_failures(traced: tuple[Any, Any], spans: Any) -> None:
+def test_failures(traced: Any, spans: Any) -> None:
     """The client's are no errors of the server."""
-    assert ask(traced[0].http_port, "/v2/models/simple/infer", {"inputs": []}).status == 400
+    assert ask(traced.http_port, "/v2/models/simple/infer", {"inputs": []}).status == 400
     (root,) = spans().values()
     assert root.attributes["error.type"] == "INVALID_ARGUMENT"
     assert root.status.status_code is api.StatusCode.UNSET
 
 
-def test_failures_of_the_model(traced: tuple[Any, Any], spans: Any) -> None:
+def test_failures_of_the_model(traced: Any, spans: Any) -> None:
     texts = {"name": "INPUT0", "shape": [1, 16], "datatype": "BYTES", "data": ["x"] * 16}
     body = {"inputs": [texts, {**texts, "name": "INPUT1"}]}
-    assert ask(traced[0].http_port, "/v2/models/simple_string/infer", body).status == 500
+    assert ask(traced.http_port, "/v2/models/simple_string/infer", body).status == 500
     root = spans()["POST /v2/models/simple_string/infer"]
     assert root.status.status_code is api.StatusCode.ERROR
     assert root.attributes["http.response.status_code"] == 500
 
 
-def test_an_image() -> None:
+def test_an_image(serve: Callable[..., Any], spans: Any) -> None:
     """The decoding of an image is in its span."""
-    from infersdk.serve import Server
-    from infersdk.serve.tracing import Tracing
-
-    exporter = memory.InMemorySpanExporter()
-    provider = sdk.TracerProvider()
-    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
-    table = {"type": "yolov5", "path": str(DETECTOR)}
-    server = Server({"models": {"detector": table}}, http_port=0, grpc_port=None, access_log=False)
-    server.tracing = Tracing(provider)
+    server = serve({"detector": {"type": "yolov5", "path": str(DETECTOR)}}, grpc_port=None, traces=True)
     data = io.BytesIO()
     Image.new("RGB", (2000, 1500)).save(data, "JPEG")
-    with server.start():
-        assert ask(server.http_port, "/predict", data.getvalue()).status == 200
-    found = {span.name: span for span in exporter.get_finished_spans()}
+    assert ask(server.http_port, "/predict", data.getvalue()).status == 200
+    found = spans()
     check(found, "POST /predict", 1)
     assert found["decode"].end_time - found["decode"].start_time > 1_000_000
 
@@ -220,26 +209,20 @@ def test_spans_go_where_the_environment_says(tables: dict[str, Any], tmp_path: A
     assert bytes.fromhex(line["trace_id"]) in body  # the log names the trace
 
 
-def test_a_request_of_a_stream_whose_client_has_gone(traced: tuple[Any, Any], spans: Any) -> None:
+def test_a_request_of_a_stream_whose_client_has_gone(traced: Any, spans: Any) -> None:
     import tritonclient.grpc
 
-    server = traced[0]
-    admission = server.repository.find("simple").admission
+    admission = traced.repository.find("simple").admission
     x = np.ones((1, 16), np.int32)
     before, admission.running = admission.running, admission.slots  # as if others had all slots
     try:
-        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{traced.grpc_port}") as client:
             client.start_stream(lambda result, error: None)
             client.async_stream_infer("simple", inputs_of("grpc", {"INPUT0": x, "INPUT1": x}, "INT32"))
-            end = time.monotonic() + 30
-            while not admission.waiting:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            until(lambda: admission.waiting)
             client.stop_stream(cancel_requests=True)
-        while not (found := spans()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(spans)
     finally:
         admission.running = before
-    (span,) = found.values()
+    (span,) = spans().values()
     assert (span.attributes["rpc.grpc.status"], span.attributes["error.type"]) == ("CANCELLED", "CANCELLED")

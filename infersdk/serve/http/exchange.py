@@ -50,14 +50,12 @@ class Bodies:
             raise RequestError(
                 f"the body was not complete after {settings.read_timeout:g} s (read_timeout)", Status.TIMEOUT
             ) from None
-        is_json = request.path.startswith("/v2/") and HEADER_LENGTH not in request.headers
         if encoding := request.headers.get(b"content-encoding"):
-            limits = [(settings.max_decompressed, "max_decompressed")]
-            if is_json:
-                limits.append((settings.max_json, "max_json"))
-            request.body = await in_worker(decompress, request.body, encoding.strip().lower(), *min(limits))
+            request.body = await in_worker(
+                decompress, request.body, encoding.strip().lower(), settings.max_decompressed
+            )
             self._hold(request, len(request.body))
-        if is_json:
+        if request.path.startswith("/v2/") and HEADER_LENGTH not in request.headers:
             check_json_size(len(request.body), settings.max_json, "max_json")
 
     async def _receive(self, request: Request, receive: Receive) -> bytes:

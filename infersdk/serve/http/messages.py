@@ -108,11 +108,11 @@ def check_json_size(nbytes: int, limit: int, name: str) -> None:
         )
 
 
-def decompress(body: bytes, encoding: bytes, limit: int, setting: str) -> bytes:
+def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
     """Decompresses a body.
 
     Args:
-        limit, setting: the maximum number of bytes, and the name of that setting.
+        limit: the maximum number of bytes, the setting `max_decompressed`.
 
     Raises:
         RequestError: the encoding is unknown, or the data is damaged or too long.
@@ -131,7 +131,8 @@ def decompress(body: bytes, encoding: bytes, limit: int, setting: str) -> bytes:
         raise RequestError(f"the body cannot be decompressed: {error}") from None
     if len(data) > limit:
         raise RequestError(
-            f"the body has more than {limit:,} bytes after decompression, the limit ({setting})", Status.TOO_LARGE
+            f"the body has more than {limit:,} bytes after decompression, the limit (max_decompressed)",
+            Status.TOO_LARGE,
         )
     if not decoder.eof or decoder.unused_data:
         raise RequestError("the compressed body is cut off, or followed by other data")

@@ -33,10 +33,10 @@ class Durations:
         self.counts = [0] * (len(BOUNDS) + 1)
         self.sum, self.max, self.count = 0.0, 0.0, 0
 
-    def add(self, seconds: float, times: int = 1) -> None:
-        self.counts[bisect_left(BOUNDS, seconds)] += times
-        self.sum += seconds * times
-        self.count += times
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+        self.count += 1
         self.max = max(self.max, seconds)
 
     def add_all(self, durations: Sequence[float]) -> None:

@@ -28,7 +28,7 @@ def test_the_ends() -> None:
     durations = Durations()
     durations.add(0.0)
     assert durations.percentiles().p50 == 0
-    durations.add(1e6, times=3)
+    durations.add_all([1e6] * 3)
     assert durations.percentiles().p99 == pytest.approx(BOUNDS[-1], rel=0.1)  # above the last bucket
     assert durations.percentiles().max == 1e6
     assert durations.percentiles().mean == pytest.approx(750_000)

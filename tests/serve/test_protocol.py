@@ -211,10 +211,11 @@ def test_unknown_models_and_versions(client: Any, protocol: str) -> None:
     status, message = failure(client.infer, "simple", inputs, model_version="9")
     assert status == missing
     assert "version '9' is not found; its versions are 1" in message
-    for call in (client.get_model_metadata, client.get_model_config):
-        assert failure(call, "nonesuch")[0] == missing
     invalid = {"http": "400", "grpc": "StatusCode.INVALID_ARGUMENT"}[protocol]
-    assert failure(client.get_inference_statistics, "nonesuch")[0] == invalid  # as in Triton
+    for unknown in (["nonesuch"], ["simple", "9"]):
+        for call in (client.get_model_metadata, client.get_model_config):
+            assert failure(call, *unknown)[0] == missing
+        assert failure(client.get_inference_statistics, *unknown)[0] == invalid  # as in Triton
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,13 +14,11 @@ pytest.importorskip("grpc")  # without it tritonclient.grpc raises an error that
 pb: Any = pytest.importorskip("tritonclient.grpc.service_pb2")
 
 from infersdk.serve.errors import RequestError, Status  # noqa: E402 - behind the check
-from infersdk.serve.grpc.infer_codec import read_request, response_message  # noqa: E402 - behind the check
-from infersdk.serve.messages import InferResponse, PlacedOutput  # noqa: E402 - behind the check
+from infersdk.serve.grpc.infer_codec import read_request  # noqa: E402 - behind the check
 from infersdk.serve.settings import ServerSettings  # noqa: E402 - behind the check
 from infersdk.serve.shared_memory import SharedMemoryRegions  # noqa: E402 - behind the check
 
 KNOWN = "known"
-ARRAYS = [np.zeros((2, 0), np.float32), np.ones(3, np.uint8), np.ones((1, 2), np.int64)]
 
 
 class Service:
@@ -138,27 +135,3 @@ def test_damaged_messages_are_refused(data: bytes) -> None:
     for message in (data, data + bytes(5 << 20), bytes(5 << 20) + data):
         with contextlib.suppress(RequestError):
             read_request(message, service, None)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.text(max_size=20), st.text(max_size=20),
-    st.lists(st.sampled_from(ARRAYS), max_size=3),
-    st.sets(st.integers(0, 2)), st.dictionaries(st.text(max_size=5), st.booleans(), max_size=2),
-)  # fmt: skip
-def test_responses_are_those_of_protobuf(
-    model: str, identifier: str, arrays: list[Any], in_memory: set[int], parameters: dict[str, bool]
-) -> None:
-    outputs = {f"out{i}": array for i, array in enumerate(arrays)}
-    placed = [name for i, name in enumerate(outputs) if i in in_memory]
-    expected = pb.ModelInferResponse(model_name=model, model_version="1", id=identifier)
-    names = {"float32": "FP32", "uint8": "UINT8", "int64": "INT64"}
-    for name, array in outputs.items():
-        expected.outputs.add(name=name, datatype=names[array.dtype.name], shape=array.shape)
-        expected.raw_output_contents.append(b"" if name in placed else array.tobytes())
-    for name, value in parameters.items():
-        expected.parameters[name].bool_param = value
-    given = {
-        name: PlacedOutput(array.dtype, array.shape) if name in placed else array for name, array in outputs.items()
-    }
-    assert response_message(InferResponse(model, "1", identifier, given), parameters) == expected

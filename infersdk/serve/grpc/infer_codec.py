@@ -30,7 +30,7 @@ _CONTENTS = {
 }  # fmt: skip
 #: Maximum inputs or outputs of a request, and parameters of a request or tensor.
 _MOST_TENSORS, _MOST_PARAMETERS = 1024, 1024
-#: Maximum bytes of a message without its raw contents, and the bytes counted for each raw content.
+#: Maximum bytes of a message without its raw contents, and the minimum that counts for each of its fields.
 _LONGEST_HEAD, _LEAST_NBYTES = 4 << 20, 64
 #: From https://protobuf.dev/programming-guides/encoding and the protocol's `ModelInferRequest`.
 _LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
@@ -84,10 +84,12 @@ def _check_head(message: bytes) -> None:
             raise _damaged()
         length, at = _varint(message, at)
         at += length
-        head += at - start if tag >> 3 != _RAW_INPUT_CONTENTS else _LEAST_NBYTES
+        # Reading millions of empty fields would take seconds.
+        head += _LEAST_NBYTES if tag >> 3 == _RAW_INPUT_CONTENTS else max(at - start, _LEAST_NBYTES)
         if head > _LONGEST_HEAD:
             raise RequestError(
-                f"a request has at most {_LONGEST_HEAD:,} bytes besides raw_input_contents; send tensors as these",
+                f"a request has at most {_LONGEST_HEAD:,} bytes besides raw_input_contents, and each of its fields "
+                f"counts as {_LEAST_NBYTES} or more; send tensors as raw_input_contents",
                 Status.TOO_LARGE,
             )
 

@@ -103,6 +103,13 @@ def test_messages_of_many_parts_are_refused(service: Any, message: bytes, status
     assert caught.value.status is status
 
 
+def test_empty_parts_count(service: Any) -> None:
+    message = request(raw_input_contents=[bytes(5 << 20)]).SerializeToString() + field(5, b"") * 100_000
+    with pytest.raises(RequestError, match="each of its fields counts as 64 or more") as caught:
+        read_request(message, service, None)
+    assert caught.value.status is Status.TOO_LARGE
+
+
 @pytest.mark.parametrize("as_raw", [True, False])
 def test_many_elements_are_refused(service: Any, as_raw: bool) -> None:
     message = request(raw_input_contents=[bytes(4 * 200_000)] if as_raw else [])

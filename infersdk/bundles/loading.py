@@ -250,7 +250,7 @@ class GoldenSamples:
         """The deviation of an array from stored values; infinity where it is missing or has another shape."""
         kept = self._values[values.offset : values.offset + values.count(most)]
         if values.offset < 0 or len(kept) < values.count(most):
-            raise BundleFormatError("its golden samples name values that it does not have")
+            raise BundleFormatError(f"{self._path!r}: its golden samples name values that it does not have")
         if array is None or tuple(array.shape) != values.shape:
             return math.inf
         return deviation(kept, elements(array, most), values.shape if channels else kept.shape, most)

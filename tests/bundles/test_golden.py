@@ -18,7 +18,7 @@ from infersdk.bundles.golden import Limits, deviation, elements, same_results
 from infersdk.bundles.rounding import RoundValues
 from infersdk.core.model_source import ModelSource
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
-from infersdk.errors import ConfigError, GoldenSampleError, PrecisionUnavailableError
+from infersdk.errors import BundleFormatError, ConfigError, GoldenSampleError, PrecisionUnavailableError
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -200,6 +200,15 @@ def test_other_classes(detector: Path) -> None:
 def test_other_results(detector: Path, tmp_path: Path) -> None:
     """Postprocessing that finds other boxes in the same outputs."""
     assert report_of(with_other_results(detector, tmp_path / "x.infer")).stage == "postprocessing"
+
+
+def test_values_that_are_not_there(detector: Path, tmp_path: Path) -> None:
+    parts = parts_of(detector)
+    golden = msgspec.json.decode(parts["golden.json"])
+    next(iter(golden["samples"][0]["inputs"].values()))["offset"] = 1 << 40
+    path = rewritten(detector, tmp_path / "x.infer", {**parts, "golden.json": msgspec.json.encode(golden)})
+    with pytest.raises(BundleFormatError, match=r"x\.infer': its golden samples name values that it does not have"):
+        models.load(path, verify="always")
 
 
 NETWORKS = {

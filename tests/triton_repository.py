@@ -1,10 +1,55 @@
-"""The models of `serve_models` as a repository of Triton's python backend: the same names, shapes and arithmetic."""
+"""A real Triton, and the models of `serve_models` for its python backend: the same names, shapes and arithmetic.
+
+`INFERSDK_TRITON` names a command that serves a model repository with Triton: it is called with the repository,
+`--http PORT` and `--grpc PORT`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import serve_models
+from served_requests import ask
+from waiting import free_port, until
+
+COMMAND = os.environ.get("INFERSDK_TRITON", "")
+REASON = "no Triton: INFERSDK_TRITON names the command that serves a repository"
+
+
+class Ports(NamedTuple):
+    """The ports of a server."""
+
+    http_port: int
+    grpc_port: int
+
+
+@contextlib.contextmanager
+def running(repository: Path, log: Path) -> Iterator[Ports]:
+    """A Triton that serves a repository, and writes to a log."""
+    ports = Ports(free_port(), free_port())
+    command = [*shlex.split(COMMAND), str(repository), "--http", str(ports.http_port), "--grpc", str(ports.grpc_port)]
+    with open(log, "wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=repository)
+
+    def is_ready() -> bool:
+        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+        with contextlib.suppress(OSError):
+            return ask(ports.http_port, "/v2/health/ready").status == 200
+        return False
+
+    try:
+        until(is_ready, 120)
+        yield ports
+    finally:
+        process.terminate()
+        process.wait(60)
+
 
 _ARITHMETIC = """
 import numpy as np

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import site
-import socket
-import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from triton_repository import COMMAND, REASON, running
 
 from infersdk.cli import main
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
@@ -29,7 +24,6 @@ except BackendUnavailableError as error:
 model_config_pb2: Any = pytest.importorskip("tritonclient.grpc.model_config_pb2")
 pytest.importorskip("onnxruntime")
 onnx_models = pytest.importorskip("onnx_models")
-COMMAND = os.environ.get("INFERSDK_TRITON", "")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +114,7 @@ def port(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     import infersdk
 
     if not COMMAND:
-        pytest.skip("no Triton: INFERSDK_TRITON names the command that serves a repository")
+        pytest.skip(REASON)
     served = tmp_path_factory.mktemp("served")
     # Its Python takes no PYTHONPATH: where infersdk is goes into model.py.
     paths = [str(Path(infersdk.__path__[0]).parent), *site.getsitepackages()]
@@ -128,25 +122,8 @@ def port(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         shutil.copytree(repository / name, served / name)
         code = served / name / "1" / "model.py"
         code.write_text(f"import sys\n\nsys.path += {paths!r}\n{code.read_text()}")
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        http, grpc = one.getsockname()[1], other.getsockname()[1]
-    command = [*shlex.split(COMMAND), str(served), "--http", str(http), "--grpc", str(grpc)]
-    with open(tmp_path_factory.mktemp("log") / "log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=served)
-    try:
-        end = time.monotonic() + 120
-        while True:
-            assert process.poll() is None, Path(log.name).read_text(errors="replace")[-3000:]
-            assert time.monotonic() < end, Path(log.name).read_text(errors="replace")[-3000:]
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{http}/v2/health/ready", timeout=5):
-                    break
-            except OSError:
-                time.sleep(0.3)
-        yield grpc
-    finally:
-        process.terminate()
-        process.wait(60)
+    with running(served, tmp_path_factory.mktemp("log") / "log") as ports:
+        yield ports.grpc_port
 
 
 def ask(port: int, model: str, *images: bytes) -> Any:

@@ -1,66 +1,30 @@
 """The same questions to this server and to a real Triton: the same fields, and the same classes of status.
 
-`docs/serving.md` lists where the two differ, and why. `INFERSDK_TRITON` names a command that serves a model repository
-with Triton: it is called with the repository, `--http PORT` and `--grpc PORT`.
+`docs/serving.md` lists where the two differ, and why.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import struct
-import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import serve_models
 from served_requests import Answer, ask, inputs_of, simple_body
-from waiting import free_port
+from triton_repository import COMMAND, REASON, Ports, running, write
 
-COMMAND = os.environ.get("INFERSDK_TRITON", "")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not COMMAND, reason="no Triton: INFERSDK_TRITON names the command that serves a repository"),
-]
-
-
-class Ports:
-    """Where a server listens."""
-
-    def __init__(self, http_port: int, grpc_port: int) -> None:
-        self.http_port, self.grpc_port = http_port, grpc_port
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not COMMAND, reason=REASON)]
 
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
     """A Triton with the models of `serve_models`."""
-    import triton_repository
-
-    repository = triton_repository.write(tmp_path_factory.mktemp("triton"))
-    ports = Ports(free_port(), free_port())
-    command = [*shlex.split(COMMAND), str(repository), "--http", str(ports.http_port), "--grpc", str(ports.grpc_port)]
-    with open(tmp_path_factory.mktemp("log") / "triton.log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        end = time.monotonic() + 120
-        while True:
-            assert process.poll() is None, Path(log.name).read_text()[-2000:]
-            assert time.monotonic() < end
-            try:
-                if ask(ports.http_port, "/v2/health/ready").status == 200:
-                    break
-            except OSError:
-                pass
-            time.sleep(0.2)
+    repository = write(tmp_path_factory.mktemp("triton"))
+    with running(repository, tmp_path_factory.mktemp("log") / "triton.log") as ports:
         yield ports
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def both(server: Any, triton: Ports, path: str, body: Any = None, **named: Any) -> tuple[Answer, Answer]:

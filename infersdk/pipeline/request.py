@@ -13,7 +13,7 @@ from concurrent.futures._base import PENDING
 from contextvars import ContextVar
 from numbers import Real
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.text import logger
 from ..errors import ConfigError, InputError
@@ -113,11 +113,6 @@ class Request:
         self.dispatched = False  # its batch has left
         self.settled = False  # it has ended, or a thread is about to end it
         self.slot_waiter: Any = None  # a lock that is released when the request has a slot, or has ended
-
-    @property
-    def ended(self) -> bool:
-        """Whether `on_done` was called."""
-        return self._on_done is None
 
     def end(self, outcome: Any) -> None:
         """Calls `on_done`, unless that has happened. Its exceptions are passed on."""
@@ -333,17 +328,12 @@ class _Condition(RLock):  # type: ignore[misc]  # the type stubs call it final, 
             waiter.wake()
 
 
-class _Cancellable(Protocol):
-    """A request of a pipeline, or of a composition."""
-
-    def cancel(self) -> bool: ...
-
-
 class RequestFuture(Future[Any]):
     """The future of a request: `end()` is the request's `on_done`.
 
     Attributes:
-        request: what `cancel()` cancels; None before it is made and after it has ended.
+        request: the `Request`, or that of a composition, with a method `cancel()`; None before it is made and after it
+            has ended.
     """
 
     def __init__(self) -> None:  # not that of `Future`: making a `threading.Condition` takes most of its time
@@ -352,7 +342,7 @@ class RequestFuture(Future[Any]):
         self._result = self._exception = None
         self._waiters = []
         self._done_callbacks: list[Callable[[Future[Any]], object]] = []
-        self.request: _Cancellable | None = None
+        self.request: Any = None
 
     def running(self) -> bool:
         return not self.done() and bool(getattr(self.request, "dispatched", False))
@@ -360,7 +350,7 @@ class RequestFuture(Future[Any]):
     def cancel(self) -> bool:
         """Cancels the request, unless its batch has left. Its slot is free again at once."""
         request = self.request
-        return (request is not None and request.cancel()) or self.cancelled()
+        return bool(request is not None and request.cancel()) or self.cancelled()
 
     def result(self, timeout: float | None = None) -> Any:
         """As `Future.result()`, but it also raises exceptions whose truth value is false."""

@@ -21,7 +21,7 @@ _LONGEST_MESSAGE = 4000
 
 
 class Status(Enum):
-    """The outcome of a request that failed: (HTTP code, name of the gRPC code)."""
+    """The outcome of a request that failed: its HTTP code `http`, and the name of its gRPC code `grpc`."""
 
     INVALID = 400, "INVALID_ARGUMENT"
     UNAUTHENTICATED = 401, "UNAUTHENTICATED"
@@ -40,15 +40,8 @@ class Status(Enum):
     UNAVAILABLE = 503, "UNAVAILABLE"
     DEADLINE = 504, "DEADLINE_EXCEEDED"
 
-    @property
-    def http(self) -> int:
-        """The status code of HTTP."""
-        return self.value[0]
-
-    @property
-    def grpc(self) -> str:
-        """The name of the code of gRPC."""
-        return self.value[1]
+    def __init__(self, http: int, grpc: str) -> None:
+        self.http, self.grpc = http, grpc
 
 
 class RequestError(Exception):

@@ -114,7 +114,7 @@ def test_requests_keep_nothing_when_they_have_ended(model: Squares) -> None:
     with Pipeline(model, max_delay=0) as pipeline:
         requests = pipeline.submit_batch(range(8), ends)
         ends.take(8)
-        assert [(request.item, request.ended) for request in requests] == [(None, True)] * 8
+        assert [(request.item, request._on_done) for request in requests] == [(None, None)] * 8
 
 
 def test_threads_that_submit_at_once(model: Squares) -> None:

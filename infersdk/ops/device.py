@@ -25,7 +25,6 @@ from ..core._lib import Handle, check, ffi, lib, returned
 from ..core.device import Device
 from ..core.stream import default_stream
 from ..core.tensor import Tensor
-from ..core.tensor_spec import dtype_code
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import DETECTION, DetectionDecoder, DetectStats, decoded
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from ..image import Geometry, ImageView, PixelTransform
     from .detection import HasGeometry
 
-__all__ = ["ORIENTED_DETECTION", "DeviceDetectionDecoder", "DeviceOrientedBoxes", "preprocess_batch", "topk_rows"]
+__all__ = ["ORIENTED_DETECTION", "DeviceDetectionDecoder", "DeviceOrientedBoxes", "preprocess_batch"]
 
 
 def _results_of(box: np.dtype[Any], max_det: int, nbytes: int) -> np.dtype[Any]:
@@ -188,51 +187,6 @@ class DeviceDetectionDecoder(Handle):
         source = ffi.from_buffer(np.ascontiguousarray(block))
         check(lib.ifs_cuda_detections_unpack(source, block.nbytes, self.max_det, index, boxes_c, count, stats))
         return decoded(boxes_c, count, stats)
-
-
-def topk_rows(
-    scores: Tensor,
-    k: int,
-    class_ids: Tensor,
-    best: Tensor,
-    *,
-    softmax: bool = True,
-    stream: Stream | None = None,
-) -> None:
-    """The `k` best classes of each row and their scores, as `topk` returns them. Meant for a small `k`.
-
-    A row with NaN (with `softmax`, also one with an infinite maximum) gets classes of -1 and scores of NaN.
-
-    Args:
-        scores: `(rows, classes)`, float32 or float16, on the device.
-        class_ids, best: The results, `(rows, k)` of int32 and float32 on the device.
-
-    Raises:
-        ShapeError, DTypeError, InputError.
-    """
-    if scores.ndim != 2:
-        raise ShapeError(f"scores have shape {scores.shape}; topk_rows takes (rows, classes)")
-    for name, tensor, dtype in (("class_ids", class_ids, "int32"), ("best", best, "float32")):
-        if tensor.dtype != dtype:
-            raise DTypeError(f"{name} is {tensor.dtype}, not {dtype}")
-        if tensor.shape != (scores.shape[0], k):
-            raise ShapeError(
-                f"{name} has shape {tensor.shape}; the {k} best of {scores.shape} need {scores.shape[0], k}"
-            )
-    _check_on_device(scores)
-    queue = stream or default_stream(scores.device)
-    check(
-        lib.ifs_cuda_topk(
-            ffi.cast("void *", scores.device_ptr(stream=queue)),
-            dtype_code(scores.dtype),
-            *scores.shape,
-            k,
-            softmax,
-            ffi.cast("int32_t *", class_ids.device_ptr(read=False, write=True, stream=queue)),
-            ffi.cast("float *", best.device_ptr(read=False, write=True, stream=queue)),
-            queue._open,
-        )
-    )
 
 
 ORIENTED_DETECTION = np.dtype([("xywhr", "<f4", (5,)), ("score", "<f4"), ("class_id", "<i4"), ("row", "<i4")])

@@ -852,14 +852,6 @@ ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t 
                                       ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
 
 /*
- * The `k` best of each of `rows` rows of `n` scores. `class_ids` and `out_scores` are [rows, k] on the device, and each
- * row is what ifs_topk gives. Meant for a small k: the time grows with k * n. Where ifs_topk finds an error in the
- * scores (NaN, or with `softmax` an infinite maximum), the row's class_ids are -1 and its scores NaN.
- */
-ifs_status ifs_cuda_topk(const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
-                         int32_t *class_ids, float *out_scores, ifs_stream *stream);
-
-/*
  * The masks of the detections of `n` images, whose block `detections` a run of ifs_cuda_detection_decoder_run with the
  * parameters `detect` has written; the first num_coefficients extra numbers of an anchor are its coefficients. All
  * pointers but `geometries` are on the device: `output` as for the decoder, `prototypes` [n, num_coefficients, height,

@@ -80,8 +80,6 @@ MISSING(ifs_cuda_oriented, const ifs_detect_params *detect, const void *output, 
         size_t nbytes, ifs_stream *stream)
 MISSING(ifs_cuda_class_maps, const ifs_class_map_params *params, const void *scores, const ifs_geometry *geometries,
         int32_t n, uint8_t *workspace, size_t workspace_nbytes, uint8_t *class_ids, size_t nbytes, ifs_stream *stream)
-MISSING(ifs_cuda_topk, const void *scores, int32_t dtype, int64_t rows, int64_t n, int32_t k, int32_t softmax,
-        int32_t *class_ids, float *out_scores, ifs_stream *stream)
 
 /* ---- custom operators ---- */
 

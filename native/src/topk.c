@@ -114,8 +114,8 @@ static ifs_status topk(const ifs__topk_passes *pass, const void *scores, int32_t
     return IFS_OK;
 }
 
-ifs_status ifs__check_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, const int32_t *class_ids,
-                           const float *out_scores) {
+static ifs_status check_arguments(const void *scores, int32_t dtype, int64_t n, int32_t k, const int32_t *class_ids,
+                                  const float *out_scores) {
     if (!scores || !class_ids || !out_scores)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "scores, class_ids or out_scores is NULL");
     if (dtype != IFS_FLOAT32 && dtype != IFS_FLOAT16)
@@ -131,7 +131,7 @@ ifs_status ifs__check_topk(const void *scores, int32_t dtype, int64_t n, int32_t
 
 ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int32_t softmax, int32_t *class_ids,
                     float *out_scores) {
-    IFS__TRY(ifs__check_topk(scores, dtype, n, k, class_ids, out_scores));
+    IFS__TRY(check_arguments(scores, dtype, n, k, class_ids, out_scores));
     uint64_t small[2 * SMALL], *keys = small;
     size_t size = SMALL;
     if ((size_t)k > SMALL / 2) {

@@ -1,5 +1,5 @@
 /*
- * topk.h - the passes of softmax and top-k, one set of functions for each SIMD variant, and the check of arguments.
+ * topk.h - the passes of softmax and top-k, one set of functions for each SIMD variant.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,15 +8,7 @@
 
 #include "internal.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define IFS__TOPK_LANES 16
-
-/* The checks that the host and the device share. */
-ifs_status ifs__check_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, const int32_t *class_ids,
-                           const float *out_scores);
 
 typedef struct ifs__topk_passes {
     /* Raises *max to the largest of x; false if an element is NaN. */
@@ -30,9 +22,5 @@ typedef struct ifs__topk_passes {
 } ifs__topk_passes;
 
 extern const ifs__topk_passes ifs__topk_avx2;
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

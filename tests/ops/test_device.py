@@ -12,13 +12,12 @@ from infersdk import Tensor, errors
 from infersdk.core._lib import ffi, lib
 from infersdk.core.stream import CudaGraph, Stream, device_count
 from infersdk.image import Geometry, ImageView, PixelTransform, device_image_view, image_view
-from infersdk.ops.classification import topk
 from infersdk.ops.detection import DetectionDecoder, DetectStats
-from infersdk.ops.device import DeviceDetectionDecoder, preprocess_batch, topk_rows
+from infersdk.ops.device import DeviceDetectionDecoder, preprocess_batch
 from infersdk.ops.preprocessing import preprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 F = np.float32
 DEVICE = "cuda:0"
@@ -388,20 +387,16 @@ def test_calls_can_be_captured(rng: np.random.Generator, stream: Stream) -> None
         Tensor((2, *device.shape), "float32", DEVICE) as output,
         device.block(2) as block,
         poisoned((1, 3, 64, 64), "float32") as batch,
-        poisoned((2, 3), "int32") as ids,
-        poisoned((2, 3), "float32") as best,
     ):
-        scores = on_device(rng.random((2, 100)).astype(F))
         pixels, images = pile.upload()
         ways = random_ways(rng, case, 2)
         at = output.device_ptr(read=False, write=True)
-        for tensor in (block, batch, ids, best):
+        for tensor in (block, batch):
             tensor.device_ptr(read=False, write=True, stream=stream)
 
         def queue() -> None:
             preprocess_batch(images, [way], transform, batch, stream=stream)
             device.run(at, ways, block, stream=stream)
-            topk_rows(scores, 3, ids, best, stream=stream)
 
         with CudaGraph(stream, queue) as graph:
             for kind in ("plain", "none", "apart"):
@@ -410,7 +405,7 @@ def test_calls_can_be_captured(rng: np.random.Generator, stream: Stream) -> None
                 assert output.device_ptr() == at
                 graph.launch(stream)
                 stream.synchronize()
-                for tensor in (block, batch, ids, best):
+                for tensor in (block, batch):
                     tensor.device_ptr(write=True)
                 for i in range(2):
                     boxes, stats = device.unpack(block.numpy(), i)
@@ -418,7 +413,6 @@ def test_calls_can_be_captured(rng: np.random.Generator, stream: Stream) -> None
                     assert stats == expected_stats
                     assert boxes.tobytes() == expected.tobytes()
         assert batch.numpy()[0].tobytes() == preprocess(pile.images[0].view, way, transform).tobytes()
-        assert ids.numpy().tolist() == topk(scores.numpy(), 3)[0].tolist()
         pixels.close()
 
 
@@ -448,59 +442,6 @@ def test_runs_are_checked(rng: np.random.Generator, stream: Stream) -> None:
     device.close()
     with pytest.raises(errors.ClosedError):
         device.run(0, ways, block)
-
-
-# ---- top-k ----
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("softmax", [False, True])
-def test_topk_equals_the_hosts(rng: np.random.Generator, stream: Stream, dtype: str, softmax: bool) -> None:
-    makers: list[Callable[[tuple[int, int]], np.ndarray]] = [
-        lambda shape: rng.normal(0, 5, shape),
-        lambda shape: rng.integers(-2, 3, shape) * 0.5,  # ties
-        lambda shape: rng.choice([0.0, -0.0], shape),
-        lambda shape: np.where(rng.random(shape) < 0.5, -np.inf, rng.normal(0, 1, shape)),
-    ]
-    for n in (1, 2, 15, 16, 17, 31, 255, 257, 1000, 2047, 2048, 2049, 21843):
-        for make in makers:
-            rows = int(rng.integers(1, 6))
-            k = int(rng.integers(1, min(n, 9) + 1))
-            scores = make((rows, n)).astype(dtype)
-            scores[:, 0] = 0  # softmax wants a finite maximum
-            assert_same_topk(scores, k, softmax, stream)
-
-
-def assert_same_topk(scores: np.ndarray, k: int, softmax: bool, stream: Stream) -> None:
-    shape = (len(scores), k)
-    with on_device(scores) as source, poisoned(shape, "int32") as ids, poisoned(shape, "float32") as best:
-        topk_rows(source, k, ids, best, softmax=softmax, stream=stream)
-        expected_ids, expected = topk(scores, k, softmax=softmax)
-        assert ids.numpy().tolist() == expected_ids.tolist()
-        assert best.numpy().tobytes() == expected.tobytes()
-
-
-@pytest.mark.gpu
-def test_topk_of_all(rng: np.random.Generator, stream: Stream) -> None:
-    assert_same_topk(rng.normal(0, 1, (3, 300)).astype(F), 300, True, stream)
-
-
-@pytest.mark.gpu
-def test_topk_marks_rows_without_an_answer(stream: Stream) -> None:
-    scores = np.zeros((4, 50), F)
-    scores[0, 7], scores[1, 3], scores[2] = np.nan, np.inf, -np.inf
-    with on_device(scores) as source, poisoned((4, 2), "int32") as ids, poisoned((4, 2), "float32") as best:
-        topk_rows(source, 2, ids, best, stream=stream)
-        assert ids.numpy().tolist() == [[-1, -1], [-1, -1], [-1, -1], [0, 1]]
-        assert np.isnan(best.numpy()).tolist() == [[True] * 2] * 3 + [[False] * 2]
-        topk_rows(source, 2, ids, best, softmax=False, stream=stream)
-        assert ids.numpy().tolist() == [[-1, -1], [3, 0], [0, 1], [0, 1]]
-        wide = Tensor((4, 51), "int32", DEVICE), Tensor((4, 51), "float32", DEVICE)
-        with pytest.raises(errors.InputError, match="the 51 best of 50"):
-            topk_rows(source, 51, *wide, stream=stream)
-        with pytest.raises(errors.ShapeError, match=r"\(4, 2\)"):
-            topk_rows(source, 3, ids, best, stream=stream)
 
 
 # ---- without a device ----

@@ -32,7 +32,6 @@ from infersdk.core.tensor_spec import DTYPES  # noqa: E402
 from infersdk.testing.onnx_backend import backend_for  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 #: The element types that tensors hold, as ONNX numbers them.
@@ -220,13 +219,11 @@ def compare_lists(runtime: str, part: int = 0, parts: int = 1) -> Comparison:
     return comparison
 
 
-@pytest.fixture(scope="module", autouse=True)
-def onnx_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The "real" cases write their data into a folder of the user's; here into one that goes away."""
-    folder = tmp_path_factory.mktemp("onnx_models")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONNX_MODELS", str(folder))
-        yield folder
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The "real" cases write their data into a folder of the user's; here it goes away, as does the cache."""
+    monkeypatch.setenv("ONNX_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.slow

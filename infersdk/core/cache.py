@@ -296,7 +296,7 @@ class Cache:
 
     def entries(self) -> list[Manifest]:
         """All complete entries, the most recently used first."""
-        result = [m for key, _ in self._keys() if (m := read_manifest(self._manifest_path(key))) and m.key == key]
+        result = [m for key in self._keys() if (m := read_manifest(self._manifest_path(key))) and m.key == key]
         return sorted(result, key=lambda manifest: manifest.last_used, reverse=True)
 
     def remove(self, key: str) -> bool:
@@ -312,7 +312,7 @@ class Cache:
     def clear(self, backend: str | None = None) -> tuple[int, int]:
         """Removes all entries, or those of one backend; returns how many, and their bytes. Those in use stay."""
         count = nbytes = 0
-        for key, size in self._keys():
+        for key, (size, _) in self._keys().items():
             manifest = read_manifest(self._manifest_path(key))
             if backend is not None and (manifest is None or manifest.backend != backend):
                 continue
@@ -321,14 +321,17 @@ class Cache:
         return count, nbytes
 
     def evict(self, keep: str = "") -> int:
-        """Removes incomplete entries of dead processes, and then the least recently used entries until the
-        rest is within the limit; never `keep`, nor one that a process holds. Returns how many entries it removed."""
+        """Removes files of dead processes, and then damaged entries and the least recently used ones until the rest is
+        within the limit; never `keep`, nor one that a process holds. Returns how many entries it removed."""
         oldest = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
-        result = []
-        for key, size in self._keys():
+        keys, result = self._keys(), []
+        total, gone = sum(size for size, _ in keys.values()), 0
+        within = not self.limit or total <= self.limit
+        for key, (size, described) in keys.items():
+            if within and described:
+                continue  # a cache may have thousands of manifests, and reading them takes long
             manifest = read_manifest(self._manifest_path(key))
             result.append((manifest.last_used if manifest else oldest, manifest is None, size, key))
-        total, gone = sum(size for _, _, size, _ in result), 0
         for _, broken, size, key in sorted(result):
             if key == keep or (not broken and (not self.limit or total <= self.limit)):
                 continue
@@ -356,13 +359,14 @@ class Cache:
         except OSError:
             return
 
-    def _keys(self) -> list[tuple[str, int]]:
-        """Each key that has files, and their bytes."""
-        sizes: dict[str, int] = {}
+    def _keys(self) -> dict[str, tuple[int, bool]]:
+        """Each key that has files, their bytes, and whether a manifest is among them."""
+        result: dict[str, tuple[int, bool]] = {}
         for key, file in self._files():
             with contextlib.suppress(OSError):
-                sizes[key] = sizes.get(key, 0) + file.stat().st_size
-        return list(sizes.items())
+                size, described = result.get(key, (0, False))
+                result[key] = size + file.stat().st_size, described or file.name.endswith(".json")
+        return result
 
     def _delete(self, key: str) -> None:
         """Removes all files of a key, the lock file last. The caller holds the lock."""

@@ -147,8 +147,18 @@ def test_a_manifest_whose_times_have_no_zone_is_a_damaged_one(cache: Cache) -> N
     manifest = cache.folder / f"{KEYS[0]}.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_bytes()) | {"last_used": "2024-01-01T00:00:00"}))
     assert [entry.key for entry in cache.entries()] == [KEYS[1]]
-    cache.evict()
-    assert KEYS[0] not in "".join(names(cache.folder))
+    nbytes = sum(file.stat().st_size for file in cache.folder.iterdir())
+    assert Cache(cache.folder, limit=nbytes).evict() == 0
+    Cache(cache.folder, limit=nbytes - 1).evict()
+    assert {name.partition(".")[0] for name in names(cache.folder)} == {KEYS[1]}
+
+
+def test_what_a_dead_process_left_goes_with_the_next_entry(cache: Cache) -> None:
+    cache.folder.mkdir(mode=0o700)
+    for name in (f"{KEYS[0]}.bin", f".{KEYS[1]}.bin.tmp", f"{KEYS[2]}.lock"):
+        (cache.folder / name).write_bytes(b"part")
+    cache.put(KEYS[3], b"data", **ABOUT)
+    assert {name.partition(".")[0] for name in names(cache.folder)} == {KEYS[3]}
 
 
 def test_least_recently_used_go_first(tmp_path: Path) -> None:

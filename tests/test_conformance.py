@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 #: The element types that tensors hold, as ONNX numbers them.
 NUMBERS = {onnx.helper.np_dtype_to_tensor_dtype(dtype) for dtype in DTYPES.values()}
-#: How many parts the cases are dealt into: parts run side by side under xdist.
-PARTS = {"onnxruntime": 3, "openvino": 4}
+#: How many parts the cases are dealt into, so that each ends within the time limit of a test also on a slow machine.
+PARTS = {"onnxruntime": 4, "openvino": 8}
 
 
 # ---- the bare runtimes, each the way its own manual calls it ----
@@ -236,7 +236,7 @@ def test_passes_what_the_bare_runtime_passes(runtime: str, part: int, record_pro
     for name in ("cases", "bare", "infer", "called"):
         value = getattr(comparison, name)
         record_property(name, value if isinstance(value, int) else len(value))
-    assert comparison.cases > 400
+    assert comparison.cases > 200
     assert len(comparison.bare) > comparison.cases / 2, "the bare runtime fails most cases: the adapter is at fault"
     assert not comparison.differences, "\n".join(f"{case.name}: {why}" for case, why in comparison.differences.items())
     assert comparison.infer == comparison.bare

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import msgspec
 import numpy as np
 import pytest
@@ -35,6 +36,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from simd_variants import VARIANTS, variant, variant_name  # noqa: E402 - imports infersdk, so after the check
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 #: Seconds of a test that needs a GPU. The longest builds engines for half a minute.
 GPU_TIMEOUT = 120

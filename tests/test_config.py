@@ -176,7 +176,7 @@ PIECES = {
 
 @pytest.mark.parametrize("suffix", PIECES)
 @given(data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_is_read_or_refused(suffix: str, tmp_path: Path, draw: Any) -> None:
     if suffix == "yaml":
         pytest.importorskip("yaml")

@@ -63,7 +63,7 @@ def device_missing() -> str:
 
 
 @given(SHAPES, st.sampled_from(DTYPES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_shape_type_and_sizes_are_those_of_numpy(shape: tuple[int, ...], dtype: str) -> None:
     tensor, array = filled(shape, dtype)
     assert tensor.shape == array.shape
@@ -239,7 +239,7 @@ def test_a_slice_shares_bytes_and_head() -> None:
     st.one_of(st.none(), st.integers(-9, 9)),
     st.integers(0, 3),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_slices_are_those_of_numpy(rows: int, start: int | None, stop: int | None, columns: int) -> None:
     tensor, array = filled((rows, columns), "int32")
     np.testing.assert_array_equal(tensor[start:stop].numpy(), array[start:stop])
@@ -528,7 +528,7 @@ def test_array_protocol() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_offset_is_the_number_of_the_element(shape: list[int], data: st.DataObject) -> None:
     tensor = Tensor(shape)
     index = tuple(data.draw(st.integers(0, d - 1)) for d in shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from infersdk.core.device import Device
@@ -49,7 +49,6 @@ def native_shape(function: Any, a: int, b: int) -> int:
     return int(node.shapes([(a,), (b,)])[0][0])
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests may take the processor
 @given(expressions([lambda a, b: a, lambda a, b: b]), st.integers(0, 40), st.integers(0, 40))
 def test_all_evaluate_alike(function: Any, a: int, b: int) -> None:
     try:

@@ -22,7 +22,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
 RNG = np.random.default_rng(7)
-PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+PROPERTY = settings(max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 def equal(before: bytes, after: bytes, x: Any) -> None:

@@ -63,7 +63,7 @@ def test_infinities_are_scores_like_others_without_softmax() -> None:
     st.integers(0, 2**31),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_scores(scores: list[float], k: int, softmax: bool) -> None:
     assert_same(np.array(scores, F), k % len(scores) + 1, softmax)
 

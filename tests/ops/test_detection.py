@@ -164,7 +164,7 @@ def test_the_row_leads_to_the_extra_numbers(head: str) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_output(data: st.DataObject) -> None:
     head = data.draw(st.sampled_from(["yolov5", "yolov8"]))
     p = Case(
@@ -391,7 +391,7 @@ def test_nms_of_many_awkward_boxes(rng: np.random.Generator, case: str) -> None:
     st.lists(st.tuples(*[st.integers(0, 8)] * 4, st.integers(0, 3), st.integers(0, 1)), max_size=40),
     st.sampled_from([0.0, 0.2, 0.25, 1 / 3, 0.5, 1.0]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_nms_of_any_boxes(rows: list[tuple[int, ...]], iou: float) -> None:
     table = np.array(rows, F).reshape(-1, 6)
     boxes, scores, class_ids = table[:, :4].copy(), table[:, 4].copy(), table[:, 5].astype(np.int64)

@@ -233,7 +233,7 @@ def test_weights_of_another_form_are_refused() -> None:
 
 @pytest.mark.parametrize("head", ["yolov5", "yolov8"])
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_threshold_decides_as_it_does_for_scores(head: str, data: st.DataObject) -> None:
     """Thresholds that are scores themselves, and their neighbours: no candidate more, and none less."""
     classes = data.draw(st.integers(1, 3))

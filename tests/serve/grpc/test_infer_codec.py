@@ -135,7 +135,7 @@ def test_a_call_whose_own_deadline_is_far_away(service: Any) -> None:
     assert read.deadline == 1_000_000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=60))
 def test_damaged_messages_are_refused(data: bytes) -> None:
     service: Any = Service()

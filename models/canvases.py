@@ -170,7 +170,7 @@ class CanvasPlan(msgspec.Struct, frozen=True):
         if isinstance(model, Infer) and (isinstance(height, int) or isinstance(width, int)):
             raise UnsupportedModelError(
                 f"canvas='fit' needs a free height and width, and the input of {source.name} is {inputs[0].text}; give "
-                "the ONNX file in place of the loaded model, or use canvas='fixed'"
+                "the ONNX file in place of the loaded model, or write one of a free size (infersdk graph free-size)"
             )
         whole = ImageInput.of(inputs, asked, fallback).size
         if isinstance(height, int) and isinstance(width, int):

@@ -234,6 +234,12 @@ def test_what_is_no_video(name: str, content: Any, message: str, tmp_path: Path)
         VideoReader(tmp_path / name)
 
 
+def test_the_options_may_be_the_reason(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp4")
+    with pytest.raises(VideoError, match=r"or a value in options \(probesize\) is none that FFmpeg takes"):
+        VideoReader(path, options={"probesize": "much"})
+
+
 def test_an_image_and_a_sound_are_no_videos(tmp_path: Path) -> None:
     Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
     with pytest.raises(VideoError, match="no format of a video that is read"):

@@ -178,6 +178,8 @@ class SourceReader(ABC, Generic[FrameKind]):
             why = f"it has not answered within {timeout:g} s" if late else reason(error)
             if isinstance(error, av.error.ArgumentError):  # as of a format that is not on the list
                 why += "; it has no format of a video that is read (MP4, Matroska, AVI, MPEG-TS and others)"
+                if options:  # FFmpeg does not say which of the two it is
+                    why += f", or a value in options ({', '.join(options)}) is none that FFmpeg takes"
             raise VideoError(f"{self._shown!r} cannot be opened as a video: {why}") from None
 
     def _stream(self) -> Any:

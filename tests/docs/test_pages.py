@@ -64,7 +64,10 @@ def test_blocks_compile_and_commands_are_known(page: str) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in sorted(set(pages()) - ELSEWHERE)],
+    [
+        pytest.param(page, marks=[pytest.mark.slow, pytest.mark.timeout(900)] if page in SLOW else [])
+        for page in sorted(set(pages()) - ELSEWHERE)
+    ],
 )
 def test_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("onnxruntime", "onnx", "onnx_ir"):

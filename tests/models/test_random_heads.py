@@ -99,10 +99,11 @@ def test_random_networks(tmp_path: Path, backend: str, first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_many_random_networks(tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", range(100, 550, 90))
+def test_many_random_networks(tmp_path: Path, backend: str, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(backend)
-    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))  # each write looks at all entries
-    assert sum(check(tmp_path, backend, seed) for seed in range(100, 550)) >= 440
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))  # each write lists all entries
+    assert sum(check(tmp_path, backend, seed) for seed in range(first, first + 90)) >= 85
 
 
 @pytest.mark.parametrize("make", [yolov5_model, yolov8_model])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,7 +73,7 @@ class Score:
     decode_head: str | None = None
 
 
-class Task:
+class Task(ABC):
     """A measure of labelled images; the base of the tasks.
 
     Args:
@@ -115,9 +116,9 @@ class Task:
         with infer.clone() as twin, self._load(twin) as model:
             return self._figures(_Calls(model, self._parameters(model), keep=False))
 
+    @abstractmethod
     def _figures(self, model: Any) -> dict[str, float]:
         """The figures of a wrapper."""
-        raise NotImplementedError
 
     def _load(self, path: str | os.PathLike[str] | Infer, **target: Any) -> Any:
         model = load(path, **self._settings, **target)

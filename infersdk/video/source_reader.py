@@ -162,14 +162,13 @@ class SourceReader(ABC, Generic[FrameKind]):
         wait, begin = timeout if url or camera else None, time.monotonic()
         try:
             kind = "v4l2" if camera and sys.platform == "linux" and self.source.startswith("/dev/video") else None
-            if self._patience is not None:
-                options["timeout"] = str(round(timeout * 1e6))  # microseconds
+            patient = {} if self._patience is None else {"timeout": str(round(timeout * 1e6))}  # microseconds
             reading = wait if self._patience is None else None
             # The prefix tells FFmpeg that this is a path, even with a colon in it: FFmpeg has protocols such as
             # "concat:a|b" and "subfile,,start,0,end,0,,:a".
             source = self.source if url or kind else f"file:{self.source}"
             allowed = {} if kind else _allowed(scheme)
-            return av.open(source, format=kind, options=allowed | options, timeout=(wait, reading))
+            return av.open(source, format=kind, options=allowed | options | patient, timeout=(wait, reading))
         except FileNotFoundError:
             raise VideoError(f"no video at {self._shown!r}{relative_to(self.source)}") from None
         except (av.error.FFmpegError, OSError, ValueError) as error:

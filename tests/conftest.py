@@ -167,7 +167,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A GPU test that hangs ends soon. A call of CUDA that never returns lets no signal handler run: a worker of xdist
     shows the stacks of its threads and ends, which fails that test alone.
     """
-    method = "signal" if _workers() == 1 else "thread"
+    if sys.platform == "win32":
+        for item in items:
+            if item.get_closest_marker("posix"):
+                item.add_marker(pytest.mark.skip(reason="needs POSIX"))
+    method = "signal" if _workers() == 1 and hasattr(signal, "SIGALRM") else "thread"
     for item in items:
         if item.get_closest_marker("gpu") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(GPU_TIMEOUT, method=method))

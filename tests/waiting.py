@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+#: Whether this Python has no GIL. A thread then frees objects of its own that others have released when it runs again.
+FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def until(condition: Callable[[], Any], seconds: float = 30) -> None:

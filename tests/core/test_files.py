@@ -65,6 +65,7 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert names(tmp_path) == {"a.png"}
 
 
+@pytest.mark.posix
 def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match=r"cannot write '.*file/a' \(3 bytes\): .*(exists|directory)"):
@@ -76,6 +77,7 @@ def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
     assert names(tmp_path) == {"file"}
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("follow", [True, False])
 def test_a_symbolic_link_is_written_through_or_replaced(tmp_path: Path, follow: bool) -> None:
     (tmp_path / "folder").mkdir()
@@ -87,6 +89,7 @@ def test_a_symbolic_link_is_written_through_or_replaced(tmp_path: Path, follow: 
     assert (tmp_path / "folder" / "real").read_bytes() == (b"new" if follow else b"old")
 
 
+@pytest.mark.posix
 def test_the_permissions_of_a_file_stay(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.write_bytes(b"old")
@@ -101,6 +104,7 @@ def test_the_permissions_of_a_file_stay(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o644
 
 
+@pytest.mark.posix
 def test_what_is_no_regular_file_is_written_to_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -152,6 +156,7 @@ def test_a_scratch_folder_is_removed_if_an_interrupt_comes_meanwhile(monkeypatch
     assert not folders[1].exists()
 
 
+@pytest.mark.posix
 def test_reads_regular_files_only(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("a")

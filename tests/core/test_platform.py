@@ -49,12 +49,14 @@ print("good")
 """
 
 
+@pytest.mark.posix
 def test_a_process_without_the_modules_of_posix(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WINDOWS, str(tmp_path / "local"), str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(
     ("system", "folder"), [("linux", "home/.cache"), ("darwin", "home/Library/Caches"), ("win32", "home/AppData/Local")]
 )

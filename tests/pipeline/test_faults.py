@@ -298,6 +298,7 @@ def broken(*_: Any, **__: Any) -> Any:
 def test_a_runner_that_ends(model: Squares, monkeypatch: pytest.MonkeyPatch, kind: Any, method: str) -> None:
     pipeline = Pipeline(model, max_delay=0.05, slots=4)
     assert pipeline.submit(2).result(LONG) == 4
+    until(lambda: pipeline.stats().done == 1)  # its thread waits for requests
     monkeypatch.setattr(kind, method, broken)
     futures = pipeline.submit_many([2, 4])
     fault(pipeline, futures)

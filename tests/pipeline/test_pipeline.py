@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from idle_backend import idle
 from squares import LONG, Squares, SquaresBuffer, begun, consistent, until
-from waiting import together
+from waiting import FREE_THREADED, together
 
 from infersdk import Pipeline
 from infersdk.errors import (
@@ -167,7 +167,13 @@ def test_the_error_of_a_worker_is_in_no_cycle(model: Squares) -> None:
     try:
         with Pipeline(model) as pipeline:
             error = weakref.ref(pipeline.submit(-2).exception(LONG))
-            until(lambda: error() is None)
+
+            def freed() -> bool:
+                if FREE_THREADED:
+                    pipeline.submit(2).result(LONG)
+                return error() is None
+
+            until(freed)
     finally:
         gc.enable()
 

@@ -46,6 +46,10 @@ READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _COMMON
 WRITE_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | _COMMON
 
 
+#: Windows: how long a file that is replaced may be read by others.
+_READ_SECONDS = 2.0
+
+
 def cache_base() -> Path:
     """The folder in which programs of this user keep their caches.
 
@@ -158,6 +162,10 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         descriptor = os.open(path, READ_FLAGS)
     except ValueError:
         raise OSError(errno.EINVAL, "the path has a null character") from None
+    except PermissionError:
+        if os.path.isdir(path):  # which Windows does not open
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+        raise
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
@@ -275,12 +283,25 @@ def atomic_path(path: str | os.PathLike[str], *, what: str = "", follow: bool = 
                 return
             if mode is not None and stat.S_ISREG(mode):
                 os.chmod(sibling, stat.S_IMODE(mode))
-            os.replace(sibling, destination)
+            _replace(sibling, destination)
     except InferSDKError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot write {str(target)!r}{' ' * bool(what)}{what}: {reason}") from None
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Renames a file, and replaces the target. Windows refuses that while a process reads the target."""
+    end = time.monotonic() + _READ_SECONDS
+    while True:
+        try:
+            os.replace(source, target)
+            return
+        except PermissionError:
+            if sys.platform != "win32" or time.monotonic() > end:
+                raise
+        time.sleep(0.02)
 
 
 def _mode_of(path: Path) -> int | None:

@@ -401,13 +401,13 @@ def _decode_file(file: Path | io.BytesIO, what: str, at_least: SizeLimit | None)
             return _from_jpeg(image, stream, at_least) or _from_pil(image, what, at_least)
     except FileNotFoundError:
         raise ImageError(f"no image at {what}{relative_to(file) if isinstance(file, Path) else ''}") from None
-    except IsADirectoryError:
-        raise ImageError(f"{what} is a folder; name the images in it") from None
     except UnidentifiedImageError:
         raise ImageError(f"{what}: not an image of a format that is read: {', '.join(FORMATS)}") from None
     except ImageError:
         raise
     except Exception as error:  # damaged files take Pillow's decoders to errors of any type
+        if isinstance(file, Path) and file.is_dir():
+            raise ImageError(f"{what} is a folder; name the images in it") from None
         raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
 
 

@@ -33,8 +33,12 @@ def run(code: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def names(folder: Path) -> set[str]:
-    """Files of a folder. Windows keeps those of locks."""
-    return {file.name for file in folder.iterdir() if sys.platform != "win32" or file.suffix != ".lock"}
+    return {file.name for file in folder.iterdir()}
+
+
+def left(folder: Path) -> set[str]:
+    """The files that are left after entries were removed. Windows keeps those of locks."""
+    return {name for name in names(folder) if sys.platform != "win32" or not name.endswith(".lock")}
 
 
 # ---- keys, sizes, places ----
@@ -151,7 +155,7 @@ def test_a_manifest_whose_times_have_no_zone_is_a_damaged_one(cache: Cache) -> N
     nbytes = sum(file.stat().st_size for file in cache.folder.iterdir())
     assert Cache(cache.folder, limit=nbytes).evict() == 0
     Cache(cache.folder, limit=nbytes - 1).evict()
-    assert {name.partition(".")[0] for name in names(cache.folder)} == {KEYS[1]}
+    assert {name.partition(".")[0] for name in left(cache.folder)} == {KEYS[1]}
 
 
 def test_what_a_dead_process_left_goes_with_the_next_entry(cache: Cache) -> None:
@@ -159,7 +163,7 @@ def test_what_a_dead_process_left_goes_with_the_next_entry(cache: Cache) -> None
     for name in (f"{KEYS[0]}.bin", f".{KEYS[1]}.bin.tmp", f"{KEYS[2]}.lock"):
         (cache.folder / name).write_bytes(b"part")
     cache.put(KEYS[3], b"data", **ABOUT)
-    assert {name.partition(".")[0] for name in names(cache.folder)} == {KEYS[3]}
+    assert {name.partition(".")[0] for name in left(cache.folder)} == {KEYS[3]}
 
 
 def test_least_recently_used_go_first(tmp_path: Path) -> None:
@@ -171,7 +175,7 @@ def test_least_recently_used_go_first(tmp_path: Path) -> None:
     small = Cache(tmp_path, limit=3 * size)
     small.put(KEYS[4], bytes(1000), **ABOUT)
     assert [entry.key for entry in small.entries()] == [KEYS[4], KEYS[0], KEYS[3]]
-    assert {name.partition(".")[0] for name in names(tmp_path)} == {KEYS[4], KEYS[0], KEYS[3]}
+    assert {name.partition(".")[0] for name in left(tmp_path)} == {KEYS[4], KEYS[0], KEYS[3]}
 
 
 def test_what_was_just_put_stays_even_above_the_limit(tmp_path: Path) -> None:
@@ -190,7 +194,7 @@ def test_clear(cache: Cache) -> None:
     assert count == 1
     assert nbytes > 1000
     assert cache.entries() == []
-    assert names(cache.folder) == {"notes.txt"}
+    assert left(cache.folder) == {"notes.txt"}
 
 
 def test_clear_where_there_is_nothing(tmp_path: Path) -> None:
@@ -301,7 +305,7 @@ def test_a_maker_that_is_killed_blocks_no_other(cache: Cache) -> None:
     assert found == (b"mine", {}, False)
     assert time.monotonic() - start < 10
     cache.remove(KEYS[0])
-    assert names(cache.folder) == set()
+    assert left(cache.folder) == set()
 
 
 def test_waiting_is_told_and_what_is_in_use_is_not_removed(cache: Cache) -> None:

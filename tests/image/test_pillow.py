@@ -61,6 +61,7 @@ def test_a_borrowed_array_is_copied(mode: str) -> None:
     np.testing.assert_array_equal(pixels, expected)
 
 
+@pytest.mark.posix
 def test_a_mapped_file_is_copied(tmp_path: Path) -> None:
     image = noise(31, 17, "L")
     image.save(tmp_path / "mapped.pgm")

@@ -73,7 +73,7 @@ def test_arrays_from_a_folder(tmp_path: Path, rng: np.random.Generator) -> None:
 
 def test_several_inputs_come_in_one_npz(tmp_path: Path) -> None:
     specs = [spec("a", "float32", 2), spec("b", "int64", "n")]
-    np.savez(tmp_path / "run.npz", b=np.arange(3), a=np.zeros(2, np.float32))
+    np.savez(tmp_path / "run.npz", b=np.arange(3, dtype=np.int64), a=np.zeros(2, np.float32))
     (sample,) = read_samples(tmp_path, specs)
     assert list(sample) == ["a", "b"]
     np.savez(tmp_path / "run.npz", a=np.zeros(2, np.float32))

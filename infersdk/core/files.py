@@ -84,7 +84,9 @@ def lock(descriptor: int, *, block: bool) -> None:
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
             return
-        except PermissionError as error:
+        except OSError as error:
+            if error.errno not in (errno.EACCES, 0):  # 0: Wine
+                raise
             if not block:
                 raise BlockingIOError(error.errno, error.strerror) from None
         time.sleep(0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -209,13 +210,18 @@ def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
     """The path of an ONNX model for a runtime that maps external data into memory.
 
     A model with external data is copied, so that changes to its files do not reach the runtime. The copy is removed at
-    the end of the block; mapped pages stay valid until they are unmapped.
+    the end of the block; mapped pages stay valid until they are unmapped. On Windows it is the file itself, since
+    Windows neither replaces nor removes a file that is mapped.
 
     Raises:
         ModelFormatError, OutputError: a file cannot be read, or the copy cannot be written.
     """
     source = ModelSource.of(path)
     if not source.is_onnx or not source.mentions(EXTERNAL_KEY):
+        yield str(source)
+        return
+    if sys.platform == "win32":
+        check_external_files(source)
         yield str(source)
         return
     weights = external_files(source)

@@ -42,6 +42,7 @@ def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     assert {(name, (tmp_path / name).stat().st_mtime_ns) for name in ("temporary", "cache", "here")} == before
 
 
+@pytest.mark.posix
 def test_paths_that_lead_to_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelNotFoundError) as missing:

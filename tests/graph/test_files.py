@@ -118,6 +118,7 @@ def test_a_pipe_in_the_place_of_weights_does_not_hang(path: Path, backend: str) 
         infersdk.load(path, backend)
 
 
+@pytest.mark.posix
 def test_the_private_copy_is_complete_and_removed(path: Path) -> None:
     with private_copy(path) as copy:
         folder = Path(copy).parent

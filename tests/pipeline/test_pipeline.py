@@ -486,6 +486,7 @@ def test_a_pipeline_without_references_ends(model: Squares) -> None:
     until(lambda: model.open == 0)
 
 
+@pytest.mark.posix
 def test_not_in_a_child_process(model: Squares) -> None:
     with Pipeline(model, max_delay=0) as pipeline:
         assert pipeline.submit(3).result(LONG) == 9
@@ -548,6 +549,7 @@ def test_the_end_of_the_process_closes_all_whatever_the_callbacks_raise(tmp_path
     assert done.stdout == "ClosedError\n" * 2
 
 
+@pytest.mark.posix
 def test_ctrl_c(tmp_path: Path) -> None:
     done = run_script(
         """

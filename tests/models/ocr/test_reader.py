@@ -136,7 +136,7 @@ def reader(request: pytest.FixtureRequest) -> Iterator[OCR]:
 
 @pytest.mark.parametrize("name", ["latin.jpg", "en_rec.jpg", "test_without_det.jpg"])
 def test_no_character_is_wrong(reader: OCR, name: str) -> None:
-    truth = json.loads((ASSETS / "truth.json").read_text())[name]
+    truth = json.loads((ASSETS / "truth.json").read_text("utf-8"))[name]
     assert "".join(reader(ASSETS / name).texts).replace(" ", "") == "".join(truth).replace(" ", "")
 
 

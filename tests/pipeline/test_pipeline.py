@@ -685,7 +685,7 @@ def test_asyncio_and_no_slot(model: Squares) -> None:
         model.go.set()
         assert await asyncio.gather(*tasks) == [0, 1, 4, 9]
 
-    with Pipeline(model, max_delay=0, slots=4, when_full="raise") as pipeline:
+    with Pipeline(model, max_delay=0, max_batch=1, slots=4, when_full="raise") as pipeline:
         asyncio.run(main())
 
 

@@ -48,7 +48,7 @@ class _HostView:
         self._block = ffi.gc(block[0], lib.ifs_block_release)
         self._lender = tensor._lender
         self.__array_interface__ = {
-            "data": (self.at or 1, not writable),  # NumPy 1 takes no null pointer, even of no elements
+            "data": (self.at or 64, not writable),  # NumPy 1 takes no null pointer, even of no elements
             "shape": shape,
             "typestr": tensor.dtype.str,
             "version": 3,

@@ -103,11 +103,16 @@ def write_python(folder: Path) -> None:
     """Writes the headers and the import library of Python for Windows, made from the headers of this Python."""
     shutil.copytree(sysconfig.get_path("include"), folder)
     (folder / "pyconfig.h").write_text(WINDOWS_CONFIG)
-    headers = "".join(path.read_text() for path in folder.glob("*.h"))
-    functions = re.findall(r"PyAPI_FUNC\([^)]+\)\s*(\w+)\(", headers)
-    data = [f"{name} DATA" for name in re.findall(r"PyAPI_DATA\([^)]+\)\s*(\w+)", headers)]
-    (folder / "python3.def").write_text("\n".join(["LIBRARY python3.dll", "EXPORTS", *sorted({*functions, *data})]))
+    functions, data = declared(folder)
+    names = sorted({*functions, *(f"{name} DATA" for name in data)})
+    (folder / "python3.def").write_text("\n".join(["LIBRARY python3.dll", "EXPORTS", *names]))
     run("ziglang", "dlltool", "-m", "i386:x86-64", "-d", f"{folder}/python3.def", "-l", f"{folder}/python3.lib")
+
+
+def declared(folder: Path) -> tuple[list[str], list[str]]:
+    """The names of the functions and of the data that the headers of Python in a folder declare."""
+    headers = "".join(path.read_text() for path in folder.glob("*.h"))
+    return re.findall(r"PyAPI_FUNC\([^)]+\)\s*(\w+)\(", headers), re.findall(r"PyAPI_DATA\([^)]+\)\s*(\w+)", headers)
 
 
 def checked(wheel: Path, name: str) -> Path:

@@ -42,6 +42,8 @@ DEFAULT_LIMIT = 10_000_000_000
 _FILE = re.compile(r"\.?([0-9a-f]{64})\.(?:bin|json|lock|.*tmp(?:\..*)?)")
 _Moment = Annotated[datetime.datetime, msgspec.Meta(tz=True)]  # one without a zone cannot be compared with others
 _log = logger("infersdk.core.cache")
+#: The bytes that this process may still write below each folder and limit before it lists the folder again.
+_rooms: dict[tuple[Path, int], float] = {}
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -289,7 +291,11 @@ class Cache:
             created=now, last_used=now, details=details, key=key,
         )  # fmt: skip
         write_blob(self.path(key), data, manifest, self._manifest_path(key))
-        self.evict(keep=key)
+        # Listing a folder of thousands of files takes longer than writing one.
+        where = self.folder, self.limit
+        _rooms[where] = _rooms.get(where, 0) - len(data) - len(manifest.text())
+        if _rooms[where] <= 0:
+            self.evict(keep=key)
         return manifest
 
     # ---- entries ----
@@ -343,6 +349,8 @@ class Cache:
             except OSError:
                 continue
             total, gone = total - size, gone + (not broken)
+        # Other processes write too: an eighth of the rest for each of eight.
+        _rooms[self.folder, self.limit] = (self.limit - total) / 8 if self.limit else float("inf")
         return gone
 
     # ---- files and locks ----

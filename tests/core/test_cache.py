@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,6 +184,28 @@ def test_what_was_just_put_stays_even_above_the_limit(tmp_path: Path) -> None:
     cache.put(KEYS[0], bytes(1000), **ABOUT)
     cache.put(KEYS[1], bytes(1000), **ABOUT)
     assert [entry.key for entry in cache.entries()] == [KEYS[1]]
+
+
+def test_the_limit_holds_at_each_entry(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit=30_000)
+    for number in range(60):
+        cache.put(f"{number:064x}", bytes(1000), **ABOUT)
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= cache.limit
+    assert len(cache.entries()) > 10
+
+
+def test_entries_far_below_the_limit_list_the_folder_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[Path] = []
+
+    def scandir(folder: Path) -> Any:
+        listed.append(folder)
+        return whole(folder)
+
+    whole = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    for number in range(20):
+        cache.put(f"{number:064x}", bytes(1000), **ABOUT)
+    assert listed == [cache.folder]
 
 
 def test_clear(cache: Cache) -> None:

@@ -328,13 +328,20 @@ SHAPES: dict[str, list[str]] = {
 LEGACY = ("dlrm", "squeeze", "tmm")
 
 
+@pytest.mark.assets
+def test_all_files_are_named(assets: Path) -> None:
+    assert {path.stem for path in (assets / "frameworks" / "torchscript").iterdir()} == {*SHAPES, *LEGACY}
+
+
 @pytest.mark.slow
 @pytest.mark.assets
-def test_files_of_the_test_data(assets: Path) -> None:
-    files = {path.stem: path for path in (assets / "frameworks" / "torchscript").iterdir()}
-    assert set(files) == {*SHAPES, *LEGACY}
-    for name, shapes in SHAPES.items():
-        converted(files[name], shapes=shapes)
-    for name in LEGACY:
-        with pytest.raises(UnsupportedModelError, match=r"PyTorch before 1\.4"):
-            convert(files[name], shapes=["1"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_files_of_the_test_data(assets: Path, name: str) -> None:
+    converted(assets / "frameworks" / "torchscript" / f"{name}.pth", shapes=SHAPES[name])
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("name", LEGACY)
+def test_files_that_pytorch_no_longer_loads(assets: Path, name: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"PyTorch before 1\.4"):
+        convert(assets / "frameworks" / "torchscript" / f"{name}.pth", shapes=["1"])

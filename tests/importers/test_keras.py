@@ -131,8 +131,8 @@ FILES = (
     "activation", "average_pooling", "bidirectional_rnn", "conv1d", "conv2d_activation", "deconv2d", "depthwise_conv2d",
     "embedding", "gru", "lstm", "permute", "reduce", "rnn_relu", "separable_conv2d", "split", "upsampling_nearest_2d",
 )  # fmt: skip
-#: PyTorch's dynamo exporter takes minutes for 256 copies of a cell.
-LONG = [pytest.mark.slow, pytest.mark.timeout(900)]
+#: Those with more than a hundred copies of a cell, for which PyTorch's exporters take minutes.
+LONG, MINUTES = ("bidirectional_rnn", "gru", "lstm"), [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.assets
@@ -141,7 +141,7 @@ def test_all_files_are_named(assets: Path) -> None:
 
 
 @pytest.mark.assets
-@pytest.mark.parametrize("name", [pytest.param(n, marks=LONG if n == "bidirectional_rnn" else []) for n in FILES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=MINUTES if n in LONG else []) for n in FILES])
 def test_files_of_the_test_data(assets: Path, name: str) -> None:
     require("keras")
     path = assets / "frameworks" / "keras" / f"{name}.h5"

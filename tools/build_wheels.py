@@ -93,7 +93,9 @@ def built(sdist: Path, name: str, folder: Path) -> Path:
         environment["LDSHARED"] += " -undefined dynamic_lookup"
     elif name.startswith("win"):
         write_python(python := folder / "python")
-        environment |= {"CC": f"{zig} -I{python}", "LDSHARED": f"{environment['LDSHARED']} {python}/python3.lib"}
+        environment["CC"] += f" -I{python}"
+        # zig writes an import library of the module, by default next to it.
+        environment["LDSHARED"] += f" -Wl,--out-implib,{python}/unused.lib {python}/python3.lib"
     run("build", "--no-isolation", "--wheel", "-o", str(folder), str(tree), **environment)
     (wheel,) = folder.glob("*.whl")
     return wheel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PROTOCOLS = ("http", "grpc")
+#: The prefix of the shared memory of test servers, which needs Linux.
+SHARED_MEMORY = "/" if sys.platform == "linux" else None
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from ..core.text import logger
@@ -32,7 +33,9 @@ def connection_limit(settings: ServerSettings) -> int:
     Raises:
         ConfigError: no file descriptor is available for connections.
     """
-    import resource  # here: systems without it can import the package
+    if sys.platform == "win32":  # has no such limit
+        return settings.max_connections
+    import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -70,7 +73,7 @@ def keep_freed_memory() -> None:
     By default it returns the memory of each large message to the system, and the next message causes a page fault for
     each 4 KiB. Other allocators are left unchanged.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.pythonapi, "mallopt", None)
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, 64 << 20)
         mallopt(_MMAP_THRESHOLD, 32 << 20)

@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
@@ -39,8 +40,8 @@ __all__ = ["Server"]
 _MAX_PEM = 1 << 20
 #: Those of the extra `serve`.
 _PACKAGES = (
-    "grpc", "h11", "jinja2", "orjson", "prometheus_client", "python_multipart", "uvicorn", "uvloop",
-    "tritonclient.grpc.service_pb2",
+    "grpc", "h11", "jinja2", "orjson", "prometheus_client", "python_multipart", "uvicorn",
+    "tritonclient.grpc.service_pb2", *(("uvloop",) if sys.platform != "win32" else ()),
 )  # fmt: skip
 
 _log = logger("infersdk.serve")
@@ -105,11 +106,13 @@ class Server:
             InferSDKError: a model cannot be loaded.
             ConfigError: a port cannot be listened on.
         """
-        import uvloop
-
+        if sys.platform == "win32":  # for which there is no uvloop
+            from asyncio import run
+        else:
+            from uvloop import run
         if owns_process:
             keep_freed_memory()
-        uvloop.run(self._serve(listening or (lambda server: None), owns_process))
+        run(self._serve(listening or (lambda server: None), owns_process))
 
     async def _serve(self, listening: Callable[[Server], None], owns_process: bool) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -122,7 +125,7 @@ class Server:
         authentication = Authentication(self.settings.api_keys)
         most = connection_limit(self.settings)
         try:
-            with _signals(loop, ended.set):
+            with _signals(stop):
                 # The ports open first, so that clients learn that the models are not ready.
                 async with _together() as ports:
                     if self.settings.http_port is not None:
@@ -320,15 +323,16 @@ async def _together() -> AsyncIterator[list[_Close]]:
 
 
 @contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """Calls `stop` on SIGTERM and Ctrl-C, if the server runs in the main thread."""
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Calls `stop` on SIGTERM and Ctrl-C, and on Ctrl-Break of Windows, if the server runs in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGBREAK") if hasattr(signal, name)]
+    # Loops of Windows have no add_signal_handler().
+    before = [signal.signal(number, lambda *_: stop()) for number in numbers]
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -37,7 +37,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         verify: seconds between checks of the golden samples of bundles. A model whose samples differ is not ready, and
             is reloaded. None checks them on loading alone.
         shared_memory_prefix: prefix of the POSIX shared memory that clients may register, such as `"/frames-"`; `"/"`
-            allows any name. None disables shared memory.
+            allows any name. None disables shared memory, which needs Linux.
         max_queue: waiting requests of a model; further ones are refused. None is eight times the slots of its pipeline,
             at least 64.
         default_deadline: deadline in seconds of requests without one.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..errors import ConfigError
 from .errors import RequestError, Status
 from .regions import CudaRegion, HostRegion, Region, RegionPart
 
@@ -20,9 +22,14 @@ class SharedMemoryRegions:
 
     Args:
         prefix: required prefix of the keys; None refuses every region.
+
+    Raises:
+        ConfigError: a prefix on a system other than Linux.
     """
 
     def __init__(self, prefix: str | None) -> None:
+        if prefix is not None and sys.platform != "linux":
+            raise ConfigError(f"server: shared_memory_prefix = {prefix!r} needs Linux; leave it out on {sys.platform}")
         self._prefix = prefix
         self._regions: dict[str, Region] = {}
         self._lock = threading.Lock()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from served_requests import PROTOCOLS, client_of, serving
+from served_requests import PROTOCOLS, SHARED_MEMORY, client_of, serving
 
 NEEDED = (
-    *("uvicorn", "h11", "uvloop", "grpc", "tritonclient.grpc", "tritonclient.http", "orjson", "jinja2"),
+    *("uvicorn", "h11", "grpc", "tritonclient.grpc", "tritonclient.http", "orjson", "jinja2"),
     *("prometheus_client", "python_multipart", "onnx", "onnxruntime"),
+    *(("uvloop",) if sys.platform != "win32" else ()),
 )
 
 
@@ -49,7 +51,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def server(tables: dict[str, Any]) -> Iterator[Any]:
     """A server of these models."""
     limits = {"max_body": 8 << 20, "max_decompressed": 16 << 20}
-    with serving(tables, shared_memory_prefix="/", model_control=True, **limits) as running:
+    with serving(tables, shared_memory_prefix=SHARED_MEMORY, model_control=True, **limits) as running:
         yield running
 
 

@@ -23,6 +23,7 @@ NO_GPU = device_count() == 0
 HANDLE = bytes(64)
 
 
+@pytest.mark.posix
 @pytest.mark.skipif(not NO_GPU, reason="there is a GPU here")
 def test_without_a_gpu_a_region_is_refused(client: Any, protocol: str) -> None:
     with pytest.raises(Exception, match="no device cuda:0.*use system shared memory"):
@@ -31,6 +32,7 @@ def test_without_a_gpu_a_region_is_refused(client: Any, protocol: str) -> None:
     client.unregister_cuda_shared_memory()
 
 
+@pytest.mark.posix
 def test_what_is_no_region(client: Any) -> None:
     for handle, device, size, message in (
         (bytes(63), 0, 64, "has the 64 bytes of a cudaIpcMemHandle_t, not 63"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_requests import serving
+from served_requests import SHARED_MEMORY, serving
 
 FOLDER = os.environ.get("INFERSDK_TRITON_EXAMPLES", "")
 pytestmark = [
@@ -55,7 +55,7 @@ OTHERS = {
 @pytest.fixture(scope="module")
 def named(tables: dict[str, Any]) -> Iterator[Any]:
     """A server that calls itself as the examples expect it."""
-    with serving(tables, shared_memory_prefix="/", name="triton") as running:
+    with serving(tables, shared_memory_prefix=SHARED_MEMORY, name="triton") as running:
         yield running
 
 

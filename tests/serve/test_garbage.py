@@ -71,6 +71,7 @@ def test_when_a_server_does_so(tables: dict[str, Any], monkeypatch: pytest.Monke
     assert calls == ["READY"] * (2 * owns_process)
 
 
+@pytest.mark.posix
 def test_freed_memory_is_used_again() -> None:
     """Without page faults: large messages come and go."""
     program = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,7 +100,9 @@ class ErrorContract(ContractBase):
 
     def test_model_not_found(self, model: Callable[[str], Path]) -> None:
         missing = model("net").with_name(f"missing{model('net').suffix}")
-        with pytest.raises(ModelNotFoundError, match=f"{missing.name}.*No such file"):
+        with pytest.raises(FileNotFoundError) as reason:
+            missing.stat()
+        with pytest.raises(ModelNotFoundError, match=f"{missing.name}.*{re.escape(str(reason.value.strerror))}"):
             self.load(missing)
 
     @pytest.mark.parametrize("content", ["empty", "text", "noise", "cut off", "folder"])

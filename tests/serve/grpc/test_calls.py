@@ -175,6 +175,7 @@ def test_the_health_service_of_grpc(channel: Any) -> None:
     assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
 
 
+@pytest.mark.posix
 def test_a_small_message_that_becomes_a_large_one(server: Any) -> None:
     import resource
 

@@ -83,6 +83,7 @@ def test_a_client_that_is_idle_for_long_calls_again(strict: Any) -> None:
         assert live(b"", timeout=20)
 
 
+@pytest.mark.posix
 def test_descriptors_are_left_for_http_and_models(tmp_path: Path) -> None:
     program = (
         "import logging, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)); logging.basicConfig();"

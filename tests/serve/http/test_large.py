@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_requests import ask, serving, simple_body
+from served_requests import SHARED_MEMORY, ask, serving, simple_body
 
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.serve.http import app, exchange, infer_codec, predict
@@ -24,7 +24,7 @@ LIMITS = {"max_json": 5000, "max_elements": 600, "max_decompressed": 20_000}
 def small(tables: dict[str, Any]) -> Iterator[Any]:
     """A server with low limits."""
     models = {name: tables[name] for name in ("free", "simple_identity", "simple")}
-    with serving(models, shared_memory_prefix="/", **LIMITS) as running:
+    with serving(models, shared_memory_prefix=SHARED_MEMORY, **LIMITS) as running:
         yield running
 
 

@@ -162,7 +162,7 @@ def test_a_wrapper_a_configuration_and_the_command_line_take_it(tmp_path: Path) 
     with models.load(DETECTOR, backend="auto", device="cpu", max_batch=1) as model:
         assert model.network.selection.target.partition("@")[0] == model.network.backend
     file = tmp_path / "models.toml"
-    file.write_text(f'[models.detector]\npath = "{DETECTOR}"\nbackend = "auto"\ndevice = "cpu"\n')
+    file.write_text(f'[models.detector]\npath = "{DETECTOR.as_posix()}"\nbackend = "auto"\ndevice = "cpu"\n')
     with load(file) as infer:
         assert infer.selection is not None
     with pytest.raises(ConfigError, match="threads"):

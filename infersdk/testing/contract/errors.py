@@ -155,5 +155,7 @@ class ErrorContract(ContractBase):
         with self.load(model("reshape"), precision=None) as infer:
             for _ in range(2):
                 with pytest.raises(InferenceError, match=infer.model.name):
-                    infer({"x": x, "shape": np.array([4, 2])})
-                np.testing.assert_array_equal(infer({"x": x, "shape": np.array([3, 2])})["y"], x.reshape(3, 2))
+                    infer({"x": x, "shape": np.array([4, 2], np.int64)})
+                np.testing.assert_array_equal(
+                    infer({"x": x, "shape": np.array([3, 2], np.int64)})["y"], x.reshape(3, 2)
+                )

@@ -169,7 +169,7 @@ def _weights_path(folder: Path | None, name: str, model: str) -> Path:
     if (
         not name
         or "\0" in name
-        or Path(name).is_absolute()
+        or Path(name).anchor  # absolute, or on Windows relative to a drive
         or Path(plain).parts[:1] == ("..",)
         or (
             ".." in Path(name).parts and os.path.realpath(path) != os.path.realpath(folder / plain)  # after a link

@@ -68,7 +68,7 @@ def bench(
     settings = settings or BenchSettings()
     metric = _check(combinations, settings)
     started = perf_counter()
-    with tempfile.TemporaryDirectory(prefix="infersdk-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="infersdk-bench-", ignore_cleanup_errors=True) as folder:
         end_time = None if budget is None else monotonic() + budget
         session = _Session(combinations, settings, Path(folder), accuracy, loading, end_time, progress, metric)
         interrupted = False

@@ -93,13 +93,16 @@ def _csv_lines(path: Path) -> Iterator[Emit]:
         return
     if not path.is_file():  # a pipe
         raise OutputError(f"{str(path)!r} is no file, and later results have further columns; give a file")
-    with _writing(path), path.open(encoding="utf-8", newline="") as written:
-        lines = csv.reader(written)
+    with (
+        _writing(path),
+        atomic_path(path) as sibling,
+        path.open(encoding="utf-8", newline="") as written,  # closed before the replacement, as Windows requires
+        open(sibling, "w", encoding="utf-8", newline="") as file,
+    ):
+        lines, again = csv.reader(written), csv.writer(file)
         next(lines)  # the columns
-        with atomic_path(path) as sibling, open(sibling, "w", encoding="utf-8", newline="") as file:
-            again = csv.writer(file)
-            again.writerow(columns)
-            again.writerows([cell for _, cell in zip_longest(columns, line, fillvalue="")] for line in lines)
+        again.writerow(columns)
+        again.writerows([cell for _, cell in zip_longest(columns, line, fillvalue="")] for line in lines)
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -121,8 +121,11 @@ class ClassMap(MapResult):
 
     @property
     def areas(self) -> dict[str, float]:
-        """The share of the image's pixels of each class that is there, the largest first."""
-        return {row["label"]: row["area"] for row in self.to_dicts()}
+        """The share of the image's pixels of each class that is there, the largest first; by its name."""
+        areas: dict[str, float] = {}
+        for row in self.to_dicts():
+            areas[row["label"]] = areas.get(row["label"], 0.0) + row["area"]
+        return areas
 
     @property
     def labels(self) -> list[str]:
@@ -130,20 +133,19 @@ class ClassMap(MapResult):
         return [row["label"] for row in self.to_dicts()]
 
     def area(self, name: str | int) -> float:
-        """The share of the pixels of one class, by its name or number. Raises ConfigError for an unknown one."""
-        return float(self.counts[self._number(name)] / self.class_ids.size)
+        """The share of the pixels of the classes of this name, or of the class of this number. Raises ConfigError for
+        an unknown one.
+        """
+        return float(self.counts[self._numbers(name)].sum() / self.class_ids.size)
 
     def mask(self, name: str | int) -> npt.NDArray[np.bool_]:
-        """(height, width) of bool: the pixels of one class, by its name or number. Raises ConfigError for an unknown
-        one.
+        """(height, width) of bool: the pixels of the classes of this name, or of the class of this number. Raises
+        ConfigError for an unknown one.
         """
-        pixels: npt.NDArray[np.bool_] = self.class_ids == self._number(name)
-        return pixels
+        return np.isin(self.class_ids, self._numbers(name))
 
-    def _number(self, name: str | int) -> int:
-        numbers = find_classes(name, self.names, NO_CLASS)
-        assert numbers is not None
-        return numbers[0]
+    def _numbers(self, name: str | int) -> list[int]:
+        return list(find_classes(name, self.names, NO_CLASS) or ())
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The classes that are there, the largest first: `class_id`, `label`, `pixels`, and `area`, their share."""

@@ -74,8 +74,8 @@ _SHAPES = {"keypoints": (3, (2, 3), "(boxes, points, 2 or 3)"), "oriented": (2, 
 
 
 def _checked(columns: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """The columns, those with a known name as arrays of float32 and as `Masks`."""
-    checked = dict(columns)
+    """The columns: those with a known name as arrays of float32 and as `Masks`, and lists as arrays."""
+    checked = {name: _as_array(one) if isinstance(one, (list, tuple)) else one for name, one in columns.items()}
     for name, (dimensions, last, words) in _SHAPES.items():
         if name in columns:
             array = checked[name] = np.asarray(columns[name], np.float32)
@@ -100,10 +100,10 @@ class Detections(Rows[Detection]):
         names: the class names by class_id; a class without one is called by its number.
         size: (width, height) of the image.
         stats: the number of candidates, and of those that limits left out.
-        columns: further values of each box by name: arrays whose first axis is that of the boxes, or objects that are
-            indexed like one. Filters and slices keep them together. These names have a meaning of their own: `mask`
-            (see `masks`; an array (N, height, width) becomes `Masks`), `keypoints`, `oriented`, and `track_id`, the
-            number that a tracker gives. Drawing and exports know them.
+        columns: further values of each box by name: lists, arrays whose first axis is that of the boxes, or objects
+            that are indexed like an array. Filters and slices keep them together. These names have a meaning of their
+            own: `mask` (see `masks`; an array (N, height, width) becomes `Masks`), `keypoints`, `oriented`, and
+            `track_id`, the number that a tracker gives. Drawing and exports know them.
     """
 
     data: npt.NDArray[Any]
@@ -152,8 +152,9 @@ class Detections(Rows[Detection]):
         if not self.columns:
             return
         for name, column in self.columns.items():
-            if len(column) != len(self.data):
-                raise ShapeError(f"column {name!r} has {len(column)} rows for {len(self.data)} boxes")
+            if (rows := _row_count(column)) != len(self.data):
+                has = f"is {column!r:.80}, one value" if rows is None else f"has {rows} rows"
+                raise ShapeError(f"column {name!r} {has} for {len(self.data)} boxes; give one value for each box")
         object.__setattr__(self, "columns", _checked(self.columns, self.size))
 
     @property
@@ -346,6 +347,24 @@ class Detections(Rows[Detection]):
             common += 2 * float(ious[theirs, own]) * min(score, known)
             shifts.append(score - known)
         return Agreement.of(common, total, shifts)
+
+
+def _row_count(column: Any) -> int | None:
+    """The number of rows of a column; None for a single value."""
+    try:
+        return None if isinstance(column, (str, bytes)) else len(column)
+    except TypeError:
+        return None
+
+
+def _as_array(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Numbers as an array of numbers, anything else as an array of objects: arrays take masks and positions."""
+    if all(isinstance(value, (int, float, np.number, np.bool_)) for value in values):
+        return np.asarray(values)
+    array = np.empty(len(values), object)
+    for index, value in enumerate(values):  # at once, NumPy would take objects with a length apart
+        array[index] = value
+    return array
 
 
 def _class_numbers(class_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:

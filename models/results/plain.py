@@ -22,8 +22,9 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, Exception):
         return {"error": str(value)}
     if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    return value
+        own = value.tolist()
+        return own if value.dtype.kind in "biufUS" else plain_data(own)
+    return plain_data(value) if isinstance(value, (list, tuple, dict)) else value
 
 
 def plain_data(value: Any) -> Any:

@@ -105,6 +105,19 @@ def test_columns_go_with_their_boxes() -> None:
         boxes(3, {"masks": np.zeros((2, 4, 4))})
     with pytest.raises(ShapeError, match="'track_id' has 1 rows"):
         found.with_columns(track_id=[1])
+    for single in (0.5, "hall", np.array(7)):
+        with pytest.raises(ShapeError, match=r"'place' is .*one value for \d boxes; give one value for each box"):
+            boxes(4).with_columns(place=single)
+
+
+def test_lists_as_columns() -> None:
+    vector = Embedding.of([3.0, 4.0])
+    found = boxes(3).with_columns(speed=[1.5, 2.0, 4.0], second=[vector, classes(), None])
+    for index in (found.scores < 0.8, [1, 2], slice(1, None)):
+        taken = found[index].columns
+        assert taken["speed"].tolist() == [2.0, 4.0]
+        assert [type(one) for one in taken["second"]] == [Classifications, type(None)]
+    assert found.to_tensors()["detection_speed"].dtype == np.float64
 
 
 # ---- to other programs ----
@@ -130,6 +143,10 @@ def test_plain_data() -> None:
     text = found.to_json(indent=2)
     assert json.loads(text) == rows
     assert len(text.splitlines()) < 10 * len(found), "coordinates are on one line"
+    nested = {"side": np.float32(0.5), "steps": [np.int64(1), np.arange(2)], "day": np.datetime64("2026-01-31")}
+    row = found.with_columns(more=[nested, [np.bool_(True)]]).to_dicts()
+    assert [one["more"] for one in row] == [{"side": 0.5, "steps": [1, [0, 1]], "day": "2026-01-31"}, [True]]
+    assert json.loads(json.dumps(row)) == row
     with pytest.raises(ValueError, match="JSON"):
         found.with_columns(speed=np.array([np.nan, 1.0])).to_json()
 
@@ -263,6 +280,14 @@ def test_class_ids_are_whole_numbers(number: float) -> None:
     assert made([1.0]).labels == ["b"]
     with pytest.raises(InputError, match=r"class_ids contain .*whole numbers"):
         made([number])
+
+
+def test_classes_of_one_name() -> None:
+    found = ClassMap(np.array([[0, 1], [2, 1]], np.uint8), ["road", "other", "other"])
+    assert found.areas == {"other": 0.75, "road": 0.25}
+    assert found.area("other") == 0.75
+    assert found.mask("other").tolist() == [[False, True], [True, True]]
+    assert found.area(2) == 0.25
 
 
 def test_the_area_of_a_class_without_a_name() -> None:

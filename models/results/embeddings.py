@@ -55,7 +55,7 @@ class Embedding(Result):
         for norm in lengths:
             if not (norm > 0 and math.isfinite(norm)):
                 raise InputError(f"the vector has a length of {norm}, and no direction; did the network get an image?")
-        vectors = vectors / norms.astype(np.float32)[:, None]
+        vectors = (vectors / norms[:, None]).astype(np.float32)
         # Copies: one result that is kept does not keep the others.
         return [cls(vector.copy(), norm) for vector, norm in zip(vectors, lengths, strict=True)]
 
@@ -129,12 +129,12 @@ class Gallery:
         entries: labels and embeddings to begin with: a mapping, or pairs where labels repeat.
     """
 
-    def __init__(self, entries: Iterable[tuple[str, Embedding]] | dict[str, Embedding] = ()) -> None:
+    def __init__(self, entries: Iterable[tuple[str, Embedding]] | Mapping[str, Embedding] = ()) -> None:
         self._lock = Lock()
         self._labels: list[str] = []
         self._vectors: list[npt.NDArray[np.float32]] = []
         self._matrix: npt.NDArray[np.float32] | None = None  # all vectors; None after an entry was added
-        for label, embedding in entries.items() if isinstance(entries, dict) else entries:
+        for label, embedding in entries.items() if isinstance(entries, Mapping) else entries:
             self.add(label, embedding)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,8 @@ def test_cosine_and_json(rng: np.random.Generator, tmp_path: Path) -> None:
         one.save(tmp_path / "a.png")
     with pytest.raises(ShapeError, match="16 dimensions, the other one 3"):
         one.cosine([1, 2, 3])
+    for largest in (3e38, 1e-44):  # the length, or its reciprocal, is no float32
+        np.testing.assert_allclose(Embedding.of([largest, largest]).vector, np.sqrt([0.5, 0.5]), rtol=1e-6)
     for values in (np.zeros(4), [np.inf, 1]):
         with pytest.raises(InputError, match="no direction"):
             Embedding.of(values)
@@ -154,6 +157,7 @@ def test_the_nearest_of_a_gallery(rng: np.random.Generator) -> None:
     assert gallery.nearest(probe).label == "new"  # type: ignore[union-attr]
     assert gallery.labels[-1] == "new"
     assert Gallery().nearest(probe) is None
+    assert Gallery(MappingProxyType({"ann": Embedding.of(probe)})).labels == ["ann"]
     with pytest.raises(ShapeError, match="8 dimensions, and this one has 3"):
         gallery.add("short", [1, 2, 3])
     with pytest.raises(ShapeError, match="8 dimensions, and this one has 3"):

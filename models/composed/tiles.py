@@ -109,7 +109,11 @@ class Tiled(Composed[Detections]):
 
     def _prepare(self) -> None:
         require_boxes(self.model)
-        self._tile = as_size(self.tile, "tile") or self.model.input_size
+        tile = as_size(self.tile, "tile") or getattr(self.model, "input_size", None)
+        if tile is None:
+            kind = type(self.model).__name__
+            raise ConfigError(f"{kind} has no input size of its own; pass the side of a tile: tile=640")
+        self._tile: tuple[int, int] = tile
         self._merge = Merge(self.merge, self.match, self.threshold, self.class_agnostic)
         tile_grid((1, 1), self._tile, self.overlap)  # checks them
 

@@ -68,7 +68,7 @@ class TwoStage(Composed[Detections]):
     column: str = "second"
 
     def _prepare(self) -> None:
-        if not self.column.isidentifier() or self.column in ("mask", "keypoints", "oriented"):
+        if not self.column.isidentifier() or self.column in ("mask", "keypoints", "oriented", "track_id"):
             raise ConfigError(f"column is {self.column!r}; use a plain name that Detections do not have already")
         require_boxes(self.detector)
         self._free: threading.Semaphore | None = None
@@ -84,7 +84,16 @@ class TwoStage(Composed[Detections]):
         detect = partial(self.detector.stream, **parameters)
         for group in self._groups(images, detect, GATHERED, read=True):
             parts = _parts(group)
-            yield from self._results(group, self.second(parts) if parts else [])
+            yield from self._results(group, self._answers(parts) if parts else [])
+
+    def _answers(self, parts: list[Any]) -> list[Any]:
+        """The results of the second model in a call, or the exceptions of the parts that fail."""
+        try:
+            return self.second(parts)
+        except ClosedError:
+            raise
+        except Exception:  # requests show which part it is
+            return self.second(parts, return_exceptions=True)
 
     def map(
         self,
@@ -255,6 +264,8 @@ class TwoStage(Composed[Detections]):
 
     def joined(self, boxes: Detections, parts: Sequence[Any], answers: Iterable[Any]) -> Detections:
         """The boxes with a column of the answers for their parts, or the reasons why there is no part."""
+        if self.column in boxes.columns:
+            raise ConfigError(f"the boxes of the detector have a column {self.column!r} already; pass another column=")
         rest = iter(answers)
         column = np.empty(len(parts), object)
         for index, part in enumerate(parts):

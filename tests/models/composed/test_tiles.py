@@ -184,6 +184,11 @@ def test_settings_go_by_name(model: models.YOLOv5) -> None:
     assert Tiled(model=model, overlap=0.5).settings.overlap == 0.5
 
 
+def test_a_composition_has_no_input_size(model: models.YOLOv5) -> None:
+    with pytest.raises(ConfigError, match="Tiled has no input size of its own; pass the side of a tile: tile=640"):
+        Tiled(Tiled(model))
+
+
 def test_results_of_another_kind_are_refused() -> None:
     from infersdk.data import CLASSIFIER
 

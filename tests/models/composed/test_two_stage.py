@@ -117,13 +117,13 @@ def test_a_part_that_fails_fails_alone() -> None:
     def cut(image: Any, boxes: Detections) -> list[Any]:
         parts = list(cutter("box")(image, boxes))
         parts[1] = InputError("box 1 was not wanted")
-        parts[2] = np.zeros((3, 3), np.float32)  # no image: the second model refuses it in a pipeline
+        parts[2] = np.zeros((3, 3), np.float32)  # no image: the second model refuses it
         return parts
 
     with TwoStage(
         models.YOLOv5(DETECTOR, threads=1), models.Classifier(CLASSIFIER, threads=1, **CLASSIFIER_SETTINGS), crop=cut
     ) as two:
-        for result in (two.submit(IMAGE).result(60), *two.map([IMAGE, IMAGE])):
+        for result in (two(IMAGE), *two.stream([IMAGE]), two.submit(IMAGE).result(60), *two.map([IMAGE, IMAGE])):
             column = result.columns["second"]
             assert str(column[1]) == "box 1 was not wanted"
             assert isinstance(column[2], ImageError)
@@ -404,10 +404,15 @@ def test_settings_are_checked(two: TwoStage) -> None:
         ({"crop": "round"}, "crop is 'round'; use box, oriented or landmarks"),
         ({"margin": -0.5}, "margin is a share of a box's side, from 0, not -0.5"),
         ({"column": "mask"}, "column is 'mask'"),
+        ({"column": "track_id"}, "column is 'track_id'"),
     ):
         with pytest.raises(ConfigError, match=words):
             TwoStage(two.detector, two.second, **settings)
     with pytest.raises(UnsupportedModelError, match="Classifier gives Classifications"):
         TwoStage(two.second, two.detector)  # type: ignore[arg-type]
+    twice = TwoStage(two, two.second)
+    for call in (lambda: twice(IMAGE), lambda: twice.submit(IMAGE).result(60), lambda: list(twice.map([IMAGE]))):
+        with pytest.raises(ConfigError, match="have a column 'second' already; pass another column="):
+            call()
     with pytest.raises(ConfigError, match="crop gives 0 images for"):
         TwoStage(two.detector, two.second, crop=lambda *_: [])(IMAGE)

@@ -54,6 +54,8 @@ class Tracker:
         fps = 30.0 if fps is None else fps
         if not fps > 0:
             raise ConfigError(f"fps={fps} must be above 0")
+        if "frame_rate" in settings:
+            raise ConfigError(f"frame_rate={settings['frame_rate']!r}: the frame rate of a Tracker is fps; pass fps=")
         settings["frame_rate"] = float(fps)
         try:
             self._tracker: ByteTracker | _PackageTracker = (

@@ -43,7 +43,8 @@ def check_network(infer: Infer, task: str, dimensions: int) -> None:
 
 
 def input_array(infer: Infer, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The input of a network at this size, to be written before `run()`."""
+    """The input of a network at this size, to be written before `run()`. Raises ClosedError for a closed one."""
+    infer.current()  # its error names the model, unlike that of a closed tensor
     return infer.inputs[infer.input_specs[0].name].resize(shape).numpy(writable=True)
 
 

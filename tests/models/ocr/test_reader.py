@@ -16,7 +16,7 @@ from onnx_models import node, save, value
 from PIL import Image
 
 from infersdk import load
-from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, InputError, UnsupportedModelError
+from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, InputError, UnsupportedModelError
 from infersdk.models import OCR
 from infersdk.models.ocr.regions import along_the_text, sides
 
@@ -202,6 +202,13 @@ def test_warming_up_and_releasing(small: OCR) -> None:
     expected = small.submit(image).result(60).texts
     small.release()
     assert small(image).texts == small.submit(image).result(60).texts == expected
+
+
+def test_a_closed_reader(small: OCR) -> None:
+    small.close()
+    for call in (small, lambda image: list(small.map([image]))):
+        with pytest.raises(ClosedError, match=r"(det|rec)\.onnx.* was closed"):
+            call(page())
 
 
 def test_networks_that_are_loaded_already(tmp_path: Path) -> None:

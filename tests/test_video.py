@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import struct
 import sys
@@ -181,7 +182,7 @@ def test_times_only_go_up(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
         for at in (1.0, 1.0, 0.5, None, 2.0):
             writer.write(image(3), at)
-        for at in (-1.0, float("nan"), float("inf")):
+        for at in (-1.0, float("nan"), float("inf"), 1e300):
             with pytest.raises(InputError, match="seconds from 0"):
                 writer.write(image(3), at)
     with VideoReader(tmp_path / "a.mp4") as reader:
@@ -321,6 +322,9 @@ def test_a_video_without_a_frame(tmp_path: Path) -> None:
         ({"drop": "oldest"}, "drop='oldest' is for live sources, and .* is a file"),
         ({"prefetch": 0}, "prefetch is a number of frames from 1, not 0"),
         ({"drop_after": -1}, "drop_after is a number of seconds from 0, not -1"),
+        ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
+        ({"timeout": "5"}, "timeout is a number of seconds above 0, not '5'"),
+        ({"timeout": float("nan")}, "timeout is .*, not nan"),
         ({"drop_after": 0.1, "drop": "never"}, "drop='never' drops no frame after 0.1 s; leave one of drop and"),
     ],
 )
@@ -328,6 +332,12 @@ def test_arguments_that_a_reader_refuses(arguments: dict[str, Any], message: str
     path = write(tmp_path / "a.mp4", 2)
     with pytest.raises(ConfigError, match=message):
         VideoReader(path, **arguments)
+
+
+def test_a_path_of_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp4", 2)
+    with VideoReader(os.fsencode(path)) as reader:
+        assert len(list(reader)) == 2
 
 
 def test_cameras_that_are_not_there() -> None:
@@ -357,6 +367,7 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         ("a.mp4", {"fps": 0}, "fps is a number of frames per second .*, not 0"),
         ("a.mp4", {"fps": -1}, "fps is a number of frames per second .*, not -1"),
         ("a.mp4", {"fps": float("nan")}, "fps is"),
+        ("a.avi", {"fps": 1e-4}, "fps is a number of frames per second from 0.001 .*, not 0.0001"),
         ("a.mp4", {"size": (0, 4)}, "size is .width, height. in pixels"),
         ("a.mp4", {"size": (1, 2, 3)}, "size is"),
         ("a.mp4", {"queue_size": 0}, "queue_size is a number of images from 1, not 0"),

@@ -13,6 +13,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..core.prefetch import NoItemError, Prefetch
@@ -97,7 +98,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         self._closed = self._hangs = False
         self._guard = threading.Lock()  # of both: one thread may close the reader while another one begins to read
         self.damage = ""
-        self.source = f"/dev/video{source}" if isinstance(source, int) else os.fspath(source)
+        self.source = f"/dev/video{source}" if isinstance(source, int) else os.fsdecode(source)
         self._shown = without_password(self.source)
         scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
         camera = self.source.startswith("/dev/")
@@ -113,6 +114,8 @@ class SourceReader(ABC, Generic[FrameKind]):
             )
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
+        if not (isinstance(timeout, Real) and timeout > 0):
+            raise ConfigError(f"timeout is a number of seconds above 0, not {timeout!r}")
         self._av = import_av()
         options = {name: str(value) for name, value in (options or {}).items()}
         #: Seconds to wait for a frame; None where FFmpeg is interrupted after them.

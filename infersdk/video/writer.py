@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import queue
 import threading
@@ -40,6 +39,8 @@ _OPTIONS = {
 }
 #: Ticks per second: a frame of every usual rate takes a whole number of them, and MPEG-4 allows at most 65535.
 _TICKS = 60_000
+#: Seconds whose ticks no longer fit into 64 bits.
+_END = 2**63 / _TICKS
 _IMAGE_FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "rgba": "rgba", "bgra": "bgra", "gray": "gray", "nv12": "nv12"}
 
 
@@ -81,8 +82,8 @@ class VideoWriter:
     ) -> None:
         self.path = Path(path)
         self._fps = 30.0 if fps is None else float(fps)
-        if not 0 < self._fps < 10_000:
-            raise ConfigError(f"fps is a number of frames per second between 0 and 10000, not {fps!r}")
+        if not 0.001 <= self._fps < 10_000:
+            raise ConfigError(f"fps is a number of frames per second from 0.001 to below 10000, not {fps!r}")
         if isinstance(queue_size, bool) or not isinstance(queue_size, int) or queue_size < 1:
             raise ConfigError(f"queue_size is a number of images from 1, not {queue_size!r}")
         self.size = _checked(size)
@@ -124,7 +125,7 @@ class VideoWriter:
 
         Raises:
             ShapeError: it has another size than the first one.
-            InputError: `time` is negative, infinite or NaN.
+            InputError: `time` is negative, NaN or too large for a file.
             OutputError: encoding failed, and there will be no file.
         """
         if not self._finalizer.alive:
@@ -138,10 +139,10 @@ class VideoWriter:
             )
         if time is None:
             tick = self._last + max(1, round(1 / (self._tick * Fraction(self._fps)))) if self.frames else 0
-        elif math.isfinite(time) and time >= 0:
+        elif 0 <= time < _END:
             tick = max(round(time / self._tick), self._last + 1)
         else:
-            raise InputError(f"time is a number of seconds from 0, not {time!r}")
+            raise InputError(f"time is a number of seconds from 0 to {_END:.1e}, not {time!r}")
         frame = self._av.VideoFrame.from_ndarray(_even(image), format=_IMAGE_FORMATS[image.format])
         frame.pts, frame.time_base = tick, self._tick
         self._last = tick

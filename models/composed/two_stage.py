@@ -16,6 +16,7 @@ from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_imag
 from ...pipeline.request import RequestFuture, check_in_flight, results_in_order
 from ..declaration import UNCHECKED, argument
 from ..results import Detections
+from ..results.detections import OWN_NAMES
 from .base import Composed, require_boxes, whole_image
 from .crops import CropKind, Cutter, cutter
 from .image_request import ImageRequest
@@ -68,7 +69,8 @@ class TwoStage(Composed[Detections]):
     column: str = "second"
 
     def _prepare(self) -> None:
-        if not self.column.isidentifier() or self.column in ("mask", "keypoints", "oriented", "track_id"):
+        taken = OWN_NAMES | {"mask", "keypoints", "oriented", "track_id"}
+        if not self.column.isidentifier() or self.column in taken:
             raise ConfigError(f"column is {self.column!r}; use a plain name that Detections do not have already")
         require_boxes(self.detector)
         self._free: threading.Semaphore | None = None

@@ -71,6 +71,8 @@ class Detection(Row):
 
 #: The dimensions and the sizes of the last axis of known columns, and their shape in words.
 _SHAPES = {"keypoints": (3, (2, 3), "(boxes, points, 2 or 3)"), "oriented": (2, (5,), "(boxes, 5)")}
+#: Names that a box has already: in its dict, among the tensors, and in supervision's data.
+OWN_NAMES = frozenset({"xyxy", "score", "class_id", "label", "boxes", "scores", "classes", "labels", "class_name"})
 
 
 def _checked(columns: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
@@ -151,6 +153,8 @@ class Detections(Rows[Detection]):
     def __post_init__(self) -> None:
         if not self.columns:
             return
+        if taken := sorted(OWN_NAMES & self.columns.keys()):
+            raise InputError(f"a column is called {taken[0]!r}, as a value that every box has; use another name")
         for name, column in self.columns.items():
             if (rows := _row_count(column)) != len(self.data):
                 has = f"is {column!r:.80}, one value" if rows is None else f"has {rows} rows"
@@ -247,6 +251,7 @@ class Detections(Rows[Detection]):
 
         Raises:
             ShapeError: a column has another number of rows than there are boxes.
+            InputError: a column has the name of a value that every box has, such as `label`.
         """
         # Not by dataclasses.replace(), which takes 2 us more: two stages do this for each image.
         every = {**self.columns, **columns}

@@ -110,6 +110,12 @@ def test_columns_go_with_their_boxes() -> None:
             boxes(4).with_columns(place=single)
 
 
+@pytest.mark.parametrize("name", ["xyxy", "score", "class_id", "label", "boxes", "labels", "class_name"])
+def test_a_column_replaces_no_value_of_a_box(name: str) -> None:
+    with pytest.raises(InputError, match=f"a column is called '{name}', as a value that every box has"):
+        boxes(1).with_columns(**{name: [1]})
+
+
 def test_lists_as_columns() -> None:
     vector = Embedding.of([3.0, 4.0])
     found = boxes(3).with_columns(speed=[1.5, 2.0, 4.0], second=[vector, classes(), None])

@@ -405,6 +405,7 @@ def test_settings_are_checked(two: TwoStage) -> None:
         ({"margin": -0.5}, "margin is a share of a box's side, from 0, not -0.5"),
         ({"column": "mask"}, "column is 'mask'"),
         ({"column": "track_id"}, "column is 'track_id'"),
+        ({"column": "label"}, "column is 'label'"),
     ):
         with pytest.raises(ConfigError, match=words):
             TwoStage(two.detector, two.second, **settings)

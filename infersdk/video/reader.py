@@ -15,7 +15,7 @@ from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["VideoReader"]
+__all__ = ["VideoReader", "check_format"]
 
 _FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "nv12": "nv12"}
 
@@ -67,8 +67,7 @@ class VideoReader(SourceReader[Frame]):
         timeout: float = TIMEOUT,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        if format not in _FORMATS:
-            raise ConfigError(f"unknown format {format!r}; use one of {', '.join(_FORMATS)}")
+        check_format(format)
         self._format = format
         super().__init__(
             source,
@@ -82,6 +81,12 @@ class VideoReader(SourceReader[Frame]):
 
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[Frame, None, None]:
         return _decode(self._av, stream, self._format, so_far, self._shown, self.fps)
+
+
+def check_format(format: str) -> None:
+    """Raises ConfigError for an unknown format of frames."""
+    if format not in _FORMATS:
+        raise ConfigError(f"unknown format {format!r}; use one of {', '.join(_FORMATS)}")
 
 
 def _decode(

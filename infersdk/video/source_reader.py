@@ -25,7 +25,7 @@ from .frames import DeviceFrame, Frame
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "packets_of"]
+__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "check_timeout", "packets_of"]
 
 FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
 
@@ -114,8 +114,7 @@ class SourceReader(ABC, Generic[FrameKind]):
             )
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
-        if not (isinstance(timeout, Real) and timeout > 0):
-            raise ConfigError(f"timeout is a number of seconds above 0, not {timeout!r}")
+        check_timeout(timeout)
         self._av = import_av()
         options = {name: str(value) for name, value in (options or {}).items()}
         #: Seconds to wait for a frame; None where FFmpeg is interrupted after them.
@@ -331,6 +330,12 @@ class SourceReader(ABC, Generic[FrameKind]):
     def __repr__(self) -> str:
         rate = f", {self.fps:g} fps" if self.fps else ""
         return f"<{type(self).__name__} {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
+
+
+def check_timeout(timeout: float) -> None:
+    """Raises ConfigError for a timeout that is no number of seconds above 0."""
+    if not (isinstance(timeout, Real) and timeout > 0):
+        raise ConfigError(f"timeout is a number of seconds above 0, not {timeout!r}")
 
 
 def _allowed(scheme: str) -> dict[str, str]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import ClosedError, ConfigError
 from ..image.http import without_password
+from .reader import check_format
+from .source_reader import check_timeout
 from .stream import Source, Stream, StreamHealth, StreamInfo, StreamResult, StreamSettings, looks_live
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ class Streams:
         _check_count("files_at_once", "files", files_at_once)
         if not give_up_after >= 0:
             raise ConfigError(f"give_up_after is a number of seconds from 0, not {give_up_after!r}")
+        check_timeout(timeout)
         reading: dict[str, Any] = {"timeout": timeout, "options": options}
         if decode not in ("cpu", "gpu"):
             raise ConfigError(f"unknown decode {decode!r}; use 'cpu' or 'gpu'")
@@ -101,6 +104,7 @@ class Streams:
             reading["device"] = device
         else:
             reading["format"] = format or "rgb"
+            check_format(reading["format"])
         self._done: queue.SimpleQueue[Stream | None] = queue.SimpleQueue()
         files = min(max(FILES_IN_FLIGHT // min(len(named), files_at_once), LEAST), MOST)
         self._files_at_once, self._on_end = files_at_once, on_end

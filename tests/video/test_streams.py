@@ -185,6 +185,8 @@ def test_settings_are_checked(tmp_path: Path) -> None:
         ({"in_flight": 0}, "in_flight is a number of frames from 1, not 0"),
         ({"files_at_once": True}, "files_at_once is a number of files from 1, not True"),
         ({"give_up_after": -1}, "give_up_after is a number of seconds from 0, not -1"),
+        ({"timeout": -1}, "timeout is a number of seconds above 0, not -1"),
+        ({"format": "yuv"}, "unknown format 'yuv'; use one of rgb, bgr, nv12"),
     ):
         with pytest.raises(ConfigError, match=words):
             Streams(["a.mp4"], **setting)

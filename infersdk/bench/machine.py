@@ -83,6 +83,9 @@ def _gpus() -> list[str]:
 
 
 def _read(path: str) -> str:
+    """The content of a file of Linux's kernel; empty where there is none."""
+    if sys.platform != "linux":
+        return ""
     try:
         return Path(path).read_text("utf-8", "replace")
     except OSError:

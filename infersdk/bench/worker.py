@@ -7,8 +7,8 @@ It receives the name and the arguments of a step from a `multiprocessing` connec
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
-from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, InferSDKError, PrecisionUnavailableError
 from .nvidia import DeviceMemory, cuda_index, free_share, pci_address, start_cuda
 from .plan import BenchSettings, Combination, Scenario
+
+if sys.platform == "win32":
+    from multiprocessing.connection import PipeConnection as Connection
+else:
+    from multiprocessing.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -261,7 +266,7 @@ def main(channel: int) -> None:
     """Runs steps until the other end of the connection is closed.
 
     Args:
-        channel: the file descriptor of the connection.
+        channel: the file descriptor or the handle of the connection.
     """
     worker, connection = Worker(), Connection(channel)
     with contextlib.suppress(EOFError):

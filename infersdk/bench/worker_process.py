@@ -57,7 +57,7 @@ class WorkerProcess:
         with other:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(sys.path), str(other.fileno())], stdin=subprocess.DEVNULL,
-                stdout=self._errors, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[other.fileno()],
+                stdout=self._errors, stderr=subprocess.STDOUT, **_passing(other.fileno()),
                 env={**os.environ, "TMPDIR": str(folder)},  # removed with the folder, also after a kill
             )  # fmt: skip
 
@@ -89,7 +89,7 @@ class WorkerProcess:
         self._errors.seek(0)
         said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        if code == -signal.SIGKILL:
+        if how.endswith("SIGKILL"):
             how += " (out of memory?)"
         return StepError(f"its process {how}" + (f": {said[-1][:300]}" if said else ""))
 
@@ -106,3 +106,12 @@ class WorkerProcess:
         self._process.wait()
         self._connection.close()
         self._errors.close()
+
+
+def _passing(channel: int) -> dict[str, Any]:
+    """The arguments of `Popen` for a process that gets a channel, and no Ctrl-C."""
+    if sys.platform != "win32":
+        return {"pass_fds": [channel], "start_new_session": True}
+    os.set_handle_inheritable(channel, True)
+    start = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [channel]})
+    return {"startupinfo": start, "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}

@@ -335,4 +335,4 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not installed by Python

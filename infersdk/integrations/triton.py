@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.files import atomic_write
+from ..core.model_source import ModelSource
 from ..errors import ConfigError, InputError
+from ..importers.loading import source_files
 from ..loading import registry
 from ..models import create
 from ..pipeline.batch_buffer import DEFAULT_BATCH
@@ -34,12 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WrapperModel", "export"]
 
-#: By backend, whose name Triton shares: the name of the file that it loads, and the suffixes of files for it.
-_BACKENDS = {
-    "onnxruntime": ("model.onnx", (".onnx",)),
-    "openvino": ("model.onnx", (".onnx", ".xml")),
-    "tensorrt": ("model.plan", (".engine", ".plan")),
-}
+#: The suffixes of the files that each of Triton's backends loads. Its backends have the names of ours.
+_SUFFIXES = {"onnxruntime": (".onnx",), "openvino": (".onnx", ".xml"), "tensorrt": (".engine", ".plan")}
 _MODEL_PY = '''"""A model of `infersdk`, with its preprocessing and postprocessing: {name}."""
 
 from infersdk.integrations.triton import WrapperModel
@@ -80,64 +78,63 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
 
 def _export_network(name: str, table: dict[str, Any], target: Path, version: str) -> None:
     backend = table.get("backend", "onnxruntime")
-    if backend not in _BACKENDS:
+    if backend not in _SUFFIXES:
         raise ConfigError(
-            f"models.{name}: Triton has no backend for {backend!r}; those of {', '.join(_BACKENDS)} are exported"
+            f"models.{name}: Triton has no backend for {backend!r}; those of {', '.join(_SUFFIXES)} are exported"
         )
-    file, suffixes = _BACKENDS[backend]
-    if not isinstance(table.get("path"), str):
-        raise ConfigError(f"models.{name}: path names the model file, and is {table.get('path')!r}")
-    path = Path(table["path"])
-    if path.suffix not in suffixes:
+    if backend == "openvino" and "precision" in table:
+        raise ConfigError(
+            f"models.{name}: Triton's openvino backend has no setting for precision = {table['precision']!r}; leave it "
+            "out, or export a model file of that precision"
+        )
+    source = _source(name, table)
+    if Path(source).suffix not in (suffixes := _SUFFIXES[backend]):
         hint = "; build one: infersdk build MODEL -o MODEL.engine" if backend == "tensorrt" else ""
         raise ConfigError(
-            f"models.{name}: Triton's {backend} backend loads {' or '.join(suffixes)}, not {path.name}{hint}"
+            f"models.{name}: Triton's {backend} backend loads {' or '.join(suffixes)}, not {source.name}{hint}"
         )
-    with registry.load(path, backend, max_batch=table.get("max_batch"), **table.get("options", {})) as network:
+    # Triton chooses the device.
+    with registry.load_table(name, {**table, "path": source}, {"device": None}) as network:
         inputs = [tensor_info(spec) for spec in network.input_specs]
         outputs = [tensor_info(spec) for spec in network.output_specs]
         batched = all(spec.has_free_batch for spec in (*network.input_specs, *network.output_specs))
         batch = (network.max_batch or DEFAULT_BATCH) if batched else 0
-    files = target / version
-    files.mkdir(parents=True)
-    if path.suffix == ".xml":
-        shutil.copyfile(path, files / "model.xml")
-        shutil.copyfile(path.with_suffix(".bin"), files / "model.bin")
-        file = "model.xml"
-    else:
-        shutil.copyfile(path, files / file)
-        _copy_weights(path, files)
-    fields = {"backend": backend, "default_model_filename": file}
-    _write_config(target, name, inputs, outputs, batch, fields)
+    file = _copy_model(source, target / version)
+    _write_config(target, name, inputs, outputs, batch, {"backend": backend, "default_model_filename": file})
 
 
-def _copy_weights(path: Path, target: Path) -> None:
-    """The files of weights that an ONNX file names."""
-    if path.suffix == ".onnx":
-        from ..graph.files import external_files
-
-        for file in external_files(path):
-            shutil.copyfile(file, target / file.relative_to(path.resolve().parent))
-
-
-def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str) -> None:
+def _source(name: str, table: Mapping[str, Any]) -> ModelSource:
     path = table.get("path")
     if not isinstance(path, str):
         raise ConfigError(
             f"models.{name}: path names the model file, and is {path!r}; compositions and OCR are not exported, "
             "infersdk serve serves them"
         )
+    return ModelSource.of(path)
+
+
+def _copy_model(source: ModelSource, folder: Path) -> str:
+    """Copies the files of a model to a new folder. Returns the name of the file to load."""
+    folder.mkdir(parents=True)
+    for file in source_files(source):
+        copy = folder / file.relative_to(Path(source).parent)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+    return source.name
+
+
+def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str) -> None:
+    if "shadow" in table:
+        raise ConfigError(f"models.{name}.shadow: Triton has no shadow models; leave the table out")
+    source = _source(name, table)
     with create({"models": {name: table}})[name] as model:
         outputs = ResultTensors.of(model).outputs
         batch = model.details.pipelines[0].max_batch
     files = target / version
-    files.mkdir(parents=True)
-    shutil.copyfile(path, files / f"model{Path(path).suffix}")
-    _copy_weights(Path(path), files)
+    table["path"] = _copy_model(source, files)
     if isinstance(names := table.get("names"), str):
         shutil.copyfile(names, files / "names.txt")
         table["names"] = "names.txt"
-    table["path"] = f"model{Path(path).suffix}"
     atomic_write(files / "app.json", json.dumps({"models": {"model": table}}, indent=2) + "\n")
     atomic_write(files / "model.py", _MODEL_PY.format(name=name))
     _write_config(target, name, [ENCODED, PIXELS], outputs, batch, {"backend": "python"})

@@ -51,9 +51,9 @@ def config(repository: Path, name: str) -> Any:
 
 def test_configurations(repository: Path) -> None:
     found = config(repository, "double")
-    assert (found.backend, found.max_batch_size, found.default_model_filename) == ("onnxruntime", 4, "model.onnx")
+    assert (found.backend, found.max_batch_size, found.default_model_filename) == ("onnxruntime", 4, "double.onnx")
     assert [(one.name, list(one.dims)) for one in found.input] == [("x", [4])]
-    assert (repository / "double" / "1" / "model.onnx").is_file()
+    assert (repository / "double" / "1" / "double.onnx").is_file()
     found = config(repository, "detector")
     assert found.backend == "python"
     assert [(one.name, one.optional) for one in found.input] == [("image", True), ("pixels", True)]
@@ -69,7 +69,10 @@ def test_what_triton_cannot_serve(tmp_path: Path) -> None:
     for table, said in (
         ({"type": "network", "path": path, "backend": "ncnn"}, "Triton has no backend for 'ncnn'"),
         ({"type": "network", "path": path, "backend": "tensorrt"}, "infersdk build MODEL -o MODEL.engine"),
+        ({"type": "network", "path": path, "max_btch": 4}, "no field 'max_btch'"),
+        ({"type": "network", "path": path, "backend": "openvino", "precision": "fp16"}, "no setting for precision"),
         ({"type": "yolov5"}, "path names the model file"),
+        ({"type": "yolov5", "path": path, "shadow": {}}, "Triton has no shadow models"),
         (3, "models.m is a table, not 3"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -84,7 +87,7 @@ def test_a_failed_export_leaves_the_last_one_alone(tmp_path: Path) -> None:
 
     table: dict[str, Any] = {"type": "network", "path": str(onnx_models.double(tmp_path / "m.onnx"))}
     export({"models": {"m": table}}, tmp_path / "r")
-    exported = tmp_path / "r" / "m" / "1" / "model.onnx"
+    exported = tmp_path / "r" / "m" / "1" / "m.onnx"
     with pytest.raises(ConfigError, match="Triton has no backend"):
         export({"models": {"m": {**table, "backend": "ncnn"}}}, tmp_path / "r")
     export({"models": {"m": {**table, "path": str(exported)}}}, tmp_path / "r")
@@ -103,7 +106,35 @@ def test_the_newest_version_is_exported(tmp_path: Path, kind: str) -> None:
     versions = {"9": {"path": "none.onnx"}, "10": {"path": str(newest)}}
     export({"models": {"m": {"type": kind, "path": "none.onnx", "versions": versions}}}, tmp_path / "r")
     assert [path.name for path in (tmp_path / "r" / "m").iterdir() if path.is_dir()] == ["10"]
-    assert (tmp_path / "r" / "m" / "10" / "model.onnx").read_bytes() == Path(newest).read_bytes()
+    assert (tmp_path / "r" / "m" / "10" / Path(newest).name).read_bytes() == Path(newest).read_bytes()
+
+
+def test_weights_in_a_folder_below_the_model(tmp_path: Path) -> None:
+    import onnx
+
+    from infersdk.integrations.triton import export
+
+    model = onnx.load(CLASSIFIER)
+    onnx.external_data_helper.convert_model_to_external_data(model, location="w/weights.bin", size_threshold=0)
+    (tmp_path / "w").mkdir()
+    onnx.save(model, tmp_path / "m.onnx")
+    export({"models": {"m": {"type": "network", "path": str(tmp_path / "m.onnx")}}}, tmp_path / "r")
+    weights = Path("w", "weights.bin")
+    assert (tmp_path / "r" / "m" / "1" / weights).read_bytes() == (tmp_path / weights).read_bytes()
+
+
+def test_a_wrapper_of_an_openvino_ir(tmp_path: Path) -> None:
+    from infersdk.integrations.triton import export
+    from infersdk.models import create
+
+    openvino = pytest.importorskip("openvino")
+    openvino.save_model(openvino.convert_model(CLASSIFIER), tmp_path / "c.xml")
+    table = {"type": "classifier", "path": str(tmp_path / "c.xml"), "backend": "openvino", **CLASSIFIER_SETTINGS}
+    export({"models": {"m": table}}, tmp_path / "r")
+    for file in ("c.xml", "c.bin"):
+        (tmp_path / file).unlink()
+    with create(tmp_path / "r" / "m" / "1" / "app.json")["model"] as model:
+        assert model(IMAGE).labels
 
 
 @pytest.fixture(scope="module")

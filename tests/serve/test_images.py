@@ -179,6 +179,8 @@ def test_predict(digits: Any, boxes: Any) -> None:
         assert (found["model"], found["version"], found["task"]) == ("detector", "1", "detect")
         assert found["size"] == list(boxes.size)
         assert found["results"] == json.loads(boxes.to_json())
+    body, headers = body.replace(b"--x", b"--a, b"), {"Content-Type": 'Multipart/Form-Data; Boundary="a, b"'}
+    assert ask(digits.http_port, "/predict?model=detector", body, headers=headers).json() == found
     limit = float(np.median(boxes.scores))
     answer = ask(digits.http_port, f"/predict?model=detector&conf={limit}", image)
     assert len(answer.json()["results"]) == (boxes.scores > limit).sum()
@@ -211,6 +213,7 @@ def test_predict_refuses_forms_without_one_file(digits: Any) -> None:
         (multipart(image)[0], {"Content-Type": "multipart/form-data"}, "no boundary"),
         (multipart(image)[0][:-300], multipart()[1], "this one has 0"),
         (b"--y nothing", multipart()[1], "the form is damaged"),
+        (multipart(image)[0], {"Content-Type": f"multipart/form-data; boundary={'x' * 300}"}, "the form is damaged"),
         (*multipart(image, conf="0.9"), "this one has 1 and the fields ['conf']; set parameters in the query"),
     ):
         answer = ask(digits.http_port, "/predict?model=detector", body, headers=headers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -114,24 +113,21 @@ def form_file(body: bytes, content_type: bytes) -> bytes:
     """
     from python_multipart import FormParser
     from python_multipart.exceptions import FormParserError
+    from python_multipart.multipart import parse_options_header
 
-    if not content_type.lower().startswith(b"multipart/form-data"):
+    kind, options = parse_options_header(content_type)
+    if kind != b"multipart/form-data":
         if not body:
             raise RequestError("there is no image: send it as the body, or as the file of a form")
         return body
-    if (boundary := re.search(rb'boundary="?([^";,\s]{1,70})', content_type)) is None:
+    if not (boundary := options.get(b"boundary")):
         raise RequestError("the form has no boundary in its Content-Type")
     fields: list[Any] = []
     files: list[Any] = []
     # The size keeps each file in memory; larger ones would go to the disk.
-    parser = FormParser(
-        "multipart/form-data",
-        fields.append,
-        files.append,
-        boundary=boundary[1],
-        config={"MAX_MEMORY_FILE_SIZE": len(body)},
-    )
+    config: Any = {"MAX_MEMORY_FILE_SIZE": len(body)}
     try:
+        parser = FormParser("multipart/form-data", fields.append, files.append, boundary=boundary, config=config)
         parser.write(body)
         parser.finalize()
     except FormParserError as error:

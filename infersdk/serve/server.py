@@ -21,7 +21,7 @@ import msgspec
 from ..config import read
 from ..core.files import read_regular
 from ..core.text import logger
-from ..errors import BackendUnavailableError, ConfigError, DeadlineExceeded
+from ..errors import BackendUnavailableError, ClosedError, ConfigError, DeadlineExceeded
 from .access_log import AccessLog
 from .authentication import Authentication
 from .http.app import Application
@@ -91,6 +91,7 @@ class Server:
         self._config = config
         self._stop: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
+        self._started = False
 
     # ---- in the calling thread ----
 
@@ -105,7 +106,17 @@ class Server:
         Raises:
             InferSDKError: a model cannot be loaded.
             ConfigError: a port cannot be listened on.
+            ClosedError: the server has been started before.
         """
+        self._start_once()
+        self._run(listening, owns_process)
+
+    def _start_once(self) -> None:
+        if self._started:
+            raise ClosedError("a Server runs once, and this one was started before; make a new Server")
+        self._started = True
+
+    def _run(self, listening: Callable[[Server], None] | None, owns_process: bool) -> None:
         if sys.platform == "win32":  # for which there is no uvloop
             from asyncio import run
         else:
@@ -187,9 +198,9 @@ class Server:
             application, http=connection_factory(settings), ws="none", lifespan="off", log_config=None,
             log_level="error", access_log=False, server_header=False, timeout_keep_alive=self.settings.keep_alive,
             h11_max_incomplete_event_size=self.settings.max_header_bytes,
-            timeout_graceful_shutdown=round(self.settings.drain), ssl_certfile=self.settings.certificate,
-            ssl_keyfile=self.settings.private_key,
+            ssl_certfile=self.settings.certificate, ssl_keyfile=self.settings.private_key,
         )  # fmt: skip
+        config.timeout_graceful_shutdown = self.settings.drain  # type: ignore[assignment]  # passed to wait_for()
         server = uvicorn.Server(config)
         server.capture_signals = contextlib.nullcontext  # `_signals()` handles them
         task = asyncio.ensure_future(server.serve([listener]))
@@ -226,12 +237,12 @@ class Server:
             DeadlineExceeded: a model was not ready in time; the server stops.
             InferSDKError: as `run()`.
         """
-
+        self._start_once()
         ready: Future[None] = Future()
 
         def work() -> None:
             try:
-                self.run(lambda server: ready.set_result(None))
+                self._run(lambda server: ready.set_result(None), owns_process=False)
             except BaseException as error:
                 if ready.done():
                     raise
@@ -245,6 +256,8 @@ class Server:
             raise DeadlineExceeded(
                 f"the models were not ready within {timeout:g} s, and the server ends; give start() a longer timeout"
             )
+        if ready.exception() is not None:
+            self.stop()
         ready.result()
         return self
 

@@ -91,6 +91,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     traces: bool = False
     page: bool = True
 
+    def __post_init__(self) -> None:
+        for number, key in enumerate(self.api_keys, 1):
+            if not (key.isascii() and key.isprintable() and key == key.strip()):
+                raise ValueError(
+                    f"key {number} of api_keys cannot be sent by all clients; use printable ASCII characters, without "
+                    "spaces at the ends"
+                )
+
     def address(self, port: int | None) -> str:
         """`host:port`; an IPv6 address is in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host

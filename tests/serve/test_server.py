@@ -58,6 +58,27 @@ def test_settings_beyond_all_reason_are_refused(setting: str, value: Any) -> Non
         ServerSettings.of({setting: value})
 
 
+@pytest.mark.parametrize("key", ["schlüssel", " long-enough", "long-enough\n", "long\tenough"])
+def test_keys_that_not_all_clients_can_send_are_refused(key: str) -> None:
+    from infersdk.errors import ConfigError
+    from infersdk.serve.settings import ServerSettings
+
+    with pytest.raises(ConfigError, match="key 2 of api_keys"):
+        ServerSettings.of({"api_keys": ["long enough", key]})
+
+
+def test_a_server_runs_once(tables: dict[str, Any]) -> None:
+    from infersdk.errors import ClosedError
+
+    with serving({"simple": tables["simple"]}) as server:
+        for start in (server.start, server.run):
+            with pytest.raises(ClosedError, match="make a new Server"):
+                start()
+        assert ask(server.http_port, "/v2/health/ready").status == 200
+    with pytest.raises(ClosedError, match="make a new Server"):
+        server.start()
+
+
 def test_the_largest_settings_serve(tables: dict[str, Any]) -> None:
     """Over both protocols."""
     settings = {

@@ -89,6 +89,18 @@ def test_connections_without_a_request_cost_no_drain(start: Callable[..., Any]) 
         assert time.monotonic() - began < 5
 
 
+def test_a_drain_of_less_than_half_a_second(start: Callable[..., Any]) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    server = start(0.3, drain=0.49)
+    body = {"inputs": [{"name": "x", "shape": [1, 3, 1, 1], "datatype": "FP32", "data": [7, 0, 0]}]}
+    with ThreadPoolExecutor(1) as caller:
+        answer = caller.submit(ask, server.http_port, "/v2/models/idle/infer", body)
+        until(lambda: server.service.repository.find("idle").admission.running == 1)
+        server.stop()
+        assert answer.result().status == 200
+
+
 def test_a_request_that_takes_longer_than_the_drain_costs_it_once(start: Callable[..., Any]) -> None:
     import grpc
 

@@ -175,13 +175,14 @@ class Repository:
     # ---- loading ----
 
     async def load_all(self) -> None:
-        """Loads each model.
+        """Loads each model, except those that a client unloads meanwhile.
 
         Raises:
             InferSDKError: a model cannot be loaded; the loaded ones are closed.
         """
-        for name in list(self.models):
-            await self._load(name)
+        for name, entry in list(self.models.items()):
+            if entry.reason != _UNLOADED:
+                await self._load(name)
 
     async def load(self, name: str) -> None:
         """Reloads a model. The previous versions serve until it is ready.
@@ -217,13 +218,17 @@ class Repository:
         try:
             loaded = await loop.run_in_executor(self._loader, self._load_versions, name)
         except BaseException as error:
-            entry.reason = text_of(error)
+            if entry.reason != _UNLOADED:
+                entry.reason = text_of(error)
             if not entry.versions or entry.fault is not None:
                 entry.state = "UNAVAILABLE"
             raise
         if self.models.get(name) is not entry:
             self._close_later(list(loaded.values()))
             raise ConfigError(f"model {name!r} was taken out of the configuration while it was loaded")
+        if entry.reason == _UNLOADED:  # by a client, while it was loaded
+            self._close_later(list(loaded.values()))
+            return
         replaced = list(entry.versions.values())
         entry.versions, entry.state, entry.reason = loaded, "READY", ""
         entry.loads, entry.retry_at = entry.loads + 1, 0.0

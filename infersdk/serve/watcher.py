@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 from typing import TYPE_CHECKING, Any
@@ -57,10 +58,8 @@ async def _apply(repository: Repository, loaded: dict[str, Any], now: dict[str, 
         if loaded.get(name) != signature:
             _log.info("model %r has changed", name)
             repository.add(name)
-            try:
+            with contextlib.suppress(RequestError):  # `load()` has logged it
                 await repository.load(name)
-            except RequestError as error:
-                _log.error("%s; the previous versions serve on", error.message)
 
 
 def signatures(repository: Repository) -> dict[str, Any]:

@@ -151,7 +151,9 @@ def test_versions(run: Callable[..., Any], config: Path, tmp_path: Path) -> None
     assert (answer.status, "its versions are 2, 10, 9" in answer.json()["error"]) == (404, True)
 
 
-def test_a_changed_file_is_loaded(run: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+def test_a_changed_file_is_loaded(
+    run: Callable[..., Any], config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = run(watch=0.05)
     replace(tmp_path / "model.onnx", 5)
     until(lambda: factor(server) == 5)
@@ -169,6 +171,10 @@ def test_a_changed_file_is_loaded(run: Callable[..., Any], config: Path, tmp_pat
     config.write_text("{")
     time.sleep(0.2)
     assert factor(server, "other") == 7
+    data["models"]["bad"] = table(tmp_path / "none.onnx")
+    config.write_text(json.dumps(data))
+    until(lambda: "none.onnx" in getattr(server.repository.models.get("bad"), "reason", ""))
+    assert "serve on" not in caplog.text  # a new model has no previous versions
 
 
 def test_requests_that_run_end_when_a_server_stops(run: Callable[..., Any]) -> None:
@@ -501,6 +507,29 @@ def test_a_model_that_is_loaded_too_late_is_closed(config: Path, loads: GatedLoa
 
     asyncio.run(asyncio.wait_for(check(), 60))
     assert len(loads.endpoints) == 1
+    assert loads.are_closed()
+
+
+def test_a_model_that_is_unloaded_while_it_is_loaded_stays_unloaded(config: Path, loads: GatedLoads) -> None:
+    data = json.loads(config.read_text())
+    data["models"]["later"] = data["models"]["times"]
+    config.write_text(json.dumps(data))
+
+    async def check() -> None:
+        repository = repository_of(config)
+        loading = asyncio.ensure_future(repository.load_all())
+        assert await asyncio.to_thread(loads.begun.wait, 60)
+        for name in ("times", "later"):
+            await repository.unload(name)
+        loads.gate.set()
+        await loading
+        assert {(entry.state, entry.reason) for entry in repository.models.values()} == {("UNAVAILABLE", "unloaded")}
+        assert repository.ready
+        await repository.load("later")
+        assert [endpoint.name for endpoint in repository.endpoints()] == ["later"]
+        await repository.close()
+
+    asyncio.run(asyncio.wait_for(check(), 60))
     assert loads.are_closed()
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from ..errors import BackendUnavailableError, ConfigError
 from ..models import create
+from ..serve.repository import newest_table
 from ..serve.result_tensors import plain_rows
 
 if TYPE_CHECKING:
@@ -38,10 +39,11 @@ _Config = str | os.PathLike[str] | Mapping[str, Any]
 
 
 def _load(config: _Config, model: str) -> ImageModel[Any]:
-    """One model of a configuration, warmed up; the others are not loaded."""
+    """One model of a configuration, warmed up; of one with versions the newest. The others are not loaded."""
     from ..config import model_table, read
 
-    loaded = create({"models": {model: model_table(read(config), model)}})[model]
+    _, table = newest_table(model, model_table(read(config), model))
+    loaded = create({"models": {model: table}})[model]
     try:
         loaded.warm_up()
     except BaseException:

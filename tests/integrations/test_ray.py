@@ -111,6 +111,15 @@ def test_a_deployment(cluster: Any, expected: Any) -> None:
         serve.shutdown()
 
 
+def test_the_newest_version_is_loaded(expected: Any) -> None:
+    from infersdk.integrations.ray import ImageBatches
+
+    versions = {"9": {"path": "none.onnx"}, "10": {"path": str(DETECTOR)}}
+    table = {"type": "yolov5", "conf": 0.5, "class_agnostic": True, "versions": versions}
+    (found,) = ImageBatches({"models": {"m": table}}, "m")({"bytes": np.array([IMAGE], object)})["results"]
+    assert json.loads(json.dumps(found)) == expected
+
+
 def test_an_unknown_model() -> None:
     from infersdk.integrations.ray import ImageBatches
 

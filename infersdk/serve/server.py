@@ -200,7 +200,7 @@ class Server:
             h11_max_incomplete_event_size=self.settings.max_header_bytes,
             ssl_certfile=self.settings.certificate, ssl_keyfile=self.settings.private_key,
         )  # fmt: skip
-        config.timeout_graceful_shutdown = self.settings.drain  # type: ignore[assignment]  # passed to wait_for()
+        config.timeout_graceful_shutdown = self.settings.drain  # passed to wait_for(), so a float too
         server = uvicorn.Server(config)
         server.capture_signals = contextlib.nullcontext  # `_signals()` handles them
         task = asyncio.ensure_future(server.serve([listener]))

@@ -84,8 +84,8 @@ def load(
             path, lambda source, kind, own: _load(source, backend, kind, own),
             type=type, settings=settings, key=key, trust=trust, verify=verify,
         )  # fmt: skip
-    elif key is not None or trust is not None:
-        raise ConfigError(f"key= and trust= are for a bundle, and {path!r} is none")
+    elif key is not None or trust is not None or verify != "first":
+        raise ConfigError(f"key=, trust= and verify= are for a bundle, and {path!r} is none")
     else:
         model = _load(path, backend, type, settings)
     if warm_up:
@@ -107,7 +107,9 @@ def _local(path: ModelLike | Infer, sha256: str | None) -> ModelLike | Infer:
 
 
 def is_bundle(path: Any) -> TypeGuard[str | os.PathLike[str]]:
-    """Whether it is the path of a bundle. Loading reports errors of other paths."""
+    """Whether it is the path of a bundle, or the address of one. Loading reports errors of other paths."""
+    if is_address(path):
+        path = ModelSource.of(path).path
     if not isinstance(path, (str, os.PathLike)) or isinstance(path, ModelSource) or not os.path.isfile(path):
         return False
     kind = ModelSource.of(path).format if os.path.getsize(path) else None

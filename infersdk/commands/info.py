@@ -18,6 +18,7 @@ from ..core.cache import read_manifest
 from ..core.formats import FORMATS, FileFormat
 from ..core.model_source import ModelSource
 from ..core.tensor_spec import TensorSpec
+from ..core.text import without_password
 from ..errors import BackendUnavailableError, ConfigError, ModelFormatError
 from ..graph import onnx_info
 from ..importers.loading import converted_source
@@ -37,19 +38,25 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", help="the file, its address, or a configuration of one model")
     add_secrets(parser)
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     source = ModelSource.of(named_model(arguments.model))
-    result = _bundle(arguments) if source.format is FORMATS["bundle"] else _described(source)
+    shown = without_password(arguments.model)
+    if source.format is FORMATS["bundle"]:
+        result = _bundle(Bundle(source, key=arguments.key, trust=arguments.trust), with_key=arguments.key is not None)
+    elif arguments.key is not None or arguments.trust is not None:
+        raise ConfigError(f"--key and --trust are for a bundle, and {shown!r} is none")
+    else:
+        result = _described(source)
     result["pixels"] = _pixels(result["metadata"])
     if arguments.json:
-        print_json({"model": str(arguments.model), **result})
+        print_json({"model": shown, **result})
         return 0
-    table = Table(show_header=False, title=str(arguments.model), title_justify="left")
+    table = Table(show_header=False, title=escape(shown), title_justify="left")
     for name, value in result.items():
         for text in _texts(name, value):
             table.add_row(escape(name.removesuffix("s") if name in ("inputs", "outputs") else name), escape(text))
@@ -109,9 +116,8 @@ def _described(source: ModelSource) -> dict[str, Any]:
     return {"format": f"{kind.title}, read by backend {reader!r}", **_loaded(source, reader)}
 
 
-def _bundle(arguments: argparse.Namespace) -> dict[str, Any]:
+def _bundle(bundle: Bundle, *, with_key: bool) -> dict[str, Any]:
     """The manifest of a bundle, and its model. The model of an encrypted one only where there is a key."""
-    bundle = Bundle(arguments.model, key=arguments.key, trust=arguments.trust)
     manifest = bundle.manifest
     result = {
         "format": FORMATS["bundle"].title,
@@ -126,7 +132,7 @@ def _bundle(arguments: argparse.Namespace) -> dict[str, Any]:
         "created_by": manifest.created_by,
         "metadata": {},
     }
-    if manifest.encryption is None or arguments.key is not None or KEY_VARIABLE in os.environ:
+    if manifest.encryption is None or with_key or KEY_VARIABLE in os.environ:
         result = {**_onnx(bundle.source()), **result}
     return result
 

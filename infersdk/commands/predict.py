@@ -104,9 +104,11 @@ def run(arguments: argparse.Namespace) -> int:
         emit = stack.enter_context(row_files(arguments.json_lines, arguments.csv, to_stdout=to_stdout))
         for source, target in zip(sources, targets, strict=True):
             if not source.is_video:
-                rows.append(_predict_image(runner, source, target, skip, window, quiet=arguments.json))
+                row = _predict_image(runner, source, target, skip, window, quiet=arguments.json)
+                if arguments.json and not to_stdout:
+                    rows.append(row)
                 if emit is not None:
-                    emit(rows[-1])
+                    emit(row)
         errors = []
         if videos:
             if arguments.track:
@@ -146,7 +148,7 @@ def _open(arguments: argparse.Namespace, *, only_videos: bool) -> ImageModel[Any
         return _create({**table, **settings}, arguments)
     if arguments.model is None:
         raise ConfigError("no model to run: infersdk predict ... --model model.onnx; infersdk demo needs none")
-    return load(Path(arguments.model), type=arguments.type, **settings, **backend_arguments(arguments))
+    return load(arguments.model, type=arguments.type, **settings, **backend_arguments(arguments))
 
 
 def _table(arguments: argparse.Namespace) -> dict[str, Any] | None:

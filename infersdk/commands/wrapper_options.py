@@ -137,7 +137,7 @@ class WrapperOptions:
         path, name = split_model(model or "")
         if path.suffix.lower() in CONFIGURATIONS:
             return _of_configuration(path, name)
-        return _of_file(path) if of_file and model else None
+        return _of_file(model) if of_file and model else None
 
     def _add(self, name: str, kinds: Sequence[type[Declared]], *, shown_of: type[Declared]) -> None:
         """Adds one setting of these wrappers. The help shows it where `shown_of` is one of them."""
@@ -156,15 +156,14 @@ class WrapperOptions:
 def _of_configuration(path: Path, name: str | None) -> type[Declared] | None:
     table = model_table(read(path), name)
     if is_bundle(table.get("path")):
-        return _of_file(Path(table["path"]))
+        return _of_file(table["path"])
     return named_kind(table.get("type"))
 
 
-def _of_file(path: Path) -> type[Declared] | None:
-    source = ModelSource.of(path)
+def _of_file(model: str) -> type[Declared] | None:
+    source = ModelSource.of(model)
     if source.format is not None and source.format.key == "bundle":
-        bundle = Bundle(path)
-        return named_type(bundle.manifest.type)
+        return named_type(Bundle(source).manifest.type)
     if source.format is None or source.format.key != "onnx":
         return None  # only the runtime can describe it
     try:

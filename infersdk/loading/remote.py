@@ -52,9 +52,7 @@ def download(address: Address, progress: Progress | None = None) -> Path:
     """The file of an address, as `local_copy()`; an address that is not pinned is looked up each time."""
     if address.protocol != "hf":
         return _by_fsspec(address, progress)
-    path = _from_hub(address)
-    _check_digest(address, path)
-    return path
+    return _from_hub(address)
 
 
 def _check_digest(address: Address, path: Path) -> None:
@@ -86,17 +84,21 @@ def _from_hub(address: Address) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     def get(local_files_only: bool) -> Path:
-        return Path(
+        path = Path(
             huggingface_hub.hf_hub_download(
                 address.repository, address.file, revision=address.revision, local_files_only=local_files_only
             )
         )
+        _check_digest(address, path)
+        return path
 
-    if address.is_pinned:
-        with contextlib.suppress(LocalEntryNotFoundError):
+    if address.is_pinned:  # a branch has other files here than on the hub after a new commit
+        with contextlib.suppress(LocalEntryNotFoundError, ModelNotFoundError):
             return get(local_files_only=True)
     try:
         return get(local_files_only=False)
+    except InferSDKError:
+        raise
     except (OSError, ValueError) as error:  # those of the package extend OSError, and ValueError for a wrong name
         raise _unavailable(address, error) from None
 
@@ -140,7 +142,7 @@ def _by_fsspec(address: Address, progress: Progress | None) -> Path:
 
 
 def _content(address: Address, progress: Progress | None) -> bytes:
-    """Downloads a file. A broken download is continued."""
+    """Downloads a file. A broken download is continued where a checksum shows that it is the same file."""
     folder = default_folder() / "downloads"
     part = folder / f"{address.sha256 or 'file'}.{os.getpid() if address.sha256 is None else 'part'}"
     try:
@@ -149,9 +151,11 @@ def _content(address: Address, progress: Progress | None) -> bytes:
         raise OutputError(f"{str(folder)!r} cannot be made: {error.strerror or error}") from None
     try:
         _copy(address, part, progress)
-    except InferSDKError:
-        raise
-    except Exception as error:  # each protocol has exceptions of its own
+    except BaseException as error:  # each protocol has exceptions of its own
+        if address.sha256 is None:
+            part.unlink(missing_ok=True)
+        if isinstance(error, InferSDKError) or not isinstance(error, Exception):
+            raise
         raise _unavailable(address, error) from None
     try:
         _check_digest(address, part)
@@ -168,7 +172,8 @@ def _copy(address: Address, part: Path, progress: Progress | None) -> None:
         system, name = fsspec.core.url_to_fs(address.location)
     except ImportError as error:  # a protocol whose package is missing
         raise BackendUnavailableError(f"{address.shown}: {error}") from None
-    with system.open(name, "rb", cache_type="readahead", block_size=4 * _PIECE) as source, open(part, "ab") as target:
+    mode = "wb" if address.sha256 is None else "ab"
+    with system.open(name, "rb", cache_type="readahead", block_size=4 * _PIECE) as source, open(part, mode) as target:
         size, done = int(getattr(source, "size", None) or 0), target.tell()
         if done and done <= size:
             source.seek(done)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from infersdk import bundles
 from infersdk.config import read
 from infersdk.core.model_source import Address, is_address, with_digest
 from infersdk.data import DETECTOR, IMAGE
@@ -30,6 +31,7 @@ class Hub(http.server.ThreadingHTTPServer):
     """Serves one file: as `org/digits` of the hub, and as `/plain/model.onnx`.
 
     Attributes:
+        commit: that its branch names.
         requests: method and path of each.
         cut: bytes after which the connection of the next download ends; None for none.
         delay: seconds before each answer.
@@ -39,6 +41,7 @@ class Hub(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.commit = COMMIT
         self.requests: list[str] = []
         self.cut: int | None = None
         self.delay = 0.0
@@ -67,8 +70,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         time.sleep(self.server.delay)
         if self.path.startswith("/api/models/org/digits"):
             data, headers = json.dumps({"id": "org/digits", "sha": COMMIT, "siblings": []}).encode(), {}
-        elif self.path in (f"/org/digits/resolve/{COMMIT}/onnx/model.onnx", "/plain/model.onnx"):
-            data, headers = self.server.content, {"ETag": f'"{DIGEST}"', "X-Repo-Commit": COMMIT}
+        elif self.path in (
+            "/plain/model.onnx",
+            *(f"/org/digits/resolve/{name}/onnx/model.onnx" for name in ("main", COMMIT)),
+        ):
+            data = self.server.content
+            headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": self.server.commit}
         else:
             self.send_error(404)
             return
@@ -178,6 +185,62 @@ def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
     path = run(hub, tmp_path, code).stdout.strip()
     assert Path(path).read_bytes() == hub.content
     assert list((tmp_path / "cache" / "downloads").iterdir()) == []
+
+
+def test_a_broken_download_without_a_checksum(hub: Hub, tmp_path: Path) -> None:
+    """The next one, of any file, begins at the start: the numbers of processes repeat, as in containers."""
+    for package in ("fsspec", "aiohttp"):
+        pytest.importorskip(package)
+    hub.content, hub.cut = bytes(6 << 20), 5 << 20
+    fetch = f"cli.main(['fetch', '{hub.address}/plain/model.onnx'])"
+    folder = tmp_path / "cache" / "downloads"
+    code = f"import os; os.getpid = lambda: 7\n{fetch}\nprint(os.listdir({str(folder)!r}))"
+    broken = run(hub, tmp_path, code)
+    assert "cannot be read" in broken.stderr
+    assert broken.stdout == "[]\n"
+    (folder / "file.7").write_bytes(bytes(5 << 20))  # as of a process that was killed
+    hub.content = b"\1" * (6 << 20)
+    fetched = run(hub, tmp_path, code)
+    assert hashlib.sha256(hub.content).hexdigest() in fetched.stdout, fetched.stdout + fetched.stderr
+
+
+def test_a_branch_with_a_new_commit(hub: Hub, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    codes = []
+    for commit, content in ((COMMIT, b"old"), ("f" * 40, b"new")):
+        hub.commit, hub.content = commit, content
+        address = f"hf://org/digits/onnx/model.onnx#sha256={hashlib.sha256(content).hexdigest()}"
+        codes.append(f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}).read_text())")
+        assert run(hub, tmp_path, codes[-1]).stdout == f"{content.decode()}\n"
+    hub.requests.clear()
+    assert run(hub, tmp_path, codes[-1]).stdout == "new\n"
+    assert hub.requests == []
+
+
+def test_commands_take_addresses(hub: Hub, tmp_path: Path) -> None:
+    for package in ("huggingface_hub", "aiohttp"):
+        pytest.importorskip(package)
+    address = f"http://user:secret@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST}"
+    for model in (f"hf://org/digits@{COMMIT}/onnx/model.onnx", address):
+        predicted = run(hub, tmp_path, f"cli.main(['predict', {str(IMAGE)!r}, '--model', {model!r}, '--conf', '0.4'])")
+        assert "seven" in predicted.stdout, predicted.stderr
+        shown = run(hub, tmp_path, f"cli.main(['info', {model!r}])")
+        assert "yolov5" in shown.stdout, shown.stderr
+        assert "secret" not in shown.stdout
+
+
+def test_a_bundle_at_an_address(hub: Hub, tmp_path: Path) -> None:
+    for package in ("aiohttp", "onnxruntime"):
+        pytest.importorskip(package)
+    bundles.pack(DETECTOR, tmp_path / "digits.infer", images=[IMAGE], samples=1)
+    hub.content = (tmp_path / "digits.infer").read_bytes()
+    address = f"{hub.address}/plain/model.onnx#sha256={hashlib.sha256(hub.content).hexdigest()}"
+    (tmp_path / "app.toml").write_text(f'[models.digits]\npath = "{address}"\n')
+    predicted = run(hub, tmp_path, f"cli.main(['predict', {str(IMAGE)!r}, '--model', 'app.toml', '--conf', '0.4'])")
+    assert "seven" in predicted.stdout, predicted.stderr
+    for model in ("app.toml", address):
+        shown = run(hub, tmp_path, f"cli.main(['info', {model!r}])")
+        assert "a bundle" in shown.stdout, shown.stderr
 
 
 def test_several_processes_download_one_file(hub: Hub, tmp_path: Path) -> None:

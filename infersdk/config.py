@@ -42,6 +42,9 @@ _MODEL_FILES = ("path", "detection", "recognition", "orientation")
 #: Fields of a file that are relative to its folder.
 _PATHS = (*_MODEL_FILES, "names")
 
+#: The `trust` of a bundle that is not a file.
+_PUBLIC_KEY = re.compile("[0-9a-f]{64}")
+
 _READERS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 #: Limits on a configuration, against mistakes and attacks.
@@ -142,8 +145,8 @@ def _values_at(info: Any, steps: Sequence[str]) -> list[Any]:
 def read(source: str | os.PathLike[str] | Mapping[str, Any], *, locked: bool = True) -> dict[str, Any]:
     """A configuration as a dict: from a file (by its suffix .toml, .yaml, .yml or .json), or a mapping as it is.
 
-    Relative paths of model files and of class names are made relative to the folder of the configuration. Addresses get
-    the checksums of its lock file, which `infersdk fetch` writes.
+    Relative paths of model files, of class names and of the keys of bundles are made relative to the folder of the
+    configuration. Addresses get the checksums of its lock file, which `infersdk fetch` writes.
 
     Args:
         locked: whether the lock file is read.
@@ -328,8 +331,12 @@ def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | 
                 if lock is not None and value not in lock:
                     raise ConfigError(f"{without_password(value)!r} is not in the lock file; `infersdk fetch` adds it")
                 table[key] = value if lock is None else lock[value]
-            elif key in _PATHS and isinstance(value, str):
+            elif not isinstance(value, str):
+                continue
+            elif key in _PATHS or (key == "trust" and not _PUBLIC_KEY.fullmatch(value)):
                 table[key] = str(folder / value)
+            elif key == "key" and value.startswith("file:"):
+                table[key] = f"file:{folder / value.removeprefix('file:')}"
 
 
 def model_tables(configuration: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from infersdk.data import DETECTOR, IMAGE
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("cryptography")
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl writes the keys")
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -80,3 +83,25 @@ def test_a_configuration(folder: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["predict", str(IMAGE), "--model", f"{config}:digits", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["results"]
+    assert cli.main(["info", str(config), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["wrapper"] == "yolov5"
+
+
+@needs_openssl
+def test_keys_are_relative_to_the_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("genpkey -algorithm ed25519 -out private.pem", "pkey -in private.pem -pubout -out public.pem"):
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
+    pack = ["pack", str(DETECTOR), "--images", str(IMAGE), "--samples", "1", "-o", str(folder / "signed.infer")]
+    assert cli.main([*pack, "--sign", str(folder / "private.pem"), "--encrypt", f"file:{folder / 'key'}"]) == 0
+    config = folder / "app.toml"
+    config.write_text('[models.digits]\npath = "signed.infer"\nkey = "file:key"\ntrust = "public.pem"\n')
+    assert cli.main(["predict", str(IMAGE), "--model", str(config)]) == 0
+    config.write_text(config.read_text().replace("public.pem", "0" * 64))
+    capsys.readouterr()
+    assert cli.main(["predict", str(IMAGE), "--model", str(config)]) == 2
+    assert "the trusted key is 0000" in capsys.readouterr().err
+
+
+def test_info_does_not_ignore_trust(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", str(DETECTOR), "--trust", "0" * 64]) == 2
+    assert "--key and --trust are for a bundle" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from ..core.target import arithmetic_of
 from ..core.text import logger
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError, ModelError, OutputError
 from ..loading.registry import load as load_network
+from ..models.registry import ALIASES
 from .bundle import Bundle
 from .golden import (
     INPUT_ELEMENTS,
@@ -81,7 +82,7 @@ def load_bundle(
         raise ConfigError(f"verify is one of {', '.join(VERIFY)}, not {verify!r}")
     bundle = Bundle(path, key=key, trust=trust)
     manifest = bundle.manifest
-    if type is not None and type != manifest.type:
+    if type is not None and ALIASES.get(type, type) != manifest.type:
         raise ConfigError(f"{bundle.path!r} is for the wrapper {manifest.type!r}, not {type!r}; leave type= out")
     samples = GoldenSamples(bundle, {"key": key, "trust": trust})
     source, feeds = bundle.source(settings.get("precision")), Future[Any]()

@@ -20,6 +20,7 @@ from ..image import read_image
 from ..loading.registry import load as load_network
 from ..models.loading import load
 from ..models.registry import TYPES
+from ..models.vision import loading_names
 from .archive import FIRST, Entry, pieces
 from .golden import INPUT_ELEMENTS, LAYER_ELEMENTS, OUTPUT_ELEMENTS, Golden, Graph, Sample, Values, deviation, elements
 from .layers import layer_values
@@ -47,8 +48,10 @@ _ROUNDED = 4.0
 _FORM = 2.0
 #: Relative noise on the input that a run must bear: 4 steps of float32, or one step of a lower precision.
 _NOISE = {"fp32": 4 * 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7, "int8": 2.0**-7}
-#: Settings that belong to the machine that loads the bundle.
-_OF_THE_MACHINE = frozenset({"device", "precision", "max_batch", "while_building", "options", "preprocess", "decode"})
+#: Settings that belong to the machine that loads the bundle, as the options of its backend do.
+_OF_THE_MACHINE = frozenset(
+    {"backend", "options", "preprocess", "decode", "key", "trust", "verify", "sha256", "warm_up"}
+)
 
 
 def pack(
@@ -77,7 +80,7 @@ def pack(
     precision. `infersdk.bundles.golden.deviation` defines the measure.
 
     Args:
-        model: an ONNX file, the reference form.
+        model: an ONNX file, the reference form. Weights in other files become part of it.
         output: the bundle.
         images: a folder, an image file, or a sequence of images as a call of a wrapper takes them.
         samples: maximum number of golden samples.
@@ -99,10 +102,10 @@ def pack(
     check_output(model, output)
     source = ModelSource.of(model)
     given = dict(settings or {})
-    if wrong := sorted(_OF_THE_MACHINE & given.keys()):
+    if wrong := sorted((_OF_THE_MACHINE | loading_names(_REFERENCE)) & given.keys()):
         raise ConfigError(f"{wrong[0]} is a setting of the machine that loads the bundle; leave it out")
-    if samples < 1:
-        raise ConfigError(f"samples={samples}; use 1 or more")
+    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        raise ConfigError(f"samples is a whole number from 1, not {samples!r}")
     signer = None if sign_with is None else public_key(sign_with)
     salt = os.urandom(32)
     sealer = None if encrypt is None else Sealer(read_key(encrypt), salt)
@@ -118,7 +121,7 @@ def pack(
     kinds = [key for key, one in TYPES.items() if one is wrapper.__class__]
     listed = [Form("model.onnx", "fp32"), *(Form(f"model.{precision}.onnx", precision) for precision in others)]
     models = [source, *others.values()]
-    parts = {form.part: model.read() for form, model in zip(listed, models, strict=True)}
+    parts = {form.part: _whole(model) for form, model in zip(listed, models, strict=True)}
     parts |= {sample.image: file for sample, file in zip(golden.samples, files, strict=True)}
     parts[golden.values] = recorder.values.tobytes()
     parts["golden.json"] = msgspec.json.encode(golden)
@@ -134,6 +137,13 @@ def pack(
     )  # fmt: skip
     write_bundle(output, manifest, parts, sign_with)
     return manifest
+
+
+def _whole(source: ModelSource) -> bytes:
+    """The bytes of a model, with the weights that it keeps in other files."""
+    content = source.read()
+    in_memory = ModelSource(None, content, name=source.name, external_data=source.external_data)
+    return prepared_model(in_memory, ()) or content
 
 
 def write_bundle(

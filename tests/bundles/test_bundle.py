@@ -38,6 +38,7 @@ from infersdk.errors import (
     ModelFormatError,
     ModelNotFoundError,
     OutputError,
+    UnsupportedModelError,
 )
 
 pytest.importorskip("onnxruntime")
@@ -124,13 +125,28 @@ def test_unpack(sealed: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "empty").exists()
 
 
+def test_weights_in_another_file(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    model, folder = onnx.load(DETECTOR), tmp_path / "apart"
+    folder.mkdir()
+    onnx.save_model(model, folder / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    pack(folder / "model.onnx", tmp_path / "digits.infer", images=[IMAGE])
+    shutil.rmtree(folder)
+    with models.load(tmp_path / "digits.infer", verify="always") as packed, models.load(DETECTOR) as own:
+        assert packed(IMAGE).to_dicts() == own(IMAGE).to_dicts()
+
+
 def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no image for golden samples"):
         pack(DETECTOR, tmp_path / "x.infer", images=[])
     with pytest.raises(ConfigError, match="device is a setting of the machine"):
         pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], settings={"device": "cpu"})
-    with pytest.raises(ConfigError, match="samples=0; use 1 or more"):
-        pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], samples=0)
+    for name in ("backend", "key", "threads"):
+        with pytest.raises(ConfigError, match=f"{name} is a setting of the machine"):
+            pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], settings={name: "openvino"})
+    for samples in (0, 1.5, "4", True):
+        with pytest.raises(ConfigError, match="samples is a whole number from 1, not"):
+            pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], samples=samples)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
@@ -148,6 +164,14 @@ def test_a_manifest_of_wrong_types(plain: Path, tmp_path: Path, wrong: dict[str,
 
 
 # ---- loading ----
+
+
+def test_another_name_of_the_wrapper(tmp_path: Path, plain: Path) -> None:
+    rewritten(plain, tmp_path / "x.infer", parts_of(plain), type="yolov8")
+    with pytest.raises(ConfigError, match="for the wrapper 'yolov8', not 'yolov5'"):
+        models.load(tmp_path / "x.infer", type="yolov5")
+    with pytest.raises(UnsupportedModelError):  # the model is that of a YOLOv5
+        models.load(tmp_path / "x.infer", type="yolo11")
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
@@ -169,8 +193,9 @@ def test_wrong_loading(plain: Path, tmp_path: Path) -> None:
         models.load(plain, type="yolov8")
     with pytest.raises(ConfigError, match="verify is one of first, always, never, not 'no'"):
         models.load(plain, verify="no")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="key= and trust= are for a bundle"):
-        models.load(DETECTOR, key=KEY)
+    for given in ({"key": KEY}, {"trust": "0" * 64}, {"verify": "always"}):
+        with pytest.raises(ConfigError, match="key=, trust= and verify= are for a bundle"):
+            models.load(DETECTOR, **given)  # type: ignore[arg-type]
     with pytest.raises(ModelFormatError, match=r"a bundle.*models\.load\(\)"):
         infersdk.load(plain)
     with pytest.raises(ModelNotFoundError):

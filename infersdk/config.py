@@ -16,6 +16,8 @@ An application's file names its models; which backend runs them is one line of i
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +30,7 @@ import msgspec
 from .core.files import read_regular
 from .core.model_source import is_address, with_digest
 from .core.text import without_password
+from .data import CLASS_NAMES
 from .errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -253,8 +256,25 @@ def _decode_yaml(text: bytes) -> Any:
         raise ValueError(str(error)) from None
 
 
+def _decode_json(text: bytes) -> Any:
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys: set[str] = set()
+        for key, _ in pairs:
+            _add_key(keys, key)
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=table)
+
+
+def _add_key(keys: set[str], key: str) -> None:
+    """Refuses the second of two equal keys, as TOML does: one of them would be dropped."""
+    if key in keys:
+        raise ValueError(f"the key {key!r} is in one table twice; remove one")
+    keys.add(key)
+
+
 _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
-    "json": msgspec.json.decode,
+    "json": _decode_json,
     "toml": _decode_toml,
     "yaml": _decode_yaml,
 }
@@ -264,14 +284,21 @@ def _check_yaml(events: Any) -> None:
     """Checks the structure before it is built: an alias takes no space in the file, however much it repeats."""
     sizes: dict[str, int] = {}  # how many values an anchor's collection has
     around: list[tuple[str | None, int]] = []  # the open collections: their anchors, and the count before them
+    tables: list[tuple[set[str], Iterator[bool]] | None] = []  # their keys, and whether the next value is one
     count = 0
     for event in events:
         kind, anchor = type(event).__name__, getattr(event, "anchor", None)
+        if tables and tables[-1] is not None and kind not in ("SequenceEndEvent", "MappingEndEvent"):
+            keys, is_key = tables[-1]
+            if next(is_key) and kind == "ScalarEvent" and event.value != "<<":
+                _add_key(keys, event.value)
         if kind in ("SequenceStartEvent", "MappingStartEvent"):
             around.append((anchor, count))
+            tables.append((set(), itertools.cycle((True, False))) if kind == "MappingStartEvent" else None)
             count += 1
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             closed, before = around.pop()
+            tables.pop()
             if closed is not None:
                 sizes[closed] = count - before
         elif kind == "ScalarEvent":
@@ -324,6 +351,11 @@ def _check_text(text: str) -> None:
         raise ValueError(f"the text {text!r} is not UTF-8") from None
 
 
+def _is_file(key: str, value: Any) -> bool:
+    """Whether a field names a model file, or a file of class names."""
+    return key in _PATHS and isinstance(value, str) and not (key == "names" and value in CLASS_NAMES)
+
+
 def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | None) -> None:
     for table in _tables(data):
         for key, value in table.items():
@@ -333,7 +365,7 @@ def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | 
                 table[key] = value if lock is None else lock[value]
             elif not isinstance(value, str):
                 continue
-            elif key in _PATHS or (key == "trust" and not _PUBLIC_KEY.fullmatch(value)):
+            elif _is_file(key, value) or (key == "trust" and not _PUBLIC_KEY.fullmatch(value)):
                 table[key] = str(folder / value)
             elif key == "key" and value.startswith("file:"):
                 table[key] = f"file:{folder / value.removeprefix('file:')}"
@@ -375,4 +407,4 @@ def model_table(configuration: Mapping[str, Any], name: str | None) -> Mapping[s
 def model_files(table: Mapping[str, Any]) -> set[str]:
     """The files that the table of a model names, those of its parts included: models and class names."""
     fields = [field for part in _tables(table) for field in part.items()]
-    return {value for key, value in fields if key in _PATHS and isinstance(value, str)}
+    return {value for key, value in fields if _is_file(key, value)}

@@ -128,7 +128,7 @@ def _model(kind: type[VisionModel[Any] | OCR], fields: dict[str, Any]) -> ImageM
     """
     files = {name: fields.pop(name, None) for name in (READER_FILES if kind is OCR else ("path",))}
     for name, path in files.items():
-        if not isinstance(path, str) and (path is not None or name != "orientation"):
+        if not isinstance(path, (str, os.PathLike)) and (path is not None or name != "orientation"):
             raise ConfigError(f"{kind.__name__}: {name} names a model file, and is {path!r}")
     pipeline = _pipeline(kind.__name__, fields)
     if unknown := sorted(set(fields) - {"backend", *kind.Settings.__struct_fields__}):

@@ -80,6 +80,12 @@ def test_paths_are_relative_to_the_file_wherever_they_stand(tmp_path: Path, monk
     }
 
 
+def test_names_that_are_built_in(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[a]\nnames = "coco"\npath = "coco"\n')
+    assert read(tmp_path / "a.toml") == {"a": {"names": "coco", "path": str(tmp_path / "coco")}}
+    assert model_files(read(tmp_path / "a.toml")["a"]) == {str(tmp_path / "coco")}
+
+
 def test_names_that_are_a_list_stay_a_list(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"names": ["cat", "dog"], "path": 5}')
     assert read(tmp_path / "a.json") == {"names": ["cat", "dog"], "path": 5}
@@ -93,7 +99,13 @@ def test_names_that_are_a_list_stay_a_list(tmp_path: Path) -> None:
         ("a.toml", b"[a\nb = 1", r"a.toml': .*line 1"),
         ("a.toml", b"a = 1\na = 2\n", r"a.toml': .*line 2"),
         ("a.toml", b"a = '\xff'", r"a.toml': .*utf-8"),
-        ("a.json", b'{"a": }', r"a.json': JSON is malformed: .*\(byte 6\)"),
+        ("a.json", b'{"a": }', r"a.json': Expecting value: line 1 column 7"),
+        ("a.json", b'{"a": 1, "b": {"a": 1, "a": 2}}', r"a.json': the key 'a' is in one table twice"),
+        (
+            "a.yaml",
+            b"b: {a: {c: 1}, c: [a, a]}\na:\n  - d: d\n    'd': 2\n",
+            r"a.yaml': the key 'd' is in one table twice",
+        ),
         ("a.json", b'{"a": "\xff"}', r"a.json': "),
         ("a.json", b"", r"a.json': "),
         ("a.json", b"[1, 2]", r"a.json': a configuration is a table of names, not a list"),

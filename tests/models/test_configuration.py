@@ -18,7 +18,7 @@ from infersdk.errors import ConfigError, InferSDKError, UnsupportedModelError
 from infersdk.models import OCR, Classifications, Tiled, TwoStage
 
 DIGITS = {"type": "yolov5", "path": str(DETECTOR), "options": {"threads": 1}}
-READS = {"type": "classifier", "path": str(CLASSIFIER), "options": {"threads": 1}, **CLASSIFIER_SETTINGS}
+READS = {"type": "classifier", "path": CLASSIFIER, "options": {"threads": 1}, **CLASSIFIER_SETTINGS}
 
 
 @pytest.fixture

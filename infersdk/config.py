@@ -23,7 +23,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -263,7 +263,10 @@ def _decode_json(text: bytes) -> Any:
             _add_key(keys, key)
         return dict(pairs)
 
-    return json.loads(text, object_pairs_hook=table)
+    def constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON; give a finite number")
+
+    return json.loads(text, object_pairs_hook=table, parse_constant=constant)
 
 
 def _add_key(keys: set[str], key: str) -> None:

@@ -100,6 +100,7 @@ def test_names_that_are_a_list_stay_a_list(tmp_path: Path) -> None:
         ("a.toml", b"a = 1\na = 2\n", r"a.toml': .*line 2"),
         ("a.toml", b"a = '\xff'", r"a.toml': .*utf-8"),
         ("a.json", b'{"a": }', r"a.json': Expecting value: line 1 column 7"),
+        ("a.json", b'{"a": NaN}', r"a.json': NaN is not JSON; give a finite number"),
         ("a.json", b'{"a": 1, "b": {"a": 1, "a": 2}}', r"a.json': the key 'a' is in one table twice"),
         (
             "a.yaml",

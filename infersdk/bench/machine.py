@@ -58,7 +58,7 @@ def _processor() -> str:
 
 def _memory() -> int | None:
     if sys.platform == "win32":
-        return _windows_memory()[0]
+        return _kilobytes("/proc/meminfo", "MemTotal")
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -67,8 +67,6 @@ def _memory() -> int | None:
 
 def available_bytes() -> int | None:
     """Memory available to new processes without swapping."""
-    if sys.platform == "win32":
-        return _windows_memory()[1]
     return _kilobytes("/proc/meminfo", "MemAvailable")
 
 
@@ -93,6 +91,9 @@ def _read(path: str) -> str:
 
 
 def _kilobytes(path: str, key: str) -> int | None:
+    """A figure of memory in bytes, which Linux counts in kB; None if the system does not report it."""
+    if sys.platform == "win32":
+        return _windows_memory()[key]
     for line in _read(path).splitlines():
         name, _, rest = line.partition(":")
         if name == key:
@@ -102,29 +103,27 @@ def _kilobytes(path: str, key: str) -> int | None:
 
 def resident_bytes() -> int:
     """The resident memory of this process."""
-    if sys.platform == "win32":
-        return _windows_memory()[2]
     return _kilobytes("/proc/self/status", "VmRSS") or 0
 
 
 def peak_resident_bytes() -> int:
     """The peak resident memory of this process."""
-    if sys.platform == "win32":
-        return _windows_memory()[3]
-    import resource
+    if known := _kilobytes("/proc/self/status", "VmHWM"):
+        return known
+    import resource  # here: systems without it can import the module
 
-    return _kilobytes("/proc/self/status", "VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if sys.platform == "win32":
 
-    def _windows_memory() -> tuple[int, int, int, int]:
-        """The total and the available memory, and the present and the peak working set of this process."""
+    def _windows_memory() -> dict[str, int]:
+        """Figures of Windows by Linux's names for them."""
         system, process = (ctypes.c_uint64 * 8)(64), (ctypes.c_size_t * 9)(72)  # each begins with its size
         ctypes.windll.kernel32.GlobalMemoryStatusEx(system)  # MEMORYSTATUSEX
         this = ctypes.c_void_p(-1)  # the handle of the process itself
         ctypes.windll.kernel32.K32GetProcessMemoryInfo(this, process, 72)  # PROCESS_MEMORY_COUNTERS
-        return system[1], system[2], process[2], process[1]
+        return {"MemTotal": system[1], "MemAvailable": system[2], "VmRSS": process[2], "VmHWM": process[1]}
 
 
 # ---- other load ----

@@ -88,8 +88,9 @@ class WorkerProcess:
         code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        if how.endswith("SIGKILL"):
+        name = signal.Signals(-code).name if code < 0 else ""
+        how = f"was ended by {name}" if name else f"ended with code {code}"
+        if name == "SIGKILL":  # which Windows does not have
             how += " (out of memory?)"
         return StepError(f"its process {how}" + (f": {said[-1][:300]}" if said else ""))
 

@@ -149,20 +149,19 @@ def _content(address: Address, progress: Progress | None) -> bytes:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise OutputError(f"{str(folder)!r} cannot be made: {error.strerror or error}") from None
-    try:
-        _copy(address, part, progress)
-    except BaseException as error:  # each protocol has exceptions of its own
+    with contextlib.ExitStack() as stack:
         if address.sha256 is None:
-            part.unlink(missing_ok=True)
-        if isinstance(error, InferSDKError) or not isinstance(error, Exception):
+            stack.callback(part.unlink, missing_ok=True)
+        try:
+            _copy(address, part, progress)
+        except InferSDKError:
             raise
-        raise _unavailable(address, error) from None
-    try:
+        except Exception as error:  # each protocol has exceptions of its own
+            raise _unavailable(address, error) from None
+        stack.callback(part.unlink, missing_ok=True)  # complete: another download begins at the start
         _check_digest(address, part)
         _log.info("%s was downloaded", address.shown)
         return part.read_bytes()
-    finally:
-        part.unlink()  # complete: another download begins at the start
 
 
 def _copy(address: Address, part: Path, progress: Progress | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,15 +11,19 @@ from typing import Any
 import pytest
 from served_requests import PROTOCOLS, SHARED_MEMORY, client_of, serving
 
-NEEDED = (
-    *("uvicorn", "h11", "grpc", "tritonclient.grpc", "tritonclient.http", "orjson", "jinja2"),
-    *("prometheus_client", "python_multipart", "onnx", "onnxruntime"),
-    *(("uvloop",) if sys.platform != "win32" else ()),
-)
+from infersdk.errors import BackendUnavailableError
+from infersdk.serve.server import require_packages
+
+#: Those of the clients and the models. `require_packages()` knows those of the server.
+NEEDED = ("tritonclient.http", "onnx", "onnxruntime")
 
 
 def missing() -> str:
     """The first package that is not there, with the reason; empty if all are."""
+    try:
+        require_packages()
+    except BackendUnavailableError as error:
+        return str(error)
     for package in NEEDED:
         try:
             importlib.import_module(package)

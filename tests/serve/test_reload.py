@@ -416,7 +416,7 @@ def test_a_null_character_in_a_watched_configuration_is_refused(
     assert factor(server, "other") == 7
 
 
-@pytest.mark.posix  # Windows lets nobody replace weights that are mapped
+@pytest.mark.posix  # Windows replaces no weights that are mapped
 def test_weights_in_a_file_of_their_own_are_watched(run: Callable[..., Any], config: Path, tmp_path: Path) -> None:
     """They are replaced in place, too: what serves does not see that, and the new ones are loaded."""
     import onnx

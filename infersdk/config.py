@@ -23,13 +23,13 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, TypeVar
 
 import msgspec
 
 from .core.files import read_regular
 from .core.model_source import is_address, with_digest
-from .core.text import without_password
+from .core.text import HEX_32, without_password
 from .data import CLASS_NAMES
 from .errors import ConfigError, nearest
 
@@ -42,12 +42,6 @@ T = TypeVar("T")
 
 #: Fields that name a model file.
 _MODEL_FILES = ("path", "detection", "recognition", "orientation")
-#: Fields of a file that are relative to its folder.
-_PATHS = (*_MODEL_FILES, "names")
-
-#: The `trust` of a bundle that is not a file.
-_PUBLIC_KEY = re.compile("[0-9a-f]{64}")
-
 _READERS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 #: Limits on a configuration, against mistakes and attacks.
@@ -286,22 +280,20 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
 def _check_yaml(events: Any) -> None:
     """Checks the structure before it is built: an alias takes no space in the file, however much it repeats."""
     sizes: dict[str, int] = {}  # how many values an anchor's collection has
-    around: list[tuple[str | None, int]] = []  # the open collections: their anchors, and the count before them
-    tables: list[tuple[set[str], Iterator[bool]] | None] = []  # their keys, and whether the next value is one
+    # The open collections: their anchors, the count before them, whether the next value is a key, and the keys.
+    around: list[tuple[str | None, int, Iterator[bool], set[str]]] = []
     count = 0
     for event in events:
         kind, anchor = type(event).__name__, getattr(event, "anchor", None)
-        if tables and tables[-1] is not None and kind not in ("SequenceEndEvent", "MappingEndEvent"):
-            keys, is_key = tables[-1]
+        if around and kind not in ("SequenceEndEvent", "MappingEndEvent"):
+            *_, is_key, keys = around[-1]
             if next(is_key) and kind == "ScalarEvent" and event.value != "<<":
                 _add_key(keys, event.value)
         if kind in ("SequenceStartEvent", "MappingStartEvent"):
-            around.append((anchor, count))
-            tables.append((set(), itertools.cycle((True, False))) if kind == "MappingStartEvent" else None)
+            around.append((anchor, count, itertools.cycle((kind == "MappingStartEvent", False)), set()))
             count += 1
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
-            closed, before = around.pop()
-            tables.pop()
+            closed, before, *_ = around.pop()
             if closed is not None:
                 sizes[closed] = count - before
         elif kind == "ScalarEvent":
@@ -309,7 +301,7 @@ def _check_yaml(events: Any) -> None:
             if len(event.value) > MAX_BARE and (event.implicit[0] or event.tag is not None):
                 raise ValueError(f"a value of {len(event.value):,} characters; put it in quotes, without a tag")
         elif kind == "AliasEvent":
-            if any(anchor == opened for opened, _ in around):
+            if any(anchor == opened for opened, *_ in around):
                 raise ValueError(f"the alias *{anchor} refers to a value that contains it")
             count += sizes.get(str(anchor), 1)
         if len(around) > MAX_DEPTH:
@@ -356,7 +348,12 @@ def _check_text(text: str) -> None:
 
 def _is_file(key: str, value: Any) -> bool:
     """Whether a field names a model file, or a file of class names."""
-    return key in _PATHS and isinstance(value, str) and not (key == "names" and value in CLASS_NAMES)
+    return is_file_of_names(value) if key == "names" else key in _MODEL_FILES and isinstance(value, str)
+
+
+def is_file_of_names(value: Any) -> TypeGuard[str]:
+    """Whether the setting `names` is the path of a file, and neither a list nor the name of a built-in one."""
+    return isinstance(value, str) and value not in CLASS_NAMES
 
 
 def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | None) -> None:
@@ -368,7 +365,7 @@ def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | 
                 table[key] = value if lock is None else lock[value]
             elif not isinstance(value, str):
                 continue
-            elif _is_file(key, value) or (key == "trust" and not _PUBLIC_KEY.fullmatch(value)):
+            elif _is_file(key, value) or (key == "trust" and not HEX_32.fullmatch(value)):
                 table[key] = str(folder / value)
             elif key == "key" and value.startswith("file:"):
                 table[key] = f"file:{folder / value.removeprefix('file:')}"

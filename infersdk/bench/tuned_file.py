@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..config import is_file_of_names
+
 if TYPE_CHECKING:
     from .plan import BenchSettings
     from .tune import Tuned
@@ -26,7 +28,7 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
     kind = ran.get("kind")
     if kind not in (None, "arrays"):
         table = {"type": kind, **table, **settings.wrapper}
-        if isinstance(table.get("names"), str):
+        if is_file_of_names(table.get("names")):
             table["names"] = os.path.relpath(Path(table["names"]).resolve(), folder)
     named = {"device": what.target.device, "precision": what.target.precision}
     table |= {key: value for key, value in named.items() if value is not None}

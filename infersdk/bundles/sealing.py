@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..core.text import HEX_32
 from ..errors import BackendUnavailableError, BundleKeyError, BundlePartError, BundleSignatureError, ConfigError
 
 __all__ = ["KEY_VARIABLE", "KeySource", "Sealer", "check_signature", "public_key", "read_key", "sign"]
@@ -196,7 +197,7 @@ def trusted_key(trust: str | os.PathLike[str]) -> str:
         BundleKeyError: it is no Ed25519 public key.
     """
     text = os.fspath(trust)
-    if len(text) == 2 * _KEY and all(digit in "0123456789abcdef" for digit in text):
+    if HEX_32.fullmatch(text):
         return text
     primitives = _cryptography()
     try:

@@ -31,13 +31,13 @@ from ..errors import (
 )
 from .files import digest_of, open_regular
 from .formats import FORMATS, FileFormat, byte_fields, format_of
-from .text import without_password
+from .text import HEX_32, without_password
 
 __all__ = ["KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "is_address", "with_digest"]
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://(.+)", re.DOTALL)
 _HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+?))?/((?:[^/@\\]+/)*[^/@\\]+)", re.ASCII)
-_COMMIT, _DIGEST = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{64}")
+_COMMIT = re.compile("[0-9a-f]{40}")
 #: Protocols of fsspec that do not name another machine.
 _LOCAL = frozenset({"file", "local", "memory", "data", "dir", "simplecache", "filecache", "blockcache"})
 
@@ -102,7 +102,7 @@ class Address(msgspec.Struct, frozen=True):
         if match is None or match[1] in _LOCAL:
             raise ConfigError(f"{shown!r} is not an address of a remote file; give the path of a local file")
         digest = fragment.removeprefix("sha256=")
-        if fragment and (fragment == digest or not _DIGEST.fullmatch(digest)):
+        if fragment and (fragment == digest or not HEX_32.fullmatch(digest)):
             raise ConfigError(f"{shown!r}: after # write sha256= and 64 hexadecimal digits")
         if match[1] != "hf":
             return cls(match[1], location, digest or None)

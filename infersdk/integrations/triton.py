@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..config import is_file_of_names
 from ..core.files import atomic_write
 from ..core.model_source import ModelSource
 from ..errors import ConfigError, InputError
@@ -132,7 +133,7 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str
         batch = model.details.pipelines[0].max_batch
     files = target / version
     table["path"] = _copy_model(source, files)
-    if isinstance(names := table.get("names"), str):
+    if is_file_of_names(names := table.get("names")):
         shutil.copyfile(names, files / "names.txt")
         table["names"] = "names.txt"
     atomic_write(files / "app.json", json.dumps({"models": {"model": table}}, indent=2) + "\n")

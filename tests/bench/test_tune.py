@@ -112,6 +112,8 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
     assert msgspec.toml.decode(elsewhere.read_bytes())["models"]["good-one"]["path"] == "../good one.onnx"
     with infersdk.load(elsewhere) as infer:
         assert Path(infer.model).samefile(model)
+    built_in = tuned_toml(found, msgspec.structs.replace(data, wrapper={"names": "coco"}), elsewhere)
+    assert msgspec.toml.decode(built_in)["models"]["good-one"]["names"] == "coco"
     made = infersdk.models.create(file)["good-one"]
     assert type(made).__name__ == "YOLOv5"
     assert made.pipeline.max_batch == 1

@@ -123,6 +123,18 @@ def test_weights_in_a_folder_below_the_model(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "m" / "1" / weights).read_bytes() == (tmp_path / weights).read_bytes()
 
 
+@pytest.mark.assets
+def test_built_in_names_are_no_file(assets: Path, tmp_path: Path) -> None:
+    import json
+
+    from infersdk.integrations.triton import export
+
+    table = {"type": "yolov5", "path": str(assets / "models" / "yolov5n.onnx"), "names": "coco"}
+    export({"models": {"m": table}}, tmp_path / "r")
+    exported = json.loads((tmp_path / "r" / "m" / "1" / "app.json").read_text())
+    assert exported["models"]["model"]["names"] == "coco"
+
+
 def test_a_wrapper_of_an_openvino_ir(tmp_path: Path) -> None:
     from infersdk.integrations.triton import export
     from infersdk.models import create

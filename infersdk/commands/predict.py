@@ -144,34 +144,37 @@ def _open(arguments: argparse.Namespace, *, only_videos: bool) -> ImageModel[Any
     settings = wrapper_settings(arguments)
     if only_videos:
         settings.pop("decode", None)  # of JPEG files; frames are decoded by `Streams`
-    if (table := _table(arguments)) is not None:
-        return _create({**table, **settings}, arguments)
+    if (named := _table(arguments)) is not None:
+        name, table = named
+        return _create(name, {**table, **settings}, arguments)
     if arguments.model is None:
         raise ConfigError("no model to run: infersdk predict ... --model model.onnx; infersdk demo needs none")
     return load(arguments.model, type=arguments.type, **settings, **backend_arguments(arguments))
 
 
-def _table(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """The table of a model that a configuration describes, or `--type ocr`; None for a model file."""
+def _table(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]] | None:
+    """The name and the table of a model that a configuration describes, or `--type ocr`; None for a model file."""
     path, name = split_model(arguments.model or "")
     if path.suffix.lower() in CONFIGURATIONS:
         if arguments.type is not None:
             raise ConfigError(f"--type {arguments.type}: the configuration {str(path)!r} has the type; leave it out")
-        return dict(model_table(read(path), name))
+        configuration = read(path)
+        table = dict(model_table(configuration, name))
+        return name or next(iter(configuration["models"])), table
     if arguments.type != "ocr":
         return None
     if arguments.model is not None:
         raise ConfigError("--type ocr has two or three model files: --detection, --recognition and --orientation")
-    return {"type": "ocr"}
+    return "ocr", {"type": "ocr"}
 
 
-def _create(table: dict[str, Any], arguments: argparse.Namespace) -> ImageModel[Any]:
+def _create(name: str, table: dict[str, Any], arguments: argparse.Namespace) -> ImageModel[Any]:
     """The model of a table, with the backend of the command line where it is given."""
     table |= given_settings(arguments, ("backend", "device", "precision", "max_batch"))
     options = backend_options(arguments.option, table.get("backend", "onnxruntime"))
     if options:
         table["options"] = {**table.get("options", {}), **options}
-    return create({"models": {"model": table}})["model"]
+    return create({"models": {name: table}})[name]
 
 
 def _in_tiles(model: ImageModel[Any], arguments: argparse.Namespace) -> ImageModel[Any]:

@@ -289,7 +289,7 @@ def test_a_model_of_a_configuration(
         (f"{app}:plane", (), "did you mean 'plain'?"),
         (f"{app}:plain", ("--type", "yolov5"), "leave it out"),
         (f"{app}:plain", ("--confidence", "1"), "YOLOv5 has no setting 'confidence'; did you mean 'conf'?"),
-        (f"{app}:tiles", ("--backend", "openvino"), "Tiled"),
+        (f"{app}:tiles", ("--backend", "openvino"), "models.tiles: Tiled"),
         (f"{app}:tiles", ("--tile", "64"), "is a model on tiles already"),
     ):
         assert run("predict", IMAGE, "--model", model, *more) == 2

@@ -36,7 +36,10 @@ from .errors import ConfigError, nearest
 if TYPE_CHECKING:
     import os
 
-__all__ = ["addresses_of", "check_values", "convert", "lock_path", "model_files", "model_table", "model_tables", "read"]
+__all__ = [
+    "addresses_of", "check_values", "convert", "lock_path", "model_files", "model_table", "model_tables", "read",
+    "server_table",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -402,6 +405,21 @@ def model_table(configuration: Mapping[str, Any], name: str | None) -> Mapping[s
     if not isinstance(table, Mapping):
         raise ConfigError(f"models.{name} is a table, not {table!r}")
     return table
+
+
+def server_table(configuration: Mapping[str, Any]) -> Any:
+    """The table of the server's settings; empty where there is none.
+
+    Raises:
+        ConfigError: the configuration has a table that a server does not read.
+    """
+    known = ("models", "server")
+    if unknown := [name for name in configuration if name not in known]:
+        raise ConfigError(
+            f"the configuration has {unknown[0]!r}, and a server reads {' and '.join(known)} alone"
+            f"{nearest(unknown[0], known)}"
+        )
+    return configuration.get("server", {})
 
 
 def model_files(table: Mapping[str, Any]) -> set[str]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..config import model_table, read
+from ..config import model_table, read, server_table
 from ..errors import BackendUnavailableError
 from ..serve.datatypes import datatype_of
 from ..serve.errors import RequestError, Status, as_request_error
@@ -68,7 +68,7 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
     """
     whole = read(config)
     table = model_table(whole, model)
-    own = ServerSettings.of(whole.get("server", {}), **settings)
+    own = ServerSettings.of(server_table(whole), **settings)
     kind = _predictor_class()
     return kind(load_endpoint(name or model, *newest_table(model, table), own), own)
 

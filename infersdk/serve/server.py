@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ..config import read
+from ..config import read, server_table
 from ..core.files import read_regular
 from ..core.text import logger
 from ..errors import BackendUnavailableError, ClosedError, ConfigError, DeadlineExceeded
@@ -73,7 +73,7 @@ class Server:
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], **settings: Any) -> None:
         require_packages()
         folder = Path(".") if isinstance(config, Mapping) else Path(config).resolve().parent
-        table = msgspec.structs.asdict(ServerSettings.of(read(config).get("server", {})))
+        table = msgspec.structs.asdict(ServerSettings.of(server_table(read(config))))
         for name in ("certificate", "private_key"):  # relative to the configuration
             if table[name] is not None:
                 table[name] = str(folder / table[name])

@@ -40,6 +40,17 @@ def test_a_process_that_ends_stops_its_server(tables: dict[str, Any], tmp_path: 
     assert (done.returncode, done.stdout, done.stderr) == (0, "200\n[]\n", "")
 
 
+@pytest.mark.parametrize("name", ["servr", "Server", "camera"])
+def test_a_table_that_it_does_not_read_is_refused(name: str, tables: dict[str, Any]) -> None:
+    """Its API keys, for example, would not be asked for."""
+    from infersdk.errors import ConfigError
+    from infersdk.serve import Server
+
+    with pytest.raises(ConfigError, match=f"{name}.*a server reads models and server alone") as caught:
+        Server({"models": {"simple": tables["simple"]}, name: {"api_keys": ["k" * 16]}})
+    assert ("did you mean 'server'" in str(caught.value)) == (name != "camera")
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

@@ -362,8 +362,9 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
     for name, arguments, message in (
         ("a.gif", {}, "the suffix of a video is one of .mp4, .m4v, .*, not '.gif'"),
         ("a", {}, "not ''"),
-        ("a.mp4", {"codec": "nonesuch"}, "this FFmpeg has no video encoder nonesuch; it has .*mpeg4"),
-        ("a.mp4", {"codec": "aac"}, "no video encoder aac"),
+        ("a.mp4", {"codec": "nonesuch"}, "this FFmpeg has no video encoder 'nonesuch'; it has .*mpeg4"),
+        ("a.mp4", {"codec": "aac"}, "no video encoder 'aac'"),
+        ("a.mp4", {"codec": ""}, "no video encoder ''"),
         ("a.mp4", {"fps": 0}, "fps is a number of frames per second .*, not 0"),
         ("a.mp4", {"fps": -1}, "fps is a number of frames per second .*, not -1"),
         ("a.mp4", {"fps": float("nan")}, "fps is"),

@@ -29,6 +29,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     "engine", "engine_parallel", "single_stream", "multi_stream", "offline", "server"
 )  # fmt: skip
 
+#: Options that change the speed of a model and not its results.
+_SPEED_ALONE = ("threads", "streams", "performance_hint", "cuda_graph")
+
 
 class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row of a report: a model, and how it is run.
@@ -57,6 +60,12 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def settings(self) -> dict[str, Any]:
         """The threads, if they are given, and the options."""
         return {**({"threads": self.threads} if self.threads else {}), **self.options}
+
+    @property
+    def judged_as(self) -> str:
+        """A key that all combinations with the same results share: accuracy is measured once for each."""
+        options = {key: value for key, value in sorted(self.options.items()) if key not in _SPEED_ALONE}
+        return f"{self.model}\0{self.target}\0{options}"
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -259,7 +259,7 @@ class _Session:
 
     def _accuracy(self, run: CombinationRun) -> Accuracy:
         what = run.combination
-        key = f"{what.model}\0{what.target}\0{what.options}"
+        key = what.judged_as
         if key in self._measured:
             return self._measured[key]
         assert run.process is not None

@@ -70,16 +70,6 @@ class Tuned:
     interrupted: bool = False
 
 
-#: Options that change the speed of a model and not its results.
-_SPEED_ALONE = ("threads", "streams", "performance_hint", "cuda_graph")
-
-
-def _judged_as(what: Combination) -> str:
-    """A key that all candidates with the same results share: accuracy is measured once for each."""
-    options = {key: value for key, value in sorted(what.options.items()) if key not in _SPEED_ALONE}
-    return f"{what.model}\0{what.target}\0{options}"
-
-
 def tune(
     search: Sequence[Combination],
     settings: BenchSettings | None = None,
@@ -157,7 +147,7 @@ class _Search:
             report = self._last_report(alive)
         alive = self._ranked(alive, report)
         for row in report.rows:
-            result = self._judged.get(_judged_as(row.combination), "")
+            result = self._judged.get(row.combination.judged_as, "")
             row.accuracy = None if isinstance(result, str) else result
         best = self._rows[alive[0].name if alive else tried[0][0]]
         return Tuned(
@@ -289,7 +279,7 @@ class _Search:
 
     def _accurate(self, what: Combination) -> bool:
         is_first = what.target.precision is None and what.model == self._search[0].model
-        result = self._judged.get(_judged_as(what)) or (None if self._stopped() else self._accuracy(what))
+        result = self._judged.get(what.judged_as) or (None if self._stopped() else self._accuracy(what))
         if result is None or (self._stopped() and isinstance(result, str)):
             return is_first
         if isinstance(result, str):
@@ -323,7 +313,7 @@ class _Search:
 
     def _accuracy(self, what: Combination) -> Accuracy | str:
         """Of a model on a target, measured once for all batches and threads; or why there is none."""
-        key = _judged_as(what)
+        key = what.judged_as
         if key not in self._judged:
             self._progress("accuracy", min(self._spent() / self._budget, 0.99), what.name)
             models = [self._reference(), what] if what.model != self._search[0].model else [what]
@@ -340,7 +330,7 @@ class _Search:
         return self._judged[key]
 
     def _judgement(self, best: Row) -> str:
-        result = self._judged.get(_judged_as(best.combination), "")
+        result = self._judged.get(best.combination.judged_as, "")
         if isinstance(result, str):
             return f"not measured: {'the search was interrupted' if self._interrupted else 'the budget was too short'}"
         if result.metric != "agreement":

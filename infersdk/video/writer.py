@@ -278,12 +278,12 @@ def _codec(av: Any, path: Path, wanted: str | None) -> str:
     suffix = path.suffix.lower()
     if suffix not in _CODECS:
         raise ConfigError(f"{str(path)!r}: the suffix of a video is one of {', '.join(_CODECS)}, not {suffix!r}")
-    for name in (wanted,) if wanted else _CODECS[suffix]:
+    for name in _CODECS[suffix] if wanted is None else (wanted,):
         with contextlib.suppress(av.codec.codec.UnknownCodecError):
             if av.Codec(name, "w").type == "video":
                 return str(av.Codec(name, "w").name)
     there = sorted({name for names in _CODECS.values() for name in names} & av.codecs_available)
-    missing = wanted or " or ".join(_CODECS[suffix])
+    missing = " or ".join(_CODECS[suffix]) if wanted is None else repr(wanted)
     raise ConfigError(f"this FFmpeg has no video encoder {missing}; it has {', '.join(there) or 'none'}")
 
 

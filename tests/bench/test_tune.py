@@ -69,6 +69,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> BenchSettings:
     return BenchSettings(data=str(images), annotations=str(annotations))
 
 
+@pytest.mark.slow
 def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -> None:
     # The damaged model is as quick as the other, and finds next to nothing. A batch of 4 takes longer than one of 1.
     model, bad = tmp_path / "good one.onnx", damaged(tmp_path / "bad.onnx", noise=2.0)

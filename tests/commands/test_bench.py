@@ -139,6 +139,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
     assert 2 <= len(row["scenarios"]["single_stream"]["throughput"]["rounds"]) < 600
 
 
+@pytest.mark.slow
 def test_tune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "tuned.toml"
     code = run(

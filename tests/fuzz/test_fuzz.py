@@ -57,10 +57,14 @@ def test_each_for_long(name: str, programs: Path) -> None:
     print(f"{name}: {outcome.cases} cases, {outcome.accepted} accepted, {outcome.refused} refused")
 
 
+@pytest.mark.slow
 def test_a_case_depends_on_its_number_alone(programs: Path) -> None:
     whole = outcome_of("fuzz_tensor", programs, cases=400)
     parts = [run.run_native("fuzz_tensor", first=first, cases=200, folder=programs) for first in (0, 200)]
     assert whole.accepted == sum(part.accepted for part in parts if part)
+
+
+def test_a_mutation_depends_on_its_seed_alone() -> None:
     for name, data in targets.corpus("images").items():
         assert mutation.mutate(random.Random("1:5"), data) == mutation.mutate(random.Random("1:5"), data), name
 

@@ -265,6 +265,7 @@ def test_calls_streams_and_requests_find_the_same(assets: Path) -> None:
     model = assets / "models" / "yolov8n.onnx"
     with YOLOv8(model, canvas="fit", canvas_sizes=sizes, max_batch=3, threads=1) as detector:
         assert detector.canvas_sizes_used == ((480, 640), (640, 480), (640, 640))
+        detector.configure_pipeline(slots=6)  # a warm-up takes its time for each buffer
         single = [detector(file) for file in files]
         assert any(len(found) for found in single)
         for several in (list(detector.stream(files)), detector(list(map(str, files))), list(detector.map(files))):

@@ -117,11 +117,19 @@ def load_proto(model: ModelLike) -> Any:
         else:
             proto = onnx.load(str(source.path), load_external_data=False)
     except Exception as error:  # protobuf's own exceptions differ between its implementations
-        raise ModelFormatError(f"{str(source)!r} is not an ONNX model, or is corrupt: {error}") from None
+        raise _no_onnx(source, f", or is corrupt: {error}") from None
     if not proto.graph.output:
-        raise ModelFormatError(f"{str(source)!r} is not an ONNX model: it has no graph with outputs")
+        raise _no_onnx(source, ": it has no graph with outputs")
     _decode_text(proto, repr(str(source)))
     return proto
+
+
+def _no_onnx(source: ModelSource, reason: str) -> ModelFormatError:
+    """The error of a file that is no ONNX model, with the remedy for a file of another format."""
+    if source.format is None or source.is_onnx:
+        return ModelFormatError(f"{str(source)!r} is not an ONNX model{reason}")
+    remedy = source.format.help_for(str(source))
+    return ModelFormatError(f"{str(source)!r} is {source.format.title}, not an ONNX model; {remedy}")
 
 
 def _decode_text(message: Any, name: str) -> None:

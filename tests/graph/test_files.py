@@ -128,3 +128,13 @@ def test_the_private_copy_is_complete_and_removed(path: Path) -> None:
     assert not folder.exists()
     with private_copy(path.with_name("whole.onnx")) as copy:
         assert copy == str(path.with_name("whole.onnx"))
+
+
+def test_a_model_of_another_format_is_named_with_the_remedy(tmp_path: Path) -> None:
+    for name, content, message in (
+        ("m.tflite", b"\x1c\0\0\0TFL3" + bytes(50), "is a TensorFlow Lite model, not an ONNX model; convert it"),
+        ("m.onnx", b"\xff" * 50, "is not an ONNX model, or is corrupt"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ModelFormatError, match=f"{name}.*{message}"):
+            graphs.open(tmp_path / name)

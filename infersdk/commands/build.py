@@ -20,7 +20,7 @@ from ..graph import onnx_info
 from ..graph.fp16_parity import ParityReport, find_fp16_loss
 from ..loading.registry import backend_class, install_hint
 from ..loading.samples import read_samples
-from .common import console, print_json, print_table, print_text
+from .common import console, new_file, print_json, print_table, print_text
 from .progress import show_progress
 
 _BACKENDS = ("tensorrt", "tensorrt-rtx")
@@ -31,7 +31,9 @@ DESCRIPTION = "Builds an engine file, and its manifest in the same folder. Tenso
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="the ONNX file")
-    parser.add_argument("-o", "--output", help="the engine file; by default the model's name with .engine")
+    parser.add_argument(
+        "-o", "--output", type=new_file, help="the engine file; by default the model's name with .engine"
+    )
     parser.add_argument(
         "--backend", choices=_BACKENDS, help="the runtime that builds and runs it (default: the installed one)"
     )
@@ -74,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     build = importlib.import_module("infersdk.backends.tensorrt").build  # backends are imported by name only
     if arguments.max_batch is not None and arguments.max_batch < 1:
         raise ConfigError(f"--max-batch is a whole number from 1, not {arguments.max_batch}")
-    output = arguments.output or str(Path(arguments.model).with_suffix(".engine"))
+    output = arguments.output or Path(arguments.model).with_suffix(".engine")
     check_output(arguments.model, output)
     options: dict[str, Any] = {
         "profiles": dict(_profile(text) for text in arguments.profile),
@@ -86,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     options["fp16_keep"] = list(dict.fromkeys([*arguments.fp16_keep, *(parity.keep if parity else ())]))
     if parity is not None and not arguments.json:
         _show_parity(parity)
-    title = f"building {Path(output).name}"
+    title = f"building {output.name}"
     with show_progress(quiet=arguments.json) as progress:
         manifest = build(
             arguments.model,
@@ -100,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
             **options,
         )
     if arguments.json:
-        report = {"path": str(Path(output).absolute()), **json.loads(manifest.text())}
+        report = {"path": str(output.absolute()), **json.loads(manifest.text())}
         if parity is not None:
             report["fp16_parity"] = dataclasses.asdict(parity)
         print_json(report)

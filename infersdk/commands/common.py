@@ -18,7 +18,7 @@ from rich.table import Table
 
 from ..config import check_values
 from ..core import text as _text
-from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, is_read_only
 from ..core.text import printable
 from ..errors import ConfigError, nearest
 from ..loading.registry import option_names
@@ -134,9 +134,13 @@ def numbers(text: str, kind: type[int | float] = int) -> tuple[Any, ...]:
 
 
 def new_file(text: str) -> Path:
-    """The type of an argument that names a file. A folder is refused before the work, not when it is done."""
+    """The type of an argument that names a file. One that cannot be written is refused before the work, not when it is
+    done.
+    """
     if os.path.isdir(text):
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; give the name of a file")
+    if is_read_only(Path(os.path.realpath(text))):
+        raise argparse.ArgumentTypeError(f"{text!r} is read-only; make it writable, or give another name")
     return Path(text)
 
 

@@ -11,7 +11,7 @@ from ..core.files import check_output
 from ..core.formats import FORMATS
 from ..graph import Graph
 from ..importers import Conversion, convert
-from .common import add_json_argument, names, print_json, print_text
+from .common import add_json_argument, names, new_file, print_json, print_text
 
 DESCRIPTION = (
     "Converts a model of another framework to ONNX, and checks it: the source on its own runtime "
@@ -21,7 +21,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="the file, or the folder of a SavedModel")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the ONNX file to write")
+    parser.add_argument("-o", "--output", type=new_file, required=True, metavar="FILE", help="the ONNX file to write")
     parser.add_argument("--no-check", dest="check", action="store_false", help="do not run the source")
     parser.add_argument(
         "--tolerance", type=float, default=1e-4, metavar="X",

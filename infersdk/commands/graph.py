@@ -28,6 +28,7 @@ from .common import (
     custom_ops_of,
     given_settings,
     names,
+    new_file,
     numbers,
     print_json,
     print_table,
@@ -61,7 +62,7 @@ def _command(commands: Any, name: str, text: str, run: Callable[[argparse.Namesp
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the ONNX file to write")
+    parser.add_argument("-o", "--output", type=new_file, required=True, metavar="FILE", help="the ONNX file to write")
     parser.add_argument(
         "--external-data", metavar="NAME", help="a file in the same folder for the weights; needed beyond 2 GiB"
     )
@@ -136,7 +137,7 @@ def _print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
 def _add_lint(commands: Any) -> None:
     parser = _command(commands, "lint", "find obstacles to running a model on all backends, and fix them", _lint)
     parser.add_argument("--fix", action="store_true", help="apply the fixes, and write --output")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --fix: the ONNX file to write")
+    parser.add_argument("-o", "--output", type=new_file, metavar="FILE", help="with --fix: the ONNX file to write")
     parser.add_argument("--trial", action="store_true", help="load it on the installed runtimes as well")
     add_custom_ops_argument(parser)
     add_json_argument(parser)
@@ -317,8 +318,8 @@ def _add_parts(commands: Any) -> None:
     parser.add_argument("--outputs", type=names, required=True, metavar="NAME,NAME", help="the values that it gives")
     _add_output(parser)
     parser = _command(commands, "split", "cut a model in two: its layers, and the postprocessing behind them", _split)
-    parser.add_argument("head", type=Path, help="the ONNX file for the first part")
-    parser.add_argument("tail", type=Path, help="the ONNX file for the second part")
+    parser.add_argument("head", type=new_file, help="the ONNX file for the first part")
+    parser.add_argument("tail", type=new_file, help="the ONNX file for the second part")
     parser.add_argument(
         "--at", type=names, metavar="NAME,NAME", help="cut at these values (default: behind the last weights)"
     )

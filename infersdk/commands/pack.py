@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..bundles import pack
-from .common import key_values, print_text
+from .common import key_values, new_file, print_text
 from .wrapper_options import add_wrapper_options, wrapper_settings
 
 DESCRIPTION = (
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="the ONNX file")
     parser.add_argument("--images", type=Path, required=True, help="a folder or a file with images for golden samples")
     parser.add_argument("--samples", type=int, default=4, metavar="N", help="use at most N images (default: 4)")
-    parser.add_argument("-o", "--output", type=Path, help="the bundle; by default the model's name with .infer")
+    parser.add_argument("-o", "--output", type=new_file, help="the bundle; by default the model's name with .infer")
     parser.add_argument(
         "--form", action="append", default=[], metavar="PRECISION=FILE",
         help="a further ONNX file of the model: int8=model.int8.onnx; may be repeated",

@@ -31,6 +31,7 @@ __all__ = [
     "digest_of",
     "file_digest",
     "image_files",
+    "is_read_only",
     "lock",
     "open_regular",
     "other_writers",
@@ -253,7 +254,7 @@ def atomic_path(path: str | os.PathLike[str], *, what: str = "", follow: bool = 
     """A new path beside `path` and with its suffix, which takes the place of `path` when the block ends.
 
     The block writes the file, by whatever takes a path. After an error the new file is removed. A target that is
-    no regular file (a pipe, `/dev/stdout`, `/dev/null`) is written to, and not replaced.
+    no regular file (a pipe, `/dev/stdout`, `/dev/null`) is written to, and not replaced. A read-only file is refused.
 
     Args:
         what: text of the error message behind the path.
@@ -269,6 +270,8 @@ def atomic_path(path: str | os.PathLike[str], *, what: str = "", follow: bool = 
             mode = _mode_of(destination)
             if mode is not None and stat.S_ISDIR(mode):
                 raise IsADirectoryError("it is a folder")
+            if is_read_only(destination):  # its folder would let it be replaced
+                raise PermissionError("it is read-only; make it writable, or give another name")
             special = mode is not None and not stat.S_ISREG(mode) and not stat.S_ISLNK(mode)
             if special:
                 folder = stack.enter_context(scratch_folder())
@@ -304,6 +307,12 @@ def _replace(source: Path, target: Path) -> None:
             if sys.platform != "win32" or time.monotonic() > end:
                 raise
         time.sleep(0.02)
+
+
+def is_read_only(path: Path) -> bool:
+    """Whether there is a regular file without permission to write for anybody. Links are not followed."""
+    mode = _mode_of(path)
+    return mode is not None and stat.S_ISREG(mode) and not mode & 0o222
 
 
 def _mode_of(path: Path) -> int | None:

@@ -101,6 +101,18 @@ def test_a_model_is_not_replaced_by_what_is_made_of_it(
     assert model.read_bytes() == DETECTOR.read_bytes()
 
 
+@pytest.mark.parametrize("command", ["quantize", "convert", "build", "pack", "tune", "graph to-float16"])
+def test_a_read_only_file_is_refused_before_the_work(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "kept.onnx"
+    output.write_bytes(b"kept")
+    output.chmod(0o444)
+    assert run(*command.split(), DETECTOR, "-o", output) == 2
+    assert "is read-only; make it writable, or give another name" in capsys.readouterr().err
+    assert output.read_bytes() == b"kept"
+
+
 @pytest.mark.parametrize(
     ("arguments", "usage", "words"),
     [

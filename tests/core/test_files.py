@@ -104,6 +104,18 @@ def test_the_permissions_of_a_file_stay(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o644
 
 
+def test_a_read_only_file_is_not_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    target.write_bytes(b"old")
+    target.chmod(0o444)
+    with pytest.raises(OutputError, match="it is read-only; make it writable"):
+        atomic_write(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert names(tmp_path) == {"a"}
+    target.chmod(0o644)
+    atomic_write(target, b"new")
+
+
 @pytest.mark.posix
 def test_what_is_no_regular_file_is_written_to_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"

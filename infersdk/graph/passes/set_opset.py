@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import UnsupportedModelError
+from ...errors import ConfigError, UnsupportedModelError
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ class SetOpset(Pass):
     """Converts the operators to another opset with ONNX's converter.
 
     Raises (`apply`):
+        ConfigError: the version does not exist, or the installed onnx does not know it.
         UnsupportedModelError: the converter fails.
     """
 
@@ -32,6 +33,9 @@ class SetOpset(Pass):
         import onnx.version_converter
         import onnx_ir as ir
 
+        newest = onnx.defs.onnx_opset_version()
+        if not 1 <= self.opset <= newest:
+            raise ConfigError(f"opset is from 1 to {newest}, the newest of onnx {onnx.__version__}, not {self.opset}")
         old = model.graph.opset_imports.get("", 0)
         if self.opset == old:
             return False

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from infersdk.errors import ConfigError
 from infersdk.graph import open as open_graph
 from infersdk.graph.passes import CleanUp, NarrowIndices, SetOpset, ShrinkConstants, WeightsOffInputs
 
@@ -76,6 +77,9 @@ def test_the_opset(tmp_path: Path) -> None:
     assert graph.apply(SetOpset(18))
     assert graph.opset == 18
     assert not graph.apply(SetOpset(18))
+    for opset in (0, 999):
+        with pytest.raises(ConfigError, match=f"opset is from 1 to .*, not {opset}"):
+            graph.apply(SetOpset(opset))
 
 
 def test_cleaned_up(tmp_path: Path) -> None:

@@ -205,14 +205,17 @@ class _Search:
                 self._rows[what.name] = row
                 alive.append(what)
             elif not report.interrupted:
-                self._failed[what.name] = row.reason or "it cannot run with these settings"
+                reason = "it cannot run with these settings"
+                if row.scenarios:
+                    reason = f"its run takes longer than the {self._slice:.2g} s that it had; give a larger budget"
+                self._failed[what.name] = row.reason or reason
                 if row.code in _OF_TARGET:
                     refused[target] = row.reason
         if not alive:
             if self._interrupted:
                 raise KeyboardInterrupt
             name, reason = next(iter(self._failed.items()))
-            raise ConfigError(f"none of the {len(self._failed)} candidates can run here; {name}: {reason}")
+            raise ConfigError(f"none of the {len(self._failed)} candidates could be measured; {name}: {reason}")
         seen = {what.name for what in alive} | self._failed.keys()
         alive.sort(key=lambda what: -self._speed(self._rows[what.name]))
         return alive, [what.name for what in self._search if what.name not in seen]

@@ -123,7 +123,7 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
 
 def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
     bad = damaged(tmp_path / "bad.onnx", noise=2.0)
-    with pytest.raises(ConfigError, match="none of the 1 candidates can run here; .*int8"):
+    with pytest.raises(ConfigError, match="none of the 1 candidates could be measured; .*int8"):
         tune([Combination(model=str(DETECTOR), target=INT8)], budget=5)
     with pytest.raises(ConfigError, match=r"every candidate loses more than 0.01 of accuracy; bad.onnx .*mAP"):
         # The first model is the reference; it cannot run in the precision asked for here.
@@ -131,6 +131,12 @@ def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
     for wrong in ({"budget": 0}, {"max_drop": 1.0}):
         with pytest.raises(ConfigError, match="is a number"):
             tune([Combination(model=str(DETECTOR))], **wrong)  # type: ignore[arg-type]
+
+
+def test_a_budget_that_is_too_short_for_one_run() -> None:
+    search = [Combination(model=str(DETECTOR), batch=256, options={"threads": 1})]
+    with pytest.raises(ConfigError, match=r"its run takes longer than the 0.05 s that it had; give a larger budget"):
+        tune(search, BenchSettings(), budget=0.1)
 
 
 def test_a_target_that_cannot_run_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +147,7 @@ def test_a_target_that_cannot_run_is_tried_once(monkeypatch: pytest.MonkeyPatch)
         return ask(self, do, **order)
 
     monkeypatch.setattr(WorkerProcess, "ask", asked)
-    with pytest.raises(ConfigError, match="none of the 2 candidates can run here; .*'cuda:99'"):
+    with pytest.raises(ConfigError, match="none of the 2 candidates could be measured; .*'cuda:99'"):
         tune(
             [Combination(model=str(DETECTOR), target=Target("onnxruntime", "cuda:99"), batch=batch) for batch in (1, 2)]
         )

@@ -134,7 +134,7 @@ def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
 
 
 def test_a_budget_that_is_too_short_for_one_run() -> None:
-    search = [Combination(model=str(DETECTOR), batch=256, options={"threads": 1})]
+    search = [Combination(model=str(DETECTOR), batch=32, options={"threads": 1})]
     with pytest.raises(ConfigError, match=r"its run takes longer than the 0.05 s that it had; give a larger budget"):
         tune(search, BenchSettings(), budget=0.1)
 

@@ -206,8 +206,8 @@ def test_another_opset(path: Path) -> None:
     np.testing.assert_array_equal(run(graph)["y"], want)
     graph.weights["w"] = 0 * W
     assert not run(graph)["y"].any()
-    with pytest.raises(UnsupportedModelError, match="cannot convert opset 21 to 999"):
-        graph.set_opset(999)
+    with pytest.raises(UnsupportedModelError, match="cannot convert opset 21 to 1:"):
+        graph.set_opset(1)
 
 
 def test_added_nodes(path: Path) -> None:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import os
 
 __all__ = [
-    "addresses_of", "check_values", "convert", "lock_path", "model_files", "model_table", "model_tables", "read",
-    "server_table",
+    "addresses_of", "check_values", "convert", "is_file_of_names", "lock_path", "model_files", "model_table",
+    "model_tables", "read", "server_table",
 ]  # fmt: skip
 
 T = TypeVar("T")

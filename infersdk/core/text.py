@@ -12,11 +12,11 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["json_text", "logger", "parse_size", "printable", "size_text", "without_password"]
+__all__ = ["HEX_32", "json_text", "logger", "parse_size", "printable", "size_text", "without_password"]
 
-#: Control characters, line separators, characters that change the direction of text, and lone surrogates.
 #: 32 bytes, hexadecimal: a SHA-256 or a public key.
 HEX_32 = re.compile("[0-9a-f]{64}")
+#: Control characters, line separators, characters that change the direction of text, and lone surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 

@@ -24,8 +24,10 @@ static double cubic(double x) {
 
 static tap tap_of(const ifs__mask_side *side, int32_t filter, int32_t d) {
     const double ratio = (double)side->prototypes / side->canvas;
-    /* The points that show the image; beyond them the outermost ones repeat. */
-    const int32_t low = (int32_t)floor(side->low * ratio), high = (int32_t)ceil((side->high + 1) * ratio) - 1;
+    /* The points that show the image; beyond them the outermost ones repeat. In integers, since `ratio` is rounded. */
+    const int64_t points = side->prototypes, canvas = side->canvas;
+    const int32_t low = (int32_t)(side->low * points / canvas);
+    const int32_t high = (int32_t)(((side->high + 1) * points + canvas - 1) / canvas) - 1;
     const double at = ((d + 0.5) * side->scale + side->shift + 0.5) * ratio - 0.5, base = floor(at), f = at - base;
     tap t;
     for (int i = 0; i < 4; i++) {

@@ -58,6 +58,25 @@ def test_equals_interpolation(rng: np.random.Generator, name: str, filter: Any, 
         np.testing.assert_allclose(found, expected(values, geometry, filter), atol=1e-5)
 
 
+@pytest.mark.parametrize(("points", "canvas"), [(7, 25), (232, 448), (331, 518), (248, 480), (108, 416)])
+def test_no_point_beyond_the_map_counts(points: int, canvas: int) -> None:
+    """These ratios are rounded up in float64."""
+    memory = np.full((points + 1, points), 1e9, np.float32)
+    memory[:points] = 1
+    stretch = Geometry.stretch((canvas, canvas), (canvas, canvas))
+    np.testing.assert_allclose(resize_map(memory[:points], stretch), 1, rtol=1e-6)
+    memory[:points] = np.arange(points)
+    found = resize_map(memory[:points], stretch)
+    np.testing.assert_allclose(found, expected(memory[:points], stretch, "bilinear"), atol=1e-3)
+
+
+def test_padding_does_not_count() -> None:
+    geometry = Geometry.letterbox((364, 416), (416, 416))
+    values = np.full((240, 240), 1000, np.float32)
+    values[:, 15:225] = 0
+    assert resize_map(values, geometry).max() == 0
+
+
 def test_equals_torch(rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
     values = rng.normal(0, 3, (36, 52)).astype(np.float32)

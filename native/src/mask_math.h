@@ -73,6 +73,6 @@ static inline IFS__HD int32_t ifs__mask_edge(float edge, int32_t first, int32_t 
 }
 
 /* Bytes of a row of bits: whole words of 32. */
-static inline IFS__HD int32_t ifs__mask_stride(int32_t width) { return (width + 31) / 32 * 4; }
+static inline IFS__HD int32_t ifs__mask_stride(int32_t width) { return (width / 32 + (width % 32 > 0)) * 4; }
 
 #endif

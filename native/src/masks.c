@@ -303,6 +303,9 @@ ifs_status ifs_mask_runs(const ifs_mask *mask, const uint8_t *bits, int32_t imag
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a mask of %d x %d at (%d, %d) does not lie in an image of %d x %d",
                          (int)mask->width, (int)mask->height, (int)mask->x, (int)mask->y, (int)image_width,
                          (int)image_height);
+    if (mask->stride != ifs__mask_stride(mask->width))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a mask of %d pixels has rows of %d bytes, but they take %d",
+                         (int)mask->width, (int)mask->stride, (int)ifs__mask_stride(mask->width));
     if ((int64_t)image_width * image_height > UINT32_MAX)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "an image of %d x %d has more pixels than a run length can count",
                          (int)image_width, (int)image_height);

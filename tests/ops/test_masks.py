@@ -263,3 +263,10 @@ def test_a_packed_mask_by_hand() -> None:
     assert masks.runs(0).tolist() == reference_runs(expected)
     with pytest.raises(IndexError):
         masks[1]
+
+
+@pytest.mark.parametrize(("width", "stride", "needed"), [(2**26, 0, 2**23), (40, 4, 8)])
+def test_rows_that_are_too_short_for_a_packed_mask(width: int, stride: int, needed: int) -> None:
+    layout = np.array([(0, 0, width, 1, stride, 0, 0)], MASK)
+    with pytest.raises(errors.InputError, match=f"rows of {stride} bytes, but they take {needed}"):
+        PackedMasks((width, 1), layout, np.zeros(stride, np.uint8)).runs(0)

@@ -41,21 +41,31 @@ def similarity(points: npt.ArrayLike, targets: npt.ArrayLike) -> npt.NDArray[np.
 
     Raises:
         ShapeError: the shapes differ, or are not (N, 2) with N of 2 or more.
-        InputError: a coordinate is not finite, or all points, or all targets, coincide.
+        InputError: a coordinate is not finite or too large, all points, or all targets, coincide, or each rotation
+            brings them equally close.
     """
     x, y = np.asarray(points, np.float64), np.asarray(targets, np.float64)
     if x.shape != y.shape or x.ndim != 2 or x.shape[1] != 2 or len(x) < 2:
         raise ShapeError(f"points have shape {x.shape} and targets {y.shape}; use (N, 2) for both, with N of 2 or more")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise InputError("a point or a target is not finite; leave its object out")
+    # The variance does not show it: it is rounded, and rarely exactly 0.
+    if (x == x[0]).all() or (y == y[0]).all():
+        raise InputError("all points or all targets coincide, so there is no rotation and no scale between them")
     x_mean, y_mean = x.mean(axis=0), y.mean(axis=0)
     x0, y0 = x - x_mean, y - y_mean
-    variance = (x0**2).sum() / len(x)
-    u, d, v = np.linalg.svd(y0.T @ x0 / len(x))
+    with np.errstate(over="ignore"):
+        variance, covariance = (x0**2).sum() / len(x), y0.T @ x0 / len(x)
+    if not (0 < variance < np.inf and np.isfinite(covariance).all()):
+        raise InputError(
+            f"coordinates reach {max(abs(x).max(), abs(y).max()):g}, which is too large or too small to compute with "
+            "squares of them; use pixels"
+        )
+    u, d, v = np.linalg.svd(covariance)
     signs = np.array([1.0, 1.0 if np.linalg.det(u) * np.linalg.det(v) > 0 else -1.0])
     strength = float(d @ signs)
-    if not (variance > 0 and strength > 0):
-        raise InputError("all points or all targets coincide, so there is no rotation and no scale between them")
+    if not strength > 0:
+        raise InputError("no rotation brings the points closest to their targets: all are equally close")
     rotation = (u * signs) @ v
     matrix = np.empty((2, 3))
     matrix[:, :2] = strength / variance * rotation

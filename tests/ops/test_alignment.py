@@ -55,6 +55,17 @@ def test_wrong_points() -> None:
         similarity([[0, 0], [1, 0]], [[1, 1], [1, 1]])
     with pytest.raises(InputError, match="finite"):
         similarity([[0, np.nan], [1, 0]], [[0, 0], [1, 0]])
+    with pytest.raises(InputError, match="coordinates reach 1e.200, which is too large"):
+        similarity([[0, 0], [1e200, 0], [0, 1e200]], [[0, 0], [1, 0], [0, 1]])
+    with pytest.raises(InputError, match="all are equally close"):
+        similarity([[1, 0], [0, 1], [-1, 0], [0, -1]], [[1, 0], [0, -1], [-1, 0], [0, 1]])
+
+
+def test_points_that_coincide_are_noticed_in_spite_of_rounding(rng: np.random.Generator) -> None:
+    for point in rng.uniform(0, 200, (100, 2)).round(2):
+        for count in (2, 3, 5):
+            with pytest.raises(InputError, match="coincide"):
+                similarity([point] * count, FIVE_POINTS[:count])
 
 
 def test_crops_equal_warp_affine_of_opencv(rng: np.random.Generator) -> None:

@@ -89,24 +89,7 @@ static bool stat_file(FILE *file, bool *regular, uint64_t *nbytes) {
     return true;
 }
 
-FILE *ifs__file_create(const char *path) { return open_file(path, L"wbxN"); }
-
-bool ifs__file_replace(const char *from, const char *to) {
-    wchar_t *source = wide(from), *target = wide(to);
-    const bool done = source && target && MoveFileExW(source, target, MOVEFILE_REPLACE_EXISTING);
-    if (source && target && !done)
-        errno = EACCES;
-    free(source);
-    free(target);
-    return done;
-}
-
-void ifs__file_remove(const char *path) {
-    wchar_t *text = wide(path);
-    if (text)
-        _wremove(text);
-    free(text);
-}
+FILE *ifs__file_create(const char *path) { return open_file(path, L"wbN"); }
 
 #else
 #include <unistd.h>
@@ -166,9 +149,7 @@ static bool stat_file(FILE *file, bool *regular, uint64_t *nbytes) {
     return true;
 }
 
-FILE *ifs__file_create(const char *path) { return fopen(path, "wbx"); }
-bool ifs__file_replace(const char *from, const char *to) { return rename(from, to) == 0; }
-void ifs__file_remove(const char *path) { remove(path); }
+FILE *ifs__file_create(const char *path) { return fopen(path, "wb"); }
 #endif
 
 ifs_status ifs__file_open(const char *path, FILE **file, uint64_t *nbytes) {

@@ -52,11 +52,7 @@ int64_t ifs__process(void);
 /* Opens a regular file for reading and returns its size. Never waits for the writer of a pipe. */
 ifs_status ifs__file_open(const char *path, FILE **file, uint64_t *nbytes);
 
-/* Creates a file for writing; NULL with errno if it exists or cannot be created. */
+/* Creates a file for writing, or empties it; NULL with errno if that fails. */
 FILE *ifs__file_create(const char *path);
-
-/* Renames a file and replaces the target in one step; false with errno if that fails. */
-bool ifs__file_replace(const char *from, const char *to);
-void ifs__file_remove(const char *path);
 
 #endif

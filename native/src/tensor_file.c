@@ -10,7 +10,6 @@
 #include "tensor.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,36 +139,21 @@ static ifs_status save(ifs_tensor *tensor, const char *path) {
                              (long long)dims[i], INT32_MAX);
         start[3 + i] = (uint32_t)dims[i];
     }
-    /* Each writer writes a temporary file next to `path` and renames it: a reader sees the old file or the new one. */
-    static _Atomic unsigned serial;
-    size_t size = strlen(path) + 48;
-    char *temporary = malloc(size);
-    if (!temporary)
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", size);
     void *host = NULL;
     ifs_block *hold = NULL; /* another thread may resize the tensor that this is a view of */
-    ifs_status status = ifs__tensor_access(tensor, IFS_SIDE_HOST, IFS_READ, NULL, &host, &hold);
-    if (status != IFS_OK) {
-        free(temporary);
-        return status;
+    IFS__TRY(ifs__tensor_access(tensor, IFS_SIDE_HOST, IFS_READ, NULL, &host, &hold));
+    const size_t header_size = FIXED + 4 * (size_t)ndim, nbytes = ifs_tensor_nbytes(tensor);
+    const header head = {.dtype = ifs_tensor_dtype(tensor), .nbytes = nbytes};
+    ifs_status status = check_bools("the tensor", &head, host);
+    if (status == IFS_OK) {
+        FILE *file = ifs__file_create(path);
+        bool good =
+            file && fwrite(start, 1, header_size, file) == header_size && fwrite(host, 1, nbytes, file) == nbytes;
+        good = file && fclose(file) == 0 && good;
+        if (!good)
+            status = ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     }
-    snprintf(temporary, size, "%s.%lld.%u.tmp", path, (long long)ifs__process(), atomic_fetch_add(&serial, 1));
-    FILE *file = ifs__file_create(temporary);
-    if (!file) {
-        status = ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-        ifs_block_release(hold);
-        free(temporary);
-        return status;
-    }
-    size_t header_size = FIXED + 4 * (size_t)ndim, nbytes = ifs_tensor_nbytes(tensor);
-    bool good = fwrite(start, 1, header_size, file) == header_size && fwrite(host, 1, nbytes, file) == nbytes;
-    good = fclose(file) == 0 && good;
-    good = good && ifs__file_replace(temporary, path);
-    status = good ? IFS_OK : ifs__fail(IFS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     ifs_block_release(hold);
-    if (!good)
-        ifs__file_remove(temporary);
-    free(temporary);
     return status;
 }
 

@@ -762,17 +762,33 @@ def test_names_of_files_that_are_not_ascii(name: str, tmp_path: Path) -> None:
 @pytest.mark.posix
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
     tensor, _ = filled((2,))
-    with pytest.raises(OutputError, match=r"cannot write .*missing/t: No such file or directory") as caught:
-        tensor.save(tmp_path / "missing" / "t")
-    assert isinstance(caught.value, OSError)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OutputError, match=r"cannot write .*folder: Is a directory"):
+    with pytest.raises(OutputError, match=r"cannot write .*folder': it is a folder") as caught:
         tensor.save(tmp_path / "folder")
+    assert isinstance(caught.value, OSError)
     with pytest.raises(OutputError, match="null"):
         tensor.save(f"{tmp_path}/a\0b")
-    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
     with pytest.raises(ShapeError, match="dimension 1 is 2147483648; the file layout holds at most 2147483647"):
         Tensor((0, 2**31)).save(tmp_path / "t")
+    with pytest.raises(TensorFileError, match="element 1 is 3, but a bool is 0 or 1"):
+        Tensor.wrap(np.array([1, 3], np.uint8).view(bool)).save(tmp_path / "t")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.posix
+def test_save_keeps_links_modes_and_read_only_files(tmp_path: Path) -> None:
+    tensor, values = filled((2,))
+    path, link = tmp_path / "missing" / ("t" * 250), tmp_path / "link"
+    tensor.save(path)
+    link.symlink_to(path)
+    path.chmod(0o600)
+    tensor.save(link)
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o400)
+    with pytest.raises(OutputError, match="it is read-only"):
+        tensor.save(path)
+    np.testing.assert_array_equal(Tensor.load(path).numpy(), values)
 
 
 @pytest.mark.posix

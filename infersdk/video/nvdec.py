@@ -36,8 +36,8 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
     Args:
         device: the CUDA device that decodes; that of the model.
         decoders: of readers that have ended. One that fits is used again, since creating and freeing a decoder take
-            hundreds of milliseconds, in which no other thread runs Python. Others are freed. This reader puts its own
-            there at its end.
+            hundreds of milliseconds, in which no other thread runs Python. Others are freed. At its end, this reader
+            leaves its own there, and no other.
 
     Raises:
         VideoError: as `VideoReader`; also for a codec, a pixel format or an odd size that the decoder does not have,
@@ -115,7 +115,7 @@ def _decode(
     av: Any, stream: Any, decoder: Any, decoders: list[Any], device: Device, so_far: Decoded, shown: str,
     fps: float | None,
 ) -> Generator[DeviceFrame, None, None]:  # fmt: skip
-    """All frames; what cannot be decoded is skipped and counted. At the end the decoder is in `decoders`."""
+    """All frames; what cannot be decoded is skipped and counted. At the end `decoders` has the decoder alone."""
     clock = Clock(stream, fps)
     # FFmpeg's copies are queued on the default stream. Who waits for a later one waits for those before it.
     copies, copied = default_stream(device), Event(device)
@@ -139,7 +139,7 @@ def _decode(
                 pixels = _pixels(frame, planes, decoder, copied, device, shown)
                 yield DeviceFrame(pixels, at, so_far.add(at, fps), NAME)
     finally:
-        decoders.append(decoder)
+        decoders[:] = [decoder]  # a reader that was given up, and ended late, may have left another one
     if problem and not so_far.frames:
         codec = decoder.codec.canonical_name
         raise VideoError(f"{device} does not decode {shown!r} ({codec}): {problem}; {_USE_CPU}")

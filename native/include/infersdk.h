@@ -95,7 +95,7 @@ int32_t ifs_has_cuda(void);
 /*
  * The SIMD variants. PLAIN is the plain C reference, and every other variant gives the same bits. The first use chooses
  * the best variant that was built and that this processor can run. The environment variable INFERSDK_SIMD (plain, neon,
- * avx2, avx512) chooses a lower one.
+ * avx2, avx512) chooses a lower one; any other value has no effect.
  */
 #define IFS_SIMD_PLAIN 0
 #define IFS_SIMD_NEON 1
@@ -294,8 +294,8 @@ ifs_status ifs_convert(const void *src, int32_t src_dtype, void *dst, int32_t ds
 
 /*
  * Files. Little-endian: u32 magic 0xFCCFE2E2 | u32 ndims | u32 dtype | i32 dims[ndims] | raw C-order data.
- * The writer replaces `path` in one step: it writes a temporary file and renames it. The reader checks everything: a
- * file that is truncated, longer than its header says, of an unknown type, or whose sizes overflow is ERR_FORMAT.
+ * The writer may leave a part of a file after an error. The reader checks everything: a file that is truncated, longer
+ * than its header says, of an unknown type, or whose sizes overflow is ERR_FORMAT.
  */
 ifs_status ifs_tensor_save(ifs_tensor *tensor, const char *path);
 ifs_status ifs_tensor_load(const char *path, int32_t device, ifs_tensor **out);

@@ -334,3 +334,6 @@ def test_a_decoder_is_used_again(tmp_path: Path) -> None:
         assert next(reader).size == (640, 480)
     assert len(kept) == 1  # the one that does not fit is freed
     assert kept[0] is not used[0]
+    with DeviceVideoReader(other, decoders=kept) as early, DeviceVideoReader(other, decoders=kept) as late:
+        assert next(early).size == next(late).size == (640, 480)
+    assert len(kept) == 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib
+from ..core._lib import check, choice, ffi, lib
 from ..core.tensor_spec import dtype_code
 from ..errors import DTypeError, InputError, ShapeError
 
@@ -153,6 +153,6 @@ def class_map_params(
     params = ffi.new("ifs_class_map_params *")
     params.dtype = dtype_code(dtype)
     params.num_classes, params.height, params.width = shape if layout == "chw" else (shape[2], *shape[:2])
-    params.layout = _LAYOUTS[layout]
+    params.layout = choice("layout", layout, _LAYOUTS)
     params.threshold = threshold
     return params

@@ -374,11 +374,13 @@ def _raw_head(head: str, levels: Sequence[GridLevel], bins: Sequence[float], val
     for index, value in enumerate(bins):
         raw.bins[index] = value
     for index, level in enumerate(levels):
-        if len(level.anchors) > lib.IFS_MAX_CELL_ANCHORS or (level.anchors and head != "yolov5"):
+        if len(level.anchors) > (lib.IFS_MAX_CELL_ANCHORS if head == "yolov5" else 0):
             raise InputError(
                 f"levels[{index}] has {len(level.anchors)} anchors; give 1 to {lib.IFS_MAX_CELL_ANCHORS} for yolov5, "
                 "and none for yolov8"
             )
+        if any(len(anchor) != 2 for anchor in level.anchors):
+            raise InputError(f"levels[{index}].anchors is {level.anchors!r}; an anchor is (width, height)")
         one = raw.levels[index]
         for name in ("width", "height", "stride"):
             setattr(one, name, int32(f"levels[{index}].{name}", getattr(level, name)))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["resample", "resize_map"]
 
+_MAX_SIDE = 1 << 20  # of native/src/geometry.h
 _FILTERS = {"bilinear": lib.IFS_FILTER_BILINEAR, "bicubic": lib.IFS_FILTER_BICUBIC}
 
 
@@ -51,9 +52,14 @@ def resample(
     code = choice("filter", filter, _FILTERS)
     view = image if isinstance(image, ImageView) else image_view(image, format)
     left, top, right, bottom = part = crop if crop is not None else (0, 0, *size)
+    for side, first, end in zip(size, part[:2], part[2:], strict=True):
+        if not 0 < side <= _MAX_SIDE:
+            raise InputError(f"a side is {side} pixels; it must be 1 to {_MAX_SIDE}")
+        if first >= end:
+            raise InputError(f"the part {part} is empty; use (left, top, right, bottom)")
+        if first < 0 or end > side:
+            raise InputError(f"the part {part} lies outside the resized image of {size[0]} x {size[1]}")
     width, height = right - left, bottom - top
-    if width < 1 or height < 1:
-        raise InputError(f"the part {part} is empty; use (left, top, right, bottom)")
     out = np.empty((height, width) if view.format == "gray" else (height, width, 3), np.uint8)
     bytes_out = ffi.from_buffer("uint8_t[]", out, require_writable=True)
     check(lib.ifs_resample(view._c, *size, code, left, top, width, height, bytes_out))

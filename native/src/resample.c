@@ -9,13 +9,13 @@
  * columns come first. The definition is that of Image.resize of Pillow 13, and so are the bytes.
  */
 #include "resample.h"
+#include "geometry.h"
+#include "preprocess_check.h"
 #include "simd.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MAX_SIDE (1 << 20)
 
 /* ---- weights ---- */
 
@@ -125,14 +125,14 @@ static ifs_status check_call(const ifs_image *image, int32_t width, int32_t heig
                          IFS_FILTER_BILINEAR, IFS_FILTER_BICUBIC);
     const int32_t sides[] = {image->width, image->height, width, height, crop_width, crop_height};
     for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
-        if (sides[i] < 1 || sides[i] > MAX_SIDE)
+        if (sides[i] < 1 || sides[i] > IFS__MAX_SIDE)
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a side is %d pixels; it must be 1 to %d", (int)sides[i],
-                             MAX_SIDE);
+                             IFS__MAX_SIDE);
     if (x < 0 || y < 0 || x > width - crop_width || y > height - crop_height)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
                          "the part of %d x %d pixels at (%d, %d) lies outside the resized image of %d x %d",
                          (int)crop_width, (int)crop_height, (int)x, (int)y, (int)width, (int)height);
-    const int64_t pixel = image->format == IFS_PIXEL_GRAY ? 1 : image->format >= IFS_PIXEL_BGRA ? 4 : 3;
+    const int64_t pixel = ifs__pixel_size(image->format);
     if (image->stride < pixel * image->width)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "a stride of %lld bytes is less than a row of %lld",
                          (long long)image->stride, (long long)(pixel * image->width));
@@ -201,9 +201,7 @@ ifs_status ifs_resample(const ifs_image *image, int32_t width, int32_t height, i
     const int32_t channels = image->format == IFS_PIXEL_GRAY ? 1 : 3;
     resampling r = {
         .image = image,
-        .pixel = channels == 1                     ? 1
-                 : image->format >= IFS_PIXEL_BGRA ? 4
-                                                   : 3,
+        .pixel = ifs__pixel_size(image->format),
         .channels = channels,
         .width = crop_width,
         .height = crop_height,

@@ -156,6 +156,8 @@ def test_wrong_arguments() -> None:
         class_map(np.zeros((8, 8), F), geometry)
     with pytest.raises(errors.DTypeError, match="int64"):
         class_map(np.zeros((2, 8, 8), np.int64), geometry)
+    with pytest.raises(errors.InputError, match="layout is 'nhwc'; use one of 'chw', 'hwc'"):
+        class_map(np.zeros((2, 8, 8), F), geometry, layout="nhwc")  # type: ignore[arg-type]
     with pytest.raises(errors.InputError, match="256.*1 to 255"):
         class_map(np.zeros((256, 8, 8), F), geometry)
     with pytest.raises(errors.ShapeError, match="65"):

@@ -259,6 +259,8 @@ def test_what_is_wrong_is_said() -> None:
         RawHeadDecoder("yolov5", 2, [])
     with pytest.raises(errors.InputError, match=r"levels\[0\] has 9 anchors; give 1 to 8"):
         RawHeadDecoder("yolov5", 2, [level._replace(anchors=[(1, 1)] * 9)])
+    with pytest.raises(errors.InputError, match=r"levels\[0\].anchors is .*; an anchor is \(width, height\)"):
+        RawHeadDecoder("yolov5", 2, [level._replace(anchors=((10, 13, 16), (30, 33, 23)))])  # type: ignore[arg-type]
     with pytest.raises(errors.InputError, match=r"levels\[0\].num_anchors is 0; it must be 1 to 8"):
         RawHeadDecoder("yolov5", 2, [level._replace(anchors=())])
     with pytest.raises(errors.InputError, match=r"levels\[0\].anchors\[1\] is -1; it must be above 0"):

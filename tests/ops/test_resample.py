@@ -78,6 +78,9 @@ def test_arguments_are_checked() -> None:
         ((5, 5), {"crop": (3, 0, 3, 5)}, "empty"),
         ((5, 5), {"filter": "lanczos"}, "'bilinear', 'bicubic'"),
         ((1 << 21, 5), {"crop": (0, 0, 1, 1)}, "2097152 pixels"),
+        ((1 << 31, 1), {}, "2147483648 pixels"),
+        ((5, 5), {"crop": (0, 0, 10**7, 10**7)}, "outside"),
+        ((5, 5), {"crop": (-(1 << 40), 0, 2 - (1 << 40), 2)}, "outside"),
     ):
         with pytest.raises(errors.InputError, match=words):
             resample(pixels, size, **settings)

@@ -45,14 +45,18 @@ class Attribute:
         """
         try:
             return self._converted(value)
-        except (TypeError, ValueError, OverflowError, struct.error, UnicodeDecodeError):
+        except (TypeError, ValueError, OverflowError, struct.error):
+            text = " in UTF-8 without a null character" if self.type == "str" else ""
             raise CustomOpError(
-                f"attribute {self.name!r} is {value!r}, of type {type(value).__name__}; it takes {self.type}"
+                f"attribute {self.name!r} is {value!r}, of type {type(value).__name__}; it takes {self.type}{text}"
             ) from None
 
     def _converted(self, value: Any) -> Any:
         if self.type == "str":
-            return value.decode() if isinstance(value, bytes) else _exactly(value, str)
+            text = value.decode() if isinstance(value, bytes) else _exactly(value, str)
+            if b"\0" in text.encode():  # a C string ends there
+                raise ValueError
+            return text
         if self.type == "bool":
             return bool((0, 1).index(int(_exactly(value, int))))
         convert = _int64 if "int" in self.type else _float32
@@ -87,7 +91,8 @@ def attribute_of(name: str, annotation: Any, default: Any) -> Attribute:
     """
     if get_origin(annotation) is tuple:
         inner = get_args(annotation)
-        text = f"tuple[{inner[0].__name__}, ...]" if len(inner) == 2 and inner[1] is Ellipsis else str(annotation)
+        name_of = getattr(inner[0], "__name__", inner[0]) if inner else ""
+        text = f"tuple[{name_of}, ...]" if len(inner) == 2 and inner[1] is Ellipsis else str(annotation)
     else:
         text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     if text not in _KINDS:

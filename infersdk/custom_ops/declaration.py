@@ -115,6 +115,9 @@ class CustomOp:
             _check_kernels(cls)
         except CustomOpError as error:
             raise CustomOpError(f"{cls.__module__}.{cls.__qualname__}: {error}") from None
+        for attribute in cls.attributes:
+            if attribute.name in cls.__dict__:  # dataclass() refuses a list
+                setattr(cls, attribute.name, attribute.default)
         dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:

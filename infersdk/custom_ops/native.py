@@ -70,8 +70,6 @@ class NativeOp:
         attributes, kept = native_attributes(cls.attributes, {})
         self._kept.append(kept)
         spec.attributes = self._keep(attributes)
-        required = [attribute.default is MISSING for attribute in cls.attributes]
-        spec.required = self._keep(ffi.new("int32_t[]", required))
         self._set_kernel(spec)
         pointer = out("ifs_custom_op *")
         check(lib.ifs_custom_op_create(spec, pointer))
@@ -341,7 +339,7 @@ def _answer(pointer: Any, nbytes: int, work: Callable[[], None]) -> int:
     try:
         work()
     except BaseException as error:
-        data = str(error).encode()[: nbytes - 64] + note(error).encode() + b"\0"
+        data = str(error).encode("utf-8", "backslashreplace")[: nbytes - 64] + note(error).encode() + b"\0"
         ffi.memmove(pointer, data, len(data))
         return 1
     return 0
@@ -368,7 +366,7 @@ def _values(attributes: Any, cls: type[CustomOp]) -> dict[str, Any]:
     return values
 
 
-@ffi.def_extern(name="ifs_py_custom_create")  # type: ignore[untyped-decorator]
+@ffi.def_extern(name="ifs_py_custom_create", error=1)  # type: ignore[untyped-decorator]
 def _create(op: int, node: Any, name: Any, attributes: Any, count: int, pointer: Any, error: Any, nbytes: int) -> int:
     def work() -> None:
         native = _ops[op]
@@ -380,7 +378,7 @@ def _create(op: int, node: Any, name: Any, attributes: Any, count: int, pointer:
     return _answer(error, nbytes, work)
 
 
-@ffi.def_extern(name="ifs_py_custom_trace")  # type: ignore[untyped-decorator]
+@ffi.def_extern(name="ifs_py_custom_trace", error=1)  # type: ignore[untyped-decorator]
 def _trace(node: int, handle: Any, ranks: Any, count: int, error: Any, nbytes: int) -> int:
     def work() -> None:
         python_node = _python_nodes[node]
@@ -400,7 +398,7 @@ def _trace(node: int, handle: Any, ranks: Any, count: int, error: Any, nbytes: i
     return _answer(error, nbytes, work)
 
 
-@ffi.def_extern(name="ifs_py_custom_run")  # type: ignore[untyped-decorator]
+@ffi.def_extern(name="ifs_py_custom_run", error=1)  # type: ignore[untyped-decorator]
 def _run(node: int, call: Any) -> int:
     python_node = _python_nodes[node]
 

@@ -26,6 +26,9 @@ __all__ = [
 #: The codes of operations in encoded rules (native/src/custom_ops_rules.c).
 _PUSH, _DIM = 0, 1
 _OPERATIONS = {"+": 2, "-": 3, "*": 4, "//": 5, "ceil_div": 6, "min": 7, "max": 8}
+_COMMUTATIVE = ("+", "*", "min", "max")
+#: Values that the core keeps while it computes an expression.
+_MOST_KEPT = 32
 
 
 class Dim:
@@ -245,16 +248,27 @@ def evaluate(size: Size, inputs: Sequence[Sequence[Any]], apply: Callable[[str, 
 # ---- encoding for the native core ----
 
 
-def _expression(size: Size) -> list[int]:
+def _expression(size: Size) -> tuple[list[int], int]:
+    """The words of an expression, and how many values are kept while it is computed."""
     if isinstance(size, int):
-        return [_PUSH, size]
+        if not -(2**63) <= size < 2**63:
+            raise CustomOpError(f"shape() computes with {size}; a size has 64 bits")
+        return [_PUSH, size], 1
     if size.operation == "dim":
-        return [_DIM, size.index * 16 + size.axis]
-    return [*_expression(size.left), *_expression(size.right), _OPERATIONS[size.operation]]
+        return [_DIM, size.index * 16 + size.axis], 1
+    (left, most_left), (right, most_right) = _expression(size.left), _expression(size.right)
+    if size.operation in _COMMUTATIVE and most_left < most_right:  # the first result is kept during the second
+        (left, most_left), (right, most_right) = (right, most_right), (left, most_left)
+    return [*left, *right, _OPERATIONS[size.operation]], max(most_left, most_right + 1)
 
 
 def _counted(size: Size) -> list[int]:
-    words = _expression(size)
+    words, most = _expression(size)
+    if most > _MOST_KEPT:
+        raise CustomOpError(
+            f"shape() returns {size}, which keeps {most} values while it is computed; use at most {_MOST_KEPT}: put "
+            "the longer operand of - and // first"
+        )
     return [len(words), *words]
 
 

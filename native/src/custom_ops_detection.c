@@ -8,10 +8,11 @@
 
 /* ---- what both sides share ---- */
 
-static int32_t whole(const ifs_op_call *call, int attribute) {
-    int64_t value = call->attributes[attribute].i;
+static int32_t saturated(int64_t value) {
     return value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : (int32_t)value;
 }
+
+static int32_t whole(const ifs_op_call *call, int attribute) { return saturated(call->attributes[attribute].i); }
 
 static int32_t head_of(const char *name) {
     return strcmp(name, "yolov5") == 0   ? IFS_DETECT_HEAD_YOLOV5
@@ -23,7 +24,10 @@ static int32_t head_of(const char *name) {
 ifs_status ifs__detection_nms_setup(const ifs_op_call *call, ifs_detect_params *params, ifs_geometry *geometry) {
     const ifs_op_tensor *x = &call->inputs[0];
     const ifs_op_attribute *strides = &call->attributes[IFS__NMS_STRIDES];
-    int32_t head = head_of(call->attributes[IFS__NMS_HEAD].s);
+    const char *name = call->attributes[IFS__NMS_HEAD].s;
+    int32_t head = head_of(name);
+    if (head < 0)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "head is '%s'; use 'yolov5', 'yolov8' or 'yolox'", name);
     if (strides->count > IFS_MAX_STRIDES)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "strides has %d numbers; at most %d are possible",
                          (int)strides->count, IFS_MAX_STRIDES);
@@ -43,7 +47,7 @@ ifs_status ifs__detection_nms_setup(const ifs_op_call *call, ifs_detect_params *
         .num_strides = strides->count,
     };
     for (int32_t i = 0; i < strides->count; i++)
-        params->strides[i] = (int32_t)strides->ints[i];
+        params->strides[i] = saturated(strides->ints[i]);
     int32_t width = whole(call, IFS__NMS_WIDTH), height = whole(call, IFS__NMS_HEIGHT);
     return ifs_geometry_stretch(width, height, width, height, geometry);
 }

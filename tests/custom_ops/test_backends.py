@@ -189,7 +189,7 @@ def test_a_failure_names_the_node(tmp_path: Path, backend: str, is_output: bool)
         name = "HardSwish"
 
         def cpu(self, x: Any, y: Any) -> None:
-            raise ValueError("boom")
+            raise ValueError("boom \udce9")  # as in a file name that is not UTF-8
 
     nodes = [node(Failing, ["x"], ["y" if is_output else "a"], "the culprit")]
     if not is_output:

@@ -69,6 +69,8 @@ def test_inheritance() -> None:
         ({"cuda": lambda self: None}, "it is a CudaSource or a CFunction"),
         ({"__annotations__": {"alpha": "complex"}}, "attribute 'alpha' is annotated complex"),
         ({"__annotations__": {"alpha": "list[int]"}}, "attribute 'alpha' is annotated"),
+        ({"__annotations__": {"alpha": "tuple[int | None, ...]"}}, "is annotated tuple.int | None, ...."),
+        ({"__annotations__": {"alpha": "str"}, "alpha": "\udce9"}, "it takes str in UTF-8 without a null character"),
         ({"__annotations__": {"alpha": "Nonesuch"}}, "an annotation cannot be read"),
         ({"__annotations__": {"alpha": "float"}, "alpha": "big"}, "attribute 'alpha' is 'big', of type str; it t"),
         ({"__annotations__": {"x": "float"}}, "'x' is the name of an attribute and of an input or output"),
@@ -81,6 +83,10 @@ def test_a_wrong_declaration(body: dict[str, Any], message: str) -> None:
     assert "Declared: " in str(caught.value)
 
 
+def test_a_default_may_be_a_list() -> None:
+    assert declare(__annotations__={"sides": "tuple[int, ...]"}, sides=[1, 2])().values() == {"sides": (1, 2)}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -91,6 +97,7 @@ def test_a_wrong_declaration(body: dict[str, Any], message: str) -> None:
         ({"whole": 1, "factor": "x"}, "it takes float"),
         ({"whole": 1, "factor": 1e39}, "it takes float"),
         ({"whole": 1, "text": 3}, "it takes str"),
+        ({"whole": 1, "text": b"a\0b"}, "it takes str in UTF-8 without a null character"),
         ({"whole": 1, "wholes": 3}, "it takes tuple.int, ...."),
         ({"whole": 1, "factors": ("a",)}, "it takes tuple.float, ...."),
         ({"whole": 1, "other": 3}, "it has no attribute 'other'; it has factor, factors, flag, text, whole, wholes"),

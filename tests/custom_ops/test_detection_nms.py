@@ -39,16 +39,29 @@ def test_the_boxes_are_those_of_the_decoder(head: str, dtype: str, rng: np.rando
         check_rows(tuple(run_node(node, output)), decoded(output, head, strides=strides, max_det=50, **settings))  # type: ignore[arg-type]
 
 
-def test_a_wrong_setting_is_named() -> None:
+@pytest.mark.parametrize(
+    ("settings", "values", "message"),
+    [
+        ({"conf": 3.0}, 9, "infersdk::DetectionNMS, node nms: its CPU kernel failed: conf_threshold is 3"),
+        ({"head": "yolox", "strides": (8 + 2**32, 16, 32)}, 9, "a stride is 2147483647"),
+        ({}, 8, "a box has 5 . num_classes . extra numbers: it is 8, not 9"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, Any], values: int, message: str) -> None:
     node = Node(
-        DetectionNMS(head="yolov5", num_classes=4, width=64, height=64, conf=3.0),
+        DetectionNMS(**{"head": "yolov5", "num_classes": 4, "width": 64, "height": 64} | settings),
         native_op(DetectionNMS, DetectionNMS.signatures()[0], Device.parse("cpu")),
         "nms",
     )
-    with pytest.raises(Exception, match="infersdk::DetectionNMS, node nms: its CPU kernel failed: conf_threshold is 3"):
+    with pytest.raises(Exception, match=message):
+        run_node(node, np.zeros((1, 10, values), "float32"))
+
+
+def test_an_unknown_head_is_named() -> None:
+    op = DetectionNMS(head="yolov9", num_classes=4, width=64, height=64)
+    node = Node(op, native_op(DetectionNMS, DetectionNMS.signatures()[0], Device.parse("cpu")), "nms")
+    with pytest.raises(Exception, match="head is 'yolov9'; use 'yolov5', 'yolov8' or 'yolox'"):
         run_node(node, np.zeros((1, 10, 9), "float32"))
-    with pytest.raises(Exception, match="a box has 5 . num_classes . extra numbers: it is 8, not 9"):
-        run_node(node, np.zeros((1, 10, 8), "float32"))
 
 
 # ---- models ----

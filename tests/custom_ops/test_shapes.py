@@ -49,6 +49,31 @@ def native_shape(function: Any, a: int, b: int) -> int:
     return int(node.shapes([(a,), (b,)])[0][0])
 
 
+@pytest.mark.parametrize("count", [1, 31, 40])
+def test_long_expressions(count: int) -> None:
+    def sums(a: Any, b: Any) -> Any:
+        for _ in range(count):
+            a = maximum(0, 1 + 1 * a) - b + b
+        return a
+
+    assert native_shape(sums, 3, 5) == 3 + count
+
+
+def test_an_expression_that_keeps_too_many_values() -> None:
+    def nested(a: Any, b: Any) -> Any:
+        for _ in range(40):
+            a = b - a
+        return a
+
+    with pytest.raises(CustomOpError, match="keeps 41 values while it is computed; use at most 32"):
+        native_shape(nested, 1, 1)
+
+
+def test_a_constant_that_is_too_large() -> None:
+    with pytest.raises(CustomOpError, match="computes with 1180591620717411303424; a size has 64 bits"):
+        native_shape(lambda a, b: a + 2**70, 1, 1)
+
+
 @given(expressions([lambda a, b: a, lambda a, b: b]), st.integers(0, 40), st.integers(0, 40))
 def test_all_evaluate_alike(function: Any, a: int, b: int) -> None:
     try:

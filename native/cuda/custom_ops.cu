@@ -30,8 +30,9 @@ ifs_status ifs_cuda_code_load(const void *image, const char *function, int32_t d
     }
     error = cudaLibraryGetKernel(&code->kernel, code->library, function);
     if (error != cudaSuccess) {
-        cudaGetLastError();
-        ifs_cuda_code_unload(code);
+        cudaLibraryUnload(code->library);
+        cudaGetLastError(); /* neither failure may appear as that of the next launch */
+        free(code);
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
                          "the compiled code has no kernel %s (%s); declare it: extern \"C\" __global__ void %s(...)",
                          function, cudaGetErrorName(error), function);
@@ -45,17 +46,6 @@ ifs_status ifs_cuda_code_load(const void *image, const char *function, int32_t d
                      "newer toolkit, or give the operator a CFunction as its CUDA kernel",
                      CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
 #endif
-}
-
-void ifs_cuda_code_unload(ifs_cuda_code *code) {
-    if (!code)
-        return;
-#if LOADS_CODE
-    ifs__device_guard guard(code->device);
-    if (cudaLibraryUnload(code->library) != cudaSuccess)
-        cudaGetLastError(); /* nothing can report it here, and it must not appear as the failure of the next launch */
-#endif
-    free(code);
 }
 
 ifs_status ifs__cuda_code_launch(const ifs_cuda_code *code, ifs__launch *launch, int32_t device, void *stream) {

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static void range_plain(const float *x, size_t n, ifs__row_range *row) {
+void ifs__range_plain(const float *x, size_t n, ifs__row_range *row) {
     for (size_t i = 0; i < n; i++) {
         if (!(fabsf(x[i]) <= FLT_MAX)) {
             row->nonfinite++;
@@ -23,7 +23,7 @@ static void range_plain(const float *x, size_t n, ifs__row_range *row) {
     }
 }
 
-static int64_t histogram_plain(const float *x, size_t n, float scale, int32_t half, uint32_t *tables, size_t pitch) {
+int64_t ifs__histogram_plain(const float *x, size_t n, float scale, int32_t half, uint32_t *tables, size_t pitch) {
     const float low = (float)-half, high = (float)(half - 1);
     int64_t bad = 0;
     for (size_t i = 0; i < n; i++) {
@@ -38,7 +38,7 @@ static int64_t histogram_plain(const float *x, size_t n, float scale, int32_t ha
     return bad;
 }
 
-static const ifs__calibration_passes ifs__calibration_plain = {range_plain, histogram_plain};
+static const ifs__calibration_passes ifs__calibration_plain = {ifs__range_plain, ifs__histogram_plain};
 
 static const ifs__calibration_passes *passes(void) { return IFS__VARIANT_AVX2(&ifs__calibration); }
 

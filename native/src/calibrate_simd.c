@@ -11,7 +11,6 @@
 
 #if IFS__AVX2
 #include <float.h>
-#include <math.h>
 
 IFS__TARGET_AVX2 static void range_avx2(const float *x, size_t n, ifs__row_range *row) {
     const __m256 most = _mm256_set1_ps(FLT_MAX), sign = _mm256_set1_ps(-0.0F);
@@ -41,16 +40,7 @@ IFS__TARGET_AVX2 static void range_avx2(const float *x, size_t n, ifs__row_range
         row->min = lows[lane] < row->min ? lows[lane] : row->min;
         row->max = highs[lane] > row->max ? highs[lane] : row->max;
     }
-    for (; i < n; i++) {
-        if (!(fabsf(x[i]) <= FLT_MAX)) {
-            row->nonfinite++;
-            continue;
-        }
-        row->zeros += x[i] == 0;
-        row->min = x[i] < row->min ? x[i] : row->min;
-        row->max = x[i] > row->max ? x[i] : row->max;
-        row->sums[i % IFS__SUM_LANES] += (double)x[i];
-    }
+    ifs__range_plain(x + i, n - i, row);
 }
 
 IFS__TARGET_AVX2 static int64_t histogram_avx2(const float *x, size_t n, float scale, int32_t half, uint32_t *tables,
@@ -75,17 +65,7 @@ IFS__TARGET_AVX2 static int64_t histogram_avx2(const float *x, size_t n, float s
             tables[at[lane]] += finite >> lane & 1;
         bad += __builtin_popcount(~finite & 0xff);
     }
-    for (; i < n; i++) {
-        const bool finite = fabsf(x[i]) <= FLT_MAX;
-        const float at = floorf(x[i] * scale);
-        bad += !finite;
-        if (finite) {
-            const int32_t bin =
-                (int32_t)(at<(float)-half ? (float)-half : at>(float)(half - 1) ? (float)(half - 1) : at);
-            tables[i % IFS__HISTOGRAM_TABLES * pitch + (size_t)(bin + half)]++;
-        }
-    }
-    return bad;
+    return bad + ifs__histogram_plain(x + i, n - i, scale, half, tables, pitch);
 }
 
 const ifs__calibration_passes ifs__calibration_avx2 = {range_avx2, histogram_avx2};

@@ -99,7 +99,6 @@ void ifs__pinned_free(int32_t device, void *block) {}
 void ifs_stream_destroy(ifs_stream *stream) {}
 void ifs_event_destroy(ifs_event *event) {}
 void ifs_cuda_detection_nms_destroy(void *state) {}
-void ifs_cuda_code_unload(ifs_cuda_code *code) {}
 void ifs_cuda_graph_destroy(ifs_cuda_graph *graph) {}
 void ifs_cuda_detection_decoder_destroy(ifs_cuda_detection_decoder *decoder) {}
 ifs_stream *ifs__stream_retain(ifs_stream *stream) { return stream; }

@@ -105,22 +105,17 @@ ifs_status ifs_custom_op_create(const ifs_custom_op_spec *spec, ifs_custom_op **
     op->spec.output_dtypes = op->dtypes + spec->num_inputs;
     op->spec.domain = strdup(spec->domain);
     op->spec.name = strdup(spec->name);
-    int32_t *required = calloc((size_t)spec->num_attributes + 1, sizeof *required);
     ifs_op_attribute *attributes = NULL;
     ifs_status status = ifs__attributes_copy(spec->attributes, spec->num_attributes, &attributes);
-    if (status == IFS_OK && (!op->spec.domain || !op->spec.name || !required))
+    if (status == IFS_OK && (!op->spec.domain || !op->spec.name))
         status = ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for operator %s::%s", spec->domain, spec->name);
     if (status != IFS_OK) {
         free((char *)op->spec.domain);
         free((char *)op->spec.name);
-        free(required);
         free(attributes);
         free(op);
         return status;
     }
-    if (spec->num_attributes)
-        memcpy(required, spec->required, (size_t)spec->num_attributes * sizeof *required);
-    op->spec.required = required;
     op->spec.attributes = attributes;
     *out = op;
     return IFS_OK;

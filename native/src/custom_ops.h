@@ -36,7 +36,6 @@ typedef struct ifs_custom_op_spec {
     const int32_t *input_dtypes;
     const int32_t *output_dtypes;
     const ifs_op_attribute *attributes; /* their names, kinds and defaults */
-    const int32_t *required;            /* [num_attributes] 1: there is no default */
     /* One of these runs it; none of them is a kernel in Python. */
     ifs_op_kernel *kernel;
     const ifs_cuda_code *code;
@@ -81,7 +80,6 @@ ifs_status ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t coun
 
 /* Compiled CUDA code: a cubin, or PTX that ends in a 0. `function` names the kernel in it. */
 ifs_status ifs_cuda_code_load(const void *image, const char *function, int32_t device, ifs_cuda_code **out);
-void ifs_cuda_code_unload(ifs_cuda_code *code);
 
 /* [/cdef] */
 

@@ -307,7 +307,8 @@ static ifs_status finish_run(ifs_detection_decoder *d, const ifs__detect_view *v
         d->nms.boxes[rank] = v->box(v, (int32_t)(payload / (uint32_t)p->num_classes));
         d->nms.class_ids[rank] = (int32_t)(payload % (uint32_t)p->num_classes);
     }
-    IFS__TRY(ifs__nms_run(&d->nms, n, !p->class_agnostic && p->num_classes > 1, p->iou_threshold));
+    IFS__TRY(
+        ifs__nms_match(&d->nms, n, !p->class_agnostic && p->num_classes > 1, IFS_MATCH_IOU, p->iou_threshold, false));
 
     for (size_t rank = 0; rank < n; rank++) {
         if (!d->nms.kept[rank] || result.kept++ >= p->max_detections)

@@ -16,7 +16,7 @@ extern "C" {
 /* The two sides of a geometry ([0] is x), with the checks of all arguments that do not depend on the masks. */
 ifs_status ifs__mask_sides(const ifs_mask_params *params, const ifs_geometry *geometry, ifs__mask_side sides[2]);
 
-/* The columns of a mask; arrays are padded to a multiple of 16 with the last index and weights of 0. */
+/* The columns of a mask; arrays are padded to a multiple of 32 with the last index and weights of 0. */
 typedef struct ifs__mask_columns {
     int32_t padded;
     int32_t *index[3]; /* of the three activations, from the first one of the row of activations */

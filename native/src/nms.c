@@ -320,10 +320,6 @@ ifs_status ifs__nms_match(ifs__nms *nms, size_t n, bool by_class, int32_t match,
     return IFS_OK;
 }
 
-ifs_status ifs__nms_run(ifs__nms *nms, size_t n, bool by_class, float iou_threshold) {
-    return ifs__nms_match(nms, n, by_class, IFS_MATCH_IOU, iou_threshold, false);
-}
-
 static ifs_status nms_checked(ifs__nms *nms, const float *boxes, const float *scores, const int32_t *class_ids,
                               size_t n, int32_t match, float threshold, int64_t *keep, int64_t *count,
                               int64_t *keepers) {

@@ -37,11 +37,11 @@ typedef struct ifs__nms {
     uint64_t *scratch;  /* [n] */
     float *areas;       /* [n] in the order of `groups` */
     uint32_t *order;    /* [n] for the caller: the index of each rank before sorting */
-    uint32_t *keepers;  /* [n] out, for ifs__nms_group(): the rank of the best kept box that suppresses each one */
+    uint32_t *keepers;  /* [n] out, for ifs__nms_match(): the rank of the best kept box that suppresses each one */
     void *pool_block;   /* the allocation of `pool`, which is aligned to 64 bytes */
     ifs__nms_chunk *pool;
     ifs__nms_link *links; /* [pool_size] */
-    uint32_t *ranks;      /* [pool_size * 16] of the boxes of each chunk, for ifs__nms_group() */
+    uint32_t *ranks;      /* [pool_size * 16] of the boxes of each chunk, for ifs__nms_match() */
     size_t keepers_size, ranks_size;
     size_t boxes_size, class_ids_size, kept_size, groups_size, scratch_size, areas_size, order_size;
     size_t pool_size, links_size;
@@ -52,11 +52,8 @@ typedef struct ifs__nms {
 ifs_status ifs__nms_reserve(ifs__nms *nms, size_t n);
 void ifs__nms_release(ifs__nms *nms);
 
-/* Greedy NMS over the first `n` boxes of the scratch memory; with `by_class`, only boxes of one class suppress one
- * another. */
-ifs_status ifs__nms_run(ifs__nms *nms, size_t n, bool by_class, float iou_threshold);
-
-/* The same with another test (IFS_MATCH_...); with `group`, `keepers` is filled too. */
+/* Greedy NMS over the first `n` boxes of the scratch memory by a test (IFS_MATCH_...); with `by_class`, only boxes of
+ * one class suppress one another; with `group`, `keepers` is filled too. */
 ifs_status ifs__nms_match(ifs__nms *nms, size_t n, bool by_class, int32_t match, float threshold, bool group);
 
 #endif

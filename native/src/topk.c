@@ -22,7 +22,7 @@
 #define CHUNK 2048 /* scores at a time; a multiple of 64 */
 #define SMALL 64   /* keys that fit the buffer on the stack */
 
-static bool maximum_plain(const float *x, size_t n, float *max) {
+bool ifs__maximum_plain(const float *x, size_t n, float *max) {
     bool good = true;
     for (size_t i = 0; i < n; i++) {
         good &= x[i] == x[i];
@@ -31,7 +31,7 @@ static bool maximum_plain(const float *x, size_t n, float *max) {
     return good;
 }
 
-static void add_exps_plain(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]) {
+void ifs__add_exps_plain(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]) {
     for (size_t i = 0; i < n; i++)
         lanes[i % IFS__TOPK_LANES] += ifs__exp(x[i] - max);
 }
@@ -43,7 +43,7 @@ static uint64_t above_plain(const float *x, size_t n, float threshold) {
     return mask;
 }
 
-static const ifs__topk_passes ifs__topk_plain = {maximum_plain, add_exps_plain, above_plain};
+static const ifs__topk_passes ifs__topk_plain = {ifs__maximum_plain, ifs__add_exps_plain, above_plain};
 
 static const ifs__topk_passes *passes(void) { return IFS__VARIANT_AVX2(&ifs__topk); }
 

@@ -23,11 +23,7 @@ IFS__TARGET_AVX2 static bool maximum_avx2(const float *x, size_t n, float *max) 
     _mm256_storeu_ps(lanes, best);
     for (int lane = 0; lane < 8; lane++)
         *max = ifs__max(lanes[lane], *max);
-    for (; i < n; i++) {
-        good &= x[i] == x[i];
-        *max = ifs__max(x[i], *max);
-    }
-    return good;
+    return ifs__maximum_plain(x + i, n - i, max) && good;
 }
 
 IFS__TARGET_AVX2 static void add_exps_avx2(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]) {
@@ -39,8 +35,7 @@ IFS__TARGET_AVX2 static void add_exps_avx2(const float *x, size_t n, float max, 
     }
     _mm256_storeu_ps(lanes, low);
     _mm256_storeu_ps(lanes + 8, high);
-    for (; i < n; i++)
-        lanes[i % IFS__TOPK_LANES] += ifs__exp(x[i] - max);
+    ifs__add_exps_plain(x + i, n - i, max, lanes);
 }
 
 IFS__TARGET_AVX2 static uint64_t above_avx2(const float *x, size_t n, float threshold) {

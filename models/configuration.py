@@ -127,12 +127,13 @@ def _model(kind: type[VisionModel[Any] | OCR], fields: dict[str, Any]) -> ImageM
     `pipeline` (its requests').
     """
     files = {name: fields.pop(name, None) for name in (READER_FILES if kind is OCR else ("path",))}
+    pipeline = _pipeline(kind.__name__, fields)
+    if unknown := sorted(set(fields) - {"backend", *kind.Settings.__struct_fields__}):
+        own = f"files go under {', '.join(files)}, the backend's own go under options, those of submit() under pipeline"
+        raise unknown_setting(kind, unknown[0], own)
     for name, path in files.items():
         if not isinstance(path, (str, os.PathLike)) and (path is not None or name != "orientation"):
             raise ConfigError(f"{kind.__name__}: {name} names a model file, and is {path!r}")
-    pipeline = _pipeline(kind.__name__, fields)
-    if unknown := sorted(set(fields) - {"backend", *kind.Settings.__struct_fields__}):
-        raise unknown_setting(kind, unknown[0], "the backend's own go under options, those of submit() under pipeline")
     model = kind(*files.values(), **fields)
     model.details.set_pipeline_defaults(pipeline)
     return model

@@ -101,8 +101,8 @@ def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
             r"^models.m: YOLOv8 has no setting 'confidence'; did you mean 'conf'\?$",
         ),
         (
-            {"type": "yolov8", "path": "m.onnx", "frobnicate": 1},
-            "models.m: YOLOv8 has no setting 'frobnicate'; its settings are .*conf.* own go under options",
+            {"type": "yolov8", "model": "m.onnx"},
+            "models.m: YOLOv8 has no setting 'model'; its settings are .*conf.*; files go under path, .* under options",
         ),
         (3, "models.m"),
         ({"type": "yolov5"}, "models.m.*path"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ClosedError, ConfigError
+from ...errors import ClosedError, ConfigError, InputError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
 from ...image.uploads import UploadPools
 from ..results import Result
@@ -75,9 +75,23 @@ class GroupResult(Result, Mapping[str, Any]):
         return "\n".join(f"{name}:\n{text}" for name, text in zip(self.names, texts, strict=True))
 
     def _drawn(self, pil: Image.Image) -> Image.Image:
-        for result in self.results.values():
-            if isinstance(result, Result) and result._is_drawn():
-                pil = result._drawn(pil)
+        """The result that replaces the image, and the others over it."""
+        drawn = {name: one for name, one in self.results.items() if isinstance(one, Result) and one._is_drawn()}
+        replacing = [name for name, one in drawn.items() if one._replaces_image]
+        for name, one in drawn.items():
+            size = getattr(one, "size", pil.size)
+            if len(drawn) > 1 and size != pil.size:
+                raise InputError(
+                    f"the image has {pil.size[0]} x {pil.size[1]} pixels, and the result {name!r} {size[0]} x "
+                    f"{size[1]}; draw each result alone: result[{name!r}].draw(image)"
+                )
+        if len(replacing) > 1:
+            raise InputError(
+                f"the results {' and '.join(map(repr, replacing))} replace the image; draw each result alone: "
+                f"result[{replacing[0]!r}].draw(image)"
+            )
+        for name in sorted(drawn, key=lambda name: name not in replacing):
+            pil = drawn[name]._drawn(pil)
         return pil
 
     def _remember_image(self, source: Any, channel_order: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class DepthMap(FloatMap):
         kind: `"disparity"`: values grow towards the camera, with unknown scale and offset. `"distance"`: values grow
             away from it, in the unit of the network's training data, usually metres.
     """
+
+    _replaces_image: ClassVar[bool] = True
 
     kind: Literal["disparity", "distance"] = "disparity"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ class ImageResult(Result):
         pixels: uint8 (height, width, 3), RGB.
         scale: pixels of the result for each pixel of the image, along both sides: (horizontal, vertical).
     """
+
+    _replaces_image: ClassVar[bool] = True
 
     pixels: npt.NDArray[np.uint8]
     scale: tuple[float, float] = (1.0, 1.0)
@@ -83,6 +85,8 @@ class Matte(FloatMap):
     Attributes:
         values: float32 (height, width), 0 to 1; NaN where the network has not seen the image.
     """
+
+    _replaces_image: ClassVar[bool] = True
 
     @property
     def alpha(self) -> npt.NDArray[np.uint8]:

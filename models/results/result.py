@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -86,6 +86,9 @@ class Result(Hints, ABC):
         decoder: the decoder of the image file (`"pillow"`, `"simplejpeg"`, `"nvimgcodec"`); None for pixels that came
             as an array.
     """
+
+    #: Whether the drawing replaces the image, so that other results are drawn over it.
+    _replaces_image: ClassVar[bool] = False
 
     image: ImageReference | None = dataclasses.field(default=None, kw_only=True)
     decoder: str | None = dataclasses.field(default=None, kw_only=True)

@@ -24,9 +24,21 @@ from infersdk import pinned_empty
 from infersdk.core.device import Device
 from infersdk.data import DETECTOR
 from infersdk.data import IMAGE as DIGITS
-from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, PipelineError
+from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, InputError, PipelineError
 from infersdk.image import HostImage, SharedImage, read_image
-from infersdk.models import Classifier, GroupResult, ModelGroup, Tiled, YOLOv5, YOLOv8, create
+from infersdk.models import (
+    Classifier,
+    DepthMap,
+    Detections,
+    GroupResult,
+    ImageResult,
+    Matte,
+    ModelGroup,
+    Tiled,
+    YOLOv5,
+    YOLOv8,
+    create,
+)
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -338,3 +350,32 @@ def test_memory_of_frames_is_used_again(page_locked: bool) -> None:
             gc.collect()
             slots = sum(model.details.pipelines[0].slots for model in group.models.values())
             assert 1 <= len(pool._free) <= slots
+
+
+# ---- drawing ----
+
+FOUND = Detections.of([[10, 30, 60, 60]], [0.5], names=["x"], size=(100, 80))
+DEPTH = DepthMap(np.zeros((80, 100), np.float32))
+GREY = np.full((80, 100, 3), 50, np.uint8)
+
+
+def of_a_group(**results: Any) -> GroupResult:
+    return GroupResult(tuple(results), results, {})
+
+
+@pytest.mark.parametrize(
+    "below", [DEPTH, ImageResult(GREY // 2), Matte(np.zeros((80, 100), np.float32))], ids=["depth", "image", "matte"]
+)
+def test_a_result_that_replaces_the_image_is_below_the_others(below: Any) -> None:
+    expected = FOUND.draw(np.asarray(below.draw(GREY))[..., ::-1])
+    for result in (of_a_group(found=FOUND, below=below), of_a_group(below=below, found=FOUND)):
+        np.testing.assert_array_equal(result.draw(GREY), expected)
+
+
+def test_results_that_do_not_fit_into_one_drawing() -> None:
+    larger = ImageResult(np.zeros((160, 200, 3), np.uint8), (2.0, 2.0))
+    assert of_a_group(larger=larger).draw(GREY).size == (200, 160)
+    with pytest.raises(InputError, match=r"has 100 x 80 pixels, and the result 'larger' 200 x 160; draw each .* alone"):
+        of_a_group(found=FOUND, larger=larger).draw(GREY)
+    with pytest.raises(InputError, match=r"'a' and 'b' replace the image; draw each .*: result\['a'\].draw\(image\)"):
+        of_a_group(a=DEPTH, b=DEPTH).draw(GREY)

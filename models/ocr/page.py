@@ -35,6 +35,7 @@ __all__ = ["PageReader"]
 
 #: What all three networks take: (x / 255 - 0.5) / 0.5 of BGR.
 _PIXELS = PixelTransform("bgr", "chw", "float32", fill=0, scale=1 / 127.5, bias=-1.0)
+_BGR = PixelTransform("bgr", "hwc", "uint8", fill=0, scale=1.0)
 #: The width of a line whose orientation is looked at.
 ORIENTATION_WIDTH = 192
 #: Widths of lines are multiples of this one, so that the runtime sees few shapes.
@@ -211,5 +212,8 @@ def _with_margin(image: HostImage) -> tuple[HostImage, int]:
     if height > FEWEST_ROWS and width / height <= WIDEST:
         return image, 0
     above = abs(max(int(width / WIDEST), FEWEST_ROWS) * 2 - height) // 2
-    margins = [(above, above), (0, 0), (0, 0)][: image.pixels.ndim]
-    return HostImage(np.pad(image.pixels, margins), image.format, image.decoder), above
+    pixels, pixel_format = image.pixels, image.format
+    if pixel_format == "nv12":  # its rows are those of two planes
+        pixels, pixel_format = preprocess(image.view(), Geometry.stretch(image.size, image.size), _BGR), "bgr"
+    margins = [(above, above), (0, 0), (0, 0)][: pixels.ndim]
+    return HostImage(np.pad(pixels, margins), pixel_format, image.decoder), above

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -63,7 +63,7 @@ class OCR(Requests[TextLines], Declared):
             larger side is twice `max_side`.
         max_side: maximum larger side; larger images are reduced.
         batch: maximum number of lines that are read together.
-        channel_order: of NumPy arrays that are given as images, `"bgr"` or `"rgb"`.
+        channel_order: of NumPy arrays that are given as images, `"bgr"`, `"rgb"` or `"nv12"`.
 
     Attributes:
         settings: all settings, as a frozen struct of the type `Settings`.
@@ -90,7 +90,7 @@ class OCR(Requests[TextLines], Declared):
     side: Annotated[int, msgspec.Meta(ge=1)] = 736
     max_side: int = 2000
     batch: Annotated[int, msgspec.Meta(ge=1)] = 8
-    channel_order: str = "bgr"
+    channel_order: Literal["bgr", "rgb", "nv12"] = "bgr"
 
     task: ClassVar[str] = "ocr"
     #: The settings that one call or request may change.

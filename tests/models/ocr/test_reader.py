@@ -17,6 +17,7 @@ from PIL import Image
 
 from infersdk import load
 from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, InputError, UnsupportedModelError
+from infersdk.image import HostImage
 from infersdk.models import OCR
 from infersdk.models.ocr.regions import along_the_text, sides
 
@@ -54,12 +55,20 @@ def test_a_line_reads_by_its_columns(small: OCR) -> None:
     shades = np.repeat([0, 0, 64, 128, 64, 191, 255], 24).astype(np.uint8)  # a a b blank b c space
     image = np.broadcast_to(shades[None, :, None], (48, len(shades), 3)).copy()
     whole = np.array([[0, 0], [len(shades), 0], [len(shades), 48], [0, 48]], np.float32)
-    from infersdk.image import HostImage
-
     upright, turned = small.read_lines(HostImage(image, "bgr"), np.stack([whole, whole[[2, 3, 0, 1]]]))
     assert upright.text == "abbc "
     assert turned.text == " cbba"
     np.testing.assert_array_equal(turned.polygon, whole[[2, 3, 0, 1]])
+
+
+@pytest.mark.parametrize("size", [(900, 40), (160, 30)])  # very wide, and of few rows
+def test_frames_of_nv12_with_a_margin_read_as_bgr(small: OCR, size: tuple[int, int]) -> None:
+    image = page((40, 8, 120, 24), size=size)
+    planes = np.full((size[1] * 3 // 2, size[0]), 128, np.uint8)
+    planes[: size[1]] = np.where(image[..., 0] > 0, 235, 16)
+    expected, result = small(image), small(HostImage(planes, "nv12"))
+    assert result.texts == expected.texts
+    np.testing.assert_array_equal([line.polygon for line in result], [line.polygon for line in expected])
 
 
 def test_an_empty_page_has_no_lines(small: OCR) -> None:
@@ -122,6 +131,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         OCR(det, rec, unclip=-1)
     with pytest.raises(ConfigError, match="max_side=100 is below side=736"):
         OCR(det, rec, max_side=100)
+    with pytest.raises(ConfigError, match="'xyz' - at `\\$.channel_order`; use one of 'bgr', 'nv12', 'rgb'"):
+        OCR(det, rec, channel_order="xyz")
 
 
 # ---- PaddleOCR's networks ----

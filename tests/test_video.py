@@ -178,6 +178,48 @@ def test_a_video_that_begins_late(tmp_path: Path) -> None:
         np.testing.assert_allclose(times, np.arange(20) / 10, atol=1e-3)
 
 
+def test_a_few_frames_that_begin_late_in_a_file_without_a_start(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "a.mkv", (64, 48)) as writer:
+        for at in (10.0, 10.5, 11.0):
+            writer.write(image(3), at)
+    with warnings.catch_warnings(), VideoReader(tmp_path / "a.mkv") as reader:
+        warnings.simplefilter("error")
+        assert (reader.frames, reader.duration) == (None, None)
+        assert [frame.time for frame in reader] == pytest.approx([0.0, 0.5, 1.0])
+
+
+def test_a_gap_is_no_damage(tmp_path: Path) -> None:
+    """AVI counts the frames of the gap."""
+    with VideoWriter(tmp_path / "a.avi", (64, 48), 10) as writer:
+        for at in (0.0, 0.1, 5.0, 5.1):
+            writer.write(image(3), at)
+    with warnings.catch_warnings(), VideoReader(tmp_path / "a.avi") as reader:
+        warnings.simplefilter("error")
+        assert [frame.time for frame in reader] == pytest.approx([0.0, 0.1, 5.0, 5.1])
+    assert reader.damage == ""
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".avi"])
+@pytest.mark.parametrize("count", [3, 4, 12])
+def test_no_frame_of_the_highest_rate_is_lost(suffix: str, count: int, tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / f"a{suffix}", (64, 48), 1000) as writer:
+        for number in range(count):
+            writer.write(image(number))
+    with VideoReader(tmp_path / f"a{suffix}") as reader:
+        assert len(list(reader)) == count
+
+
+def test_the_unit_of_times_is_no_rate(tmp_path: Path) -> None:
+    """FFmpeg takes it for the rate of a single frame."""
+    with VideoReader(write(tmp_path / "a.ts", 1)) as reader:
+        assert (reader.fps, reader.frames) == (None, None)
+        with VideoWriter(tmp_path / "b.mp4", reader.size, reader.fps) as writer:
+            for frame in reader:
+                writer.write(frame, frame.time)
+    with VideoReader(tmp_path / "b.mp4") as reader:
+        assert (reader.fps, len(list(reader))) == (30.0, 1)
+
+
 def test_times_only_go_up(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
         for at in (1.0, 1.0, 0.5, None, 2.0):
@@ -334,6 +376,12 @@ def test_arguments_that_a_reader_refuses(arguments: dict[str, Any], message: str
         VideoReader(path, **arguments)
 
 
+@pytest.mark.parametrize("source", [None, True, 1.5])
+def test_what_is_no_source(source: Any) -> None:
+    with pytest.raises(ConfigError, match="a video is a path, an address or the number of a camera, not"):
+        VideoReader(source)
+
+
 def test_a_path_of_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp4", 2)
     with VideoReader(os.fsencode(path)) as reader:
@@ -368,9 +416,12 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         ("a.mp4", {"fps": 0}, "fps is a number of frames per second .*, not 0"),
         ("a.mp4", {"fps": -1}, "fps is a number of frames per second .*, not -1"),
         ("a.mp4", {"fps": float("nan")}, "fps is"),
+        ("a.mp4", {"fps": 1001}, "fps is a number of frames per second from 0.001 to 1000, not 1001"),
+        ("a.mp4", {"fps": "30"}, "fps is a number of frames per second .*, not '30'"),
         ("a.avi", {"fps": 1e-4}, "fps is a number of frames per second from 0.001 .*, not 0.0001"),
         ("a.mp4", {"size": (0, 4)}, "size is .width, height. in pixels"),
         ("a.mp4", {"size": (1, 2, 3)}, "size is"),
+        ("a.mp4", {"size": 5}, "size is .*, not 5"),
         ("a.mp4", {"queue_size": 0}, "queue_size is a number of images from 1, not 0"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -6,7 +6,11 @@ from typing import Any
 
 from ..errors import BackendUnavailableError
 
-__all__ = ["import_av", "reason"]
+__all__ = ["MAX_FPS", "import_av", "reason"]
+
+#: The highest rate of a video. FFmpeg takes the unit of times for the rate where a file has few frames, and its muxers
+#: lose frames of higher rates (MP4) or refuse them (AVI).
+MAX_FPS = 1000
 
 
 def import_av() -> Any:

@@ -42,13 +42,14 @@ class VideoReader(SourceReader[Frame]):
 
     Attributes:
         size: (width, height) of the frames as they are shown, after rotation by the file.
-        fps: frames per second on average; None if the source does not say.
+        fps: frames per second on average; None if the source does not say, or says more than 1000.
         frames: number of frames; None if the source does not say.
-        duration: in seconds; None for live sources.
+        duration: in seconds; None for live sources, and if the source does not say.
         live: whether the source does not wait for its reader.
         damage: the damage of a file that was read to its end; else empty.
 
     Raises:
+        ConfigError: an argument has a wrong value.
         VideoError: there is no such source, it is not a video, or none of its frames can be decoded.
         BackendUnavailableError: PyAV is not installed.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..core.prefetch import NoItemError, Prefetch
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
 from ..image.http import without_password
-from ._av import import_av, reason
+from ._av import MAX_FPS, import_av, reason
 from .frames import DeviceFrame, Frame
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ class SourceReader(ABC, Generic[FrameKind]):
         timeout: float,
         options: Mapping[str, str] | None,
     ) -> None:
+        if isinstance(source, bool) or not isinstance(source, (str, bytes, os.PathLike, int)):
+            raise ConfigError(f"a video is a path, an address or the number of a camera, not {source!r}")
         self._buffer: Prefetch[FrameKind] | None = None
         self._closed = self._hangs = False
         self._guard = threading.Lock()  # of both: one thread may close the reader while another one begins to read
@@ -206,13 +208,13 @@ class SourceReader(ABC, Generic[FrameKind]):
                 f"{self._shown!r} is {context.width} x {context.height}; NV12 needs even sides: use format='rgb'"
             )
         rate = stream.average_rate or stream.guessed_rate
-        self.fps: float | None = float(rate) if rate else None
+        self.fps: float | None = float(rate) if rate and rate <= MAX_FPS else None
         length = stream.duration * stream.time_base if stream.duration else None
         if length is None and self._container.duration:
             length = self._container.duration / self._av.time_base
-            start = stream.start_time * stream.time_base if stream.start_time else 0
-            if self._container.format.name in _END_TIMES and start < length:
-                length -= start
+        if length is not None and self._container.format.name in _END_TIMES:
+            start = None if stream.start_time is None else stream.start_time * stream.time_base
+            length = None if start is None else length - start if start < length else length
         self.duration: float | None = float(length) if length is not None and not self.live else None
         self.frames: int | None = (stream.frames or None) if not self.live else None
         if self.frames is None and self.duration and self.fps:
@@ -299,7 +301,9 @@ class SourceReader(ABC, Generic[FrameKind]):
             return
         problems = []
         tolerated = max(2, decoded.frames // 50)  # edit lists leave some frames out
-        if self._expected is not None and self._expected - decoded.frames > tolerated + decoded.damaged:
+        # AVI counts the frames of a gap, which are not there.
+        seen = max(decoded.frames, round(decoded.end * (self.fps or 0)))
+        if self._expected is not None and self._expected - seen > tolerated + decoded.damaged:
             problems.append(f"it ends after {decoded.frames} of {self._expected} frames")
         elif self._expected is None and self.duration and self.duration - decoded.end > max(1.0, self.duration / 50):
             problems.append(f"it ends after {decoded.end:.1f} of {self.duration:.1f} seconds")

@@ -7,8 +7,9 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..errors import ClosedError, ConfigError, InputError, OutputError, ShapeError
 from ..image import HostImage, read_image
-from ._av import import_av, reason
+from ._av import MAX_FPS, import_av, reason
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,7 +56,7 @@ class VideoWriter:
         path: the file: .mp4, .m4v, .mov, .mkv, .ts, .webm, or .avi, which has no times but one rate.
         size: (width, height); None is that of the first image. An odd side is made even by repeating its last row or
             column, since players require it.
-        fps: frames per second, for images that `write()` gets without a time.
+        fps: frames per second, 0.001 to 1000, for images that `write()` gets without a time. None is 30.
         codec: the name of an FFmpeg encoder. None selects by the suffix: H.264, or MPEG-4 (MPEG-2 in .ts) without an
             encoder for it. It is MPEG-4 in .avi, and VP9 or else VP8 in .webm.
         options: options of the encoder, such as {"crf": "18", "preset": "slow"}. An unknown one is an OutputError.
@@ -81,9 +82,9 @@ class VideoWriter:
         queue_size: int = 8,
     ) -> None:
         self.path = Path(path)
+        if fps is not None and not (isinstance(fps, Real) and 0.001 <= fps <= MAX_FPS):
+            raise ConfigError(f"fps is a number of frames per second from 0.001 to {MAX_FPS}, not {fps!r}")
         self._fps = 30.0 if fps is None else float(fps)
-        if not 0.001 <= self._fps < 10_000:
-            raise ConfigError(f"fps is a number of frames per second from 0.001 to below 10000, not {fps!r}")
         if isinstance(queue_size, bool) or not isinstance(queue_size, int) or queue_size < 1:
             raise ConfigError(f"queue_size is a number of images from 1, not {queue_size!r}")
         self.size = _checked(size)
@@ -249,7 +250,8 @@ class _Encoder:
         context.time_base = self._tick
         context.thread_type = "AUTO"
         # The file names its colour matrix: otherwise players guess by the size.
-        self._matrix = self._av.video.reformatter.Colorspace.ITU709 if height > 576 else None
+        spaces = self._av.video.reformatter.Colorspace
+        self._matrix = spaces.ITU709 if height > 576 else spaces.ITU601
         code = 1 if height > 576 else 6
         context.colorspace = context.color_primaries = context.color_trc = code
         context.color_range = 1
@@ -259,8 +261,7 @@ class _Encoder:
         return stream
 
     def _encode(self, stream: Any, frame: Any) -> None:
-        matrix = self._matrix or self._av.video.reformatter.Colorspace.ITU601
-        converted = frame.reformat(format="yuv420p", dst_colorspace=matrix)
+        converted = frame.reformat(format="yuv420p", dst_colorspace=self._matrix)
         converted.pts, converted.time_base = frame.pts, frame.time_base
         for packet in stream.encode(converted):
             self._container.mux(packet)
@@ -269,7 +270,8 @@ class _Encoder:
 def _checked(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
-    if len(size) != 2 or not all(isinstance(side, (int, np.integer)) and 0 < side < 1 << 15 for side in size):
+    sides = size if isinstance(size, Sequence) else ()
+    if len(sides) != 2 or not all(isinstance(side, (int, np.integer)) and 0 < side < 1 << 15 for side in sides):
         raise ConfigError(f"size is (width, height) in pixels, not {size!r}")
     return int(size[0]), int(size[1])
 

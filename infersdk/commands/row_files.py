@@ -6,7 +6,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -75,28 +75,35 @@ def _csv_lines(path: Path) -> Iterator[Emit]:
     """A line for each result. Columns that appear later are added at the end; then the file is written again."""
     columns: dict[str, None] = {}
     header = 0  # columns of the first line
-    with _open(path) as file:
-        writer = csv.writer(file)
+    try:
+        with _open(path) as file:
+            writer = csv.writer(file)
 
-        def emit(row: dict[str, Any]) -> None:
-            nonlocal header
-            name = row.get("image") or row.get("stream")
-            place = {"source": name} | {key: row[key] for key in ("frame", "time") if key in row}
-            for result in row.get("results", ()):
-                cells = place | dict(_flat("", result))
-                columns.update(dict.fromkeys(cells))
-                with _writing(path):
-                    if not header:
-                        header = len(columns)
-                        writer.writerow(columns)
-                    writer.writerow([cells.get(column, "") for column in columns])
-                    file.flush()
+            def emit(row: dict[str, Any]) -> None:
+                nonlocal header
+                name = row.get("image") or row.get("stream")
+                place = {"source": name} | {key: row[key] for key in ("frame", "time") if key in row}
+                for result in row.get("results", ()):
+                    cells = place | dict(_flat("", result))
+                    columns.update(dict.fromkeys(cells))
+                    with _writing(path):
+                        if not header:
+                            header = len(columns)
+                            writer.writerow(columns)
+                        writer.writerow([cells.get(column, "") for column in columns])
+                        file.flush()
 
-        yield emit
-    if len(columns) == header:
-        return
+            yield emit
+    finally:  # also after Ctrl-C, the usual end for a camera
+        if len(columns) > header:
+            _write_again(path, columns)
+
+
+def _write_again(path: Path, columns: Collection[str]) -> None:
+    """The same lines with these columns, of which the file has the first ones."""
     if not path.is_file():  # a pipe
         raise OutputError(f"{str(path)!r} is no file, and later results have further columns; give a file")
+    csv.field_size_limit(2**31 - 1)  # a cell may hold many polygons; the default refuses more than 131,072 characters
     with (
         _writing(path),
         atomic_path(path) as sibling,

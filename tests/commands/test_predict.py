@@ -232,6 +232,20 @@ def test_columns_of_later_rows(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OutputError])
+def test_columns_of_later_rows_of_a_run_that_was_ended(error: type[BaseException], tmp_path: Path) -> None:
+    from infersdk.commands.row_files import row_files
+
+    polygons = [[0.25] * 50_000]  # more characters than the module csv reads by default
+    with contextlib.suppress(error), row_files(None, tmp_path / "t.csv", to_stdout=False) as emit:
+        assert emit is not None
+        emit({"stream": "a", "results": [{"polygons": polygons}, {"polygons": [], "y": 3}]})
+        raise error
+    first, second = csv.DictReader((tmp_path / "t.csv").open())
+    assert (json.loads(first["polygons"]), first["y"]) == (polygons, "")
+    assert second == {"source": "a", "polygons": "", "y": "3"}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
 def test_columns_in_a_pipe(tmp_path: Path) -> None:
     from infersdk.commands.row_files import row_files

@@ -15,7 +15,9 @@ from ..errors import BackendUnavailableError, ConfigError, ImageError, VideoErro
 from ..image import HostImage, read_image
 from ..image.http import get, without_password
 from ..image.sources import is_http
+from ..models.results.result import check_result_path
 from ..video import VideoReader
+from ..video.writer import check_video_path
 
 __all__ = ["Source", "drawn_paths", "find_sources"]
 
@@ -166,11 +168,13 @@ def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | N
 
     Raises:
         ConfigError: `output` is one file and there are several sources, two of them would go to one file, or one would
-            take the place of its source.
+            take the place of its source; or a video would have the suffix of none.
+        OutputError: an image would have the suffix of none.
     """
     if output is None:
         return [None] * len(sources)
     if len(sources) == 1 and output.suffix and not output.is_dir():
+        (check_video_path if sources[0].is_video else check_result_path)(output)
         paths = [output]
     elif output.suffix and not output.is_dir():
         raise ConfigError(f"-o {str(output)!r} is one file, but there are {len(sources)} sources; give a folder")

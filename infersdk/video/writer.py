@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from typing_extensions import Self
 
-__all__ = ["VideoWriter"]
+__all__ = ["VideoWriter", "check_video_path"]
 
 #: Encoders by the suffix of the file, the best first.
 _H264 = ("libx264", "libopenh264", "mpeg4")
@@ -276,10 +276,16 @@ def _checked(size: Any) -> tuple[int, int] | None:
     return int(size[0]), int(size[1])
 
 
-def _codec(av: Any, path: Path, wanted: str | None) -> str:
+def check_video_path(path: Path) -> str:
+    """The suffix of a path in lower case; raises ConfigError for one of no video that is written."""
     suffix = path.suffix.lower()
     if suffix not in _CODECS:
         raise ConfigError(f"{str(path)!r}: the suffix of a video is one of {', '.join(_CODECS)}, not {suffix!r}")
+    return suffix
+
+
+def _codec(av: Any, path: Path, wanted: str | None) -> str:
+    suffix = check_video_path(path)
     for name in _CODECS[suffix] if wanted is None else (wanted,):
         with contextlib.suppress(av.codec.codec.UnknownCodecError):
             if av.Codec(name, "w").type == "video":

@@ -31,7 +31,7 @@ import numpy as np
 
 from ...core.files import atomic_path, atomic_write
 from ...core.text import json_text
-from ...errors import ConfigError, InputError, ShapeError, UnsupportedModelError
+from ...errors import ConfigError, InputError, OutputError, ShapeError, UnsupportedModelError
 from ...image import HostImage, ImageSource, read_image
 from .habits import Hints
 from .plain import plain_data
@@ -43,7 +43,15 @@ if TYPE_CHECKING:
 
     from .agreement import Agreement
 
-__all__ = ["ImageReference", "Result", "ResultTensor", "ResultTensorSpec", "bytes_array", "check_pixels"]
+__all__ = [
+    "ImageReference",
+    "Result",
+    "ResultTensor",
+    "ResultTensorSpec",
+    "bytes_array",
+    "check_pixels",
+    "check_result_path",
+]
 
 
 class ResultTensor(NamedTuple):
@@ -166,8 +174,8 @@ class Result(Hints, ABC):
         """Writes the result to a file, by its suffix: `.json` holds `to_dicts()`, any image format the drawn image.
 
         Raises:
-            OutputError: the file cannot be written.
-            ConfigError: the suffix is that of an image, and results of this type are not drawn.
+            OutputError: the suffix is of no such format, or the file cannot be written.
+            ConfigError: there is no suffix, or it is that of an image, and results of this type are not drawn.
             InputError, ImageError: as `draw()`.
         """
         target = Path(path)
@@ -177,6 +185,7 @@ class Result(Hints, ABC):
             raise ConfigError(f"{str(target)!r} has no suffix, which decides the format; use a name such as out.png")
         if not self._is_drawn():
             raise ConfigError(f"{str(target)!r}: {type(self).__name__} are saved as JSON; use a name such as out.json")
+        check_result_path(target)
         with atomic_path(target) as sibling:
             self.draw(image, channel_order=channel_order).save(sibling)
         return target
@@ -269,6 +278,17 @@ def bytes_array(values: Collection[bytes | str]) -> npt.NDArray[Any]:
     array = np.empty(len(values), np.object_)
     array[:] = [value.encode() if isinstance(value, str) else value for value in values]
     return array
+
+
+def check_result_path(path: Path) -> None:
+    """Raises OutputError for a path whose suffix is neither `.json` nor that of an image format that Pillow writes."""
+    from PIL import Image
+
+    suffix = path.suffix.lower()
+    if suffix != ".json" and Image.registered_extensions().get(suffix) not in Image.SAVE:
+        raise OutputError(
+            f"cannot write {str(path)!r}: unknown file extension; use .json, or that of an image, such as .png or .jpg"
+        )
 
 
 def check_pixels(name: str, pixels: npt.NDArray[Any], dtype: npt.DTypeLike, *channels: int) -> None:

@@ -15,7 +15,7 @@ from web import content, served
 
 from infersdk.commands.sources import Source, drawn_paths, find_sources
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError, ImageError
+from infersdk.errors import ConfigError, ImageError, OutputError
 
 pytest.importorskip("onnxruntime")
 
@@ -113,6 +113,10 @@ def test_drawings_of_a_folder_keep_its_shape(tree: Path) -> None:
     assert drawn_paths(found, None) == [None, None, None]
     with pytest.raises(ConfigError, match="one file, but there are 3 sources"):
         drawn_paths(found, Path("one.png"))
+    with pytest.raises(OutputError, match="'one.txt': unknown file extension; use .json, or that of an image"):
+        drawn_paths(found[:1], Path("one.txt"))
+    with pytest.raises(ConfigError, match="'one.png': the suffix of a video is one of .mp4"):
+        drawn_paths(find_sources(["/dev/video0"]), Path("one.png"))
     (tree / "named.d").mkdir()
     assert drawn_paths(found[2:], Path("named.d")) == [Path("named.d/b.jpg")]
 

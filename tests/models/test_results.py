@@ -262,8 +262,8 @@ def test_saving(tmp_path: Path) -> None:
     assert Image.open(found.save(tmp_path / "new" / "out.jpg", image=pixels)).format == "JPEG"
     assert Image.open(found.with_image(pixels).save(tmp_path / "out.png")).format == "PNG"
     assert json.loads(classes().save(str(tmp_path / "c.json")).read_text()) == classes().to_dicts()
-    with pytest.raises(OutputError, match=r"out\.xyz.*unknown file extension"):
-        found.save(tmp_path / "out.xyz", image=pixels)
+    with pytest.raises(OutputError, match=r"out\.xyz.*unknown file extension; use \.json, or that of an image"):
+        found.save(tmp_path / "out.xyz")
     with pytest.raises(InputError, match="give it"):
         found.save(tmp_path / "none.png")
     with pytest.raises(ConfigError, match=r"saved as JSON"):

@@ -137,13 +137,22 @@ class Detections(Rows[Detection]):
             columns: further columns by name.
 
         Raises:
-            ShapeError: the arrays have other numbers of rows.
-            InputError: a class id is not a whole number of int32.
+            ShapeError: the arrays have other shapes, or other numbers of rows.
+            InputError: an edge or a score is not finite, or a class id is not a whole number of int32.
         """
-        boxes, values = np.asarray(xyxy, np.float32).reshape(-1, 4), np.asarray(scores, np.float32)
-        classes = np.zeros(len(boxes), np.int32) if class_ids is None else _class_numbers(class_ids)
-        if not len(boxes) == len(values) == len(classes):
-            raise ShapeError(f"{len(boxes)} boxes, {len(values)} scores and {len(classes)} class ids; give one of each")
+        boxes, values = np.asarray(xyxy, np.float32), np.asarray(scores, np.float32)
+        boxes = boxes if boxes.size else boxes.reshape(0, 4)
+        classes = np.zeros(boxes.shape[:1], np.int32) if class_ids is None else _class_numbers(class_ids)
+        if boxes.shape[1:] != (4,) or not values.shape == classes.shape == boxes.shape[:1]:
+            raise ShapeError(
+                f"xyxy has shape {boxes.shape}, scores {values.shape} and class_ids {classes.shape}; use (N, 4), (N,) "
+                "and (N,)"
+            )
+        if (wrong := np.flatnonzero(~(np.isfinite(boxes).all(axis=1) & np.isfinite(values)))).size:
+            raise InputError(
+                f"box {wrong[0]} of {len(boxes)} has the edges {boxes[wrong[0]].tolist()} and the score "
+                f"{values[wrong[0]]}; leave out boxes that are not finite"
+            )
         data = np.zeros(len(boxes), DETECTION)
         width, height = size
         data["xyxy"] = np.clip(boxes, 0, (width, height, width, height))

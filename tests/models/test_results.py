@@ -278,6 +278,28 @@ def test_equality_of_rows_does_not_ask_the_columns() -> None:
     assert Classification(1, 0.5, "a") == Classification(1, 0.5, "a")
 
 
+@pytest.mark.parametrize(
+    ("xyxy", "scores", "class_ids", "error", "words"),
+    [
+        (np.zeros((4, 2)), [0.5, 0.4], None, ShapeError, r"xyxy has shape \(4, 2\), .*; use \(N, 4\), \(N,\) and"),
+        (np.zeros((1, 3)), [0.5], None, ShapeError, r"xyxy has shape \(1, 3\)"),
+        (np.zeros(4), [0.5], None, ShapeError, r"xyxy has shape \(4,\)"),
+        (np.zeros((2, 4)), [[0.5], [0.4]], None, ShapeError, r"scores \(2, 1\)"),
+        (np.zeros((2, 4)), [0.5, 0.4], [1], ShapeError, r"class_ids \(1,\)"),
+        ([[0, 0, 1, 1], [0, 0, np.nan, 1]], [0.5, 0.4], None, InputError, "box 1 of 2 has the edges .*; leave out"),
+        (np.zeros((1, 4)), [np.inf], None, InputError, "box 0 of 1 has .* and the score inf"),
+    ],
+)
+def test_arrays_that_are_no_boxes(xyxy: Any, scores: Any, class_ids: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Detections.of(xyxy, scores, class_ids, names=NAMES, size=(64, 48))
+
+
+@pytest.mark.parametrize("empty", [[], np.zeros((0, 4)), np.zeros((4, 0))])
+def test_no_boxes_at_all(empty: Any) -> None:
+    assert Detections.of(empty, [], names=NAMES, size=(64, 48)).xyxy.shape == (0, 4)
+
+
 @pytest.mark.parametrize("number", [1.7, float("nan"), 2**40])
 def test_class_ids_are_whole_numbers(number: float) -> None:
     def made(class_ids: Any) -> Detections:

@@ -94,11 +94,8 @@ class GroupResult(Result, Mapping[str, Any]):
             pil = drawn[name]._drawn(pil)
         return pil
 
-    def _remember_image(self, source: Any, channel_order: str) -> None:
-        for result in self.results.values():
-            if isinstance(result, Result):
-                result._remember_image(source, channel_order)
-        Result._remember_image(self, source, channel_order)
+    def _parts(self) -> Iterable[Result]:
+        return [one for one in self.results.values() if isinstance(one, Result)]
 
     def __repr__(self) -> str:
         parts = [f"{name}={self.errors.get(name, self.results.get(name))!r}" for name in self.names]
@@ -201,4 +198,6 @@ def _joined(outcomes: Mapping[str, Any]) -> GroupResult | BaseException:
     ended = [one for one in errors.values() if isinstance(one, (CancelledError, ClosedError))]
     if len(ended) == len(outcomes):
         return ended[0]
-    return GroupResult(tuple(outcomes), {name: outcomes[name] for name in outcomes if name not in errors}, errors)
+    results = {name: one for name, one in outcomes.items() if name not in errors}
+    decoder = next((one.decoder for one in results.values() if isinstance(one, Result)), None)
+    return GroupResult(tuple(outcomes), results, errors, decoder=decoder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -284,12 +284,15 @@ class ClassMaps(MapResult, Mapping[str, ClassMap]):
 
     def _agreement(self, other: Self, min_score: float) -> Agreement:
         """That of each map."""
+        if self.maps.keys() != other.maps.keys():
+            raise InputError(
+                f"the maps {', '.join(other.maps)} cannot be compared with {', '.join(self.maps)}; give results of one "
+                "model"
+            )
         return Agreement.joined(result.agreement(other[name]) for name, result in self.maps.items())
 
-    def _remember_image(self, source: Any, channel_order: str) -> None:
-        Result._remember_image(self, source, channel_order)
-        for result in self.maps.values():
-            result._remember_image(source, channel_order)
+    def _parts(self) -> Iterable[Result]:
+        return self.maps.values()
 
     def __repr__(self) -> str:
         areas = ", ".join(f"{name} {area:.1%}" for name, area in self.areas.items())

@@ -21,7 +21,7 @@ import io
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -238,10 +238,18 @@ class Result(Hints, ABC):
     def _remember_image(self, source: Any, channel_order: str) -> None:
         """As `with_image()`, in place: for the wrapper that has just made this result. A copy would take longer."""
         object.__setattr__(self, "image", ImageReference.of(source, channel_order))
+        for part in self._parts():
+            part._remember_image(source, channel_order)
 
     def _remember_decoder(self, decoder: str) -> None:
         """Sets `decoder` in place, as `_remember_image()` sets the image."""
         object.__setattr__(self, "decoder", decoder)
+        for part in self._parts():
+            part._remember_decoder(decoder)
+
+    def _parts(self) -> Iterable[Result]:
+        """The results of the same image that this one is made of."""
+        return ()
 
     # ---- comparison ----
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from head_models import head_model
+from PIL import Image
 
 from infersdk import models
 from infersdk.errors import ConfigError, InputError, ShapeError, UnsupportedModelError
@@ -162,6 +163,9 @@ def test_twinlitenet_by_the_names_of_its_outputs(tmp_path: Path) -> None:
         assert found["area"].area("drivable area") == pytest.approx(0.5, abs=0.01)
         assert found.areas == pytest.approx({"area": 0.5, "lanes": 4 / 64}, abs=0.01)
         assert [one.areas for one in model.map([IMAGE] * 3)] == [found.areas] * 3
+        Image.fromarray(IMAGE).save(tmp_path / "a.png")
+        decoded = model(tmp_path / "a.png")
+        assert [one.decoder for one in (decoded, *decoded.maps.values())] == ["pillow"] * 3
     for names in (("da", "ll"), ("drivable_area", "lane_lines")):
         with load(file("said.onnx", *names)) as model:
             assert model(IMAGE).areas == found.areas
@@ -237,6 +241,8 @@ def test_several_maps() -> None:
     assert [row["map"] for row in json.loads(found.to_json())] == ["low", "low", "high", "high"]
     drawn = np.asarray(found.draw(np.zeros((8, 8, 3), np.uint8)))
     assert len({tuple(colour) for colour in drawn.reshape(-1, 3).tolist()}) == 3
+    with pytest.raises(InputError, match="the maps a cannot be compared with low, high; give results of one model"):
+        found.agreement(ClassMaps({"a": ClassMap(low, ())}))
     with pytest.raises(ShapeError, match="sizes"):
         ClassMaps({"a": ClassMap(low, ()), "b": ClassMap(low[:4], ())})
 

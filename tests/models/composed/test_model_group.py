@@ -112,6 +112,7 @@ def test_an_image_is_decoded_once(group: ModelGroup) -> None:
     sources = [CountingFile() for _ in range(6)]
     for result in group.map(sources):
         check(result)
+        assert result.decoder == result["classes"].decoder == "pillow"
     assert [source.reads for source in sources] == [1] * 6
 
 

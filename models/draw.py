@@ -162,7 +162,11 @@ class _Pen:
         seen: npt.NDArray[np.bool_] = np.all(np.isfinite(points[:, :2]), axis=1)
         if points.shape[1] > 2:
             seen &= points[:, 2] >= SEEN
-        for first, second in skeleton:
+        try:
+            pairs = [(operator.index(first), operator.index(second)) for first, second in skeleton]
+        except (TypeError, ValueError):
+            raise ConfigError(f"skeleton is a list of pairs of keypoints, by number from 0, not {skeleton!r}") from None
+        for first, second in pairs:
             if not 0 <= first < len(points) or not 0 <= second < len(points):
                 raise ConfigError(f"skeleton joins {first} and {second}, and there are {len(points)} keypoints, from 0")
             if seen[first] and seen[second]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,8 +53,8 @@ class Tracker:
         if method not in methods:
             raise ConfigError(f"unknown tracker {method!r}; use one of {', '.join(methods)}")
         fps = 30.0 if fps is None else fps
-        if not fps > 0:
-            raise ConfigError(f"fps={fps} must be above 0")
+        if not (isinstance(fps, Real) and fps > 0):
+            raise ConfigError(f"fps={fps!r} is no number above 0")
         if "frame_rate" in settings:
             raise ConfigError(f"frame_rate={settings['frame_rate']!r}: the frame rate of a Tracker is fps; pass fps=")
         settings["frame_rate"] = float(fps)

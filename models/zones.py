@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,8 +76,7 @@ class Zone:
         self.polygon = corners
         self._anchors, self._reduce = _checked_anchors(anchors), np.all if require_all else np.any
         self._max_absence = max_absence
-        self._times: dict[int, tuple[float, float]] = {}  # first and last seen in the zone, by track number
-        self._now = -np.inf
+        self.reset()
 
     def contains(self, found: Detections) -> npt.NDArray[np.bool_]:
         """(N,) bool: the boxes in the zone."""
@@ -110,8 +110,8 @@ class Zone:
         Raises:
             InputError: the boxes have no column `track_id`, or `time` is before that of the last call.
         """
-        if not time >= self._now:
-            raise InputError(f"a frame at {time} s after one at {self._now} s; pass frames in order, or call reset()")
+        if not (isinstance(time, Real) and time >= self._now):
+            raise InputError(f"a frame at {time!r} s after one at {self._now} s; pass frames in order, or call reset()")
         self._now = time
         numbers = _track_ids(tracked)
         seconds = np.full(len(tracked), np.nan)
@@ -127,7 +127,7 @@ class Zone:
 
     def reset(self) -> None:
         """Forgets the times of all objects."""
-        self._times.clear()
+        self._times: dict[int, tuple[float, float]] = {}  # first and last seen in the zone, by track number
         self._now = -np.inf
 
 
@@ -232,7 +232,8 @@ class _Side:
 
 def _checked_anchors(names: Sequence[str]) -> npt.NDArray[np.float64]:
     """(anchors, 2) positions within a box."""
-    if isinstance(names, str) or not names or not set(names) <= _ANCHORS.keys():
+    known = isinstance(names, Collection) and set(map(str, names)) <= _ANCHORS.keys()
+    if isinstance(names, str) or not names or not known:
         raise ConfigError(f"anchors={names!r}; use a list of {', '.join(_ANCHORS)}")
     return np.array([_ANCHORS[name] for name in names])
 

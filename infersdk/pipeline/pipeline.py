@@ -264,7 +264,7 @@ class Pipeline(Generic[Result]):
             parameters: those of each request; see `submit()`.
 
         Raises:
-            ConfigError: `in_flight` is less than 1.
+            ConfigError: `in_flight` is no whole number from 1.
         """
 
         def begin(item: Any, future: RequestFuture) -> None:

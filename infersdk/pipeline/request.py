@@ -462,9 +462,9 @@ def run_elsewhere(task: Callable[[], object]) -> None:
 
 
 def check_in_flight(count: int) -> int:
-    """The number of items that are read ahead. Raises ConfigError where it is less than 1."""
-    if not count >= 1:
-        raise ConfigError(f"in_flight is at least 1, not {count}")
+    """The number of items that are read ahead. Raises ConfigError if it is no whole number from 1."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"in_flight is at least 1, not {count!r}; use a whole number")
     return count
 
 

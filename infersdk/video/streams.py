@@ -7,7 +7,7 @@ import os
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -128,6 +128,7 @@ class Streams:
             parameters: settings of each request, such as `conf=0.5`.
 
         Raises:
+            ConfigError: a parameter has a wrong value, or is none of the model's.
             ClosedError: these streams were closed, or have been run.
         """
         if self._running:
@@ -149,6 +150,8 @@ class Streams:
                 return
             item = ready.take()
             if item is not None:
+                if isinstance(item.error, ConfigError):  # it would be the error of each frame
+                    raise item.error
                 yield item
                 continue
             open_streams -= 1
@@ -190,8 +193,9 @@ class Streams:
 
 def _named(sources: Mapping[str, Source] | Sequence[Source]) -> dict[str, Source]:
     """The sources by the names of their streams."""
-    if isinstance(sources, (str, os.PathLike)):
-        raise ConfigError(f"sources is a list or a table of sources, not one: [{str(sources)!r}]")
+    if isinstance(sources, (str, os.PathLike)) or not isinstance(sources, Iterable):
+        shown = without_password(str(sources)) if isinstance(sources, (str, os.PathLike)) else sources
+        raise ConfigError(f"sources is a list or a table of sources, not one: [{shown!r}]")
     if isinstance(sources, Mapping):
         named = dict(sources)
     else:

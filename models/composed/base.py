@@ -154,7 +154,7 @@ class Composed(ImageModel[Result], Declared, ABC):
             return_exceptions: return the exception of an image in place of its result, instead of raising it.
 
         Raises:
-            ConfigError: `in_flight` is less than 1.
+            ConfigError: `in_flight` is no whole number from 1.
             InputError: `images` is one image.
         """
         check_several(images)

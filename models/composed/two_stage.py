@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -258,9 +258,10 @@ class TwoStage(Composed[Detections]):
             order = self.channel_order
             image = image.read(order) if self._device is None else image.on_device(self._device, order)
         parts = self._cut(image, boxes)
-        if len(parts) != len(boxes):
+        if not isinstance(parts, Sized) or len(parts) != len(boxes):
+            given = f"{len(parts)} images" if isinstance(parts, Sized) else type(parts).__name__
             raise ConfigError(
-                f"the function for crop gives {len(parts)} images for {len(boxes)} boxes; give one for each"
+                f"the function for crop gives {given} for {len(boxes)} boxes; give a list of one for each"
             )
         return parts
 

@@ -144,6 +144,8 @@ def test_skeletons_join_what_is_seen() -> None:
     assert (np.asarray(found.draw(image)) == without).all(), "points alone: landmarks"
     with pytest.raises(ConfigError, match="joins 0 and 6, and there are 6"):
         found.draw(image, skeleton=[(0, 6)])
+    with pytest.raises(ConfigError, match="skeleton is a list of pairs of keypoints, by number from 0, not"):
+        found.draw(image, skeleton=[(0, 1, 2)])  # type: ignore[list-item]
 
 
 def test_oriented_boxes_are_drawn_as_they_are_turned() -> None:

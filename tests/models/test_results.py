@@ -105,6 +105,8 @@ def test_columns_go_with_their_boxes() -> None:
         boxes(3, {"masks": np.zeros((2, 4, 4))})
     with pytest.raises(ShapeError, match="'track_id' has 1 rows"):
         found.with_columns(track_id=[1])
+    with pytest.raises(InputError, match="'track_id' is of object; use whole numbers, -1 for boxes without one"):
+        found.with_columns(track_id=[None, 1, 2])
     for single in (0.5, "hall", np.array(7)):
         with pytest.raises(ShapeError, match=r"'place' is .*one value for \d boxes; give one value for each box"):
             boxes(4).with_columns(place=single)

@@ -86,6 +86,7 @@ def test_wrong_trackers(monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, words in (
         ({"method": "magic"}, "unknown tracker 'magic'; use one of bytetrack"),
         ({"fps": 0}, "fps=0"),
+        ({"fps": "30"}, "fps='30' is no number above 0"),
         ({"frame_rate": 25}, "frame_rate=25: .*pass fps="),
         ({"buffer_of_lost_tracks": 3}, "bytetrack: .*buffer_of_lost_tracks"),
         ({"lost_track_buffer": -1}, "lost_track_buffer=-1"),

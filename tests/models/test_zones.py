@@ -125,6 +125,8 @@ def test_a_long_absence_begins_a_new_time() -> None:
     assert zone.time_in(inside, 1.0).tolist() == [0]
     with pytest.raises(InputError, match=r"0\.5 s after one at 1\.0 s"):
         zone.time_in(inside, 0.5)
+    with pytest.raises(InputError, match="a frame at None s after"):
+        zone.time_in(inside, None)  # type: ignore[arg-type]
 
 
 # ---- lines ----
@@ -181,6 +183,8 @@ def test_a_share_of_the_frame_rate_as_the_minimum_of_frames() -> None:
         (lambda: Zone(POLYGONS["triangle"], anchors=["middle"]), "'middle'"),
         (lambda: Zone(POLYGONS["triangle"], anchors=[]), "use a list of"),
         (lambda: Zone(POLYGONS["triangle"], anchors="center"), "use a list of"),
+        (lambda: Zone(POLYGONS["triangle"], anchors=[["center"]]), "use a list of"),  # type: ignore[list-item]
+        (lambda: Zone(POLYGONS["triangle"], anchors=5), "use a list of"),  # type: ignore[arg-type]
         (lambda: Zone(POLYGONS["triangle"], max_absence=-1), "max_absence=-1"),
         (lambda: Line((1, 2), (1, 2)), "two different points"),
         (lambda: Line((1, 2), (np.inf, 2)), "two different points"),

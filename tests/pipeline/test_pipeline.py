@@ -616,8 +616,9 @@ def test_map_keeps_the_order_and_takes_no_more_than_it_needs(model: Squares) -> 
         results.close()  # type: ignore[attr-defined]
         assert list(pipeline.map(range(10))) == [i * i for i in range(10)]
         assert list(pipeline.map([])) == []
-        with pytest.raises(ConfigError, match="in_flight is at least 1, not 0"):
-            pipeline.map([], in_flight=0)
+        for count in (0, 1.5, "3"):
+            with pytest.raises(ConfigError, match=f"in_flight is at least 1, not {count!r}"):
+                pipeline.map([], in_flight=count)  # type: ignore[arg-type]
 
 
 def test_map_waits_where_submit_would_raise(model: Squares) -> None:

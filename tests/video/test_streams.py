@@ -177,6 +177,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
     for sources, words in (
         ([], "there is no stream"),
         ("a.mp4", "not one: \\['a.mp4'\\]"),
+        (None, "not one: \\[None\\]"),
         (["a.mp4", "b.mp4", "a.mp4"], "two streams are called 'a.mp4'"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -345,6 +346,19 @@ def test_passwords_are_not_shown() -> None:
         shown = f"{streams!r} {streams.health()} {item.stream} {item.error}"
     assert "***@127.0.0.1" in shown
     assert "secret" not in shown
+
+
+def test_a_wrong_setting_is_raised(tmp_path: Path) -> None:
+    class Strict(Brightness):
+        def submit(self, frame: Any, **parameters: Any) -> Future[int]:
+            future: Future[int] = Future()
+            future.set_exception(ConfigError(f"conf is {parameters['conf']}"))
+            return future
+
+    with Streams([write(tmp_path / "a.mp4", 5)]) as streams, pytest.raises(ConfigError, match="conf is 5"):
+        next(streams.run(Strict(), conf=5))
+    with Streams([None]) as streams, pytest.raises(ConfigError, match="a video is a path"):  # type: ignore[list-item]
+        next(streams.run(Brightness()))
 
 
 def test_a_model_that_cannot_be_called_ends_the_stream(tmp_path: Path) -> None:

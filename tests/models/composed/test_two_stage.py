@@ -415,5 +415,6 @@ def test_settings_are_checked(two: TwoStage) -> None:
     for call in (lambda: twice(IMAGE), lambda: twice.submit(IMAGE).result(60), lambda: list(twice.map([IMAGE]))):
         with pytest.raises(ConfigError, match="have a column 'second' already; pass another column="):
             call()
-    with pytest.raises(ConfigError, match="crop gives 0 images for"):
-        TwoStage(two.detector, two.second, crop=lambda *_: [])(IMAGE)
+    for crop, given in (([], "0 images"), (None, "NoneType"), (iter(()), "tuple_iterator")):
+        with pytest.raises(ConfigError, match=f"crop gives {given} for"):
+            TwoStage(two.detector, two.second, crop=lambda *_, crop=crop: crop)(IMAGE)

@@ -53,7 +53,7 @@ class Tracker:
         if method not in methods:
             raise ConfigError(f"unknown tracker {method!r}; use one of {', '.join(methods)}")
         fps = 30.0 if fps is None else fps
-        if not (isinstance(fps, Real) and fps > 0):
+        if not (isinstance(fps, (float, Real)) and fps > 0):
             raise ConfigError(f"fps={fps!r} is no number above 0")
         if "frame_rate" in settings:
             raise ConfigError(f"frame_rate={settings['frame_rate']!r}: the frame rate of a Tracker is fps; pass fps=")

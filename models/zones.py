@@ -78,6 +78,11 @@ class Zone:
         self._max_absence = max_absence
         self.reset()
 
+    def reset(self) -> None:
+        """Forgets the times of all objects."""
+        self._times: dict[int, tuple[float, float]] = {}  # first and last seen in the zone, by track number
+        self._now = -np.inf
+
     def contains(self, found: Detections) -> npt.NDArray[np.bool_]:
         """(N,) bool: the boxes in the zone."""
         x, y = _points(found, self._anchors)
@@ -110,7 +115,7 @@ class Zone:
         Raises:
             InputError: the boxes have no column `track_id`, or `time` is before that of the last call.
         """
-        if not (isinstance(time, Real) and time >= self._now):
+        if not (isinstance(time, (float, Real)) and time >= self._now):
             raise InputError(f"a frame at {time!r} s after one at {self._now} s; pass frames in order, or call reset()")
         self._now = time
         numbers = _track_ids(tracked)
@@ -124,11 +129,6 @@ class Zone:
         for number in [number for number, (_, last) in self._times.items() if time - last > self._max_absence]:
             del self._times[number]
         return seconds
-
-    def reset(self) -> None:
-        """Forgets the times of all objects."""
-        self._times: dict[int, tuple[float, float]] = {}  # first and last seen in the zone, by track number
-        self._now = -np.inf
 
 
 class Line:

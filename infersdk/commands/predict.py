@@ -11,8 +11,8 @@ from time import perf_counter
 from typing import Any
 
 from ..config import model_table, read
+from ..core.text import without_password
 from ..errors import ConfigError, ImageError, VideoError
-from ..image.http import without_password
 from ..models import ImageModel, Tiled, create, load
 from ..models.composed.base import require_boxes
 from .common import (

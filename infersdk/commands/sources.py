@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from ..core.text import without_password
 from ..errors import BackendUnavailableError, ConfigError, ImageError, VideoError
 from ..image import HostImage, read_image
-from ..image.http import get, without_password
+from ..image.http import get
 from ..image.sources import is_http
 from ..models.results.result import check_result_path
 from ..video import VideoReader
@@ -168,8 +169,8 @@ def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | N
 
     Raises:
         ConfigError: `output` is one file and there are several sources, two of them would go to one file, or one would
-            take the place of its source; or a video would have the suffix of none.
-        OutputError: an image would have the suffix of none.
+            take the place of its source. Or a video has the suffix of another file.
+        OutputError: the drawing of an image has the suffix of another file.
     """
     if output is None:
         return [None] * len(sources)

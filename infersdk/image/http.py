@@ -17,7 +17,7 @@ from ..core._lib import lib, text
 from ..core.text import without_password
 from ..errors import ImageError
 
-__all__ = ["MAX_BYTES", "MAX_SECONDS", "Answer", "get", "without_password"]
+__all__ = ["MAX_BYTES", "MAX_SECONDS", "Answer", "get"]
 
 #: The largest body that is read. The largest JPEG file of a camera has about 50 MB.
 MAX_BYTES = 100_000_000

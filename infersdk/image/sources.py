@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 import numpy as np
 
 from ..core.device import Device
+from ..core.text import without_password
 from ..errors import ImageError, InputError, relative_to
 from .images import DeviceImage, HostImage, format_of
 from .pillow import pixels_of
@@ -241,7 +242,7 @@ def _size_of_pil(image: Image.Image) -> tuple[int, int]:
 
 def _from_address(url: str, at_least: SizeLimit | None) -> HostImage:
     """The image at an address. The content type is checked before the body is read."""
-    from .http import get, without_password
+    from .http import get
 
     answer = get(url, _may_be_image)
     if answer.body is None:

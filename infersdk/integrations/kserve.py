@@ -26,12 +26,12 @@ import numpy as np
 
 from ..config import model_table, read, server_table
 from ..errors import BackendUnavailableError
+from ..models.results.plain import plain_rows
 from ..serve.datatypes import datatype_of
 from ..serve.errors import RequestError, Status, as_request_error
 from ..serve.images import ImageEndpoint
 from ..serve.messages import InferRequest, RequestedOutput
 from ..serve.repository import load_endpoint, newest_table
-from ..serve.result_tensors import plain_rows
 from ..serve.service import request_timing
 from ..serve.settings import ServerSettings
 from ..serve.workers import all_results

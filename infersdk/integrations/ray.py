@@ -25,8 +25,8 @@ import numpy as np
 
 from ..errors import BackendUnavailableError, ConfigError
 from ..models import create
+from ..models.results.plain import plain_rows
 from ..serve.repository import newest_table
-from ..serve.result_tensors import plain_rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..models import ImageModel
     from ..models.results import ResultTensorSpec
 
-__all__ = ["ResultTensors", "plain_rows"]
+__all__ = ["ResultTensors"]
 
 
 class ResultTensors:

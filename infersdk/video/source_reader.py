@@ -17,8 +17,8 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..core.prefetch import NoItemError, Prefetch
+from ..core.text import without_password
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
-from ..image.http import without_password
 from ._av import MAX_FPS, import_av, reason
 from .frames import DeviceFrame, Frame
 

@@ -12,9 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from ..core.text import logger
+from ..core.text import logger, without_password
 from ..errors import InferSDKError, Overloaded, VideoError
-from ..image.http import without_password
 from .nvdec import DeviceVideoReader
 from .reader import VideoReader
 

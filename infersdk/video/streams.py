@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ..core.text import without_password
 from ..errors import ClosedError, ConfigError
-from ..image.http import without_password
 from .reader import check_format
 from .source_reader import check_timeout
 from .stream import Source, Stream, StreamHealth, StreamInfo, StreamResult, StreamSettings, looks_live

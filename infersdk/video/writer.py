@@ -82,7 +82,7 @@ class VideoWriter:
         queue_size: int = 8,
     ) -> None:
         self.path = Path(path)
-        if fps is not None and not (isinstance(fps, Real) and 0.001 <= fps <= MAX_FPS):
+        if fps is not None and not (isinstance(fps, (float, Real)) and 0.001 <= fps <= MAX_FPS):
             raise ConfigError(f"fps is a number of frames per second from 0.001 to {MAX_FPS}, not {fps!r}")
         self._fps = 30.0 if fps is None else float(fps)
         if isinstance(queue_size, bool) or not isinstance(queue_size, int) or queue_size < 1:

@@ -178,11 +178,7 @@ class Mask:
 
     def __reduce__(self) -> tuple[Any, ...]:
         alone = Masks(PackedMasks(self.size, self._packed.layout[self._index : self._index + 1], self._packed.bits))
-        return _only, (alone,)
-
-
-def _only(masks: Masks) -> Mask:
-    return masks[0]
+        return operator.getitem, (alone, 0)
 
 
 def eroded(pixels: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -11,8 +11,9 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 from web import content, served
 
+from infersdk.core.text import without_password
 from infersdk.errors import ImageError
-from infersdk.image.http import get, without_password
+from infersdk.image.http import get
 
 
 def redirect(target: str, code: int = 302) -> object:

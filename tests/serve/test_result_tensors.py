@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from infersdk.models import Classifications, ClassMap, ClassMaps, Detections, Embedding
-from infersdk.serve.result_tensors import ResultTensors, plain_rows
+from infersdk.models.results.plain import plain_rows
+from infersdk.serve.result_tensors import ResultTensors
 
 
 def tensors(*results: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from ...models.results.plain import plain_rows
 from ..errors import RequestError, Status
 from ..images import ImageEndpoint
-from ..result_tensors import plain_rows
 from ..service import request_timing
 from ..workers import in_worker, within
 from .app import Route, route

@@ -56,6 +56,18 @@ def test_categories_are_found_by_name_and_by_order(tmp_path: Path) -> None:
         assert coco_figures(nameless, shuffled)["mAP"] < 0.5
 
 
+@pytest.mark.parametrize("ids", [lambda number: number, lambda number: f"box {number}"], ids=["from 0", "strings"])
+def test_ids_of_annotations_do_not_change_figures(tmp_path: Path, ids: Callable[[int], Any]) -> None:
+    plain = coco_set(tmp_path)
+    with digits() as model:
+        figures = coco_figures(model, read_coco(*plain))
+        data = json.loads(plain[0].read_text())
+        for number, entry in enumerate(data["annotations"]):
+            entry["id"] = ids(number)
+        plain[0].write_text(json.dumps(data))
+        assert coco_figures(model, read_coco(*plain)) == figures
+
+
 def truth(*names: str) -> CocoTruth:
     return CocoTruth({}, tuple((10 * i, name) for i, name in enumerate(names)), {})
 
@@ -108,6 +120,11 @@ def test_the_evaluators_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (lambda data: data["annotations"][0].pop("bbox"), "not a COCO annotation file: 'bbox' is missing"),
         (lambda data: data["annotations"][0].update(bbox=[1, 2, 3]), "not a COCO annotation file"),
         (lambda data: data["annotations"][0].update(image_id=7), "an annotation has the image_id 7"),
+        (lambda data: data["annotations"][0].update(image_id=[1]), r"the image_id \[1\] is not a number or a string"),
+        (
+            lambda data: [entry.update(iscrowd=1) for entry in data["annotations"]],
+            "all annotations of .* have iscrowd=1",
+        ),
         (lambda data: data["annotations"][0].update(category_id=6), "an annotation has the category_id 6"),
         (lambda data: data["images"][0].update(file_name="x.jpg"), r"1 of the 3 images .* not in .*'x\.jpg'"),
         (

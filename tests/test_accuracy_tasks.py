@@ -115,6 +115,9 @@ def test_keypoints(tmp_path: Path) -> None:
     model = Contender(posing(tmp_path / "m.onnx"))
     exact = PoseTask(*annotations(tmp_path / "exact", posed(*POINTS)))
     assert exact.measure(model).figures == pytest.approx({"OKS_mAP": 1, "OKS_mAP50": 1, "mAP": 1, "mAP50": 1})
+    uncounted = {"keypoints": posed(*POINTS)["keypoints"]}
+    figures = PoseTask(*annotations(tmp_path / "uncounted", uncounted)).measure(model).figures
+    assert figures["OKS_mAP"] == pytest.approx(1)
     # exp(-d^2 / (2 s^2 k^2)) with k = 2 / n = 1 and s^2 the area: 0.62 for a distance of 69 pixels, thrice in ten.
     apart = PoseTask(*annotations(tmp_path / "apart", posed(*((x, y + 69) for x, y in POINTS))))
     assert apart.measure(model).figures["OKS_mAP"] == pytest.approx(0.3)

@@ -94,6 +94,10 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
         boxes = [_box(number, entry) for number, entry in enumerate(parts["annotations"], 1)]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{str(path)!r} is not a COCO annotation file: {_reason(error)}") from None
+    if all(box["iscrowd"] for box in boxes):
+        raise ConfigError(
+            f"all annotations of {str(path)!r} have iscrowd=1: there is nothing to measure by; annotate single objects"
+        )
     for box in boxes:
         for key, known in (("image_id", names), ("category_id", categories)):
             if box[key] not in known:
@@ -131,12 +135,19 @@ def _read_json(path: Path) -> Any:
 
 
 def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An annotation with all fields that the evaluators need."""
+    """An annotation with all fields that the evaluators need.
+
+    Its id is its number from 1: the evaluators take an id of 0 for no match.
+    """
     left, top, width, height = (float(side) for side in entry["bbox"])
+    if isinstance(image := entry["image_id"], list | dict):
+        raise TypeError(f"the image_id {image!r} is not a number or a string")
     more = {key: entry[key] for key in ("segmentation", "keypoints", "num_keypoints") if key in entry}
+    if "keypoints" in more:  # of x, y and visibility
+        more.setdefault("num_keypoints", sum(visible > 0 for visible in more["keypoints"][2::3]))
     return {
-        "id": entry.get("id", number),
-        "image_id": entry["image_id"],
+        "id": number,
+        "image_id": image,
         "category_id": int(entry["category_id"]),
         "bbox": [left, top, width, height],
         "area": float(entry.get("area", width * height)),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ..shape_change import ShapeChange
 
-__all__ = ["BATCH", "fixed", "lift_constants", "shapes_of", "write_outputs"]
+__all__ = ["BATCH", "fixed", "has_name", "lift_constants", "shapes_of", "write_outputs"]
 
 #: The name of a free batch.
 BATCH = "batch"
@@ -30,19 +30,33 @@ def fixed(dim: object) -> int | None:
     return dim if isinstance(dim, int) and dim >= 0 else None
 
 
-def shapes_of(model: ir.Model, batch: int = 1, size: int = 640) -> dict[str, list[int]]:
+def has_name(dim: object) -> bool:
+    """Whether a free axis has a name, which is no placeholder such as `?`."""
+    text = getattr(dim, "value", None)
+    return text is not None and any(map(str.isalnum, text))
+
+
+def shapes_of(model: ir.Model, batch: int = 1, size: int = 640, apart: int = 0) -> dict[str, list[int]]:
     """A fixed shape for each input, with example sizes for free axes: `batch` for the first, else `size`.
 
     640 is a multiple of common strides.
+
+    Args:
+        apart: the distance between the examples of two axes that may differ at run time: of batches, and of other sizes
+            in units of 64. Axes with the same name do not differ.
     """
-    shapes = {}
+    shapes: dict[str, list[int]] = {}
+    examples: dict[object, int] = {}
     for value in data_inputs(model):
         if value.shape is None:
             raise ConfigError(f"input {value.name!r} has no shape")
-        shapes[value.name or ""] = [
-            given if given is not None else batch if axis == 0 else size
-            for axis, given in enumerate(map(fixed, value.shape))
-        ]
+        shape = shapes[value.name or ""] = []
+        for axis, dim in enumerate(value.shape):
+            if (given := fixed(dim)) is None:
+                key = (str(dim), axis == 0) if has_name(dim) else (value, axis)
+                steps = apart * len(examples)
+                given = examples.setdefault(key, size + 64 * steps if axis else batch + steps)
+            shape.append(given)
     return shapes
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..weights import data_inputs
-from ._sizes import BATCH
+from ._sizes import BATCH, has_name
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -49,12 +49,8 @@ def unclear_axes(model: ir.Model) -> Iterator[tuple[ir.Value, int, str]]:
             if isinstance(dim, int):
                 if dim < 0:
                     yield value, axis, str(dim)
-            elif dim.value is not None and not _is_word(dim.value) and _times(dims, dim.value) > 1:
+            elif dim.value is not None and not has_name(dim) and _times(dims, dim.value) > 1:
                 yield value, axis, dim.value
-
-
-def _is_word(name: str) -> bool:
-    return any(letter.isalnum() for letter in name)
 
 
 def _times(dims: list[int | ir.SymbolicDim], name: str) -> int:

@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
 __all__ = ["StaticReshapes", "computed_targets", "trace_example"]
 
-#: Example sizes (batch, other axes) for free axes. A constant target must fit all of them.
-_EXAMPLES = ((1, 640), (3, 960), (2, 320))
+#: Example sizes (batch, other axes, distance between axes) for free axes. A constant target must fit all of them.
+_EXAMPLES = ((1, 640, 1), (3, 960, 2), (2, 320, 3))
 
 
 @dataclass(frozen=True)
 class StaticReshapes(Pass):
     """Replaces computed Reshape targets by constants with 0 (axis of the input) and at most one -1.
 
-    A target is replaced if the same constant fits three examples of the free axes. Unused nodes are removed.
+    A target is replaced if the same constant fits three examples of the free axes. Axes of different names, and axes
+    without names, have different sizes there; a model that refuses them is not changed. Unused nodes are removed.
     """
 
     name: ClassVar[str] = "static-reshapes"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def apply(self, model: ir.Model) -> bool:
         from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -47,7 +48,7 @@ class StaticReshapes(Pass):
 
 def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
     """Yields each Reshape with a computed target that a constant can replace, and the constant."""
-    traces = [trace_example(model, batch, size) for batch, size in _EXAMPLES]
+    traces = [trace_example(model, *example) for example in _EXAMPLES]
     if any(trace is None for trace in traces):
         return
     for node in model.graph:
@@ -80,10 +81,10 @@ def _as_numbers(sizes: list[Any], shapes: list[Shape]) -> list[int] | None:
     return result if result.count(-1) <= 1 else None
 
 
-def trace_example(model: ir.Model, batch: int, size: int) -> ShapeTrace | None:
-    """Traces the shapes for example sizes of the free axes; None if the model does not accept them."""
+def trace_example(model: ir.Model, batch: int, size: int, apart: int = 0) -> ShapeTrace | None:
+    """Traces the shapes for example sizes of the free axes (`shapes_of`); None if the model does not accept them."""
     try:
-        trace = ShapeTrace(model, shapes_of(model, batch, size))
+        trace = ShapeTrace(model, shapes_of(model, batch, size, apart))
         for node in model.graph:
             trace.step(node)
     except (ConfigError, UnsupportedModelError):

@@ -23,6 +23,7 @@ import numpy as np
 from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError, ConfigError, InputError, UnsupportedModelError
 from .files import model_bytes, read_model
+from .parts import inline_functions
 from .passes.name_nodes import NameNodes
 from .passes.to_float16 import FP16_MAX, round_to_float16, stays_fp32
 from .precision import is_quantized, precision_of
@@ -239,6 +240,7 @@ class _Graph:
         precision = "int8" if is_quantized(model) else precision_of(model)
         if precision != "fp32":
             raise UnsupportedModelError(f"{str(path)!r} is {precision} already; give a model in fp32")
+        inline_functions(model)  # as ToFloat16, which needs the names of the nodes inside
         NameNodes().apply(model)
         graph, stay = model.graph, stays_fp32(model)
         self._weights = {

@@ -127,6 +127,7 @@ def _mend(graph: Graph, rule: Rule, done: dict[str, Fixed]) -> bool:
         changed = graph.apply(rule.fix)
     except InferSDKError as error:
         graph.model.graph = kept.graph
+        graph.model.functions.update(kept.functions)
         done[rule.fix.name] = Fixed(rule.fix.name, str(error))
         return False
     left = len([finding for finding in lint(graph, [rule]) if finding.fix])

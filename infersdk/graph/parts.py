@@ -1,4 +1,4 @@
-"""Extracting parts of a model, joining models, and replacing values."""
+"""Extracting parts of a model, joining models, inlining functions, and replacing values."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, UnsupportedModelError
 from .types import inner_graphs
 from .weights import constant_tensor, graph_values
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["extract_part", "join_models", "replace_node", "rewire", "tail_inputs"]
+__all__ = ["extract_part", "inline_functions", "join_models", "replace_node", "rewire", "tail_inputs"]
 
 
 def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
@@ -33,6 +33,21 @@ def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str])
         part, ir_version=model.ir_version, functions=list(model.functions.values()), producer_name=model.producer_name,
         producer_version=model.producer_version, metadata_props=dict(model.metadata_props),
     )  # fmt: skip
+
+
+def inline_functions(model: ir.Model) -> None:
+    """Replaces the calls of functions of the model by the nodes of the functions.
+
+    Raises:
+        UnsupportedModelError: a function calls itself, or has another opset than the model.
+    """
+    from onnx_ir.passes import InvariantError
+    from onnx_ir.passes.common import InlinePass
+
+    try:
+        InlinePass()(model)
+    except (InvariantError, ValueError) as error:
+        raise UnsupportedModelError(f"the functions of the model cannot be inlined: {error}") from None
 
 
 def join_models(model: ir.Model, other: ir.Model, connect: Mapping[str, ir.Value], prefix: str) -> None:

@@ -210,6 +210,19 @@ def test_another_opset(path: Path) -> None:
         graph.set_opset(1)
 
 
+def test_another_opset_of_functions() -> None:
+    """Softmax of opset 12 is over all axes from its own; that of opset 13 is over one."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 12, "d": 1]>
+        g (float[3,4] x) => (float[3,4] y) { h = d.f(x)  y = Neg(h) }
+        <domain: "d", opset_import: ["": 12]> f (a) => (b) { b = Softmax<axis = 0>(a) }
+    """)
+    graph = Graph.parse(model.SerializeToString())
+    want = run(graph)["y"]
+    graph.set_opset(17)
+    np.testing.assert_allclose(run(graph)["y"], want, rtol=1e-5)
+
+
 def test_added_nodes(path: Path) -> None:
     graph = graphs.open(path)
     node = graph.add("Clip", "y", np.float32(0), np.float32(1), name="limit", outputs=["limited"])

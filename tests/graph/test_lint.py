@@ -200,6 +200,19 @@ def test_a_build_knows_more_than_a_table_of_operators(tmp_path: Path) -> None:
     assert "NonMaxSuppression" in result.detail or "nms" in result.detail
 
 
+def test_functions_stay_where_a_mend_fails() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 11, "d": 1]>
+        g (float[n,4] x) => (float[n,4] y) { [call] h = d.f(x)  [unknown] y = NoOperator(h) }
+        <domain: "d", opset_import: ["": 11]> f (a) => (b) { b = Relu(a) }
+    """)
+    graph = Graph.parse(model.SerializeToString())
+    (done,) = fix(graph)
+    assert (done.name, done.error[:14]) == ("set-opset", "cannot convert")
+    assert [node.op_type for node in graph.nodes()] == ["f", "NoOperator"]
+    assert list(graph.model.functions) == [("d", "f", "")]
+
+
 @pytest.mark.skipif(not RTX, reason="TensorRT-RTX is not installed")
 def test_free_axes_are_built_for_one_size(tmp_path: Path) -> None:
     save(tmp_path / "m.onnx", [node("Relu", "x", "y", name="r")], shape=("n", "side", 4))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import ConfigError, UnsupportedModelError
+from ..parts import inline_functions
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -16,15 +17,15 @@ __all__ = ["SetOpset", "at_least_opset"]
 
 @dataclass(frozen=True)
 class SetOpset(Pass):
-    """Converts the operators to another opset with ONNX's converter.
+    """Converts the operators to another opset with ONNX's converter. Functions of the model are inlined.
 
     Raises (`apply`):
         ConfigError: the version does not exist, or the installed onnx does not know it.
-        UnsupportedModelError: the converter fails.
+        UnsupportedModelError: the converter fails, or functions cannot be inlined.
     """
 
     name: ClassVar[str] = "set-opset"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     opset: int
 
@@ -39,6 +40,7 @@ class SetOpset(Pass):
         old = model.graph.opset_imports.get("", 0)
         if self.opset == old:
             return False
+        inline_functions(model)  # the converter does not convert them
         ir.external_data.load_to_model(model)
         try:
             proto = onnx.version_converter.convert_version(ir.to_proto(model), self.opset)

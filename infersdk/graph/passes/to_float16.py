@@ -21,6 +21,7 @@ import numpy as np
 
 from ...errors import ConfigError, UnsupportedModelError, nearest
 from ..index_arithmetic import index_nodes
+from ..parts import inline_functions
 from ..precision import is_quantized, precision_of
 from ..types import element_types, inner_graphs, signature
 from ._sizes import lift_constants
@@ -68,7 +69,7 @@ def round_to_float16(array: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
 
 @dataclass(frozen=True)
 class ToFloat16(Pass):
-    """Converts weights and arithmetic to float16. A model that is not FP32 is not changed.
+    """Converts weights and arithmetic to float16, with functions inlined. A model that is not FP32 is not changed.
 
     Attributes:
         keep_nodes: names of nodes that stay in float32; `name_nodes` defines the names of nodes without one.
@@ -78,31 +79,30 @@ class ToFloat16(Pass):
 
     Raises (`apply`):
         ConfigError: a node in `keep_nodes` does not exist, or nodes are named for a model that is not FP32.
-        UnsupportedModelError: weights are quantised, or most layers cannot be converted.
+        UnsupportedModelError: weights are quantised, most layers cannot be converted, or functions of the model cannot
+            be inlined.
     """
 
     name: ClassVar[str] = "to-float16"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     keep_nodes: tuple[str, ...] = ()
     keep_ops: tuple[str, ...] = ()
     keep_io: bool = True
 
     def apply(self, model: ir.Model) -> bool:
-        from onnx_ir.passes import common
-
         if (precision := precision_of(model)) != "fp32":
             if self.keep_nodes:
                 raise ConfigError(f"fp16_keep applies to fp32 models, and this model is {precision}; remove it")
             return False
         if is_quantized(model):
             raise UnsupportedModelError("the model is quantised; convert the original fp32 model")
+        inline_functions(model)
         NameNodes().apply(model)
         names = [node.name or "" for node in model.graph]
         for name in self.keep_nodes:
             if name not in names:
                 raise ConfigError(f"the model has no node {name!r} to keep in fp32{nearest(name, names)}")
-        common.InlinePass()(model)
         lift_constants(model)
         _Conversion(model, self).run()
         if (left := precision_of(model)) != "fp16":

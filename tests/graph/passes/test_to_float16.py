@@ -10,6 +10,7 @@ import pytest
 
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.graph.files import model_bytes, parse_model, read_model
+from infersdk.graph.fp16_parity import find_fp16_loss
 from infersdk.graph.passes import ToFloat16
 from infersdk.graph.passes.to_float16 import FP16_MAX, round_to_float16, stays_fp32
 from infersdk.graph.precision import precision_of
@@ -247,3 +248,31 @@ def _outputs(model: bytes, x: Any) -> Any:
     import onnxruntime
 
     return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+
+
+def with_function(opset: int = 17) -> bytes:
+    """exp(x) in a function that adds 11 before, so that float16 overflows for x from 0.1."""
+    text = f"""
+        <ir_version: 8, opset_import: ["": {opset}, "d": 1]>
+        g (float[n,4] x) => (float[n,4] y) {{ [call] h = d.f(x)  [log] l = Log(h)  m = Neg(l)  y = Neg(m) }}
+        <domain: "d", opset_import: ["": 17]>
+        f (a) => (b) {{ [eleven] k = Constant<value = float {{11.0}}>()  [add] s = Add(a, k)  [exp] b = Exp(s) }}
+    """
+    content: bytes = onnx.parser.parse_model(text).SerializeToString()
+    return content
+
+
+def test_nodes_of_functions_are_kept_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(with_function())
+    x = np.asarray([[0.5, 1, 2, 3]], np.float32)
+    report = find_fp16_loss(tmp_path / "m.onnx", [{"x": x}])
+    assert [loss.reason for loss in report.losses] == ["overflow", "input overflow"]
+    (y,) = run(convert(tmp_path / "m.onnx", keep_nodes=report.keep).SerializeToString(), {"x": x})
+    np.testing.assert_allclose(y, x + 11, rtol=0.002)
+    with pytest.raises(ConfigError, match="the model has no node 'call' to keep in fp32"):
+        convert(tmp_path / "m.onnx", keep_nodes=("call",))
+
+
+def test_functions_of_another_opset() -> None:
+    with pytest.raises(UnsupportedModelError, match="functions of the model cannot be inlined: .* version 17"):
+        ToFloat16().apply(parse_model(with_function(18)))

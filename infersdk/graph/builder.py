@@ -47,10 +47,10 @@ class GraphBuilder:
         values = [value if value is None or isinstance(value, ir.Value) else self.constant(value) for value in inputs]
         while values and values[-1] is None:
             values.pop()
-        called = self._free_name(self._prefix + (name or operator))
+        called = free_name(self._prefix + (name or operator), self._taken)
         given = {key: value for key, value in attributes.items() if value is not None}
         made = ir.node(operator, values, given, name=called)
-        made.outputs[0].name = self._free_name(f"{called}_output")
+        made.outputs[0].name = free_name(f"{called}_output", self._taken)
         if self._before is None:
             self._graph.append(made)
         else:
@@ -64,16 +64,10 @@ class GraphBuilder:
         key = (values.dtype.str, values.shape, values.tobytes()) if values.size <= 64 and not name else None
         if key in self._constants:
             return self._constants[key]
-        made = add_weight(self._graph, self._free_name(self._prefix + (name or "constant")), values)
+        made = add_weight(self._graph, free_name(self._prefix + (name or "constant"), self._taken), values)
         if key is not None:
             self._constants[key] = made
         return made
-
-    def _free_name(self, name: str) -> str:
-        """Reserves the name, with a number if it is taken."""
-        result = free_name(name, self._taken)
-        self._taken.add(result)
-        return result
 
     def ints(self, *numbers: int | Iterable[int]) -> npt.NDArray[np.int64]:
         """An int64 array of sizes, axes or limits."""

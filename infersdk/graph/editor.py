@@ -25,7 +25,16 @@ from ..errors import ConfigError, ModelFormatError, nearest
 from .files import model_bytes, parse_model, read_model, write_model
 from .parts import extract_part, join_models, rewire
 from .passes import Pass, SetOpset, apply_passes
-from .weights import Weights, add_weight, data_inputs, drop_unused_weights, free_name, graph_values
+from .weights import (
+    Weights,
+    add_weight,
+    data_inputs,
+    drop_unused_weights,
+    free_name,
+    graph_values,
+    taken_names,
+    value_names,
+)
 
 if TYPE_CHECKING:
     import os
@@ -128,10 +137,10 @@ class Graph:
             raise unknown("value", name, list(known))
         return known[name]
 
-    def chains(self, *operators: str) -> list[tuple[ir.Node, ...]]:
+    def chains(self, first: str, *operators: str) -> list[tuple[ir.Node, ...]]:
         """Chains of nodes of these operators, each reading an output of the one before: `chains("Conv", "Relu")`."""
-        result: list[tuple[ir.Node, ...]] = [(node,) for node in self.nodes(operators[0])]
-        for operator in operators[1:]:
+        result: list[tuple[ir.Node, ...]] = [(node,) for node in self.nodes(first)]
+        for operator in operators:
             result = [
                 (*chain, node)
                 for chain in result
@@ -163,17 +172,18 @@ class Graph:
         """
         import onnx_ir as ir
 
-        names = [] if isinstance(outputs, int) else list(outputs)
-        known = [name for name, _ in graph_values(self.model.graph)]
-        if taken := [name for name in names if [*known, *names].count(name) > 1]:
-            raise ConfigError(f"the name {taken[0]!r} is taken")
-        values = [None if value is None else self._as_value(value) for value in inputs]
+        taken = value_names(self.model.graph)
+        if isinstance(outputs, int):
+            names = [free_name(f"{name or operator}_output", taken) for _ in range(outputs)]
+        else:
+            names = list(outputs)
+            if clash := [one for one in names if one in taken or names.count(one) > 1]:
+                raise ConfigError(f"the name {clash[0]!r} is taken")
+            taken.update(names)
+        values = [None if value is None else self._as_value(value, taken) for value in inputs]
         given = {key: ir.tensor(value) if isinstance(value, np.ndarray) else value for key, value in attributes.items()}
-        made = ir.node(
-            operator, values, given, domain=domain, name=name,
-            num_outputs=outputs if isinstance(outputs, int) else len(names),
-        )  # fmt: skip
-        for value, chosen in zip(made.outputs, names, strict=False):
+        made = ir.node(operator, values, given, domain=domain, name=name, num_outputs=len(names))
+        for value, chosen in zip(made.outputs, names, strict=True):
             value.name = chosen
         self.model.graph.append(made)
         self.model.graph.sort()
@@ -206,7 +216,8 @@ class Graph:
         if is_output:
             outputs = self.model.graph.outputs
             outputs[list(outputs).index(value)] = result
-            value.name, result.name = f"{called}_before_{operator}", called
+            value.name = free_name(f"{called}_before_{operator}", value_names(self.model.graph))
+            result.name = called
         self.model.graph.sort()
         return node
 
@@ -237,12 +248,20 @@ class Graph:
     def fuse(self, nodes: Sequence[ir.Node], operator: str, *inputs: ValueLike | None, **attributes: Any) -> ir.Node:
         """Replaces several nodes by one, which computes the outputs of the last.
 
+        Args:
+            inputs: the inputs of the new node; those of the last node by default.
+
         Raises:
-            ConfigError: a node outside of them uses an output of another one.
+            ConfigError: a node outside of them uses an output of another one, or the new node would.
         """
         *inner, last = nodes
+        read = [getattr(value, "name", value) for value in inputs or last.inputs if not isinstance(value, np.ndarray)]
         for node in inner:
             for output in node.outputs:
+                if output.name in read:
+                    raise ConfigError(
+                        f"the new node would read {output.name!r}, which {node.name!r} computes; give other inputs"
+                    )
                 others = [use for use in output.consumers() if use not in nodes]
                 if others or output.is_graph_output():
                     where = f"node {others[0].name!r}" if others else "the model as an output"
@@ -277,7 +296,7 @@ class Graph:
         """
         values = dict(graph_values(self.model.graph))
         nodes = [node for node in self.model.graph if node.name == old]
-        if new in values or any(node.name == new for node in self.model.graph):
+        if new in taken_names(self.model.graph):
             raise ConfigError(f"the name {new!r} is taken")
         if old not in values and not nodes:
             raise unknown("node or value", old, [*values, *(node.name or "" for node in self.model.graph)])
@@ -319,6 +338,7 @@ class Graph:
 
         Raises:
             ConfigError: a name does not exist, or the numbers of outputs and inputs, or the opsets, differ.
+            UnsupportedModelError: functions of the other model cannot be inlined.
         """
         if connect is None:
             ours, theirs = [value.name or "" for value in self.outputs], [value.name or "" for value in other.inputs]
@@ -387,7 +407,8 @@ class Graph:
 
     # ---- internal ----
 
-    def _as_value(self, value: ValueLike) -> ir.Value:
+    def _as_value(self, value: ValueLike, taken: set[str] | None = None) -> ir.Value:
+        """The value; an array becomes a weight with a name outside `taken`, the names of the graph by default."""
         import onnx_ir as ir
 
         if isinstance(value, ir.Value):
@@ -395,7 +416,7 @@ class Graph:
         if isinstance(value, str):
             return self.value(value)
         array = np.asarray(value, np.float32 if isinstance(value, float) else None)
-        name = free_name("constant", dict(graph_values(self.model.graph)))
+        name = free_name("constant", value_names(self.model.graph) if taken is None else taken)
         return add_weight(self.model.graph, name, array)
 
     def _remove(self, nodes: Iterable[ir.Node]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from .types import inner_graphs
-from .weights import constant_tensor, graph_values
+from .weights import constant_tensor, free_name, graph_values, taken_names, value_names
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -57,24 +57,32 @@ def join_models(model: ir.Model, other: ir.Model, connect: Mapping[str, ir.Value
         other: the other model, which is not changed.
         connect: values of the model by the names of the inputs of `other` that they feed.
         prefix: prefix for names of `other` that the model also has.
+
+    Raises:
+        UnsupportedModelError: functions of `other` cannot be inlined.
     """
     added = other.clone()
+    inline_functions(added)  # the model may have functions of the same names
     names = [value.name or "" for value in other.graph.inputs]
     targets = {value: connect[name] for value, name in zip(added.graph.inputs, names, strict=True) if name in connect}
     _free_names(model.graph, added.graph, prefix)
     _move(model.graph, added.graph, targets)
-    model.functions.update(added.functions)
     model.graph.sort()
 
 
 def _free_names(graph: ir.Graph, added: ir.Graph, prefix: str) -> None:
-    values, nodes = {name for name, _ in graph_values(graph)}, {node.name for node in graph}
-    for name, value in list(graph_values(added)):
-        if name in values:
-            value.name = prefix + name
-    for node in added:
+    """Renames values and nodes of `added` that have a name of `graph`, subgraphs included."""
+    values = value_names(graph)
+    taken = values | value_names(added)
+    for one in (added, *added.subgraphs()):
+        for name, value in list(graph_values(one)):
+            if name in values:
+                value.name = free_name(prefix + name, taken)
+    nodes = {node.name for node in graph.all_nodes()}
+    taken = taken_names(graph) | taken_names(added)
+    for node in added.all_nodes():
         if node.name and node.name in nodes:
-            node.name = f"{prefix}{node.name}"
+            node.name = free_name(prefix + node.name, taken)
 
 
 def _move(graph: ir.Graph, added: ir.Graph, targets: Mapping[ir.Value, ir.Value]) -> None:
@@ -109,7 +117,7 @@ def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value
         if old.is_graph_output():
             name = old.name
             graph.outputs[list(graph.outputs).index(old)] = new
-            old.name = f"{name}_replaced"
+            old.name = free_name(f"{name}_replaced", value_names(graph))
             new.name = name
 
 

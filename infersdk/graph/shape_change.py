@@ -18,7 +18,7 @@ from .batch_rows import UNKNOWN, BatchRows, UnknownBatchError
 from .builder import GraphBuilder
 from .regrouping import level_limits, regrid, regroup, resolve_target
 from .shapes import ShapeTrace, node_label
-from .weights import add_weight, drop_unused_weights, free_name
+from .weights import add_weight, drop_unused_weights, free_name, value_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -150,7 +150,7 @@ class ShapeChange:
         """Replaces an input of a node by another constant."""
         before = node.inputs[index]
         name = f"{(before.name if before is not None else None) or node.name}_resized"
-        value = add_weight(self._model.graph, free_name(name, self._model.graph.initializers), array)
+        value = add_weight(self._model.graph, free_name(name, value_names(self._model.graph)), array)
         self.new.know(value)
         self._replace(node, index, value)
 

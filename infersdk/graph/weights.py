@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Weights", "add_weight", "constant_of", "constant_tensor", "data_inputs", "drop_unused_weights", "free_name",
-    "graph_values", "taken_names", "weights_size",
+    "graph_values", "taken_names", "value_names", "weights_size",
 ]  # fmt: skip
 
 
@@ -73,18 +73,22 @@ def graph_values(graph: ir.Graph) -> Iterator[tuple[str, ir.Value]]:
                 yield output.name, output
 
 
+def value_names(graph: ir.Graph) -> set[str]:
+    """The names of all values of a graph and its subgraphs, which ONNX requires to be different."""
+    return {name for one in (graph, *graph.subgraphs()) for name, _ in graph_values(one)}
+
+
 def taken_names(graph: ir.Graph) -> set[str]:
     """The names of all values and nodes of a graph and its subgraphs."""
-    graphs = [graph, *graph.subgraphs()]
-    values = {name for one in graphs for name, _ in graph_values(one)}
-    return values | {node.name or "" for one in graphs for node in one}
+    return value_names(graph) | {node.name or "" for node in graph.all_nodes()}
 
 
-def free_name(name: str, taken: Collection[str]) -> str:
-    """`name`, with a number at its end if it is taken."""
+def free_name(name: str, taken: set[str]) -> str:
+    """`name`, with a number at its end if it is taken. The result is added to `taken`."""
     result, number = name, 2
     while result in taken:
         result, number = f"{name}_{number}", number + 1
+    taken.add(result)
     return result
 
 

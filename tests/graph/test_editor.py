@@ -122,6 +122,11 @@ def test_one_node_in_the_place_of_several(path: Path) -> None:
     other.add_output("a")
     with pytest.raises(ConfigError, match="the output 'a' of 'first' is used by the model as an output"):
         other.fuse(other.chains("MatMul", "Add")[0], "Gemm", "x", "w", "b")
+    whole = graphs.open(path)
+    before = whole.bytes()
+    with pytest.raises(ConfigError, match="the new node would read 'a', which 'first' computes; give other inputs"):
+        whole.fuse(whole.chains("MatMul", "Add")[0], "Abs")
+    assert whole.bytes() == before
 
 
 def test_a_node_taken_out(path: Path) -> None:
@@ -164,6 +169,64 @@ def test_names(path: Path) -> None:
         graph.rename("c", "a")
     with pytest.raises(ConfigError, match="no node or value 'imges'; did you mean 'images'"):
         graph.rename("imges", "z")
+
+
+#: The branches have a value `taken`.
+BRANCHES = """
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[4] x, bool c) => (float[4] y) {
+        [relu] h = Relu(x)
+        [if] y = If(c) <then_branch = t () => (float[4] taken) { taken = Neg(h) },
+                        else_branch = e () => (float[4] other) { other = Identity(h) }>
+    }
+"""
+
+
+def branching(taken: str) -> Graph:
+    return Graph.parse(onnx.parser.parse_model(BRANCHES.replace("taken", taken)).SerializeToString())
+
+
+@pytest.mark.parametrize("taken", ["constant", "Mul_output", "h_before_Mul", "h_replaced", "y_before_Mul", "again_x"])
+def test_new_names_differ_from_those_of_branches(taken: str) -> None:
+    feeds = {"x": np.ones(4, np.float32), "c": np.asarray(True)}
+    graph = branching(taken)
+    graph.add_output("h")
+    graph.insert("Mul", "h", 2.0)
+    graph.insert("Mul", "y", 3.0)
+    graph.replace(graph.node("relu"), "Abs")
+    assert run(graph, **feeds)["y"].tolist() == [-6] * 4
+    graph.join(graph, {"y": "x"}, prefix="again_")
+    assert len(graph.outputs) == 3
+    assert run(graph, **feeds, **{"again_c": np.asarray(False)})["again_y"].tolist() == [36] * 4
+    with pytest.raises(ConfigError, match=f"the name '{taken}' is taken"):
+        graph.rename("x", taken)
+    with pytest.raises(ConfigError, match=f"the name '{taken}' is taken"):
+        graph.add("Relu", "x", outputs=[taken])
+
+
+def test_the_same_edit_twice(path: Path) -> None:
+    graph = graphs.open(path)
+    for _ in range(2):
+        graph.insert("Neg", "y")
+    ((name, want),) = run(graph).items()
+    for _ in range(2):
+        graph.join(graphs.open(path), {name: "x"})
+        ((name, result),) = run(graph).items()
+        want = np.maximum(want @ W + B, 0) @ W
+        np.testing.assert_allclose(result, want, rtol=1e-5)
+
+
+def test_functions_of_one_name_keep_their_own_nodes() -> None:
+    def calling(operator: str) -> Graph:
+        model = onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["": 17, "d": 1]> g (float[4] x) => (float[4] y) {{ y = d.f(x) }}
+            <domain: "d", opset_import: ["": 17]> f (a) => (b) {{ b = {operator}(a) }}
+        """)
+        return Graph.parse(model.SerializeToString())
+
+    graph = calling("Neg")
+    graph.join(calling("Relu"))
+    assert [array.tolist() for array in run(graph, x=np.full(4, -2, np.float32)).values()] == [[2] * 4]
 
 
 def test_a_further_output(path: Path) -> None:

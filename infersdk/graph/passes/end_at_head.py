@@ -80,8 +80,7 @@ class EndAtHead(Pass):
         taken |= {one.name for one in (*graph.input, *graph.initializer, *graph.node)}
         names = {}
         for index, old in enumerate(end.head.names):
-            names[old] = name = free_name(f"head_{index}", taken)
-            taken.add(name)
+            names[old] = free_name(f"head_{index}", taken)
         for node in _nodes_in(graph):
             for field in (node.input, node.output):
                 for index, old in enumerate(field):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..weights import free_name
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -18,18 +19,14 @@ def node_names(graph: ir.Graph) -> list[str]:
 
     A number is appended to names that are taken.
     """
-    given = {node.name for node in graph if node.name}
-    seen: set[str] = set()
-    names = []
+    taken = {node.name for node in graph if node.name}
+    names: dict[str, None] = {}
     for index, node in enumerate(graph):
-        name = node.name or f"{node.op_type}_{index}"
-        if name in seen or (not node.name and name in given):
-            base, number = name, 2
-            while (name := f"{base}_{number}") in given or name in seen:
-                number += 1
-        seen.add(name)
-        names.append(name)
-    return names
+        name = node.name
+        if not name or name in names:
+            name = free_name(name or f"{node.op_type}_{index}", taken)
+        names[name] = None
+    return list(names)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from ..index_arithmetic import index_nodes
 from ..parts import inline_functions
 from ..precision import is_quantized, precision_of
 from ..types import element_types, inner_graphs, signature
+from ..weights import free_name, taken_names
 from ._sizes import lift_constants
 from .base import Pass
 from .name_nodes import NameNodes
@@ -158,6 +159,7 @@ class _Conversion:
         self._ir, self._full, self._half = ir, ir.DataType.FLOAT, ir.DataType.FLOAT16
         self._model, self._settings = model, settings
         self._opsets = model.graph.opset_imports
+        self._taken = taken_names(model.graph)
         self._before = element_types(model)
         self._types = dict(self._before)  # after the conversion
         self._narrow: set[ir.Node] = set()
@@ -235,17 +237,20 @@ class _Conversion:
         """Adds a float16 copy of a weight."""
         assert value.const_value is not None
         assert value.graph is not None
-        tensor = self._ir.tensor(round_to_float16(value.const_value.numpy()), name=f"{value.name}_fp16")
+        name = free_name(f"{value.name}_fp16", self._taken)
+        tensor = self._ir.tensor(round_to_float16(value.const_value.numpy()), name=name)
         copy = self._ir.Value(name=tensor.name, type=self._ir.TensorType(wanted), shape=value.shape, const_value=tensor)
         value.graph.register_initializer(copy)
         return copy
 
     def _cast(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
-        name = f"{value.name}_{'fp16' if wanted == self._half else 'fp32'}"
+        name = free_name(f"{value.name}_{'fp16' if wanted == self._half else 'fp32'}", self._taken)
         output = self._ir.Value(name=name, shape=value.shape)
         if value.shape is not None or value.is_graph_output():  # a type without a shape is not valid
             output.type = self._ir.TensorType(wanted)
-        cast = self._ir.node("Cast", [value], {"to": int(wanted)}, outputs=[output], name=f"{name}_cast")
+        cast = self._ir.node(
+            "Cast", [value], {"to": int(wanted)}, outputs=[output], name=free_name(f"{name}_cast", self._taken)
+        )
         graph, maker = value.graph, value.producer()
         assert graph is not None
         if maker is not None:
@@ -266,7 +271,8 @@ class _Conversion:
             converted, name = self._as(value, wanted), value.name
             graph.outputs[index] = converted
             if main:
-                value.name, converted.name = f"{name}_{'fp32' if wanted == self._half else 'fp16'}", name
+                value.name = free_name(f"{name}_{'fp32' if wanted == self._half else 'fp16'}", self._taken)
+                converted.name = name
 
     def _drop_unused(self, graph: ir.Graph) -> None:
         """Removes unused weights. Their float16 copies take over their names."""

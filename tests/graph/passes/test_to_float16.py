@@ -276,3 +276,20 @@ def test_nodes_of_functions_are_kept_by_their_names(tmp_path: Path) -> None:
 def test_functions_of_another_opset() -> None:
     with pytest.raises(UnsupportedModelError, match="functions of the model cannot be inlined: .* version 17"):
         ToFloat16().apply(parse_model(with_function(18)))
+
+
+@pytest.mark.parametrize("taken", ["w_fp16", "x_fp16", "y_fp32", "y_fp16", "h_fp32"])
+def test_new_names_differ_from_those_of_the_model(taken: str) -> None:
+    model = parse_model(
+        onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["": 17]>
+            g (float[n,4] x) => (float[n,4] y, float[n,4] z) <float[4] w = {{1, 2, 3, 4}}> {{
+                h = Mul(x, w)  {taken} = Relu(h)  k = Neg({taken})  y = Abs(k)  [kept] z = Add(h, w)
+            }}
+        """).SerializeToString()
+    )
+    assert ToFloat16(keep_nodes=("kept",)).apply(model)
+    content = model_bytes(model)
+    onnx.checker.check_model(content, full_check=True)
+    y, z = run(content, {"x": np.full((1, 4), 2, np.float32)})
+    assert (y.tolist(), z.tolist()) == ([[2, 4, 6, 8]], [[3, 6, 9, 12]])

@@ -285,7 +285,7 @@ class ShapeChange:
                 raise self._error(node, f"it slices the batch at {limit}")
             elif (moved := level_limits(self._sizes, before, after).get(limit)) is not None:
                 made[index] = moved
-            elif end:
+            elif end or 2 * limit == before:
                 raise self._error(node, f"its limit {limit} of {before} has no known equivalent in {after}")
         return made
 
@@ -332,11 +332,16 @@ class ShapeChange:
     # ---- constants as large as the data ----
 
     def _mend_elementwise(self, node: ir.Node) -> None:
-        others = [self._shapes(value) for value in node.inputs if value is not None and not value.is_initializer()]
-        if not others or any(shapes is None for shapes in others):
+        pairs = [self._shapes(value) for value in node.inputs if value is not None and not value.is_initializer()]
+        others = [shapes for shapes in pairs if shapes is not None]
+        if not others or len(others) < len(pairs):
             return
-        old = np.broadcast_shapes(*(shapes[0] for shapes in others if shapes is not None))
-        new = np.broadcast_shapes(*(shapes[1] for shapes in others if shapes is not None))
+        old = np.broadcast_shapes(*(before for before, _ in others))
+        try:
+            new = np.broadcast_shapes(*(after for _, after in others))
+        except ValueError:
+            shapes = " and ".join(str(list(before)) for before, _ in others)
+            raise self._error(node, f"its inputs of the shapes {shapes} would not broadcast") from None
         for index, value in enumerate(node.inputs):
             array = self._constant(value) if value is not None and value.is_initializer() else None
             if array is not None:

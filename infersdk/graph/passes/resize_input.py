@@ -21,7 +21,8 @@ __all__ = ["ResizeInput", "image_input"]
 class ResizeInput(Pass):
     """Sets the width and height of the image input and rewrites constants that depend on them.
 
-    The result equals an export for that size.
+    The result equals an export for that size, except for single numbers that depend on the size, such as a divisor by
+    the number of pixels: they are not recognised.
 
     Attributes:
         width, height: the new size in pixels.

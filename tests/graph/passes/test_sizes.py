@@ -242,6 +242,11 @@ def test_states_of_zero_go(tmp_path: Path) -> None:
         ),
         ([("Transpose", "x", "a", {"perm": [1, 0]}), ("MatMul", "x a", "y")], {}, "no single axis that is the batch"),
         ([("Transpose", "x", "y", {"perm": [1, 0]})], {}, "is not the batch"),
+        (
+            [("Transpose", "x", "a", {"perm": [1, 0]}), ("Add", "x a", "y")],
+            {},
+            r"its inputs of the shapes \[1, 4\] and \[4, 1\] would not broadcast",
+        ),
     ],
 )
 def test_what_works_on_a_whole_batch_is_refused(tmp_path: Path, nodes: Any, weights: Any, why: str) -> None:
@@ -289,6 +294,25 @@ def test_a_size_that_the_strides_do_not_divide(tmp_path: Path) -> None:
     assert run(changed(path, ResizeInput(8, 6)), np.ones((1, 3, 6, 8), np.float32))[0].shape == (1, 6, 6, 8)
     with pytest.raises(UnsupportedModelError, match=r"node 'skip' \(Concat\) does not fit"):
         open_graph(path).apply(ResizeInput(7, 8))
+
+
+def test_a_sum_with_columns_for_rows(tmp_path: Path) -> None:
+    nodes = [node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("Add", "x t", "y", name="sum")]
+    path = models.save(tmp_path / "m.onnx", nodes, [value("x", [1, 3, 8, 8])], [value("y", [1, 3, 8, 8])])
+    assert run(changed(path, ResizeInput(4, 4)), np.ones((1, 3, 4, 4), np.float32))[0].shape == (1, 3, 4, 4)
+    with pytest.raises(UnsupportedModelError, match=r"node 'sum' .* other input sizes: .* would not broadcast"):
+        open_graph(path).apply(ResizeInput(8, 4))
+
+
+@pytest.mark.parametrize(("start", "end"), [(4, 8), (0, 4)])
+def test_a_half_of_the_columns(tmp_path: Path, start: int, end: int) -> None:
+    limits = {"start": np.asarray([start]), "end": np.asarray([end]), "axis": np.asarray([3])}
+    path = models.save(
+        tmp_path / "m.onnx", [node("Slice", "x start end axis", "y", name="half")], [value("x", [1, 3, 8, 8])],
+        [value("y", [1, 3, 8, 4])], limits,
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match=r"node 'half' .*its limit 4 of 8 has no known equivalent in 16"):
+        open_graph(path).apply(ResizeInput(16, 16))
 
 
 def test_sizes_that_resize_is_given(tmp_path: Path) -> None:

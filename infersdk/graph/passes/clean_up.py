@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import BackendUnavailableError, UnsupportedModelError
+from ..weights import data_inputs
 from .base import Pass
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = ["CleanUp"]
 class CleanUp(Pass):
     """Folds constants, fuses convolutions with batch normalisation, and removes nodes without effect.
 
-    Fused batch normalisation changes the rounding of results.
+    Fused batch normalisation changes the rounding of results. Inputs and outputs of the model stay, unused ones too.
 
     Raises (`apply`):
         BackendUnavailableError: the package `onnxslim` is not installed.
@@ -31,7 +32,7 @@ class CleanUp(Pass):
     """
 
     name: ClassVar[str] = "clean-up"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -44,11 +45,17 @@ class CleanUp(Pass):
             ) from None
         ir.external_data.load_to_model(model)
         before = ir.to_proto(model)
+        inputs = [ir.to_proto(value) for value in data_inputs(model)]
         nodes = Counter(node.op_type for node in model.graph)
         try:
-            cleaned = ir.from_proto(onnxslim.slim(before))
+            slim = onnxslim.slim(before)
         except Exception as error:  # it raises several types
             raise UnsupportedModelError(f"onnxslim cannot clean up the model: {error}") from None
+        left = {entry.name for entry in slim.graph.input}
+        for index, entry in enumerate(inputs):
+            if entry.name not in left:
+                slim.graph.input.insert(index, entry)
+        cleaned = ir.from_proto(slim)
         model.graph = cleaned.graph
         model.functions.clear()
         model.functions.update(cleaned.functions)

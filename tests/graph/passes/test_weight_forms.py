@@ -107,6 +107,17 @@ def test_cleaned_up(tmp_path: Path) -> None:
     np.testing.assert_allclose(run(graph, x)[0], run(path, x)[0], rtol=1e-4, atol=1e-5)
 
 
+def test_unused_inputs_stay_in_their_places(tmp_path: Path) -> None:
+    pytest.importorskip("onnxslim")
+    inputs = [value(name, ("n", 4)) for name in ("before", "x", "after")]
+    nodes = [node("Identity", "x", "i"), node("Neg", "i", "y")]
+    graph = open_graph(models.save(tmp_path / "m.onnx", nodes, inputs, [value("y", ("n", 4))]))
+    before = repr(graph).replace("2 nodes", "1 nodes")
+    assert graph.apply(CleanUp())
+    assert repr(graph) == before
+    graph.check()
+
+
 @pytest.mark.slow
 @pytest.mark.assets
 @pytest.mark.parametrize(

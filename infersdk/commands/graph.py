@@ -81,6 +81,8 @@ def _add_show(commands: Any) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    if arguments.limit < 0:
+        raise ConfigError(f"--limit is a whole number from 0, not {arguments.limit}")
     graph = open_graph(arguments.model)
     rows = _weight_rows(graph, arguments) if arguments.weights else _node_rows(graph, arguments)
     if arguments.json:
@@ -286,9 +288,11 @@ def _add_pass(commands: Any, name: str, text: str, make: Callable[[argparse.Name
 def _apply(arguments: argparse.Namespace) -> int:
     graph = open_graph(arguments.model)
     nodes = len(graph.nodes())
-    if not graph.apply(arguments.make(arguments)):
+    changed = graph.apply(arguments.make(arguments))
+    code = _write(graph, arguments, f"{nodes} nodes")
+    if not changed:
         print_text("nothing to change: the file is written unchanged")
-    return _write(graph, arguments, f"{nodes} nodes")
+    return code
 
 
 def _write(graph: Graph, arguments: argparse.Namespace, before: str) -> int:

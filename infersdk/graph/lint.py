@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.model_source import KNOWN_DOMAINS
 from ..custom_ops.operator_set import OperatorSet, declared
-from ..errors import CustomOpError, InferSDKError, UnsupportedModelError
+from ..errors import ConfigError, CustomOpError, InferSDKError, UnsupportedModelError
 from .batch_rows import UnknownBatchError
 from .passes import (
     CleanUp,
@@ -144,7 +144,7 @@ _CANNOT = "it cannot be freed"
 def _fixed_batch(graph: Graph) -> Iterator[tuple[str, str]]:
     try:
         change = free_batch(graph.model.clone())
-    except UnsupportedModelError as error:
+    except (ConfigError, UnsupportedModelError) as error:
         yield "the model", f"{_CANNOT}: {error}"
         return
     if change is None:

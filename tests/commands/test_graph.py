@@ -45,6 +45,8 @@ def test_show(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "MatMul" in out
     assert "2 more: --limit 3 shows them" in out
+    assert main(["graph", "show", str(path), "--limit", "-1"]) == 2
+    assert "--limit is a whole number from 0, not -1" in capsys.readouterr().err
 
 
 def test_weights_that_are_infinite_are_valid_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +65,20 @@ def test_free_batch(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     np.testing.assert_array_equal(run(out, x=x), np.concatenate([run(path, x=row[None]) for row in x]))
     assert main(["graph", "free-batch", str(out), "-o", str(out)]) == 0
     assert "nothing to change" in capsys.readouterr().out
+
+
+def test_inputs_without_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = [models.value("x", (1, 4)), models.value("z", None)]
+    path = models.save(tmp_path / "m.onnx", [models.node("Add", "x z", "y")], inputs, [models.value("y", (1, 4))])
+    assert main(["graph", "lint", str(path), "--json"]) == 1
+    found = {one["rule"]: one["what"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["fixed-batch"].startswith("it cannot be freed: input 'z' has no declared shape; export the model")
+    assert "unnamed-nodes" in found
+    free = models.save(tmp_path / "f.onnx", [models.node("Relu", "z", "y")], inputs[1:], [models.value("y", None)])
+    assert main(["graph", "free-batch", str(free), "-o", str(tmp_path / "out.onnx")]) != 0
+    shown = capsys.readouterr()
+    assert "the model is not valid" in shown.err
+    assert "written" not in shown.out
 
 
 def test_lint(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def shapes_of(model: ir.Model, batch: int = 1, size: int = 640, apart: int = 0) 
     examples: dict[object, int] = {}
     for value in data_inputs(model):
         if value.shape is None:
-            raise ConfigError(f"input {value.name!r} has no shape")
+            raise ConfigError(f"input {value.name!r} has no declared shape; export the model with one")
         shape = shapes[value.name or ""] = []
         for axis, dim in enumerate(value.shape):
             if (given := fixed(dim)) is None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import UnsupportedModelError
 from ..shapes import ShapeTrace
+from ..weights import data_inputs
 from ._sizes import lift_constants, shapes_of
 from .base import Pass
 
@@ -83,8 +84,11 @@ class ShrinkConstants(Pass):
 def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]]]:
     """The weights that repeat along some axes, with the shorter arrays.
 
-    Their users broadcast the shorter array, since another input has the full size for all sizes of free axes.
+    Their users broadcast the shorter array, since another input has the full size for all sizes of free axes. No weight
+    is known to do so if an input of the model has no declared shape.
     """
+    if any(value.shape is None for value in data_inputs(model)):
+        return []
     traces = [ShapeTrace(model, shapes_of(model, batch, size)) for batch, size in ((1, 640), (2, 320))]
     for node in model.graph:
         for trace in traces:

@@ -167,7 +167,8 @@ class _Graph:
         few = self._early(scheme, {*left, *excluded})
         few |= self._late(scheme, {*left, *excluded, *few})
         # If no layer would remain, these rules are ignored.
-        return few | left if len(few | left) < len(self.layers) else left
+        floating = {*few, *left, *excluded} & {node.name or "" for node in self.layers}
+        return few | left if len(floating) < len(self.layers) else left
 
     def _early(self, scheme: Scheme, floating: Collection[str]) -> dict[str, str]:
         """Layers at the start of the model that are faster in floating point, with the reason."""

@@ -54,6 +54,9 @@ def test_from_the_image_on_layers_of_few_products_stay_in_floating_point(tmp_pat
     assert quant.plan(model, "openvino").layers == tuple(f"Conv_c{i}" for i in (0, 2, 3, 4, 5, 6))
     # What is excluded ends nothing: behind it there are no 8 bits.
     assert quant.plan(model, "onnxruntime", exclude=["Conv_c0"]).layers == ("Conv_c3", "Conv_c4", "Conv_c5")
+    # The rule would leave none beside those that are excluded, so it does not apply.
+    others = ["Conv_c3", "Conv_c4", "Conv_c5", "Relu_r0"]
+    assert planned.without(others).layers == ("Conv_c0", "Conv_c1", "Conv_c2")
 
 
 def test_a_layer_before_a_pooling_is_quantised(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def check_task_arguments(arguments: argparse.Namespace) -> None:
     if task is None and (settings := wrapper_settings(arguments)):
         raise ConfigError(f"--{min(settings).replace('_', '-')} is a setting of a wrapper, for --task")
     if task is not None:
-        for name in ("layers", "shape"):
-            if getattr(arguments, name):
-                raise ConfigError(f"--{name} is for comparing outputs, without --task")
+        flags = [name for name in ("layers", "shape") if getattr(arguments, name)]
+        for name in (*flags, *given_settings(arguments, ("atol", "rtol", "cosine", "seed"))):
+            raise ConfigError(f"--{name} is for comparing outputs, without --task")
         if arguments.data is None:
             raise ConfigError(f"--task {task} needs the labelled images: --data FOLDER")
         for name, text in TASKS[task].needs.items():

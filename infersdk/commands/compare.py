@@ -14,7 +14,16 @@ from ..errors import ConfigError
 from ..loading.registry import load
 from ..loading.samples import random_inputs, read_samples
 from .accuracy import add_task_arguments, check_task_arguments, contenders, run_gate
-from .common import add_json_argument, add_shape_argument, console, names, print_json, print_table, shapes_of
+from .common import (
+    add_json_argument,
+    add_shape_argument,
+    console,
+    given_settings,
+    names,
+    print_json,
+    print_table,
+    shapes_of,
+)
 
 if TYPE_CHECKING:
     from ..accuracy import Contender
@@ -46,12 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("inputs")
     data.add_argument("--data", type=Path, metavar="FOLDER", help=".npy, .npz, tensor files or images")
     data.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")
-    data.add_argument("--seed", type=int, default=0, help="of random inputs, without --data (default: %(default)s)")
+    data.add_argument("--seed", type=int, help="of random inputs, without --data (default: 0)")
     add_shape_argument(data)
     limits = parser.add_argument_group("tolerance", "|other - reference| <= atol + rtol * |reference| for each element")
-    limits.add_argument("--atol", type=float, default=1e-3, help="(default: %(default)s)")
-    limits.add_argument("--rtol", type=float, default=1e-3, help="(default: %(default)s)")
-    limits.add_argument("--cosine", type=float, default=1e-4, help="1 - cosine of each output (default: %(default)s)")
+    limits.add_argument("--atol", type=float, help=f"(default: {Tolerance.atol})")
+    limits.add_argument("--rtol", type=float, help=f"(default: {Tolerance.rtol})")
+    limits.add_argument("--cosine", type=float, help=f"1 - cosine of each output (default: {Tolerance.cosine})")
     parser.add_argument("--layers", action="store_true", help="find the first layer whose results differ")
     add_task_arguments(parser)
     add_json_argument(parser)
@@ -62,10 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
     batch, seed, data = arguments.batch, arguments.seed, arguments.data
     if batch is not None and batch < 1:
         raise ConfigError(f"--batch is a whole number from 1, not {batch}")
-    if seed < 0:
+    if seed is not None and seed < 0:
         raise ConfigError(f"--seed is a whole number from 0, not {seed}")
     if arguments.task is not None:
         return run_gate(arguments)
+    if seed is not None and data:
+        raise ConfigError("--seed is for random inputs, without --data")
     shapes = shapes_of(arguments)
     report = compare(
         arguments.model,
@@ -73,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
         lambda specs: (
             read_samples(data, specs, batch=batch, shapes=shapes)
             if data
-            else [random_inputs(specs, batch=batch, seed=seed, shapes=shapes)]
+            else [random_inputs(specs, batch=batch, seed=seed or 0, shapes=shapes)]
         ),
-        tolerance=Tolerance(arguments.atol, arguments.rtol, arguments.cosine),
+        tolerance=Tolerance(**given_settings(arguments, ("atol", "rtol", "cosine"))),
         layers=arguments.layers,
     )
     if arguments.json:

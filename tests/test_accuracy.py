@@ -172,7 +172,7 @@ def test_labels_by_folder_number_and_file(tmp_path: Path) -> None:
         assert top_figures(model, by_number) == figures
         for sign in (",", "\t", " "):
             lines = [f"{name}{sign}{p.label}" for name, p in zip(names, labels, strict=True)]
-            (tmp_path / "labels.txt").write_text("\n".join([*lines, ""]))
+            (tmp_path / "labels.txt").write_text("\n".join([*lines, ""]), "utf-8-sig")
             assert top_figures(model, read_labels(plain, tmp_path / "labels.txt")) == figures
     assert 0.6 < figures["top1"] <= figures["top5"] <= 1
 
@@ -192,11 +192,16 @@ def test_labels_that_are_wrong(tmp_path: Path) -> None:
     for text, words in [
         ("", "has no labels in it"),
         ("digit 0.png,3\nalone", r"line 2: 'alone' is not an image name and a label"),
+        ("digit 0.png,3,cat", r"line 1: the label '3,cat' is not a number from 0 or a name; write an image and"),
+        ("digit 0.png\t3\tcat", "line 1: the label .* is not a number from 0 or a name"),
+        ("digit 0.png,-1", "line 1: the label '-1' is not a number from 0 or a name"),
         ("digit 0.png,3\nnone.png,4", r"line 2: there is no image .*none\.png"),
     ]:
         file.write_text(text)
         with pytest.raises(ConfigError, match=words):
             read_labels(plain, file)
+    with pytest.raises(ConfigError, match="top_k=1 leaves too few classes for top5; give 5 or more"):
+        ClassifyTask(crops(tmp_path / "named"), top_k=1)
     with pytest.raises(ConfigError, match="cannot read the labels"):
         read_labels(plain, tmp_path / "none.csv")
 

@@ -70,7 +70,7 @@ def _label(text: str) -> int | str:
 
 def _from_file(folder: Path, labels: Path) -> list[LabelledImage]:
     try:
-        lines = labels.read_text("utf-8").splitlines()
+        lines = labels.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the labels {str(labels)!r}: {error}") from None
     result = []
@@ -80,6 +80,11 @@ def _from_file(folder: Path, labels: Path) -> list[LabelledImage]:
         name, label = _columns(line)
         if not name or not label:
             raise ConfigError(f"{str(labels)!r}, line {number}: {line!r} is not an image name and a label")
+        if re.match(r"-\d+$|\d+\s*[,\t]", label):
+            raise ConfigError(
+                f"{str(labels)!r}, line {number}: the label {label!r} is not a number from 0 or a name; write an image "
+                "and its label a line"
+            )
         file = folder / name
         if not file.is_file():
             raise ConfigError(f"{str(labels)!r}, line {number}: there is no image {str(file)!r}")

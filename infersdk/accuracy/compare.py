@@ -24,7 +24,7 @@ import numpy as np
 
 from ..core.model_source import ModelSource
 from ..core.target import Target
-from ..errors import ConfigError, InputError, InputNameError
+from ..errors import ConfigError, DTypeError, InputError, InputNameError
 from ..infer import Infer
 from ..loading.registry import load
 from ..loading.samples import random_inputs
@@ -113,7 +113,11 @@ class Difference:
 def difference(
     reference: npt.ArrayLike, other: npt.ArrayLike, tolerance: Tolerance | None = None, *, name: str = ""
 ) -> Difference:
-    """How far `other` is from `reference`. Element types may differ; numbers are compared, exactly for integers."""
+    """How far `other` is from `reference`. Element types may differ; numbers are compared, exactly for integers.
+
+    Raises:
+        DTypeError: the elements are not numbers.
+    """
     meter = _Meter(name, tolerance or Tolerance())
     meter.add(np.asarray(reference), np.asarray(other))
     return meter.result()
@@ -139,6 +143,10 @@ class _Meter:
         if b is None or a.shape != b.shape:
             self.note = "is missing" if b is None else f"has shape {b.shape}, not {a.shape}"
             return False
+        for array in (a, b):
+            if array.dtype.kind in "OSU":
+                what = f"output {self.name!r}" if self.name else "an array"
+                raise DTypeError(f"{what} has elements of {array.dtype}: only numbers are compared")
         self.elements += a.size
         if not a.size:
             return True

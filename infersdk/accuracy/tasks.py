@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..errors import ConfigError
 from ..models import Detections
 from ..models.results.class_maps import MapResult
 from .classification import read_labels, top_figures
@@ -149,7 +150,7 @@ class ClassifyTask(Task):
         settings: those of `models.Classifier`: preset, resize, crop, names and so on.
 
     Raises:
-        ConfigError: as `read_labels`.
+        ConfigError: as `read_labels`, or `top_k` is below 5.
     """
 
     name = "classify"
@@ -160,6 +161,8 @@ class ClassifyTask(Task):
         self, folder: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None, **settings: Any
     ) -> None:
         self.labelled = read_labels(folder, labels)
+        if settings.get("top_k", 5) < 5:
+            raise ConfigError(f"top_k={settings['top_k']} leaves too few classes for top5; give 5 or more")
         super().__init__(len(self.labelled), {"type": "classifier", "top_k": 5, **settings})
 
     def _figures(self, model: Any) -> dict[str, float]:

@@ -16,7 +16,15 @@ from onnx_models import double, node, save, value
 
 from infersdk import load
 from infersdk.accuracy.compare import Tolerance, compare, difference
-from infersdk.errors import BackendNotFoundError, ConfigError, InputError, InputNameError, ModelFormatError, ShapeError
+from infersdk.errors import (
+    BackendNotFoundError,
+    ConfigError,
+    DTypeError,
+    InputError,
+    InputNameError,
+    ModelFormatError,
+    ShapeError,
+)
 from infersdk.loading.samples import random_inputs, read_samples
 
 onnx = pytest.importorskip("onnx")
@@ -37,6 +45,13 @@ def test_the_measures_of_a_difference() -> None:
     assert found.argmax == 1
     assert found.cosine == pytest.approx(1 - 26 / math.sqrt(25.000001 * 27.250004), abs=1e-5)
     assert not found.within
+
+
+@pytest.mark.parametrize("kind", [str, bytes, object])
+def test_strings_are_not_compared(kind: Any) -> None:
+    texts = np.array(["1", "2"]).astype(kind)
+    with pytest.raises(DTypeError, match="output 'y' has elements of .*: only numbers are compared"):
+        difference(texts, texts, name="y")
 
 
 def test_integers_are_compared_exactly() -> None:

@@ -157,7 +157,7 @@ class Histogram:
         half = len(self.counts) // 2
         return self.counts[half:] + self.counts[:half][::-1]
 
-    def entropy(self, levels: int = LEVELS, *, zeros: int = 0) -> float:
+    def entropy(self, *, zeros: int = 0) -> float:
         """The threshold with the minimum Kullback-Leibler divergence, see `entropy_threshold`.
 
         `zeros` values that are exactly 0 are ignored: every scale represents them exactly, and after a ReLU they would
@@ -171,8 +171,8 @@ class Histogram:
         width, used = self.width, int(filled[-1]) + 1
         while used > 2 * _ENTROPY_BINS:
             counts, width, used = counts.reshape(-1, 2).sum(1), 2 * width, -(-used // 2)
-        counts = counts[: max(used, levels + 1)]
-        best, _ = entropy_threshold(counts, levels)
+        counts = counts[: max(used, LEVELS + 1)]
+        best, _ = entropy_threshold(counts)
         return min((best + 0.5) * width, used * width)
 
     def percentile(self, percent: float) -> tuple[float, float]:

@@ -139,6 +139,23 @@ def test_the_task_that_fits(tmp_path: Path) -> None:
             kind(*plain)
 
 
+def test_annotations_of_which_one_lacks_the_field(tmp_path: Path) -> None:
+    """One without keypoints is ignored among them, as one with keypoints that are not visible."""
+    for name, entry in (("points", posed(*POINTS)), ("masks", outlined(*BOX))):
+        file, _ = annotations(tmp_path / name, entry)
+        data = json.loads(file.read_text())
+        data["annotations"].append({"image_id": 5, "category_id": 3, "bbox": [0, 0, 20, 20]})
+        file.write_text(json.dumps(data))
+    figures = PoseTask(tmp_path / "points" / "annotations.json", tmp_path / "points" / "images").measure(
+        Contender(posing(tmp_path / "m.onnx"))
+    )
+    assert figures.figures["OKS_mAP"] == pytest.approx(1)
+    with pytest.raises(ConfigError, match="1 of the 2 annotations have no segmentation"):
+        SegmentTask(tmp_path / "masks" / "annotations.json", tmp_path / "masks" / "images")
+    with pytest.raises(ConfigError, match="1 of the 1 annotations have no keypoints"):
+        PoseTask(*annotations(tmp_path / "hidden", {"keypoints": [50, 25, 0, 60, 30, 0]}))
+
+
 def test_the_annotations_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (file, images), read_text, read = annotations(tmp_path, outlined(*BOX)), Path.read_text, []
 

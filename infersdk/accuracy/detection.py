@@ -142,9 +142,8 @@ def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     left, top, width, height = (float(side) for side in entry["bbox"])
     if isinstance(image := entry["image_id"], list | dict):
         raise TypeError(f"the image_id {image!r} is not a number or a string")
-    more = {key: entry[key] for key in ("segmentation", "keypoints", "num_keypoints") if key in entry}
-    if "keypoints" in more:  # of x, y and visibility
-        more.setdefault("num_keypoints", sum(visible > 0 for visible in more["keypoints"][2::3]))
+    points = entry.get("keypoints", [])  # x, y and visibility of each
+    more = {"segmentation": entry["segmentation"]} if "segmentation" in entry else {}
     return {
         "id": number,
         "image_id": image,
@@ -152,6 +151,8 @@ def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
         "bbox": [left, top, width, height],
         "area": float(entry.get("area", width * height)),
         "iscrowd": int(entry.get("iscrowd", 0)),
+        "keypoints": points,
+        "num_keypoints": int(entry.get("num_keypoints", sum(visible > 0 for visible in points[2::3]))),
         **more,
     }
 
@@ -160,11 +161,11 @@ def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-#: For each kind of evaluation: the prefix of its figures, the field of annotations, and the column of results.
+#: For each kind of evaluation: the prefix of its figures, the required field of annotations, and the column of results.
 _EVALUATED = {
     "bbox": ("", "bbox", None),
     "segm": ("mask_", "segmentation", "mask"),
-    "keypoints": ("OKS_", "keypoints", "keypoints"),
+    "keypoints": ("OKS_", "num_keypoints", "keypoints"),
 }
 
 
@@ -226,16 +227,24 @@ def _evaluate(
 
 def has_annotations(truth: CocoTruth, kinds: Sequence[str]) -> bool:
     """Whether the annotations have the fields for `kinds`; see `coco_figures`."""
-    return all(any(entry.get(_EVALUATED[kind][1]) for entry in truth.data["annotations"]) for kind in kinds)
+    return not any(_lacking(truth, kind) for kind in kinds)
+
+
+def _lacking(truth: CocoTruth, kind: str) -> int:
+    """The number of annotations without the field for a kind. Some may have no keypoints, but all need a mask."""
+    entries = truth.data["annotations"]
+    count = sum(not entry.get(_EVALUATED[kind][1]) for entry in entries)
+    return 0 if kind == "keypoints" and count < len(entries) else count
 
 
 def check_annotated(truth: CocoTruth, kinds: Sequence[str]) -> None:
     """Raises ConfigError if the annotations lack a field for `kinds`."""
     for kind in kinds:
-        if not has_annotations(truth, [kind]):
+        if count := _lacking(truth, kind):
+            field = _EVALUATED[kind][1].removeprefix("num_")
             raise ConfigError(
-                f"the annotations have no {_EVALUATED[kind][1]}; give a file that has them, or measure boxes "
-                "(--task detect)"
+                f"{count} of the {len(truth.data['annotations'])} annotations have no {field}; give a file that has "
+                "them, or measure boxes (--task detect)"
             )
 
 

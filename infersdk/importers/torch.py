@@ -15,7 +15,7 @@ import tempfile
 import warnings
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from .processes import opened_archive, read_result, refusals, worker
@@ -138,22 +138,31 @@ def _import(request: Request, kind: str, *, converted: bool = False) -> Imported
 
 def import_module(request: Request) -> Imported:
     """The importer of a `torch.nn.Module`, which is exported in this process."""
-    import inspect
-
     module = request.module
     shapes = request.order["shapes"]
     if not shapes:
         raise ConfigError("a module does not contain the shapes of its inputs; give them: shapes=[(1, 3, 224, 224)]")
-    parameters = [
-        name
-        for name, one in inspect.signature(module.forward).parameters.items()
-        if one.default is inspect.Parameter.empty
-    ]
-    named = [one["name"] or f"input{i}" for i, one in enumerate(shapes)]
-    names = parameters if len(parameters) == len(shapes) else named
     with refusals():
-        wanted = torch_export.match_shapes(names, shapes)
+        names, wanted = _module_inputs(module, shapes)
     return export_in_process(module, names, wanted, request)
+
+
+def _module_inputs(module: Any, shapes: list[dict[str, Any]]) -> tuple[list[str], list[Any]]:
+    """The names, shapes and types of the inputs of a module."""
+    import inspect
+
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        return torch_export.script_inputs(module, shapes)
+    parameters = inspect.signature(module.forward).parameters.values()
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        names = [one["name"] or f"input{index}" for index, one in enumerate(shapes)]
+        return names, torch_export.match_shapes(names, shapes)
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    names = [one.name for one in positional]
+    needed = sum(one.default is one.empty for one in positional)
+    return torch_export.positional_inputs(names, needed, shapes)
 
 
 def export_in_process(
@@ -177,7 +186,7 @@ def export_in_process(
         ConfigError: PyTorch cannot run the module with inputs of these shapes.
         UnsupportedModelError: PyTorch cannot export the module.
     """
-    training = module.training
+    modes = {one: one.training for one in module.modules()}  # parts may have another mode than the whole
     module.eval()
     try:
         with tempfile.TemporaryDirectory(prefix="infersdk-convert-") as name, _quiet(), refusals():
@@ -187,7 +196,8 @@ def export_in_process(
             notes = torch_export.export_module(module, example, names, str(folder / "model.onnx"), outputs, free)
             return read_result(folder, f"PyTorch {importlib.metadata.version('torch')}", notes)
     finally:
-        module.train(training)
+        for one, training in modes.items():
+            one.training = training
 
 
 @contextlib.contextmanager

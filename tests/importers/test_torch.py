@@ -199,6 +199,55 @@ def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         convert(net)
 
 
+class Difference(torch.nn.Module):
+    def forward(self, a: Any, b: Any = None, c: Any = None) -> Any:
+        return 2 * a - (0 if b is None else b) if c is None else c * 2
+
+
+@pytest.mark.parametrize(
+    ("form", "shapes"),
+    [
+        ("module", {"b": (2, 4), "a": (2, 4)}),
+        ("module", [(2, 4), (2, 4)]),
+        ("script", {"b": (2, 4), "a": (2, 4)}),
+        ("file", {"b": (2, 4), "a": (2, 4)}),
+    ],
+)
+def test_arguments_with_defaults(form: str, shapes: Any, tmp_path: Path) -> None:
+    """Those with a shape are inputs, in the order of the signature."""
+    given = {"a": np.full((2, 4), 5, np.float32), "b": np.ones((2, 4), np.float32)}
+    model: Any = Difference()
+    if form != "module":
+        model = torch.jit.trace(model, tuple(torch.from_numpy(array) for array in given.values()))
+    if form == "file":
+        model.save(str(tmp_path / "m.pt"))
+        model = tmp_path / "m.pt"
+    with infersdk.load(converted(model, shapes=shapes).content) as infer:
+        assert [spec.name for spec in infer.input_specs] == ["a", "b"]
+        (result,) = infer(given).values()
+    np.testing.assert_array_equal(result, np.full((2, 4), 9))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"b": (2, 4)}, "1 shapes are given; its inputs are a, b: give a shape for each"),
+        ({"a": (2, 4), "c": (2, 4)}, "2 shapes are given; its inputs are a, b, c: give a shape for each"),
+        ({"a": (2, 4), "d": (2, 4)}, "no input 'd'; the inputs are a, b, c"),
+    ],
+)
+def test_arguments_with_defaults_that_are_left_out(shapes: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        convert(Difference(), shapes=shapes)
+
+
+def test_each_part_of_a_module_keeps_its_mode() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    net[1].eval()
+    converted(net, shapes=[(2, 4)])
+    assert [one.training for one in net.modules()] == [True, True, False]
+
+
 class Bags(torch.nn.Module):
     """Sums of rows of a table: `offsets` begin at 0 and do not decrease."""
 

@@ -111,13 +111,25 @@ def check_expression(expression: str) -> None:
 def script_inputs(module: Any, shapes: list[dict[str, Any]]) -> tuple[list[str], list[Any]]:
     """The names, shapes and types of the inputs of a script."""
     arguments = [argument for argument in module.forward.schema.arguments if argument.name != "self"]
-    needed = [argument for argument in arguments if not argument.has_default_value()]
-    for argument in needed:
+    needed = sum(not argument.has_default_value() for argument in arguments)
+    names, wanted = positional_inputs([argument.name for argument in arguments], needed, shapes)
+    for argument, _ in zip(arguments, names, strict=False):
         if str(argument.type) not in ("Tensor", "Optional[Tensor]"):
             raise RefusedError(
                 f"input {argument.name!r} has type {argument.type}; only tensors are supported", "unsupported"
             )
-    names = [argument.name for argument in needed]
+    return names, wanted
+
+
+def positional_inputs(names: list[str], needed: int, shapes: list[dict[str, Any]]) -> tuple[list[str], list[Any]]:
+    """The inputs up to the last one that is needed or has a shape: names, shapes and types.
+
+    Args:
+        names: of all positional arguments.
+        needed: the number of arguments without a default value, which are the first ones.
+    """
+    last = max(map(names.index, shapes_by_input(names, shapes)), default=-1)
+    names = names[: max(needed, last + 1)]
     return names, match_shapes(names, shapes)
 
 

@@ -49,6 +49,8 @@ class Bundle:
         BundleSignatureError: it is not signed by `trust`, or was changed after it was signed.
         BundleIntegrityError: a part was changed.
         BundleKeyError: `trust` is no public key.
+        ConfigError: `key` is given for a bundle that is not encrypted.
+        BackendUnavailableError: the bundle is signed or encrypted, and `cryptography` is not installed.
     """
 
     manifest: Manifest
@@ -92,6 +94,8 @@ class Bundle:
         for name, part in manifest.parts.items():
             if hashlib.sha256(self._stored[name].getbuffer()).hexdigest() != part.sha256:
                 raise BundleIntegrityError(f"the part {name!r} was changed: its SHA-256 is not that of the manifest")
+        if self._key is not None and manifest.encryption is None:
+            raise ConfigError(f"{self.path!r} is not encrypted, and a key is given; leave it out")
 
     def read(self, name: str) -> bytes:
         """The content of a part, decrypted.

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..core.files import IMAGE_SUFFIXES, atomic_path, check_output, image_files
+from ..core.files import IMAGE_SUFFIXES, atomic_path, atomic_write, check_output, image_files
 from ..core.model_source import ModelSource
 from ..errors import ConfigError, OutputError, UnsupportedModelError
 from ..graph.passes import prepared_model
 from ..image import read_image
+from ..importers.loading import source_files
 from ..loading.registry import load as load_network
 from ..models.loading import load
 from ..models.registry import TYPES
@@ -92,25 +93,28 @@ def pack(
         encrypt: the key of 32 bytes that encrypts all parts, or where it is; see `Bundle`.
 
     Raises:
-        ConfigError: there is no image, a setting or another argument does not fit, or `output` is the model.
+        ConfigError: there is no image, a setting or another argument does not fit, or `output` is a file that is read.
         BundleKeyError: `sign_with` or `encrypt` is not a valid key.
         OutputError: the file cannot be written, or would exceed 4 GiB.
         ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
     """
     from .. import __version__
 
-    check_output(model, output)
-    source = ModelSource.of(model)
     given = dict(settings or {})
     if wrong := sorted((_OF_THE_MACHINE | loading_names(_REFERENCE)) & given.keys()):
         raise ConfigError(f"{wrong[0]} is a setting of the machine that loads the bundle; leave it out")
     if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
         raise ConfigError(f"samples is a whole number from 1, not {samples!r}")
+    source, chosen = ModelSource.of(model), _images(images)[:samples]
+    others = {precision: ModelSource.of(file) for precision, file in (forms or {}).items()}
+    key = encrypt.removeprefix("file:") if isinstance(encrypt, str) else None
+    named = [one for one in (*chosen, given.get("names"), sign_with, key) if isinstance(one, (str, os.PathLike))]
+    models = [one for one in (source, *others.values()) if one.path is not None]
+    check_output(model, output, *(file for one in models for file in source_files(one)), *named)
     signer = None if sign_with is None else public_key(sign_with)
     salt = os.urandom(32)
     sealer = None if encrypt is None else Sealer(read_key(encrypt), salt)
-    files = [_png(image) for image in _images(images)[:samples]]
-    others = {precision: ModelSource.of(file) for precision, file in (forms or {}).items()}
+    files = [_png(image) for image in chosen]
     if unknown := sorted(others.keys() - (_NOISE.keys() - {"fp32"})):
         raise ConfigError(f"a further form is for fp16, bf16 or int8, not for {unknown[0]!r}; the model itself is fp32")
     recorder = _Recorder(source, type, given)
@@ -120,8 +124,7 @@ def pack(
         given["names"] = classes  # the file that they were read from stays here
     kinds = [key for key, one in TYPES.items() if one is wrapper.__class__]
     listed = [Form("model.onnx", "fp32"), *(Form(f"model.{precision}.onnx", precision) for precision in others)]
-    models = [source, *others.values()]
-    parts = {form.part: _whole(model) for form, model in zip(listed, models, strict=True)}
+    parts = {form.part: _whole(one) for form, one in zip(listed, (source, *others.values()), strict=True)}
     parts |= {sample.image: file for sample, file in zip(golden.samples, files, strict=True)}
     parts[golden.values] = recorder.values.tobytes()
     parts["golden.json"] = msgspec.json.encode(golden)
@@ -173,16 +176,13 @@ def unpack(bundle: Bundle, folder: str | os.PathLike[str]) -> list[Path]:
         OutputError: a file is there already, or cannot be written.
         BundleKeyError, BundlePartError: see `Bundle.read()`.
     """
-    files = []
-    for name in (*bundle.manifest.parts, FIRST):  # without the key, the first part fails, and nothing is written
-        path = Path(folder, name)
-        if path.exists():
+    files = {name: Path(folder, name) for name in (*bundle.manifest.parts, FIRST)}
+    for path in files.values():
+        if os.path.lexists(path):
             raise OutputError(f"{str(path)!r} exists already; give an empty folder")
-        content = bundle.manifest.encoded() if name == FIRST else bundle.read(name)
-        with atomic_path(path) as sibling:
-            sibling.write_bytes(content)
-        files.append(path)
-    return files
+    for name, path in files.items():  # without the key, the first part fails, and nothing is written
+        atomic_write(path, bundle.manifest.encoded() if name == FIRST else bundle.read(name))
+    return list(files.values())
 
 
 def _images(images: str | os.PathLike[str] | Sequence[Any]) -> list[Any]:
@@ -269,6 +269,7 @@ class _Recorder:
             noisy = [model.network(_with_noise(feed, _NOISE[precision])) for feed in feeds]
             source = source.with_passes(*model.network.model.passes)
         plain = _run(source, feeds)
+        _check_finite(str(source), [expected, noisy, plain])
         factor = _FACTOR if precision == "fp32" else _FORM
         tolerances = {precision: _tolerances(expected, [noisy, plain], factor)}
         for lower in LOWER if precision == "fp32" else ():
@@ -291,6 +292,18 @@ def _run(source: ModelSource, feeds: Sequence[Mapping[str, Any]]) -> list[Mappin
     """The outputs of a graph as it is, without the optimisations of the runtime."""
     with load_network(source, _REFERENCE, graph_optimization="disabled") as network:
         return [network(dict(feed)) for feed in feeds]
+
+
+def _check_finite(model: str, runs: Sequence[Sequence[Mapping[str, npt.NDArray[Any]]]]) -> None:
+    """Raises UnsupportedModelError for outputs with NaN or infinity, from which no deviation can be measured."""
+    for run in runs:
+        for number, outputs in enumerate(run, 1):
+            for name, array in outputs.items():
+                if not np.isfinite(elements(array, OUTPUT_ELEMENTS)).all():
+                    raise UnsupportedModelError(
+                        f"output {name!r} of {model!r} has NaN or infinity for image {number} of {len(run)}, and "
+                        "golden samples need numbers; correct the model, or give other images"
+                    )
 
 
 def _with_noise(feed: Mapping[str, npt.NDArray[Any]], noise: float) -> dict[str, npt.NDArray[Any]]:

@@ -25,6 +25,7 @@ __all__ = ["KEY_VARIABLE", "KeySource", "Sealer", "check_signature", "public_key
 KeySource = bytes | str | Callable[[], bytes]
 #: The environment variable with the key, where none is given.
 KEY_VARIABLE = "INFERSDK_BUNDLE_KEY"
+_SOURCES = "a key is 'env:NAME', 'file:PATH', 'command:LINE', 32 bytes, or a function"
 _KEY, _TAG, _CHUNK = 32, 16, 1 << 20
 _COMMAND_SECONDS = 60
 
@@ -73,7 +74,11 @@ def read_key(source: KeySource | None) -> bytes:
 
 
 def _named_key(source: str) -> bytes:
+    if not isinstance(source, str):
+        raise ConfigError(f"{_SOURCES}, not a {type(source).__name__}")
     kind, _, rest = source.partition(":")
+    if kind in ("env", "file", "command") and not rest.strip():
+        raise BundleKeyError(f"the key cannot be read from {kind}: there is nothing behind {kind + ':'!r}")
     if kind == "env":
         if rest not in os.environ:
             raise BundleKeyError(f"the environment variable {rest} has no key: it is not set")
@@ -83,13 +88,10 @@ def _named_key(source: str) -> bytes:
             return Path(rest).read_bytes()
         if kind == "command":
             return subprocess.run(shlex.split(rest), check=True, capture_output=True, timeout=_COMMAND_SECONDS).stdout
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise BundleKeyError(f"the key cannot be read from {kind}: {error}") from None
     # The text may be the key itself, which belongs in no message.
-    raise ConfigError(
-        "a key is 'env:NAME', 'file:PATH', 'command:LINE', 32 bytes, or a function, "
-        f"not this text of {len(source)} characters"
-    )
+    raise ConfigError(f"{_SOURCES}, not this text of {len(source)} characters")
 
 
 class Sealer:
@@ -197,8 +199,8 @@ def trusted_key(trust: str | os.PathLike[str]) -> str:
         BundleKeyError: it is no Ed25519 public key.
     """
     text = os.fspath(trust)
-    if HEX_32.fullmatch(text):
-        return text
+    if HEX_32.fullmatch(text.lower()):
+        return text.lower()
     primitives = _cryptography()
     try:
         key = primitives.serialization.load_pem_public_key(Path(text).read_bytes())
@@ -223,9 +225,9 @@ def check_signature(signer: str, signature: bytes, data: bytes, trust: str | os.
     """
     if trust is not None and (wanted := trusted_key(trust)) != signer:
         raise BundleSignatureError(f"it is signed by {_short(signer)}, and the trusted key is {_short(wanted)}")
+    key = _cryptography().asymmetric.ed25519.Ed25519PublicKey
     from cryptography.exceptions import InvalidSignature
 
-    key = _cryptography().asymmetric.ed25519.Ed25519PublicKey
     try:
         key.from_public_bytes(bytes.fromhex(signer)).verify(signature, data)
     except (InvalidSignature, ValueError):

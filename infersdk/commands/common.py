@@ -94,17 +94,31 @@ _ARGUMENTS = {
 }
 
 
+def key_texts(flag: str, entries: Iterable[str], example: str) -> dict[str, str]:
+    """The texts of KEY=VALUE entries.
+
+    Raises:
+        ConfigError: an entry has another form, or a key occurs twice.
+    """
+    texts: dict[str, str] = {}
+    for entry in entries:
+        key, sign, text = entry.partition("=")
+        if not sign or not key.isidentifier():
+            raise ConfigError(f"{flag} {entry!r} is not of the form KEY=VALUE, such as {example}")
+        if key in texts:
+            raise ConfigError(f"{flag} {key} is given twice: {texts[key]!r} and {text!r}; give one of them")
+        texts[key] = text
+    return texts
+
+
 def key_values(flag: str, entries: Iterable[str]) -> dict[str, Any]:
     """Parses KEY=VALUE entries; values are JSON, or else text.
 
     Raises:
-        ConfigError: an entry has another form, or a value is one that no configuration takes.
+        ConfigError: as `key_texts()`, or a value is one that no configuration takes.
     """
     values: dict[str, Any] = {}
-    for entry in entries:
-        key, sign, text = entry.partition("=")
-        if not sign or not key.isidentifier():
-            raise ConfigError(f"{flag} {entry!r} is not of the form KEY=VALUE, such as threads=2")
+    for key, text in key_texts(flag, entries, "threads=2").items():
         try:
             value = json.loads(text)
         except RecursionError:

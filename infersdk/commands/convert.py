@@ -9,8 +9,10 @@ from typing import Any
 
 from ..core.files import check_output
 from ..core.formats import FORMATS
+from ..core.model_source import ModelSource
 from ..graph import Graph
 from ..importers import Conversion, convert
+from ..importers.loading import source_files
 from .common import add_json_argument, names, new_file, print_json, print_text
 
 DESCRIPTION = (
@@ -52,9 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_output(arguments.model, arguments.output)
+    source = ModelSource.of(arguments.model)
+    samples = (text.partition("=")[2] for text in arguments.samples)
+    check_output(arguments.model, arguments.output, *source_files(source), *samples)
     conversion = convert(
-        arguments.model,
+        source,
         shapes=arguments.shape,
         inputs=arguments.inputs,
         outputs=arguments.outputs,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundles import Bundle
+from ..errors import ConfigError
 from .common import add_json_argument, print_json, print_text
 from .unpack import add_secrets
 
@@ -25,14 +26,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints each difference."""
-    secrets = {"key": arguments.key, "trust": arguments.trust}
-    first, second = Bundle(arguments.first, **secrets), Bundle(arguments.second, **secrets)
-    found = _differences(first, second)
+    sides = [_opened(path, arguments.key, arguments.trust) for path in (arguments.first, arguments.second)]
+    if arguments.key is not None and not any(one.manifest.encryption for one in sides):
+        raise ConfigError("--key is for an encrypted bundle, and both are not encrypted; leave it out")
+    found = _differences(*sides)
     if arguments.json:
         print_json(found)
     for name, (old, new) in found.items() if not arguments.json else ():
         print_text(f"{name}: {old} -> {new}")
     return 1 if found else 0
+
+
+def _opened(path: Path, key: str | None, trust: str | None) -> Bundle:
+    """A bundle, with the key where it is encrypted: the other one may be plain."""
+    bundle = Bundle(path, trust=trust)
+    return bundle if bundle.manifest.encryption is None else Bundle(path, key=key, trust=trust)
 
 
 def _differences(first: Bundle, second: Bundle) -> dict[str, list[Any]]:

@@ -143,10 +143,14 @@ _PIECE = 1 << 16  # bytes that stay in the cache of the processor
 _NAME_LIMIT = 200  # bytes of a name that a temporary file repeats; file systems take 255
 
 
-def check_output(model: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
-    """Raises ConfigError if `output` is the file of the model."""
-    if os.path.exists(output) and os.path.exists(model) and os.path.samefile(model, output):
-        raise ConfigError(f"{os.fspath(output)!r} is the model itself; write to another file")
+def check_output(
+    model: str | os.PathLike[str], output: str | os.PathLike[str], *others: str | os.PathLike[str]
+) -> None:
+    """Raises ConfigError if `output` is the file of the model, or one of the other files that are read."""
+    for file in (model, *others):
+        if os.path.exists(output) and os.path.exists(file) and os.path.samefile(file, output):
+            what = "the model itself" if file is model else "an input, too"
+            raise ConfigError(f"{os.fspath(output)!r} is {what}; write to another file")
 
 
 def image_files(folder: str | os.PathLike[str], *, recursive: bool = False) -> list[Path]:
@@ -318,7 +322,7 @@ def is_read_only(path: Path) -> bool:
 def _mode_of(path: Path) -> int | None:
     try:
         return os.lstat(path).st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -28,6 +28,7 @@ from infersdk.core.cache import Cache
 from infersdk.core.model_source import ModelSource
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import (
+    BackendUnavailableError,
     BundleError,
     BundleFormatError,
     BundleIntegrityError,
@@ -125,6 +126,14 @@ def test_unpack(sealed: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "empty").exists()
 
 
+def test_unpack_writes_all_files_or_none(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "golden.json").write_text("kept")
+    with pytest.raises(OutputError, match=r"golden\.json' exists already"):
+        unpack(Bundle(small), tmp_path / "parts")
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["golden.json"]
+
+
 def test_weights_in_another_file(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     model, folder = onnx.load(DETECTOR), tmp_path / "apart"
@@ -148,6 +157,40 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="samples is a whole number from 1, not"):
             pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], samples=samples)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("which", ["model", "form", "image", "names", "signer", "key"])
+def test_no_input_is_overwritten(which: str, keys: Keys, tmp_path: Path) -> None:
+    files = {
+        "model": DETECTOR, "form": DETECTOR, "image": IMAGE, "names": None, "signer": keys.private, "key": None,
+    }  # fmt: skip
+    paths = {name: tmp_path / (name if source is None else source.name) for name, source in files.items()}
+    paths["form"] = tmp_path / "int8.onnx"
+    for name, source in files.items():
+        paths[name].write_bytes(KEY if source is None else source.read_bytes())
+    before = paths[which].read_bytes()
+    with pytest.raises(ConfigError, match="is the model itself|is an input, too"):
+        pack(
+            paths["model"], paths[which], images=[paths["image"]], forms={"int8": paths["form"]},
+            settings={"names": str(paths["names"])}, sign_with=paths["signer"], encrypt=f"file:{paths['key']}",
+        )  # fmt: skip
+    assert paths[which].read_bytes() == before
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_outputs_without_tolerance(tmp_path: Path, value: float) -> None:
+    """JSON has no infinity: such a bundle could not be loaded."""
+    from onnx_models import node, save
+    from onnx_models import value as tensor
+
+    weights = {"w": np.full((5, 3, 1, 1), value, np.float32)}
+    path = save(
+        tmp_path / "m.onnx", [node("Conv", "x w", "y")], [tensor("x", ["n", 3, 32, 32])],
+        [tensor("y", ["n", 5, 32, 32])], weights,
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match=r"output 'y' of .* has NaN or infinity for image 1 of 1"):
+        pack(path, tmp_path / "m.infer", images=[IMAGE], settings={"preset": "unit"})
+    assert not (tmp_path / "m.infer").exists()
 
 
 @pytest.mark.parametrize(
@@ -193,6 +236,8 @@ def test_wrong_loading(plain: Path, tmp_path: Path) -> None:
         models.load(plain, type="yolov8")
     with pytest.raises(ConfigError, match="verify is one of first, always, never, not 'no'"):
         models.load(plain, verify="no")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="is not encrypted, and a key is given; leave it out"):
+        models.load(plain, key="env:NOT_THERE")
     for given in ({"key": KEY}, {"trust": "0" * 64}, {"verify": "always"}):
         with pytest.raises(ConfigError, match="key=, trust= and verify= are for a bundle"):
             models.load(DETECTOR, **given)  # type: ignore[arg-type]
@@ -311,7 +356,8 @@ def test_sources_of_keys(sealed: Path, sources: list[Any], monkeypatch: pytest.M
         ("env:NOT_THERE", "NOT_THERE has no key"),
         ("file:/not/there", "cannot be read from file"),
         ("command:false", "cannot be read from command"),
-        ("command:", "cannot be read from command"),
+        ("command:", "cannot be read from command: there is nothing behind 'command:'"),
+        ("file:", "cannot be read from file: there is nothing behind 'file:'"),
     ],
 )
 def test_wrong_keys(sealed: Path, key: Any, message: str) -> None:
@@ -329,12 +375,29 @@ def test_a_key_without_a_kind_is_not_shown(sealed: Path) -> None:
     assert KEY.hex() not in str(error.value)
 
 
+@pytest.mark.parametrize("key", [Path("k.key"), bytearray(32)])
+def test_keys_of_other_types(key: Any, sealed: Path) -> None:
+    with pytest.raises(ConfigError, match=f"32 bytes, or a function, not a {type(key).__name__}"):
+        Bundle(sealed, key=key).read("model.onnx")
+
+
+def test_without_cryptography(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signer = Bundle(sealed).manifest.signer
+    for name in [name for name in sys.modules if name.startswith("cryptography")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    for trust in (None, signer):
+        with pytest.raises(BackendUnavailableError, match=r"need cryptography, .*infersdk\[bundle\]"):
+            Bundle(sealed, trust=trust)
+
+
 def test_who_signed(sealed: Path, plain: Path, keys: Keys, tmp_path: Path) -> None:
     other = Keys(tmp_path, "other")
     bundle = Bundle(sealed, trust=keys.public)
     signer = bundle.manifest.signer
     assert signer is not None
     Bundle(sealed, trust=signer)
+    Bundle(sealed, trust=signer.upper())
     with pytest.raises(BundleSignatureError, match=f"signed by {signer[:16]}"):
         Bundle(sealed, trust=other.public)
     with pytest.raises(BundleSignatureError, match="has no signature"):

@@ -41,6 +41,21 @@ def test_diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
     assert cli.main(["diff", *files]) == 2, "there is no key"
     assert "IFS314" in capsys.readouterr().err
+    assert cli.main(["diff", files[0], files[0], *key]) == 2
+    assert "--key is for an encrypted bundle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--form", "int8=a.onnx", "--form", "int8=b.onnx"], "--form int8 is given twice: 'a.onnx' and 'b.onnx'"),
+        (["--form", "int8"], "--form 'int8' is not of the form KEY=VALUE, such as int8=m.onnx"),
+        (["--form", "int8=5"], "no model at '5'"),
+    ],
+)
+def test_wrong_forms(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pack", str(DETECTOR), "--images", str(IMAGE), "-o", "no.infer", *arguments]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_unpack(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +67,8 @@ def test_unpack(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_info(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["info", str(folder / "a.infer"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
+    assert cli.main(["info", str(folder / "a.infer"), "--key", "env:NOT_THERE"]) == 2
+    assert "is not encrypted, and a key is given" in capsys.readouterr().err
     assert (report["wrapper"], report["settings"], report["encrypted"]) == ("yolov5", {"conf": 0.3}, "no")
     assert report["inputs"][0]["name"] == "images"
     assert cli.main(["info", str(folder / "b.infer"), "--json"]) == 0

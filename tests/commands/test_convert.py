@@ -76,6 +76,14 @@ def test_errors(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["convert", str(tmp_path / "none.param"), "-o", target]) == 2
     assert main(["convert", str(graph), "-o", target, "--shape", "1,b"]) == 2
     assert "[NAME=]1,3,640,640[:float32]" in capsys.readouterr().err
+    weights = graph.with_suffix(".bin")
+    weights.write_bytes(b"weights")
+    assert main(["convert", str(graph), "-o", str(weights)]) == 2
+    assert "is an input, too; write to another file" in capsys.readouterr().err
+    assert weights.read_bytes() == b"weights"
+    weights.unlink()
+    assert main(["convert", str(graph), "-o", str(graph / "below.onnx")]) == 2
+    assert "[IFS504]" in capsys.readouterr().err
     assert not Path(target).exists()
 
 

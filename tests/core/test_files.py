@@ -14,6 +14,7 @@ from infersdk.core.files import (
     atomic_path,
     atomic_write,
     image_files,
+    is_read_only,
     open_regular,
     read_regular,
     scratch_folder,
@@ -70,6 +71,7 @@ def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match=r"cannot write '.*file/a' \(3 bytes\): .*(exists|directory)"):
         atomic_write(tmp_path / "file" / "a", b"123")
+    assert not is_read_only(tmp_path / "file" / "a"), "there is no such file"
     with pytest.raises(OutputError, match="it is a folder"):
         atomic_write(tmp_path, b"123")
     with pytest.raises(OutputError, match="null"):

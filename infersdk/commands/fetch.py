@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config import addresses_of, lock_path, read
-from ..core.files import atomic_write
+from ..core.files import atomic_write, file_digest
 from ..core.model_source import Address, is_address
-from ..loading.remote import commit_of, download, lock_entry
+from ..loading.remote import commit_of, download
 from .common import print_text
 from .progress import show_progress
 
@@ -44,7 +44,6 @@ def _fetch(text: str) -> dict[str, Any]:
     with show_progress() as progress:
         title = f"downloading {address.name}"
         path = download(address, lambda done, size: progress.report(title, done / size if size else 0.0))
-    entry = lock_entry(path)
-    pinned = f"{address.location}#sha256={entry['sha256']}"
-    print_text(f"{pinned} ({entry['size']:,} bytes)")
-    return {"address": address.location, **entry}
+    sha256, size = file_digest(path), path.stat().st_size
+    print_text(f"{address.shown}#sha256={sha256} ({size:,} bytes)")
+    return {"address": address.location, "sha256": sha256, "size": size}

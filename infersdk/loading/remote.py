@@ -99,7 +99,7 @@ def _from_hub(address: Address) -> Path:
         return get(local_files_only=False)
     except InferSDKError:
         raise
-    except (OSError, ValueError) as error:  # those of the package extend OSError, and ValueError for a wrong name
+    except Exception as error:  # those of the package, and of its client of HTTP
         raise _unavailable(address, error) from None
 
 
@@ -110,7 +110,7 @@ def commit_of(address: Address) -> str:
 
     try:
         return str(huggingface_hub.HfApi().model_info(address.repository, revision=address.revision).sha)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # as above
         raise _unavailable(address, error) from None
 
 
@@ -184,8 +184,3 @@ def _copy(address: Address, part: Path, progress: Progress | None) -> None:
             done += len(piece)
             if progress is not None:
                 progress(done, size)
-
-
-def lock_entry(path: Path) -> dict[str, Any]:
-    """The entry of a file in a lock file."""
-    return {"sha256": file_digest(path), "size": path.stat().st_size}

@@ -285,7 +285,19 @@ def test_passwords_are_not_shown(hub: Hub, tmp_path: Path) -> None:
         assert "secret" not in error
     address = f"http://user:secret@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST}"
     assert run(hub, tmp_path, load(address)).returncode == 0
+    fetched = run(hub, tmp_path, f"cli.main(['fetch', {address!r}])").stdout
+    assert f"http://***@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST} (" in fetched
     assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "cache").glob("*.json"))
+
+
+def test_fetch_without_a_network(hub: Hub, tmp_path: Path) -> None:
+    """The hub's client of HTTP has exceptions of its own."""
+    pytest.importorskip("huggingface_hub")
+    for address in ("hf://org/digits/onnx/model.onnx", f"hf://org/digits@{COMMIT}/onnx/model.onnx"):
+        ended = run(hub, tmp_path, f"sys.exit(cli.main(['fetch', {address!r}]))", HF_ENDPOINT="http://127.0.0.1:9")
+        assert ended.returncode == 2, ended.stderr
+        assert f"{address} cannot be read: " in ended.stderr
+        assert "Traceback" not in ended.stderr
 
 
 def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:

@@ -186,11 +186,13 @@ def shapes_of(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     """The shapes of `--shape`, by input.
 
     Raises:
-        ConfigError: an entry has another form.
+        ConfigError: an entry has another form, or an input has two.
     """
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for entry in arguments.shape:
         name, _, sizes = entry.rpartition("=")
+        if name in shapes:
+            raise ConfigError(f"--shape {entry!r}: the input has a shape already; give one")
         try:
             shapes[name] = tuple(int(size) for size in sizes.split(","))
         except ValueError:

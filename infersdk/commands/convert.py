@@ -12,6 +12,7 @@ from ..core.formats import FORMATS
 from ..core.model_source import ModelSource
 from ..graph import Graph
 from ..importers import Conversion, convert
+from ..importers.converting import DEFAULT_TOLERANCE
 from ..importers.loading import source_files
 from .common import add_json_argument, names, new_file, print_json, print_text
 
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=new_file, required=True, metavar="FILE", help="the ONNX file to write")
     parser.add_argument("--no-check", dest="check", action="store_false", help="do not run the source")
     parser.add_argument(
-        "--tolerance", type=float, default=1e-4, metavar="X",
+        "--tolerance", type=float, default=DEFAULT_TOLERANCE, metavar="X",
         help="the largest difference, as a share of an output's largest value (default: %(default)g)",
     )  # fmt: skip
     add_json_argument(parser)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
+from .workers.exchange import NotHeldError, converted_values
 
 if TYPE_CHECKING:
     import os
@@ -42,11 +44,12 @@ class InputShape:
             raise ConfigError(
                 f"the sizes of input {self.name or 'in order'} must be whole numbers from 1, not {self.sizes}"
             )
-        if self.dtype:
-            try:
-                np.dtype(self.dtype)
-            except TypeError:
-                raise ConfigError(f"{self.dtype!r} is not an element type; use a name such as float32") from None
+        try:
+            known = not self.dtype or np.dtype(self.dtype).kind in "biuf"
+        except TypeError:
+            known = False
+        if not known:
+            raise ConfigError(f"{self.dtype!r} is not an element type; use a name such as float32")
 
     @classmethod
     def parse(cls, text: str) -> InputShape:
@@ -55,10 +58,10 @@ class InputShape:
         Raises:
             ConfigError: the text does not have this form.
         """
-        rest, _, dtype = text.partition(":")
-        name, _, sizes = rest.rpartition("=")
+        name, _, rest = text.rpartition("=")
+        sizes, _, dtype = rest.partition(":")
         try:
-            numbers = tuple(int(size) for size in sizes.split(",") if size.strip())
+            numbers = tuple(int(size) for size in sizes.removesuffix(",").split(","))
         except ValueError:
             raise ConfigError(f"shape {text!r} is not of the form [NAME=]1,3,640,640[:float32]") from None
         return cls(numbers, name, dtype)
@@ -67,17 +70,41 @@ class InputShape:
 def shapes_of(
     given: Mapping[str, Sequence[int]] | Iterable[InputShape | str | Sequence[int]],
 ) -> tuple[InputShape, ...]:
-    """Converts the shapes that `convert()` accepts."""
-    if isinstance(given, Mapping):
-        return tuple(InputShape(tuple(sizes), name) for name, sizes in given.items())
-    return tuple(
-        one
-        if isinstance(one, InputShape)
-        else InputShape.parse(one)
-        if isinstance(one, str)
-        else InputShape(tuple(one))
-        for one in given
-    )
+    """Converts the shapes that `convert()` accepts.
+
+    Raises:
+        ConfigError: they have another form, or an input has two shapes.
+    """
+    pairs: list[tuple[str, Any]]
+    try:
+        if isinstance(given, Mapping):
+            pairs = list(given.items())
+        else:
+            listed = [given] if isinstance(given, (str, InputShape)) else list(given)
+            whole = bool(listed) and all(isinstance(one, (int, np.integer)) for one in listed)
+            pairs = [("", one) for one in ([listed] if whole else listed)]
+        result = tuple(_shape(name, one) for name, one in pairs)
+    except TypeError:
+        raise ConfigError(
+            f"shapes are [(1, 3, 224, 224)], {{'images': (1, 3, 224, 224)}} or ['images=1,3,224,224'], not {given!r}"
+        ) from None
+    _check_once("shape", (one.name for one in result if one.name))
+    return result
+
+
+def _shape(name: str, given: Any) -> InputShape:
+    if isinstance(given, InputShape):
+        return given
+    if isinstance(given, str):
+        return InputShape.parse(f"{name}={given}" if name else given)
+    return InputShape(tuple(int(size) if isinstance(size, np.integer) else size for size in given), name)
+
+
+def _check_once(what: str, names: Iterable[str]) -> None:
+    """Raises ConfigError for the name of an input that occurs twice."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ConfigError(f"input {twice[0]!r} has more than one {what}; give one")
 
 
 def samples_by_name(given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
@@ -86,11 +113,21 @@ def samples_by_name(given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
     Raises:
         ConfigError: a text has the wrong form, a file cannot be read, or the values are not numbers.
     """
-    pairs = given.items() if isinstance(given, Mapping) else map(_sample, given)
-    result = {name: np.asarray(values) for name, values in pairs}
-    for name, array in result.items():
+    try:
+        texts = [given] if isinstance(given, str) else given
+        pairs = list(given.items()) if isinstance(given, Mapping) else [_sample(text) for text in texts]
+    except (TypeError, AttributeError):
+        raise ConfigError(f"samples are {{'offsets': [0, 3, 5]}} or ['offsets=0,3,5'], not {given!r}") from None
+    _check_once("sample", (name for name, _ in pairs))
+    result = {}
+    for name, values in pairs:
+        try:
+            array = np.asarray(values)
+        except ValueError:  # rows of different lengths
+            array = np.empty(0)
         if array.dtype.kind not in "biuf" or not array.size:
-            raise ConfigError(f"the values of input {name!r} must be one or more numbers, not {given!r}")
+            raise ConfigError(f"the values of input {name!r} must be an array of one or more numbers, not {values!r}")
+        result[name] = array
     return result
 
 
@@ -108,7 +145,9 @@ def _sample(text: str) -> tuple[str, Any]:
     parts = numbers.split(",")
     kind = dtype or ("int64" if all(part.strip().lstrip("+-").isdecimal() for part in parts) else "float32")
     try:
-        return name, np.array([float(part) if "f" in kind else int(part) for part in parts]).astype(kind)
+        return name, converted_values([float(part) if "f" in kind else int(part) for part in parts], kind)
+    except NotHeldError as error:
+        raise ConfigError(f"input {text!r}: {error}") from None
     except (ValueError, TypeError, OverflowError):
         raise ConfigError(f"input {text!r} is not of the form NAME=0,3,5[:int64] or NAME=FILE.npy") from None
 
@@ -140,9 +179,12 @@ class Request:
     def order(self) -> dict[str, Any]:
         """The shapes, with those of the samples, the samples, and `check`, as plain values for a worker."""
         of_samples = (InputShape(array.shape, name, array.dtype.name) for name, array in self.samples.items())
-        shapes = [*(one for one in self.shapes if one.name not in self.samples), *of_samples]
+        shapes = [
+            *({**asdict(one), "of_sample": False} for one in self.shapes if one.name not in self.samples),
+            *({**asdict(one), "of_sample": True} for one in of_samples),
+        ]
         samples = {name: array.tolist() for name, array in self.samples.items()}
-        return {"shapes": [asdict(one) for one in shapes], "samples": samples, "check": self.check}
+        return {"shapes": shapes, "samples": samples, "check": self.check}
 
 
 @dataclass(frozen=True)

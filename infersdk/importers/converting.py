@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..core.text import logger
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
 from ..graph.files import model_bytes, parse_model, require_onnx
 from ..graph.passes import FreeBatch
-from ..loading.registry import load
+from ..loading.registry import is_torch_module, load
 from .conversion import Check, Conversion, Imported, InputShape, Reference, Request, Sample, samples_by_name, shapes_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ __all__ = ["DEFAULT_TOLERANCE", "convert", "importable"]
 DEFAULT_TOLERANCE = 1e-4
 #: The minimum magnitude by which differences are scaled.
 _MIN_PEAK = 1e-6
+#: Convertible formats whose weights are in another file.
+_WEIGHTS_APART = frozenset({"pnnx", "paddle", "paddle-pir"})
 _log = logger("infersdk.importers")
 
 
@@ -65,7 +68,8 @@ def convert(
         python: the Python interpreter with the framework of a file; None means the present one.
         external_data: the weights file of a model in memory.
         samples: values by the name of the input, for inputs that do not accept random ones: `{"offsets": [0, 3, 5]}`,
-            or texts `NAME=0,3,5[:int64]` and `NAME=FILE.npy`. They also define the shape and type of the input.
+            or texts `NAME=0,3,5[:int64]` and `NAME=FILE.npy`. They also define the shape of the input, and the
+            type if the source does not contain it.
 
     Raises:
         ModelFormatError: the file is damaged, or its format cannot be converted.
@@ -73,7 +77,7 @@ def convert(
         BackendUnavailableError: a required package is not installed.
         ConfigError: shapes are missing or do not fit.
     """
-    if not 0 <= tolerance < float("inf"):
+    if not isinstance(tolerance, Real) or not 0 <= tolerance < float("inf"):
         raise ConfigError(f"tolerance must be a number from 0, not {tolerance!r}")
     source, module, kind = _source(model, external_data)
     if (inputs or outputs) and kind.key != "tensorflow-graph":
@@ -129,10 +133,12 @@ def _converted(
 
 def _source(model: Any, external_data: Any) -> tuple[ModelSource, Any, FileFormat]:
     """The file, or the module, and the format."""
-    if any(one.__module__ == "torch.nn.modules.module" and one.__name__ == "Module" for one in type(model).__mro__):
-        return ModelSource(None, b"", name=type(model).__name__), model, FORMATS["torch-module"]
-    source = ModelSource.of(model, external_data)
-    kind = source.format
+    if is_torch_module(model):
+        source, module = ModelSource(None, b"", name=type(model).__name__), model
+        kind: FileFormat | None = FORMATS["torch-module"]
+    else:
+        source, module = ModelSource.of(model, external_data), None
+        kind, external_data = source.format, source.external_data if source.path is None else None
     if kind is None:
         raise ModelFormatError(
             f"{str(source)!r} is not a model of a known format; supported are "
@@ -144,7 +150,12 @@ def _source(model: Any, external_data: Any) -> tuple[ModelSource, Any, FileForma
         raise ModelFormatError(
             f"{str(source)!r} is {kind.title}, which cannot be converted; {kind.help_for(str(source))}"
         )
-    return source, None, kind
+    if external_data is not None and kind.key not in _WEIGHTS_APART:
+        raise ConfigError(
+            f"external_data is for a PNNX graph or a PaddlePaddle model in memory; {str(source)!r} is {kind.title}, "
+            "which contains its weights"
+        )
+    return source, module, kind
 
 
 def _importer(source: ModelSource, kind: FileFormat, installed: bool) -> Any:
@@ -180,10 +191,7 @@ def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]
     except Exception as error:  # unexpected failures of the shape trace
         notes.append(f"{stays}its shapes cannot be traced ({type(error).__name__}: {error})")
         return content
-    try:
-        if not samples or _free_batch_agrees(content, free, samples):
-            return free
-    except BackendUnavailableError:
+    if not samples or _free_batch_agrees(content, free, samples):
         return free
     notes.append(f"{stays}with another batch the images affect each other")
     return content
@@ -232,7 +240,10 @@ def _run(infer: Infer, inputs: Sequence[Any]) -> dict[str, Any]:
 
 
 def _free_batch_agrees(fixed: bytes, free: bytes, samples: Sequence[Sample]) -> bool:
-    """Whether a model with a free batch gives the same results for two samples at once as the fixed one for each."""
+    """Whether a model with a free batch gives the same results for two samples at once as the fixed one for each.
+
+    True without ONNX Runtime, which compares them.
+    """
     try:
         with load(fixed, "onnxruntime") as one, load(free, "onnxruntime") as many:
             if not all(spec.has_free_batch for spec in many.input_specs):
@@ -242,7 +253,7 @@ def _free_batch_agrees(fixed: bytes, free: bytes, samples: Sequence[Sample]) -> 
             pairs = zip(first.inputs, second.inputs, strict=True)
             together = list(_run(many, [np.concatenate([a, b]) for a, b in pairs]).values())
     except BackendUnavailableError:
-        raise
+        return True
     except (InferSDKError, ValueError):
         return False
     return all(_same(pair, both) for *pair, both in zip(*alone, together, strict=True))
@@ -252,4 +263,4 @@ def _same(pair: Sequence[Any], both: Any) -> bool:
     if any(np.ndim(one) == 0 for one in pair):
         return False
     whole = np.concatenate(pair)
-    return difference(whole, both, Tolerance(1e-4 * max(1.0, _peak(whole)), 0.0, 2.0)).within
+    return difference(whole, both, Tolerance(DEFAULT_TOLERANCE * max(1.0, _peak(whole)), 0.0, 2.0)).within

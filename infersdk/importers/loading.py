@@ -17,7 +17,7 @@ from .converting import convert
 from .pnnx.graph import weights_file as pnnx_weights_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 __all__ = ["converted_source", "source_files"]
@@ -28,8 +28,8 @@ _PACKAGES = (
     "onnx", "onnx-ir", "torch", "onnxscript", "tensorflow", "tf2onnx", "keras", "tf-keras", "paddlepaddle",
     "paddle2onnx", "h5py",
 )  # fmt: skip
-#: Arguments of `convert()` that do not affect the result.
-_IRRELEVANT = {"python"}
+#: Arguments of `convert()` that the other arguments of `load()` give.
+_OF_LOAD = {"external_data"}
 
 
 def converted_source(model: Any, arguments: Mapping[str, Any]) -> ModelSource:
@@ -45,10 +45,11 @@ def converted_source(model: Any, arguments: Mapping[str, Any]) -> ModelSource:
         ConfigError: `convert()` has no such argument.
         ModelError, BackendUnavailableError: as `convert()`.
     """
-    if unknown := sorted(set(arguments) - set(convert.__kwdefaults__ or {})):
-        raise ConfigError(
-            f"convert={{{unknown[0]!r}: ...}}: the arguments are {', '.join(convert.__kwdefaults__ or {})}"
-        )
+    known = [name for name in convert.__kwdefaults__ or {} if name not in _OF_LOAD]
+    if unknown := sorted(set(arguments) - set(known)):
+        raise ConfigError(f"convert={{{unknown[0]!r}: ...}}: the arguments are {', '.join(known)}")
+    parsers: dict[str, Callable[[Any], Any]] = {"shapes": shapes_of, "samples": samples_by_name}
+    arguments = {name: parsers[name](value) if name in parsers else value for name, value in arguments.items()}
     source = model if isinstance(model, ModelSource) else None
     if source is None or source.path is None:
         conversion = _checked(convert(model, **arguments))
@@ -107,12 +108,11 @@ def _key(source: ModelSource, arguments: Mapping[str, Any]) -> str:
     for path in source_files(source):
         with open(path, "rb") as file:
             files[str(path.relative_to(source.path.parent))] = digest_of(file)
-    given = {key: value for key, value in arguments.items() if key not in _IRRELEVANT}
+    given = dict(arguments)
     if "shapes" in given:
-        given["shapes"] = [[one.name, list(one.sizes), one.dtype] for one in shapes_of(given["shapes"])]
+        given["shapes"] = [[one.name, list(one.sizes), one.dtype] for one in given["shapes"]]
     if "samples" in given:
-        arrays = samples_by_name(given["samples"])
-        given["samples"] = {name: [array.dtype.name, array.tolist()] for name, array in arrays.items()}
+        given["samples"] = {name: [array.dtype.name, array.tolist()] for name, array in given["samples"].items()}
     versions = {name: _version(name) for name in ("infersdk", *_PACKAGES)}
     return key_of({"conversion": 2, "files": files, "arguments": given, "packages": versions})
 

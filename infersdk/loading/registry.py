@@ -257,6 +257,11 @@ def _imported(target: str) -> Any:
     return operator.attrgetter(attribute)(importlib.import_module(module))
 
 
+def is_torch_module(model: object) -> bool:
+    """Whether it is a `torch.nn.Module`; PyTorch is not imported."""
+    return any(one.__module__ == "torch.nn.modules.module" and one.__name__ == "Module" for one in type(model).__mro__)
+
+
 def _readable(
     kind: type[Infer],
     model: ModelLike | Any,
@@ -268,8 +273,9 @@ def _readable(
     Raises:
         ConfigError: arguments of a conversion are given, and there is nothing to convert.
     """
-    is_module = any(base.__module__ == "torch.nn.modules.module" for base in type(model).__mro__)
-    source = None if is_module else ModelSource.of(model, external_data)
+    if is_torch_module(model) and external_data is not None:
+        raise ConfigError("external_data is for a model in memory with weights in a file; a module has its own")
+    source = None if is_torch_module(model) else ModelSource.of(model, external_data)
     result = source.format if source is not None else None
     readable = kind.declaration.formats is None or result is None or result.key in kind.declaration.formats
     if source is not None and (readable or not (result and result.importer)):

@@ -107,7 +107,7 @@ def test_layers_give_the_results_of_keras_2(framework: str, name: str, tmp_path:
     require(framework)
     path, inputs, outputs = model_file(name, tmp_path)
     version = write_copy(ModelSource.of(path), tmp_path / "model.h5")
-    shapes = [{"name": "", "sizes": [1, *array.shape[1:]]} for array in inputs]
+    shapes = [{"name": "", "sizes": [1, *array.shape[1:]], "dtype": ""} for array in inputs]
     request = {"model": "model.h5", "version": version, "shapes": shapes, "samples": {}, "check": True}
     target = tmp_path / "model.onnx"
     if name in REFUSED[framework]:
@@ -168,6 +168,8 @@ def test_free_sizes_are_given(tmp_path: Path) -> None:
         convert(path, shapes={"x": (1, 8, 8, 3)})
     with pytest.raises(ConfigError, match=r"is \[None, None, None, 3\], not \[1, 8, 8, 4\]"):
         convert(path, shapes=[(1, 8, 8, 4)])
+    with pytest.raises(ConfigError, match=r"input 'input_1' is float32, not float16"):
+        convert(path, shapes=["1,16,12,3:float16"])
     converted(path, shapes=[(1, 16, 12, 3)])
 
 

@@ -201,6 +201,51 @@ def test_axes_that_the_file_leaves_open(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+DOUBLED = """7767517
+3 2
+pnnx.Input      in0  0 1 0 #0=(1,3){type}
+pnnx.Expression e    1 1 0 1 expr=mul(@0,2) #0=(1,3){type} #1=(1,3){type}
+pnnx.Output     out0 1 0 1 #1=(1,3){type}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shapes", "samples", "dtype"),
+    [((), (), "float32"), (["1,3:int64"], (), "int64"), (["in0=1,3:float64"], (), "float64"),
+     ((), {"in0": np.ones((1, 3), np.int32)}, "int32")],
+)  # fmt: skip
+def test_a_type_that_the_file_leaves_open(shapes: Any, samples: Any, dtype: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    conversion = converted(write(tmp_path, DOUBLED.format(type="")), shapes=shapes, samples=samples)
+    (found,) = onnx_outputs(conversion.content, np.ones((1, 3), dtype))
+    assert (found.dtype, found.tolist()) == (dtype, [[2, 2, 2]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        ("f32", {"shapes": ["1,3:float16"]}, "input 'in0' is float32, not float16"),
+        ("i64", {"shapes": {"in0": "1,3:int32"}}, "input 'in0' is int64, not int32"),
+        (
+            "i64",
+            {"samples": {"in0": [[0.5, 1, 2]]}},
+            "the sample of input 'in0': int64 does not hold [[0.5, 1.0, 2.0]]",
+        ),
+        ("u8", {"samples": {"in0": [[300, 1, 2]]}}, "the sample of input 'in0': uint8 does not hold [[300, 1, 2]]"),
+        ("f32", {"shapes": ["1,3", "in0=1,3"]}, "1 shapes without a name are given for 0 inputs; all inputs are in0"),
+    ],
+)
+def test_shapes_and_samples_that_contradict_the_file(kind: str, given: Any, message: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        convert(write(tmp_path, DOUBLED.format(type=kind)), **given)
+
+
+def test_a_sample_is_converted_to_the_type_of_the_file(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    converted(write(tmp_path, DOUBLED.format(type="f32")), samples={"in0": [[1, 2, 3]]})
+
+
 def test_a_name_of_the_file_calls_no_other_function(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     for kind in (

@@ -101,6 +101,9 @@ def test_loading_converts_and_keeps(script: Path, tmp_path: Path, monkeypatch: p
     with infersdk.load(script, convert=how) as infer:
         again = infer({"image": arrays(2)[0], "scale": arrays(2)[1]})
     np.testing.assert_array_equal(next(iter(first.values())), next(iter(again.values())))
+    infersdk.load(script, convert={"shapes": (text for text in ("image=2,3,8,9", "scale=2"))}).close()
+    with pytest.raises(AssertionError, match="converted again"):  # its packages may have other versions
+        infersdk.load(script, convert=how | {"python": sys.executable})
     script.write_bytes(script.read_bytes() + b"\0")  # other content is another entry
     with pytest.raises(AssertionError, match="converted again"):
         infersdk.load(script, convert=how)
@@ -110,7 +113,7 @@ def _fails(*_: Any, **__: Any) -> None:
     raise AssertionError("converted again")
 
 
-_fails.__kwdefaults__ = {"shapes": None}
+_fails.__kwdefaults__ = {"shapes": None, "python": None}
 
 
 class Steps(torch.nn.Module):
@@ -185,6 +188,18 @@ def test_an_exported_program(tmp_path: Path) -> None:
     check(conversion.content, net)
     with pytest.raises(ConfigError, match="contains its shapes"):
         convert(tmp_path / "net.pt2", shapes=[(1, 3, 8, 8)])
+
+
+def test_external_data_is_for_weights_apart(script: Path) -> None:
+    net, shapes = torch.nn.ReLU(), [(2, 3)]
+    with pytest.raises(ConfigError, match="external_data is for a PNNX graph .* is a PyTorch module"):
+        convert(net, shapes=shapes, external_data=script)
+    with pytest.raises(ConfigError, match="external_data is for a PNNX graph .* is a TorchScript model"):
+        convert(script.read_bytes(), shapes=shapes, external_data=script)
+    with pytest.raises(ConfigError, match="external_data is for a model in memory"):
+        infersdk.load(net, convert={"shapes": shapes}, external_data=script)
+    with pytest.raises(ConfigError, match="'external_data': ...}: the arguments are shapes, "):
+        infersdk.load(script, convert={"external_data": script})
 
 
 def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

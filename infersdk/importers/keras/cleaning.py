@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import ModelFormatError, UnsupportedModelError
 from ..conversion import missing_operators
 
-__all__ = ["ACTIVATIONS", "LAYERS", "clean_configuration"]
+__all__ = ["ACTIVATIONS", "DEEPEST", "LAYERS", "clean_configuration"]
 
 #: Classes of models.
 MODELS = frozenset({"Sequential", "Functional", "Model"})
@@ -52,7 +52,8 @@ _CELLS = frozenset({"LSTMCell", "GRUCell", "SimpleRNNCell"})
 _MODULES = ("keras.", "tensorflow.keras.", "tf_keras.")
 #: Settings that only training or the file format needs.
 _DROPPED = frozenset({"registered_name", "build_config", "compile_config", "shared_object_id"})
-_DEEPEST = 200
+#: The maximum depth of a configuration.
+DEEPEST = 200
 _LAMBDA = "Lambda contains Python bytecode, and code in files is never executed; replace it by another layer"
 
 
@@ -76,8 +77,8 @@ def clean_configuration(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cleaned(value: Any, key: str, refused: Counter[str], depth: int) -> Any:
-    if depth > _DEEPEST:
-        raise ModelFormatError(f"the configuration is nested more than {_DEEPEST} deep")
+    if depth > DEEPEST:
+        raise ModelFormatError(f"the configuration is nested more than {DEEPEST} deep")
     if key.endswith("_initializer"):
         return "zeros"
     if key.endswith(("_regularizer", "_constraint")):

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedModelError
 from ..processes import opened_archive, worker
-from .cleaning import ACTIVATIONS, clean_configuration
+from .cleaning import ACTIVATIONS, DEEPEST, clean_configuration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,8 +72,8 @@ def import_archive(request: Request) -> Imported:
 
 def check_configuration(value: Any, depth: int = 0) -> None:
     """Raises UnsupportedModelError for objects other than Keras layers and unknown functions."""
-    if depth > 200:
-        raise ModelFormatError("the configuration is nested more than 200 deep")
+    if depth > DEEPEST:
+        raise ModelFormatError(f"the configuration is nested more than {DEEPEST} deep")
     if isinstance(value, list):
         for inner in value:
             check_configuration(inner, depth + 1)

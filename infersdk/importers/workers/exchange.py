@@ -30,6 +30,10 @@ class RefusedError(Exception):
         self.message, self.kind = message, kind
 
 
+class NotHeldError(ValueError):
+    """An element type does not hold values."""
+
+
 class FreeSizesError(RefusedError):
     """An input has free sizes that were not given."""
 
@@ -99,7 +103,8 @@ def leaves(value: Any) -> list[Any]:
 
 
 def shapes_by_input(names: Sequence[str], given: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The given shapes (`name`, `sizes`, `dtype`) by input. Those without a name belong to the next input in order.
+    """The given shapes (`name`, `sizes`, `dtype`, `of_sample`) by input. Those without a name belong to the next input
+    in order.
 
     Raises:
         RefusedError: an input does not exist, or there are more shapes than inputs.
@@ -110,7 +115,10 @@ def shapes_by_input(names: Sequence[str], given: Iterable[dict[str, Any]]) -> di
     unnamed = [one for one in shapes if not one["name"]]
     rest = [name for name in names if name not in result]
     if len(unnamed) > len(rest):
-        raise RefusedError(f"{len(unnamed)} shapes without a name are given for the inputs {', '.join(rest)}", "config")
+        raise RefusedError(
+            f"{len(unnamed)} shapes without a name are given for {len(rest)} inputs; all inputs are {', '.join(names)}",
+            "config",
+        )
     return result | dict(zip(rest, unnamed, strict=False))
 
 
@@ -123,6 +131,7 @@ def check_names(given: Iterable[str], names: Sequence[str]) -> None:
 def full_sizes(
     names: Sequence[str],
     known: Sequence[Sequence[int | None] | None],
+    dtypes: Iterable[Any],
     given: Iterable[dict[str, Any]],
     batch: int | None = 2,
 ) -> list[tuple[int, ...]]:
@@ -130,13 +139,20 @@ def full_sizes(
 
     Args:
         known: the shapes in the file, with None for free sizes; None for an unknown rank.
+        dtypes: the element types in the file, with None for an unknown one. That of a sample may differ.
         batch: the size of a free first axis that is not given; None if it must be given.
 
     Raises:
-        RefusedError: a given shape is for an input that does not exist, or does not fit the known one.
+        RefusedError: a given shape is for an input that does not exist, or it or its type differs from the known one.
         FreeSizesError: a free size is not given.
     """
+    import numpy as np
+
     by_name = shapes_by_input(names, given)
+    for name, dtype in zip(names, dtypes, strict=True):
+        one = by_name.get(name)
+        if one and one["dtype"] and not one["of_sample"] and dtype is not None and np.dtype(dtype) != one["dtype"]:
+            raise RefusedError(f"input {name!r} is {np.dtype(dtype).name}, not {one['dtype']}", "config")
     result = []
     for name, shape in zip(names, known, strict=True):
         sizes = list(by_name[name]["sizes"] if name in by_name else shape or [None])
@@ -168,6 +184,9 @@ def drawn_arrays(
 
     Random floats are normally distributed, and in the last round from [0, 1). Integers are 0 or 1 in the first round,
     then 0 to 9. With `below`, all types have integers, which are smaller than this number.
+
+    Raises:
+        RefusedError: the type of an input does not hold its sample.
     """
     import numpy as np
 
@@ -179,8 +198,31 @@ def drawn_arrays(
             drawn = rng.random(shape) if number == ROUNDS - 1 else rng.standard_normal(shape)
         else:
             drawn = rng.integers(0, 2 if number == 0 or dtype.kind == "b" else 10, shape) % (below or 10)
-        arrays.append(np.asarray(samples.get(name, drawn), dtype))
+        try:
+            arrays.append(converted_values(samples.get(name, drawn), dtype))
+        except NotHeldError as error:
+            raise RefusedError(f"the sample of input {name!r}: {error}", "config") from None
     return arrays
+
+
+def converted_values(values: Any, dtype: Any) -> Any:
+    """The values as an array of an element type. Only floating-point types round.
+
+    Raises:
+        NotHeldError: the type does not hold them.
+    """
+    import numpy as np
+
+    given = np.asarray(values)
+    with np.errstate(all="ignore"):
+        try:
+            result = given.astype(dtype)
+            held = np.isfinite(given) == np.isfinite(result) if result.dtype.kind == "f" else given == result
+        except OverflowError:
+            held = np.False_
+    if not np.all(held):
+        raise NotHeldError(f"{np.dtype(dtype).name} does not hold {given.tolist() if given.size < 9 else 'all values'}")
+    return result
 
 
 def run_rounds(

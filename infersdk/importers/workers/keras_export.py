@@ -92,8 +92,8 @@ def convert_tf_keras(folder: Path, request: dict[str, Any], target: Path) -> dic
     tf.config.threading.set_intra_op_parallelism_threads(1)
     model = tf_keras.models.load_model(str(folder / request["model"]), compile=False)
     names = [one.name.partition(":")[0] for one in model.inputs]
-    sizes = full_sizes(names, [one.shape.as_list() for one in model.inputs], request["shapes"])
     dtypes = [one.dtype.as_numpy_dtype for one in model.inputs]
+    sizes = full_sizes(names, [one.shape.as_list() for one in model.inputs], dtypes, request["shapes"])
 
     def call(*arrays: Any) -> list[Any]:
         return leaves(model(list(arrays) if len(arrays) > 1 else arrays[0], training=False))
@@ -171,8 +171,8 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
     functions = {_HARD_SIGMOID: lambda x: keras.ops.clip(0.2 * x + 0.5, 0, 1)}
     model = keras.models.load_model(str(path), compile=False, safe_mode=True, custom_objects=functions)
     names = [re.sub(r"[^\w.]", "_", one.name) for one in model.inputs]
-    sizes = full_sizes(names, [one.shape for one in model.inputs], request["shapes"], 1)
     dtypes = [one.dtype for one in model.inputs]
+    sizes = full_sizes(names, [one.shape for one in model.inputs], dtypes, request["shapes"], 1)
 
     class Module(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:

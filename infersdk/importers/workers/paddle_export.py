@@ -167,7 +167,7 @@ def run_source(folder: Path, model: Model, request: dict[str, Any]) -> str:
     ]
     try:
         known = [[size if size > 0 else None for size in shape] for shape in shapes.values()]
-        sizes = full_sizes(inputs, known, request["shapes"])
+        sizes = full_sizes(inputs, known, dtypes, request["shapes"])
     except FreeSizesError as error:
         return error.message
     try:

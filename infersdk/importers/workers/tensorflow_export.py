@@ -96,7 +96,8 @@ def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[s
     tensors = [graph.get_tensor_by_name(name) for name in inputs]
     names = [name.rpartition(":")[0] for name in inputs]
     given = [{**one, "name": one["name"].partition(":")[0]} for one in request["shapes"]]
-    sizes = full_sizes(names, [known_shape(tensor.shape) for tensor in tensors], given)
+    dtypes = [tensor.dtype.as_numpy_dtype for tensor in tensors]
+    sizes = full_sizes(names, [known_shape(tensor.shape) for tensor in tensors], dtypes, given)
     fixed = shapes_by_input(names, given)
     listed = ",".join(
         full + (f"[{','.join(map(str, shape))}]" if name in fixed else "")
@@ -108,7 +109,7 @@ def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[s
         with tf.compat.v1.Session(graph=graph) as session:
             return list(session.run(outputs, dict(zip(inputs, arrays, strict=True))))
 
-    run_rounds(folder, request, names, sizes, [tensor.dtype.as_numpy_dtype for tensor in tensors], run)
+    run_rounds(folder, request, names, sizes, dtypes, run)
     return {
         "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
         "runtime": f"TensorFlow {tf.__version__}",
@@ -149,14 +150,15 @@ def convert_saved_model(folder: Path, request: dict[str, Any], target: Path) -> 
     run_tf2onnx(["--saved-model", str(path), "--signature_def", name], target)
     inputs, output_names = onnx_inputs(target)
     ordered = [next(key for key in arguments if key in (one.name, one.name.partition(":")[0])) for one in inputs]
-    sizes = full_sizes(ordered, [known_shape(arguments[key].shape) for key in ordered], request["shapes"])
+    dtypes = [arguments[key].dtype.as_numpy_dtype for key in ordered]
+    sizes = full_sizes(ordered, [known_shape(arguments[key].shape) for key in ordered], dtypes, request["shapes"])
 
     def run(arrays: list[Any]) -> list[Any]:
         given = {key: tf.constant(array) for key, array in zip(ordered, arrays, strict=True)}
         results = signature(**given)
         return [results[n if n in results else n.partition(":")[0]].numpy() for n in output_names]
 
-    run_rounds(folder, request, ordered, sizes, [arguments[key].dtype.as_numpy_dtype for key in ordered], run)
+    run_rounds(folder, request, ordered, sizes, dtypes, run)
     return {"notes": [f"signature {name}: inputs {', '.join(ordered)}"], "runtime": f"TensorFlow {tf.__version__}"}
 
 
@@ -185,8 +187,9 @@ def convert_tflite(folder: Path, request: dict[str, Any], target: Path) -> dict[
         interpreter.invoke()
         return [interpreter.get_tensor(one["index"]).copy() for one in given]
 
-    sizes = [[int(size) for size in one["shape"]] for one in ordered]
-    run_rounds(folder, request, [one["name"] for one in ordered], sizes, [one["dtype"] for one in ordered], run)
+    names, dtypes = [one["name"] for one in ordered], [one["dtype"] for one in ordered]
+    sizes = full_sizes(names, [[int(size) for size in one["shape"]] for one in ordered], dtypes, request["shapes"])
+    run_rounds(folder, request, names, sizes, dtypes, run)
     return {
         "notes": [f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}"],
         "runtime": f"TensorFlow Lite {tf.__version__}",

@@ -1,0 +1,76 @@
+"""Shapes and samples as `convert()` takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infersdk.errors import ConfigError
+from infersdk.importers import InputShape, convert
+from infersdk.importers.conversion import samples_by_name, shapes_of
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [(1, 3)], (1, 3), "1,3", ["1,3"], [[1, 3]], np.array([1, 3]), [np.array([1, 3])], [InputShape((1, 3))],
+        InputShape((1, 3)),
+    ],
+)  # fmt: skip
+def test_forms_of_shapes(given: Any) -> None:
+    assert shapes_of(given) == (InputShape((1, 3)),)
+
+
+def test_shapes_by_name() -> None:
+    assert shapes_of({"x": (1, 3), "y": "2:int64"}) == (InputShape((1, 3), "x"), InputShape((2,), "y", "int64"))
+    assert shapes_of(["x:0=1,3:int64"]) == (InputShape((1, 3), "x:0", "int64"),)
+    assert shapes_of({"scale": ()}) == (InputShape((), "scale"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, r"shapes are \[\(1, 3, 224, 224\)\].*not None"),
+        ([1.5], r"shapes are .*not \[1.5\]"),
+        ([(1, 2.5)], "whole numbers from 1, not"),
+        ([(1, True)], "whole numbers from 1, not"),
+        ("", "shape '' is not of the form"),
+        ("1,,3", "shape '1,,3' is not of the form"),
+        ("1,3:object", "'object' is not an element type"),
+        (["x=1,4", "x=3,4"], "input 'x' has more than one shape"),
+    ],
+)
+def test_wrong_shapes(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        shapes_of(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, r"samples are \{'offsets': \[0, 3, 5\]\}.*not None"),
+        ({"x": [[1, 2], [3]]}, r"input 'x' must be an array of one or more numbers, not \[\[1, 2\], \[3\]\]"),
+        (["x=1", "x=2"], "input 'x' has more than one sample"),
+        (["x=300:uint8"], r"uint8 does not hold \[300\]"),
+        (["x=-1:uint16"], r"uint16 does not hold \[-1\]"),
+        (["x=2:bool"], r"bool does not hold \[2\]"),
+        (["x=70000:float16"], r"float16 does not hold \[70000.0\]"),
+        (["x=99999999999999999999"], r"int64 does not hold \[99999999999999999999\]"),
+    ],
+)
+def test_wrong_samples(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        samples_by_name(given)
+
+
+def test_one_sample_as_a_text() -> None:
+    (array,) = samples_by_name("x=0,255:uint8").values()
+    assert (array.tolist(), array.dtype) == ([0, 255], np.uint8)
+
+
+@pytest.mark.parametrize("tolerance", ["1e-4", None, -1, float("nan")])
+def test_wrong_tolerances(tolerance: Any) -> None:
+    with pytest.raises(ConfigError, match="tolerance must be a number from 0, not"):
+        convert("m.pt", tolerance=tolerance)

@@ -182,7 +182,7 @@ def format_of(data: bytes | mmap.mmap, name: str = "") -> FileFormat | None:
     """
     head = data[:4096]
     suffix = PurePath(name).suffix.lower()
-    key = _by_magic(head) or _by_text(head) or _of_zip(data, head)
+    key = _by_magic(head) or _by_text(head) or _of_zip(data, head, suffix)
     if key is None and _is_safetensors(head, len(data)):
         key = "safetensors"
     if key is None:
@@ -210,7 +210,11 @@ def _by_text(head: bytes) -> str | None:
     return None
 
 
-def _of_zip(data: bytes | mmap.mmap, head: bytes) -> str | None:
+#: Formats that are zip archives.
+_ZIPS = ("bundle", "torchscript", "torch-export", "keras")
+
+
+def _of_zip(data: bytes | mmap.mmap, head: bytes, suffix: str) -> str | None:
     """PyTorch and Keras keep models in zip archives."""
     if not head.startswith(b"PK\x03\x04"):
         return None
@@ -220,7 +224,8 @@ def _of_zip(data: bytes | mmap.mmap, head: bytes) -> str | None:
     try:
         names = zipfile.ZipFile(file).namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError):
-        return "archive"  # damaged
+        # It is damaged, and the reader of the format reports that.
+        return next((key for key in _ZIPS if suffix in FORMATS[key].suffixes), "archive")
     inner = {name.partition("/")[2] or name for name in names}
     if any(name.startswith("code/") for name in inner):
         return "torchscript"

@@ -57,6 +57,16 @@ def test_formats_by_their_content(key: str, tmp_path: Path) -> None:
     assert ModelSource.of(tmp_path / name).format is FORMATS[key]
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("m.pt", "torchscript"), ("m.PTH", "torchscript"), ("m.pt2", "torch-export"), ("m.keras", "keras"),
+     ("m.infer", "bundle"), ("m.zip", "archive")],
+)  # fmt: skip
+def test_a_zip_archive_that_is_cut_off(name: str, key: str) -> None:
+    """The suffix decides, and the reader of the format reports the damage."""
+    assert format_of(archive("m/data.pkl")[:60], name) is FORMATS[key]
+
+
 @pytest.mark.parametrize("content", [b"a", b"not a model", bytes(100), b"\xff" * 100, b"PK\x03\x04" + bytes(50)])
 def test_what_is_not_recognised(content: bytes) -> None:
     found = format_of(content, "m.bin")

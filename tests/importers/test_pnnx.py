@@ -229,7 +229,7 @@ def test_a_type_that_the_file_leaves_open(shapes: Any, samples: Any, dtype: str,
         (
             "i64",
             {"samples": {"in0": [[0.5, 1, 2]]}},
-            "the sample of input 'in0': int64 does not hold [[0.5, 1.0, 2.0]]",
+            "sample of input 'in0': int64 does not hold [[0.5, 1.0, 2.0]]",
         ),
         ("u8", {"samples": {"in0": [[300, 1, 2]]}}, "the sample of input 'in0': uint8 does not hold [[300, 1, 2]]"),
         ("f32", {"shapes": ["1,3", "in0=1,3"]}, "1 shapes without a name are given for 0 inputs; all inputs are in0"),

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ..bundles import Bundle
 from ..bundles.sealing import KEY_VARIABLE
-from ..core.cache import read_manifest
+from ..core.cache import Manifest, read_manifest
 from ..core.formats import FORMATS, FileFormat
 from ..core.model_source import ModelSource
 from ..core.tensor_spec import TensorSpec
@@ -189,16 +189,31 @@ def _loaded(source: ModelSource, backend: str) -> dict[str, Any]:
 
 
 def _engine(source: ModelSource) -> dict[str, Any]:
-    """The description in the manifest; an engine itself contains only its version."""
-    manifest = read_manifest(Path(f"{source}.json"))
-    if manifest is None:
-        return {"manifest": f"not found: {source}.json", "metadata": {}}
+    """The description in the manifest; an engine itself contains only its version.
+
+    Raises:
+        ModelFormatError: the manifest is damaged.
+    """
+    path = Path(f"{source}.json")
+    if not path.exists():
+        return {"manifest": f"not found: {path}", "metadata": {}}
+    manifest = read_manifest(path)
+    try:
+        if manifest is not None:
+            return _of_manifest(source.name, manifest)
+    except (AttributeError, KeyError, TypeError, ValueError):  # details of other types
+        pass
+    raise ModelFormatError(f"the manifest {str(path)!r} is damaged; build the engine again with infersdk build")
+
+
+def _of_manifest(name: str, manifest: Manifest) -> dict[str, Any]:
     details = manifest.details
     inputs, outputs = (
         [TensorSpec(one["name"], np.dtype(one["dtype"]), tuple(one["shape"])) for one in details.get(side, ())]
         for side in ("inputs", "outputs")
     )
-    model = ModelDescription.of_specs(source.name, inputs, outputs, details.get("metadata", {}))
+    metadata = {str(key): str(value) for key, value in details.get("metadata", {}).items()}
+    model = ModelDescription.of_specs(name, inputs, outputs, metadata)
     return {
         **_signature(model, fitting_types(model), inputs, outputs),
         "built_by": f"{manifest.backend} {details.get('version', '')}".strip(),
@@ -207,7 +222,7 @@ def _engine(source: ModelSource) -> dict[str, Any]:
         "precision": details.get("precision"),
         "profiles": [_profile(profile) for profile in details.get("profiles", [])],
         "built_from": details.get("model"),
-        "metadata": details.get("metadata", {}),
+        "metadata": metadata,
     }
 
 

@@ -7,6 +7,7 @@ import json
 import zipfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import command_line
 import numpy as np
@@ -78,6 +79,19 @@ def test_engine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     engine.with_name("m.engine.json").unlink()
     assert run(engine) == 0
     assert "not found: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("manifest", ["none", "{}", None, {"inputs": [{"name": "x"}]}, {"metadata": 3}, {"inputs": 3}])
+def test_an_engine_with_a_damaged_manifest(manifest: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    engine, moment = tmp_path / "m.engine", "2026-01-01T00:00:00Z"
+    engine.write_bytes(b"ftrt" + bytes(100))
+    fields = {
+        "kind": "engine", "backend": "tensorrt", "label": "m", "sha256": "0", "nbytes": 104, "created": moment,
+        "last_used": moment, "details": manifest,
+    }  # fmt: skip
+    engine.with_name("m.engine.json").write_text(manifest if isinstance(manifest, str) else json.dumps(fields))
+    assert run(engine) == 2
+    assert "m.engine.json' is damaged; build the engine again" in capsys.readouterr().err
 
 
 def test_files_for_several_wrappers_and_for_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

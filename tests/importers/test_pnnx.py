@@ -138,6 +138,12 @@ def test_damaged_text(change: tuple[str, str], message: str, tmp_path: Path) -> 
         (("@weight", "@other"), "weight is missing|no entry"),
         (("kernel_size=(3,3)", "kernel_size=None"), "its parameters"),
         (("mul(sigmoid(@0),2.0)", "mul(sigmoid(@0),2.0"), "malformed"),
+        (("expr=mul(sigmoid(@0),2.0)", ""), "it has no parameter expr"),
+        (("pnnx.Expression e   1 1 1 2 expr=mul(sigmoid(@0),2.0)", "nn.AdaptiveAvgPool2d e 1 1 1 2"), "output_size"),
+        (
+            ("pnnx.Expression e   1 1 1 2 expr=mul(sigmoid(@0),2.0)", "pnnx.Attribute e 0 1 2"),
+            "0 weights instead of one",
+        ),
     ],
 )
 def test_damaged_operators(change: tuple[str, str], message: str, tmp_path: Path) -> None:

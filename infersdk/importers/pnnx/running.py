@@ -121,6 +121,9 @@ def as_module(graph: PnnxGraph) -> torch.nn.Module:
         raise BackendUnavailableError("PNNX graphs need PyTorch, which is not installed: pip install torch onnxscript")
     import torch
 
+    for one in graph.operators:
+        if one.type == "pnnx.Expression" and "expr" not in one.params:
+            raise ModelFormatError(f"operator {one.name!r} ({one.type}) is damaged: it has no parameter expr")
     unknown = Counter(one.type for one in graph.operators if not _known(one.type))
     trees = [parse_expression(one.params["expr"], len(one.inputs)) for one in graph.operators if "expr" in one.params]
     unknown += Counter(f"{name}()" for tree in trees for name in functions(tree) if name not in {*EXPRESSIONS, "[]"})
@@ -304,7 +307,7 @@ def _module(one: Operator, name: str) -> Any:
     import torch
 
     params = {key: value for key, value in one.params.items() if key != "attn_mask"}
-    if name.startswith("Adaptive"):  # the file has 0 for None
+    if name.startswith("Adaptive") and "output_size" in params:  # the file has 0 for None
         size = params["output_size"]
         params["output_size"] = tuple(n or None for n in (size if isinstance(size, tuple) else (size,)))
         if len(params["output_size"]) == 1:
@@ -479,6 +482,8 @@ _SPECIAL: dict[str, Callable[[Operator, list[Any]], Any]] = {
 def _attribute(one: Operator) -> Any:
     import torch
 
+    if len(one.attributes) != 1:
+        raise ModelFormatError(f"operator {one.name!r} ({one.type}) has {len(one.attributes)} weights instead of one")
     (weight,) = one.attributes.values()
     return torch.from_numpy(np.array(weight.array))
 

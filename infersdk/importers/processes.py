@@ -80,6 +80,7 @@ class Work:
 
         Raises:
             BackendUnavailableError: the framework is not installed.
+            ConfigError: the interpreter cannot be started, or is none of Python.
             ConfigError, ModelFormatError, UnsupportedModelError: the worker reports an error.
         """
         (self.folder / "request.json").write_text(json.dumps(dict(request)), "utf-8")
@@ -109,6 +110,10 @@ class Work:
         except (OSError, ValueError):
             ended = f"ended with signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             last = " ".join(text.splitlines()[-3:])[-400:]
+            if not (self.folder / "started").exists():
+                raise ConfigError(
+                    f"{self.python!r} {ended} and ran no code; give the path of a Python interpreter. {last}".rstrip()
+                ) from None
             raise ModelFormatError(
                 f"the process that reads the model ({self.name}) {ended}: the file is damaged or too large. {last}"
             ) from None

@@ -100,6 +100,20 @@ def test_a_python_that_cannot_be_started(tmp_path: Path) -> None:
         work.run({})
 
 
+@pytest.mark.posix
+def test_another_program_than_python(tmp_path: Path) -> None:
+    from infersdk.importers.processes import worker
+
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho other program\n")
+    other.chmod(0o755)
+    with (
+        worker("torch_export", str(other)) as work,
+        pytest.raises(ConfigError, match=r"python' ended with exit code 0 and ran no code; give .*\. other program"),
+    ):
+        work.run({})
+
+
 def test_shapes_as_texts() -> None:
     assert InputShape.parse("1,3,8,8") == InputShape((1, 3, 8, 8))
     assert InputShape.parse("tokens=1,128:int64") == InputShape((1, 128), "tokens", "int64")

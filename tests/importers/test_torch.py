@@ -263,6 +263,16 @@ def test_each_part_of_a_module_keeps_its_mode() -> None:
     assert [one.training for one in net.modules()] == [True, True, False]
 
 
+class Nothing(torch.nn.Module):
+    def forward(self, x: Any) -> None:
+        return None
+
+
+def test_a_module_without_outputs() -> None:
+    with pytest.raises(UnsupportedModelError, match="the model returns no tensors"):
+        convert(Nothing(), shapes=[(2, 4)])
+
+
 class Bags(torch.nn.Module):
     """Sums of rows of a table: `offsets` begin at 0 and do not decrease."""
 

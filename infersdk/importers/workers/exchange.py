@@ -1,6 +1,7 @@
 """Shared functions of workers: answering requests, random inputs, and files of arrays.
 
-A worker reads `request.json` in its folder and writes `answer.json`, an object with `error` and `kind` on failure.
+A worker makes the file `started` in its folder, reads `request.json`, and writes `answer.json`, an object with `error`
+and `kind` on failure.
 """
 
 from __future__ import annotations

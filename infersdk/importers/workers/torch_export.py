@@ -158,7 +158,7 @@ def run_module(
         below: see `drawn_arrays`.
 
     Raises:
-        RefusedError: it fails; the message contains PyTorch's reason.
+        RefusedError: it fails, and the message contains PyTorch's reason; or it returns no tensors.
     """
     import torch
 
@@ -177,7 +177,10 @@ def run_module(
     shapes, dtypes = zip(*wanted, strict=True) if wanted else ((), ())
     run_rounds(folder, request, names, shapes, dtypes, run, below)
     example = drawn_arrays(names, shapes, dtypes, request["samples"], 0, below)
-    return [torch.from_numpy(array) for array in example], run(example)
+    results = run(example)
+    if not results:
+        raise RefusedError("the model returns no tensors, and an ONNX model needs an output", "unsupported")
+    return [torch.from_numpy(array) for array in example], results
 
 
 def arrays(results: Any) -> list[Any]:

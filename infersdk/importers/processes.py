@@ -80,7 +80,7 @@ class Work:
 
         Raises:
             BackendUnavailableError: the framework is not installed.
-            ConfigError: the interpreter cannot be started, or is none of Python.
+            ConfigError: the interpreter cannot be started, or is another program than Python.
             ConfigError, ModelFormatError, UnsupportedModelError: the worker reports an error.
         """
         (self.folder / "request.json").write_text(json.dumps(dict(request)), "utf-8")

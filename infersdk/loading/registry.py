@@ -273,9 +273,10 @@ def _readable(
     Raises:
         ConfigError: arguments of a conversion are given, and there is nothing to convert.
     """
-    if is_torch_module(model) and external_data is not None:
+    is_module = is_torch_module(model)
+    if is_module and external_data is not None:
         raise ConfigError("external_data is for a model in memory with weights in a file; a module has its own")
-    source = None if is_torch_module(model) else ModelSource.of(model, external_data)
+    source = None if is_module else ModelSource.of(model, external_data)
     result = source.format if source is not None else None
     readable = kind.declaration.formats is None or result is None or result.key in kind.declaration.formats
     if source is not None and (readable or not (result and result.importer)):

@@ -128,7 +128,7 @@ class Streams:
             parameters: settings of each request, such as `conf=0.5`.
 
         Raises:
-            ConfigError: a parameter has a wrong value, or is none of the model's.
+            ConfigError: a parameter has a wrong value, or the model does not have it.
             ClosedError: these streams were closed, or have been run.
         """
         if self._running:

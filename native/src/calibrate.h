@@ -31,7 +31,7 @@ typedef struct ifs__calibration_passes {
     int64_t (*histogram)(const float *x, size_t n, float scale, int32_t half, uint32_t *tables, size_t pitch);
 } ifs__calibration_passes;
 
-/* The reference. The vector variants pass it what is left behind their last vector. */
+/* The reference. The vector variants call it for the values behind their last vector. */
 void ifs__range_plain(const float *x, size_t n, ifs__row_range *row);
 int64_t ifs__histogram_plain(const float *x, size_t n, float scale, int32_t half, uint32_t *tables, size_t pitch);
 

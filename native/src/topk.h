@@ -21,7 +21,7 @@ typedef struct ifs__topk_passes {
     uint64_t (*above)(const float *x, size_t n, float threshold);
 } ifs__topk_passes;
 
-/* The reference. The vector variants pass it what is left behind their last vector. */
+/* The reference. The vector variants call it for the values behind their last vector. */
 bool ifs__maximum_plain(const float *x, size_t n, float *max);
 void ifs__add_exps_plain(const float *x, size_t n, float max, float lanes[IFS__TOPK_LANES]);
 

@@ -186,11 +186,16 @@ class Prefetch(Generic[T]):
         """
         self._queue.pass_to(receive, timeout)
 
-    def close(self, timeout: float | None = 5.0) -> None:
-        """Ends the thread. It waits for that at most `timeout` seconds, in case the source hangs in a read."""
+    def close(self, timeout: float | None = 5.0) -> bool:
+        """Ends the thread. It waits for that at most `timeout` seconds, in case the source hangs in a read.
+
+        Returns:
+            Whether the thread has ended.
+        """
         self._queue.stop()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def __enter__(self) -> Self:
         return self

@@ -57,17 +57,23 @@ CLOSING, CLOSING_LIVE = 5.0, 1.0
 _TIMED_BY_FFMPEG = frozenset({"rtsp", "rtsps"})
 #: Seconds that a frame may come later than FFmpeg's timeout, which is for any data.
 _LATER = 1.0
-#: Sources that sent data without a frame for too long. They are read with PyAV's timeout, which can end such a read.
-_stalled: set[str] = set()
+#: By source, readers that were given up, since the source sent data without a frame for too long. While one of them
+#: still reads, its source is opened with PyAV's timeout, which can end such a read.
+_stalled: dict[str, Prefetch[Any]] = {}
 
 
 @dataclass
 class Decoded:
-    """The progress of the decoding thread."""
+    """The progress of the decoding thread.
+
+    Attributes:
+        stopped: no further frame is wanted: the thread ends with the next packet, whether that gives a frame or not.
+    """
 
     frames: int = 0
     damaged: int = 0
     end: float = 0.0
+    stopped: bool = False
 
     def add(self, at: float, fps: float | None) -> int:
         """Counts a frame that is shown at this time; returns its number."""
@@ -119,15 +125,9 @@ class SourceReader(ABC, Generic[FrameKind]):
         check_timeout(timeout)
         self._av = import_av()
         options = {name: str(value) for name, value in (options or {}).items()}
-        #: Seconds to wait for a frame; None where FFmpeg is interrupted after them.
+        #: Seconds to wait for a frame; None where PyAV interrupts FFmpeg after them.
         self._patience: float | None = None
-        if (
-            scheme
-            and scheme[1].lower() in _TIMED_BY_FFMPEG
-            and self.source not in _stalled
-            and "timeout" not in options
-            and 0 < timeout < math.inf
-        ):
+        if scheme and scheme[1].lower() in _TIMED_BY_FFMPEG and "timeout" not in options and 0 < timeout < math.inf:
             self._patience = timeout + _LATER
         self._container = self._open(scheme[1].lower() if scheme else "", camera, timeout, options)
         self._prefetch, self._expired = prefetch, _older_than(drop_after)
@@ -167,7 +167,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         try:
             kind = "v4l2" if camera and sys.platform == "linux" and self.source.startswith("/dev/video") else None
             patient = {} if self._patience is None else {"timeout": str(round(timeout * 1e6))}  # microseconds
-            reading = wait if self._patience is None else None
+            reading = wait if self._patience is None or _still_reads(self.source, timeout) else None
             # The prefix tells FFmpeg that this is a path, even with a colon in it: FFmpeg has protocols such as
             # "concat:a|b" and "subfile,,start,0,end,0,,:a".
             source = self.source if url or kind else f"file:{self.source}"
@@ -252,8 +252,8 @@ class SourceReader(ABC, Generic[FrameKind]):
         try:
             yield
         except NoItemError:
-            _stalled.add(self.source)
-            self._hangs = True
+            _stalled[self.source] = buffer
+            self._hangs = self._decoded.stopped = True
             buffer.close(0)
             raise VideoError(
                 f"{self._shown!r} has sent data, but no frame that can be decoded, for {self._patience:g} s"
@@ -318,7 +318,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         with self._guard:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = self._decoded.stopped = True
             if self._buffer is None:
                 self._frames.close()
                 return
@@ -340,6 +340,16 @@ def check_timeout(timeout: float) -> None:
     """Raises ConfigError for a timeout that is no number of seconds above 0."""
     if not (isinstance(timeout, Real) and timeout > 0):
         raise ConfigError(f"timeout is a number of seconds above 0, not {timeout!r}")
+
+
+def _still_reads(source: str, timeout: float) -> bool:
+    """Whether a reader of this source that was given up reads on. It gets up to `timeout` seconds to end."""
+    if (given_up := _stalled.get(source)) is None:
+        return False
+    if given_up.close(min(timeout, CLOSING)):
+        _stalled.pop(source, None)
+        return False
+    return True
 
 
 def _allowed(scheme: str) -> dict[str, str]:
@@ -419,6 +429,6 @@ def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[An
                     raise VideoError(f"{shown!r} has sent no data for too long: {reason(error)}") from None
                 so_far.damaged += 1
                 return
-            if packet is None:
+            if packet is None or so_far.stopped:
                 return
             yield packet

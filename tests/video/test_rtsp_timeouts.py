@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import socket
@@ -22,6 +23,7 @@ from infersdk.video import Streams, VideoReader, VideoWriter, source_reader
 
 pytest.importorskip("av")
 from live_server import description, encode, rtp
+from waiting import until
 
 if TYPE_CHECKING:
     from rtsp import RtspServer
@@ -169,6 +171,25 @@ def test_a_source_that_sends_all_but_frames(camera: Callable[..., Camera]) -> No
     with VideoReader(url, timeout=1, options=TCP, drop="never") as reader, suppress(VideoError):
         list(reader)  # it ends: FFmpeg is interrupted now, and may call that the end of the source
     assert count_readers() == reading
+
+
+def test_a_source_whose_frames_are_damaged_leaves_no_thread_behind(camera: Callable[..., Camera]) -> None:
+    packets = itertools.count(2000)  # their numbers are near those of the packets before them
+
+    def send_damaged(connection: socket.socket) -> None:
+        number = next(packets)
+        header = struct.pack(">cBHBBHII", b"$", 0, 32, 0x80, 0x80 | 96, number, number * 9000, 1)
+        connection.sendall(header + bytes([0x41, *[0xFF] * 19]))  # a slice of H.264 with wrong numbers
+
+    url = camera(30, send_damaged).url
+    for _ in range(2):
+        reading = count_readers()
+        with (
+            VideoReader(url, timeout=1, options=TCP, drop="never") as reader,
+            pytest.raises(VideoError, match=r"no frame that can be decoded, for 2 s"),
+        ):
+            list(reader)
+        until(lambda before=reading: count_readers() == before)
 
 
 def test_streams_open_it_again_and_leave_one_thread_behind(camera: Callable[..., Camera]) -> None:

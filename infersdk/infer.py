@@ -10,13 +10,14 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock, RLock
+from threading import RLock
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from .core import process_end
 from .core.backend import BackendInfo, Declaration, Scheduling
 from .core.device import Device
 from .core.memory_limit import MemoryBudget, charging, tensor_nbytes
@@ -183,7 +184,7 @@ class Infer(ABC):
         custom_ops: Any = None,
     ) -> None:
         self._closed = True  # until loading is complete
-        self._in_use, self._closing = Lock(), RLock()  # held by the running call
+        self._in_use, self._closing = process_end.new_run_lock(), RLock()  # held by the running call
         self._side_by_side: list[None] = []  # an entry for each call of `SideBySide`
         self._held: list[Any] = []  # the blocks of the bound tensors
         self.custom_ops = custom_ops  # the `OperatorSet` of the model, or None
@@ -203,7 +204,7 @@ class Infer(ABC):
         self.model.check_format(self.declaration.formats, self.backend)
         self.memory_budget = MemoryBudget.of(self.options, self._device, self.model.name)
         started = monotonic()
-        with charging(self.memory_budget):
+        with self._using(), charging(self.memory_budget):
             self._load()
             try:
                 _check_max_batch(self)
@@ -294,6 +295,8 @@ class Infer(ABC):
             InferenceError: the runtime failed; the Infer stays usable.
             InUseError: another thread runs it.
         """
+        if process_end.begun:
+            process_end.stop_daemon()
         if not self._in_use.acquire(False):
             raise self._used_twice()
         try:
@@ -373,10 +376,10 @@ class Infer(ABC):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._closed = True
-        twin._in_use, twin._closing, twin._held = Lock(), RLock(), []
+        twin._in_use, twin._closing, twin._held = process_end.new_run_lock(), RLock(), []
         if self.memory_budget is not None:
             self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
-        with charging(self.memory_budget):
+        with twin._using(), charging(self.memory_budget):
             (self._clone_for_one_core if one_core else self._clone)(twin)
             twin._create_tensors()
         twin._closed = False
@@ -443,11 +446,9 @@ class Infer(ABC):
 
     @contextmanager
     def _using(self) -> Iterator[None]:
-        """Holds the Infer for the calling thread.
-
-        Raises:
-            InUseError: another thread has it.
-        """
+        """Holds the Infer for the calling thread. Raises InUseError if another one has it."""
+        if process_end.begun:
+            process_end.stop_daemon()
         if not self._in_use.acquire(False):
             raise self._used_twice()
         try:
@@ -514,12 +515,10 @@ class Infer(ABC):
         bindable = self._unbindable is None
         self._bound = None
         self._lent = set()
-        self._inputs = {
-            spec.name: new_tensor(spec, self._device, self.max_batch) for spec in self.input_specs if bindable
-        }
-        self._outputs = {
-            spec.name: new_tensor(spec, self._device, self.max_batch) for spec in self.output_specs if bindable
-        }
+        self._inputs, self._outputs = (
+            {spec.name: new_tensor(spec, self._device, self.max_batch) for spec in side if bindable}
+            for side in (self.input_specs, self.output_specs)
+        )
         self._inputs_view = MappingProxyType(self._inputs)
         self._outputs_view = MappingProxyType(self._outputs)
 

@@ -1,0 +1,40 @@
+"""The end of the process. Python stops daemon threads when they ask for its lock. In the C++ code of a runtime this
+aborts the process, so the process waits for runs under way, and no daemon thread begins another one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from weakref import WeakSet
+
+__all__ = ["new_run_lock", "stop_daemon"]
+
+#: Maximum seconds that the process waits for runs.
+_PATIENCE = 5.0
+_locks: WeakSet[threading.Lock] = WeakSet()
+#: Whether the process ends. Whoever begins a run then calls `stop_daemon()`.
+begun = False
+
+
+def new_run_lock() -> threading.Lock:
+    """A lock that is held during a run."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def stop_daemon() -> None:
+    """Does not return in a daemon thread."""
+    if threading.current_thread().daemon:
+        threading.Event().wait()
+
+
+@atexit.register
+def _wait_for_runs() -> None:
+    global begun
+    begun, deadline = True, time.monotonic() + _PATIENCE
+    for lock in list(_locks):
+        if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            lock.release()

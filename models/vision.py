@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -46,7 +46,7 @@ FOR_USERS = ("backend", "clone", "decode_head_used", "path", "per_call", "task")
 MOST_VARIANTS = 32
 
 
-class VisionModel(Requests[Result], Declared, Generic[Result]):
+class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     """A model that takes images. A call with one image returns one result, a call with a list returns a list.
 
     A wrapper has three parts: its settings (annotated attributes with defaults, see `declaration`), `preprocessing()`

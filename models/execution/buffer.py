@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias,
 
 import msgspec
 
-from ...errors import ConfigError
+from ...errors import ConfigError, InferenceError
 from ...image import image_size
 from ...ops import preprocess_into
 from ...pipeline.batch_buffer import SideBySide
@@ -132,15 +132,19 @@ class ModelStages(Generic[Result]):
         geometries: Sequence[Geometry],
         parameters: Sequence[Parameters],
     ) -> list[Result]:
-        """The results of a batch, with the parameters of each row."""
+        """The results of a batch, with the parameters of each row.
+
+        Raises:
+            InferenceError: `postprocess()` does not return a list of one result for each row.
+        """
         if not any(parameters):
-            return self.postprocess(outputs, geometries)
+            return _checked(self.postprocess, outputs, geometries)
         if len(geometries) == 1:
-            return self.postprocess_with(parameters[0])(outputs, geometries)
+            return _checked(self.postprocess_with(parameters[0]), outputs, geometries)
         results: list[Result] = []
         for row, (geometry, own) in enumerate(zip(geometries, parameters, strict=True)):
             one = {name: array[row : row + 1] for name, array in outputs.items()}
-            results += self.postprocess_with(own)(one, [geometry])
+            results += _checked(self.postprocess_with(own), one, [geometry])
         return results
 
     def with_decoders(self, results: list[Result], decoders: Sequence[str | None]) -> list[Result]:
@@ -161,6 +165,20 @@ class ModelStages(Generic[Result]):
         if not self.verified:
             self.verify(outputs)
             self.verified = True
+
+
+def _checked(
+    postprocess: Postprocess[Result], outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]
+) -> list[Result]:
+    results = postprocess(outputs, geometries)
+    fits = isinstance(results, (list, tuple))
+    if not fits or len(results) != len(geometries):
+        found = type(results).__name__ + (f" of {len(results)}" if fits else "")
+        raise InferenceError(
+            f"{postprocess.__qualname__}() returned a {found}; return a list of one result for each geometry, of which "
+            f"the batch has {len(geometries)}"
+        )
+    return results
 
 
 class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):

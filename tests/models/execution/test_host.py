@@ -174,6 +174,44 @@ def test_stages_are_timed(model: Seen) -> None:
     assert model.timings.total >= model.timings.infer
 
 
+@pytest.mark.parametrize(
+    ("results", "found"),
+    [
+        (lambda geometries: (None for _ in geometries), "generator"),
+        (lambda geometries: None, "NoneType"),
+        (lambda geometries: np.zeros((len(geometries), 6)), "ndarray"),
+        (lambda geometries: [], "list of 0"),
+        (lambda geometries: [1] * (len(geometries) + 1), r"list of \d"),
+    ],
+)
+def test_a_postprocess_that_does_not_return_a_list_of_results(path: Path, results: Any, found: str) -> None:
+    class Own(Seen):
+        factor: int = 1
+        per_call = frozenset({"factor"})
+
+        def postprocess(self, outputs: Mapping[str, NDArray[Any]], geometries: Sequence[Geometry]) -> list[Any]:
+            wrong: list[Any] = results(geometries)
+            return wrong
+
+    image, message = noise((20, 30, 3)), rf"Own.postprocess\(\) returned a {found}; return a list of one"
+    with Own(path, threads=1) as model:
+        requests: list[Any] = [
+            lambda: model(image), lambda: model([image] * 3), lambda: model(image, factor=2),
+            lambda: model.submit(image).result(60),
+        ]  # fmt: skip
+        for request in requests:
+            with pytest.raises(errors.InferenceError, match=message):
+                request()
+
+
+def test_a_wrapper_without_postprocess_is_refused(path: Path) -> None:
+    class Own(VisionModel[Any]):
+        preprocessing = Seen.preprocessing  # type: ignore[assignment]
+
+    with pytest.raises(TypeError, match="postprocess"):
+        Own(path)  # type: ignore[abstract]
+
+
 # ---- streams ----
 
 

@@ -286,6 +286,8 @@ class HotSwap(Infer):
 
     def _bind_all(self, infer: Infer) -> None:
         for name, tensor in (*self._inputs.items(), *self._outputs.items()):
+            if not self._has_run and name in self._outputs and name not in self._lent:
+                tensor.resize(infer.outputs[name].shape)  # the shape is that of the stand-in's declaration
             infer.bind(name, tensor)
 
     def _wait_for(self, building: _BackgroundLoad, source: _Delivery | None = None) -> None:
@@ -319,6 +321,7 @@ class HotSwap(Infer):
 
     def _create_tensors(self) -> None:
         super()._create_tensors()
+        self._has_run = False  # on these tensors
         self._bind_all(self._active)
 
     def _set_tensor(self, name: str, tensor: Tensor) -> None:
@@ -334,6 +337,7 @@ class HotSwap(Infer):
 
     def _enqueue(self) -> None:
         self._active.enqueue()
+        self._has_run = True
 
     def _wait(self) -> None:
         self._active.wait()

@@ -347,6 +347,32 @@ def test_a_model_that_came_out_different_does_not_take_over(tmp_path: Path, gate
     until_closed()
 
 
+@pytest.mark.parametrize("max_batch", [None, 3])
+def test_shapes_that_only_the_other_backend_knows_before_a_run(
+    tmp_path: Path, gate: threading.Event, max_batch: int | None
+) -> None:
+    x = np.ones((3, 4), np.float32)
+    # The shape is computed in float, which shape inference does not follow.
+    nodes = [
+        models.node("Shape", "x", "s"), models.node("Cast", "s", "f", to=1), models.node("Cast", "f", "i", to=7),
+        models.node("Reshape", "x i", "y"),
+    ]  # fmt: skip
+    path = models.save(tmp_path / "m.onnx", nodes, [models.value("x", ("batch", 4))], [models.value("y", ("b", "n"))])
+    known = models.identity(tmp_path / "known.onnx", ("batch", 4))
+    with load(path, gate, max_batch=max_batch, instead=known) as ran, ran.clone() as fresh:
+        assert ran.output_specs[0].shape == ("b", "n")
+        y = ran(x)["y"]
+        gate.set()
+        assert fresh.wait_ready(30)
+        for infer in (fresh, ran):
+            output = infer.outputs["y"]
+            infer.current()
+            assert infer is fresh or (output.numpy() == y).all()
+            assert (infer(x)["y"] == x).all()
+            assert infer.outputs["y"] is output
+            assert (infer.active_backend, infer.building_error) == ("slow", None)
+
+
 def test_the_largest_batch_is_the_same_before_and_after(
     tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

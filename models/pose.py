@@ -55,9 +55,8 @@ class _Pose(RowDetector):
         """(points, values a point)."""
         shape = self.keypoints or self._description.keypoints
         if shape is None:
-            raise self._unsupported(
-                "its metadata has no kpt_shape; give keypoints=(17, 3) for 17 points of x, y and score",
-                self._description,
+            raise UnsupportedModelError(
+                "its metadata has no kpt_shape; give keypoints=(17, 3) for 17 points of x, y and score"
             )
         return shape
 

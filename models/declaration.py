@@ -72,7 +72,11 @@ class Declared:
 
     def _set(self, settings: Mapping[str, Any]) -> None:
         """Checks the settings, and makes them attributes."""
-        self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
+        try:
+            self.settings: Any = convert(settings, self.Settings, f"{type(self).__name__} settings")
+        except TypeError:
+            _refuse_unsupported(type(self))
+            raise
         self.__dict__.update({name: getattr(self.settings, name) for name in self.Settings.__struct_fields__})
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -106,6 +110,20 @@ class Declared:
             f"{cls.__name__}Settings", fields.values(), module=cls.__module__,
             frozen=True, kw_only=True, forbid_unknown_fields=True,
         )  # fmt: skip
+
+
+def _refuse_unsupported(kind: type[Declared]) -> None:
+    """Raises ConfigError if msgspec does not support the annotation of a setting."""
+    for field in msgspec.structs.fields(kind.Settings):
+        try:
+            msgspec.convert(None, field.type)
+        except msgspec.ValidationError:
+            pass
+        except TypeError as error:
+            raise ConfigError(
+                f"{kind.__name__}.{field.name}: msgspec cannot check the type of this setting ({error}); annotate it "
+                "as Annotated[..., UNCHECKED], and check the value in the wrapper"
+            ) from None
 
 
 def annotation(kind: type[Declared], name: str) -> Any:

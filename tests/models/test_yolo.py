@@ -135,6 +135,14 @@ def test_a_setting_does_not_change_afterwards(two_boxes: Path) -> None:
         detector.note = "one of the user's own"  # type: ignore[attr-defined]
 
 
+def test_a_setting_whose_type_msgspec_does_not_support(two_boxes: Path) -> None:
+    class Own(YOLOv5):
+        colour: bytes | object = b""
+
+    with pytest.raises(errors.ConfigError, match=r"^Own.colour: .*`bytes \| object` is not supported.*UNCHECKED"):
+        Own(two_boxes)
+
+
 def test_wrong_head_is_refused(tmp_path: Path, two_boxes: Path) -> None:
     channel_first = constant_model(tmp_path / "v8.onnx", np.zeros((6, 12)))
     with pytest.raises(errors.UnsupportedModelError, match="channel-first, as YOLOv8 writes it"):

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from ..core.model_source import ModelSource
 from ..errors import ConfigError, UnsupportedModelError
-from ..graph.info import onnx_info
+from ..graph.info import FREE_SIZE, onnx_info
 from ..image import Geometry
 from ..infer import Infer
 from ..loading.registry import backend_class, option_names
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from ..graph.info import ModelInfo
     from .preprocessor import Preprocessor
 
-__all__ = ["CanvasPlan", "Canvases", "choose_canvases", "open_size", "profiles", "usual_canvases"]
+__all__ = ["CanvasPlan", "Canvases", "check_free_size", "choose_canvases", "open_size", "profiles", "usual_canvases"]
 
 Size = tuple[int, int]
+_Positive = Annotated[int, msgspec.Meta(gt=0)]
 
 #: A side of a canvas is a multiple of this many pixels, unless the model's metadata says otherwise.
 STRIDE = 32
@@ -198,6 +199,25 @@ class CanvasPlan(msgspec.Struct, frozen=True):
                     )
             chosen = [(width, height) for width, height in self.sizes]
         return (*_by_area(set(chosen) - {whole}), whole)
+
+
+def check_free_size(input: ImageInput, metadata: Mapping[str, str], name: str) -> None:
+    """Checks the size of the input of a model whose height and width `FreeSize` has made free.
+
+    Raises:
+        ConfigError: the model does not take this size.
+    """
+    try:
+        width, height, stride = msgspec.json.decode(metadata[FREE_SIZE], type=tuple[_Positive, _Positive, _Positive])
+    except (KeyError, ValueError):
+        return
+    is_free = not any(isinstance(side, int) for side in image_sides(input.spec.shape))
+    fits = all(side <= most and side % stride == 0 for side, most in zip(input.size, (width, height), strict=True))
+    if is_free and not fits and input.size != (width, height):
+        raise ConfigError(
+            f"{name} takes images up to {width} x {height}, in multiples of {stride}, not {input.size[0]} x "
+            f"{input.size[1]}; give size=({width}, {height}) or a smaller one"
+        )
 
 
 def open_size(model: ModelInfo, asked: Size | None, fallback: int) -> list[Size]:

@@ -16,7 +16,7 @@ from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
 from ..loading.registry import load, option_names
-from .canvases import Canvases, CanvasPlan, open_size, profiles
+from .canvases import Canvases, CanvasPlan, check_free_size, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition, Shape
 from .details import VisionDetails
@@ -339,6 +339,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         try:
             asked = self.asked_size() if self._plan is None else self._plan.whole
             self._input = ImageInput.of(self.network.input_specs, asked, self.fallback_size)
+            check_free_size(self._input, self.network.metadata, model.name)
             self.input_size = self._input.size
             sizes = () if self._plan is None else self._plan.canvases()
             canvases = Canvases(self._input, self._preprocessor, sizes, self._plan.border if self._plan else 0)

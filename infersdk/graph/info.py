@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from ..core.model_source import ModelLike
 
-__all__ = ["ModelInfo", "onnx_info", "tensor_spec"]
+__all__ = ["FREE_SIZE", "ModelInfo", "onnx_info", "tensor_spec"]
+
+#: The key in the metadata of a model that `FreeSize` has changed: `[width, height, stride]`, the sizes that it takes.
+FREE_SIZE = "infersdk.free_size"
 
 
 @dataclass(frozen=True)

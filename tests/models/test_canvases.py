@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_models import node, save, value
 
 from accuracy import coco_map
 from infersdk.core.model_source import ModelSource
 from infersdk.core.tensor_spec import TensorSpec
 from infersdk.errors import ConfigError, UnsupportedModelError
-from infersdk.graph.passes import ResizeInput, prepared_model
+from infersdk.graph import open as open_graph
+from infersdk.graph.passes import FreeSize, ResizeInput, prepared_model
 from infersdk.image import Geometry, image_size, read_image
 from infersdk.models import Classifier, YOLOv5, YOLOv8, choose_canvases, load
 from infersdk.models.canvases import Canvases, CanvasPlan, open_size, profiles, usual_canvases
@@ -92,6 +94,23 @@ def test_a_border() -> None:
     for size, canvas in (((640, 480), (640, 512)), ((1920, 1080), (640, 384)), ((1000, 740), (640, 512))):
         assert several.of(size).input.size == canvas
     assert several.of((640, 464)).input.size == (640, 480)  # 16 pixels are left
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_sizes_of_a_freed_model(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    ends = [value("images", [1, 3, 32, 48]), value("classes", [1, 3, 32, 48])]
+    fixed = save(tmp_path / "fixed.onnx", [node("Relu", "images", "classes")], ends[:1], ends[1:])
+    graph = open_graph(fixed)
+    graph.apply(FreeSize(8))
+    graph.save(path := tmp_path / "free.onnx")
+    for size in ((48, 32), (16, 24), 8):
+        with load(path, backend, type="segmentation", preset="unit", size=size) as model:
+            assert model(np.zeros((9, 9, 3), np.uint8)).class_ids.shape == (9, 9)
+    said = r"^free.onnx takes images up to 48 x 32, in multiples of 8, not {}; give size=\(48, 32\) or a smaller one$"
+    for size, text in (((44, 32), "44 x 32"), ((48, 40), "48 x 40"), (None, "640 x 640")):
+        with pytest.raises(ConfigError, match=said.format(text)):
+            load(path, backend, type="segmentation", preset="unit", size=size)
 
 
 # ---- batches ----

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import UnsupportedModelError
+from ..info import FREE_SIZE
 from ..size_freeing import SizeFreeing
 from ._sizes import fixed, lift_constants, shapes_of, write_outputs
 from .base import Pass
@@ -25,7 +26,7 @@ class FreeSize(Pass):
     """Makes the height and width of the image input free and computes constants that depend on them at run time.
 
     The model then accepts every multiple of `stride` up to its present size. Results equal those of an export for that
-    size. A model with free height and width is not changed.
+    size. A model with free height and width is not changed. The metadata record the largest size and the stride.
 
     Attributes:
         stride: the stride of the coarsest feature map, in pixels.
@@ -60,6 +61,7 @@ class FreeSize(Pass):
         write_outputs(model, change)
         dims[rows : rows + 2] = ir.SymbolicDim(_HEIGHT), ir.SymbolicDim(_WIDTH)
         value.shape = ir.Shape(dims)
+        model.metadata_props[FREE_SIZE] = f"[{old[1]}, {old[0]}, {self.stride}]"
         return True
 
     def _example(self, height: int, width: int) -> tuple[int, int]:

@@ -30,6 +30,7 @@ class PipelineCore(PipelineState):
     Args:
         groups: for each model its batch buffers, the maximum number of batches in flight, and how many of them run at
             the same time. All buffers have one capacity.
+        warming: the buffers that `warm_up()` runs; the others share all that a first run makes.
         max_delay: maximum seconds that a request waits for others while the model is free.
         workers: threads that prepare.
         name: for threads and messages.
@@ -38,6 +39,7 @@ class PipelineCore(PipelineState):
     def __init__(
         self,
         groups: Sequence[tuple[Sequence[BatchBuffer], int, int]],
+        warming: Sequence[BatchBuffer],
         *,
         max_delay: float,
         workers: int,
@@ -45,6 +47,7 @@ class PipelineCore(PipelineState):
     ) -> None:
         super().__init__(groups, max_delay, name)
         batches = [batch for group in self.groups for batch in group.batches]
+        self._warming = [batch for batch in batches if batch.buffer in warming]
         self.capacity = batches[0].capacity
         self.slots = sum(batch.capacity for batch in batches)
         self._prepares_quickly = batches[0].buffer.prepares_quickly
@@ -248,13 +251,13 @@ class PipelineCore(PipelineState):
     # ---- the rest ----
 
     def warm_up(self, progress: Progress | None, example: Any) -> None:
-        """Takes the batch buffers out of service one after another, and runs all batch sizes of each bucket. See
+        """Takes batch buffers out of service one after another, and runs all batch sizes of each bucket. See
         `Pipeline.warm_up()`.
         """
         self._check_process()
         with self.lock:
             self._check_open()
-        batches = [batch for group in self.groups for batch in group.batches]
+        batches = self._warming
         for done, batch in enumerate(batches):
             self._take_out(batch)
             try:

@@ -299,6 +299,7 @@ class Pipeline(Generic[Result]):
 
         The first runs of a size compile kernels, capture graphs or allocate memory, depending on the backend. Call
         this before the first request: it takes the batch buffers out of service one after another, when they are free.
+        On a processor it runs as many of them as run at the same time; the first run of another one allocates memory.
 
         Args:
             progress: called as `progress(what, fraction)` before each run; an exception ends the warm-up.
@@ -365,6 +366,7 @@ class Pipeline(Generic[Result]):
 def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> PipelineCore:
     groups: list[tuple[Sequence[BatchBuffer], int, int]] = []
     made: list[BatchBuffer] = []
+    warming: list[BatchBuffer] = []
     names: list[str] = []
     try:
         for model in models:
@@ -375,7 +377,8 @@ def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> Pipel
             made.append(first)
             # With several buckets there is a batch that fills for each, for the most frequent ones at least.
             count = instances + 1 + min(len(first.buckets()), MOST_FILLING)
-            if first.capacity == 1 and network is not None and network.scheduling.one_core_clones:
+            shares = network is not None and network.scheduling.one_core_clones > 0
+            if first.capacity == 1 and shares:
                 count = max(count, DEFAULT_SLOTS)
             if settings.slots is not None:
                 count = max(-(-settings.slots // (first.capacity * len(models))), 1)
@@ -384,6 +387,7 @@ def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> Pipel
                 buffers.append(model.batch_buffer(first.capacity))
                 made.append(buffers[-1])
             instances = min(instances, count)
+            warming += buffers[:instances] if shares else buffers
             groups.append((buffers, instances, 1 if model.serializes_runs else instances))
         capacities = sorted({buffer.capacity for buffers, *_ in groups for buffer in buffers})
         if len(capacities) != 1:
@@ -391,7 +395,8 @@ def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> Pipel
                 f"the models of one pipeline take the same largest batch, and these take {capacities}; give max_batch"
             )
         return PipelineCore(
-            groups, max_delay=settings.max_delay, workers=settings.workers or min(MOST_WORKERS, available_processors()),
+            groups, warming, max_delay=settings.max_delay,
+            workers=settings.workers or min(MOST_WORKERS, available_processors()),
             name=f"the pipeline of {' and '.join(dict.fromkeys(names))}",
         )  # fmt: skip
     except BaseException:

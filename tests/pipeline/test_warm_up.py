@@ -176,7 +176,7 @@ def test_real_models(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
         detector.configure_pipeline(max_batch=4)
         runs = recorded(monkeypatch, HostBuffer)
         detector.warm_up()
-        instances = detector.pipeline.slots // 4 + 1  # and the one of calls
+        instances = detector.details.concurrency + 1  # and the one of calls
         assert len(runs) == len(set(runs)) == instances * 3
         assert {size for _, size in runs} == {1, 2, 4}
         for result in detector.map([IMAGE] * 9):

@@ -31,15 +31,9 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelLike
 
 __all__ = [
-    "fitting_types",
-    "is_bundle",
-    "load",
-    "named_type",
-    "source_of_wrapper",
-    "type_names",
-    "unknown_type",
+    "fitting_types", "is_bundle", "load", "named_type", "source_of_wrapper", "type_names", "unknown_type",
     "wrapper_type",
-]
+]  # fmt: skip
 
 _log = logger("infersdk.models")
 

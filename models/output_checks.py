@@ -16,26 +16,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "TOLERANCE",
-    "check_around_cells",
-    "check_centred_fractions",
-    "check_class_logits",
-    "check_corners",
-    "check_exclusive",
-    "check_finite",
-    "check_floats",
-    "check_fractions",
-    "check_logits",
-    "check_no_numbers",
-    "check_no_objectness",
-    "check_objectness",
-    "check_offsets",
-    "check_order",
-    "check_pixels",
-    "check_scores",
-    "check_undecoded",
-    "lies_in_unit",
-]
+    "TOLERANCE", "check_around_cells", "check_centred_fractions", "check_class_logits", "check_corners",
+    "check_exclusive", "check_finite", "check_floats", "check_fractions", "check_logits", "check_no_numbers",
+    "check_no_objectness", "check_objectness", "check_offsets", "check_order", "check_pixels", "check_scores",
+    "check_undecoded", "lies_in_unit",
+]  # fmt: skip
 
 #: How far a score or a fraction may lie outside 0 to 1: quantised outputs round.
 TOLERANCE = 0.02

@@ -26,15 +26,8 @@ if TYPE_CHECKING:
     from ..infer import Infer
 
 __all__ = [
-    "SIZE_INPUT",
-    "ImageInput",
-    "Preprocessor",
-    "as_size",
-    "geometry_of_pixels",
-    "image_axes",
-    "image_sides",
-    "scaled",
-]
+    "SIZE_INPUT", "ImageInput", "Preprocessor", "as_size", "geometry_of_pixels", "image_axes", "image_sides", "scaled",
+]  # fmt: skip
 
 Size = tuple[int, int]
 

@@ -26,17 +26,9 @@ from ...graph.passes import prepared_model
 from .providers import Provider, provider_device
 
 __all__ = [
-    "Options",
-    "feed",
-    "file_states",
-    "load_libraries",
-    "may_run_on_one_core",
-    "message_of",
-    "metadata_of",
-    "session_options",
-    "spec_of",
-    "start_session",
-]
+    "Options", "feed", "file_states", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
+    "session_options", "spec_of", "start_session",
+]  # fmt: skip
 
 _DTYPES = {
     "float": "float32", "float16": "float16", "double": "float64", "bool": "bool",

@@ -36,15 +36,7 @@ if TYPE_CHECKING:
 
     from ..core.tensor_spec import TensorSpec
 
-__all__ = [
-    "CompareReport",
-    "Difference",
-    "LayerDifference",
-    "SideReport",
-    "Tolerance",
-    "compare",
-    "difference",
-]
+__all__ = ["CompareReport", "Difference", "LayerDifference", "SideReport", "Tolerance", "compare", "difference"]
 
 Arrays: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 Runner: TypeAlias = Callable[[Arrays], Arrays]

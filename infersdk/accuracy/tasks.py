@@ -17,15 +17,7 @@ from .segmentation import iou_figures, read_label_maps
 if TYPE_CHECKING:
     import os
 
-__all__ = [
-    "TASKS",
-    "ClassifyTask",
-    "DetectTask",
-    "PoseTask",
-    "SegmentTask",
-    "SemanticTask",
-    "labelled_task",
-]
+__all__ = ["TASKS", "ClassifyTask", "DetectTask", "PoseTask", "SegmentTask", "SemanticTask", "labelled_task"]
 
 
 class DetectTask(Task):

@@ -20,18 +20,9 @@ if TYPE_CHECKING:
     import os
 
 __all__ = [
-    "SCHEMA",
-    "Accuracy",
-    "ColdStart",
-    "Energy",
-    "Loading",
-    "Memory",
-    "RefusedRate",
-    "Report",
-    "Row",
-    "ScenarioResult",
+    "SCHEMA", "Accuracy", "ColdStart", "Energy", "Loading", "Memory", "RefusedRate", "Report", "Row", "ScenarioResult",
     "read_report",
-]
+]  # fmt: skip
 
 #: Increases when a field is removed or changes its meaning, not with new fields.
 SCHEMA = 1

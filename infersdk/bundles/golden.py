@@ -18,17 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = [
-    "Golden",
-    "GoldenReport",
-    "Graph",
-    "Limits",
-    "Sample",
-    "Values",
-    "deviation",
-    "elements",
-    "same_results",
-]
+__all__ = ["Golden", "GoldenReport", "Graph", "Limits", "Sample", "Values", "deviation", "elements", "same_results"]
 
 #: Elements that are kept of an input, an output and an intermediate value.
 INPUT_ELEMENTS, OUTPUT_ELEMENTS, LAYER_ELEMENTS = 4096, 16384, 128

@@ -13,15 +13,8 @@ import msgspec
 from .device import Device
 
 __all__ = [
-    "BackendInfo",
-    "BackendOptions",
-    "Count",
-    "Declaration",
-    "Progress",
-    "Scheduling",
-    "SharedOption",
-    "SharedRuntime",
-]
+    "BackendInfo", "BackendOptions", "Count", "Declaration", "Progress", "Scheduling", "SharedOption", "SharedRuntime",
+]  # fmt: skip
 
 
 T = TypeVar("T")

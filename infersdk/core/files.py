@@ -20,25 +20,10 @@ from typing import BinaryIO
 from ..errors import ConfigError, InferSDKError, OutputError
 
 __all__ = [
-    "IMAGE_SUFFIXES",
-    "READ_FLAGS",
-    "VIDEO_SUFFIXES",
-    "WRITE_FLAGS",
-    "atomic_path",
-    "atomic_write",
-    "cache_base",
-    "check_output",
-    "digest_of",
-    "file_digest",
-    "image_files",
-    "is_read_only",
-    "lock",
-    "open_regular",
-    "other_writers",
-    "read_regular",
-    "remove_lock",
-    "scratch_folder",
-]
+    "IMAGE_SUFFIXES", "READ_FLAGS", "VIDEO_SUFFIXES", "WRITE_FLAGS", "atomic_path", "atomic_write", "cache_base",
+    "check_output", "digest_of", "file_digest", "image_files", "is_read_only", "lock", "open_regular", "other_writers",
+    "read_regular", "remove_lock", "scratch_folder",
+]  # fmt: skip
 
 _COMMON = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 #: Flags of `os.open()` that read a file. Opening a pipe does not wait for its writer.

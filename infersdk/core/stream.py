@@ -21,16 +21,9 @@ from ._lib import Handle, address, check, ffi, lib, out, returned, text
 from .device import Device
 
 __all__ = [
-    "CudaGraph",
-    "DeviceInfo",
-    "Event",
-    "Stream",
-    "current_device",
-    "default_stream",
-    "device_count",
-    "device_info",
+    "CudaGraph", "DeviceInfo", "Event", "Stream", "current_device", "default_stream", "device_count", "device_info",
     "nvidia_driver",
-]
+]  # fmt: skip
 
 
 def _ordinal(device: str | Device) -> int:

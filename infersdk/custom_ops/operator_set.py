@@ -19,15 +19,8 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelSource
 
 __all__ = [
-    "ModelNode",
-    "OperatorSet",
-    "custom_nodes",
-    "declared",
-    "explain",
-    "foreign_nodes",
-    "operators_for",
-    "undeclared",
-]
+    "ModelNode", "OperatorSet", "custom_nodes", "declared", "explain", "foreign_nodes", "operators_for", "undeclared",
+]  # fmt: skip
 
 ENTRY_POINTS = "infersdk.custom_ops"
 #: The domain of the operators of infersdk.

@@ -6,16 +6,6 @@ from .sources import ImageSource, SharedImage, image_size, read_image
 from .transforms import PixelTransform
 
 __all__ = [
-    "DeviceImage",
-    "Geometry",
-    "HostImage",
-    "ImageSource",
-    "ImageView",
-    "PixelFormat",
-    "PixelTransform",
-    "SharedImage",
-    "device_image_view",
-    "image_size",
-    "image_view",
-    "read_image",
-]
+    "DeviceImage", "Geometry", "HostImage", "ImageSource", "ImageView", "PixelFormat", "PixelTransform", "SharedImage",
+    "device_image_view", "image_size", "image_view", "read_image",
+]  # fmt: skip

@@ -21,16 +21,9 @@ if TYPE_CHECKING:
     from ..core.stream import Event
 
 __all__ = [
-    "DeviceImage",
-    "DevicePixels",
-    "HostImage",
-    "ImageView",
-    "PixelFormat",
-    "address_of",
-    "device_image_view",
-    "format_of",
-    "image_view",
-]
+    "DeviceImage", "DevicePixels", "HostImage", "ImageView", "PixelFormat", "address_of", "device_image_view",
+    "format_of", "image_view",
+]  # fmt: skip
 
 
 PixelFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12"]

@@ -53,16 +53,9 @@ if TYPE_CHECKING:
     from .stats import Percentiles, PipelineStats
 
 __all__ = [
-    "BatchBuffer",
-    "OneBucket",
-    "Percentiles",
-    "Pipeline",
-    "PipelineSettings",
-    "PipelineStats",
-    "RequestStages",
-    "TensorBatchBuffer",
-    "stage_listener",
-]
+    "BatchBuffer", "OneBucket", "Percentiles", "Pipeline", "PipelineSettings", "PipelineStats", "RequestStages",
+    "TensorBatchBuffer", "stage_listener",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy(
     __name__,

@@ -22,15 +22,7 @@ from ..image.sources import check_several
 from ..infer import Infer
 from .batch_buffer import BatchBuffer, TensorRequests
 from .core import PipelineCore
-from .request import (
-    MOST_SECONDS,
-    AsyncResults,
-    Request,
-    RequestFuture,
-    check_seconds,
-    results_in_order,
-    wake_waiters,
-)
+from .request import MOST_SECONDS, AsyncResults, Request, RequestFuture, check_seconds, results_in_order, wake_waiters
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -25,23 +25,10 @@ if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
 
 __all__ = [
-    "MOST_SECONDS",
-    "AsyncResults",
-    "BatchState",
-    "PipelineThread",
-    "Request",
-    "RequestFuture",
-    "RequestStages",
-    "check_in_flight",
-    "check_seconds",
-    "end_request",
-    "log_error",
-    "results_in_order",
-    "run_elsewhere",
-    "stage_listener",
-    "wake_waiters",
-    "wakes_in_turn",
-]
+    "MOST_SECONDS", "AsyncResults", "BatchState", "PipelineThread", "Request", "RequestFuture", "RequestStages",
+    "check_in_flight", "check_seconds", "end_request", "log_error", "results_in_order", "run_elsewhere",
+    "stage_listener", "wake_waiters", "wakes_in_turn",
+]  # fmt: skip
 
 _log = logger("infersdk.pipeline")
 

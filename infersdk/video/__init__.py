@@ -20,17 +20,6 @@ from .streams import StreamHealth, StreamInfo, StreamResult, Streams, Submits
 from .writer import VideoWriter
 
 __all__ = [
-    "AnyFrame",
-    "DeviceFrame",
-    "DeviceVideoReader",
-    "Frame",
-    "Prefetch",
-    "StreamHealth",
-    "StreamInfo",
-    "StreamResult",
-    "Streams",
-    "Submits",
-    "VideoReader",
-    "VideoWriter",
-    "paired",
-]
+    "AnyFrame", "DeviceFrame", "DeviceVideoReader", "Frame", "Prefetch", "StreamHealth", "StreamInfo", "StreamResult",
+    "Streams", "Submits", "VideoReader", "VideoWriter", "paired",
+]  # fmt: skip

@@ -9,12 +9,4 @@ from __future__ import annotations
 from .buffer import DevicePostprocess, HostOutputs, ModelStages, OutputRow, Parameters, Timings
 from .execution import Execution
 
-__all__ = [
-    "DevicePostprocess",
-    "Execution",
-    "HostOutputs",
-    "ModelStages",
-    "OutputRow",
-    "Parameters",
-    "Timings",
-]
+__all__ = ["DevicePostprocess", "Execution", "HostOutputs", "ModelStages", "OutputRow", "Parameters", "Timings"]

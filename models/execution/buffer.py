@@ -25,16 +25,7 @@ if TYPE_CHECKING:
     from ..canvases import Canvases
     from ..preprocessor import Preprocessor
 
-__all__ = [
-    "DevicePostprocess",
-    "HostBuffer",
-    "HostOutputs",
-    "ModelStages",
-    "OutputRow",
-    "Parameters",
-    "Row",
-    "Timings",
-]
+__all__ = ["DevicePostprocess", "HostBuffer", "HostOutputs", "ModelStages", "OutputRow", "Parameters", "Row", "Timings"]
 
 Result = TypeVar("Result")
 

@@ -15,15 +15,7 @@ from ...ops import preprocess, topk
 from ..execution import Timings
 from .lines import TextLine
 from .network import input_array, run
-from .regions import (
-    LINE_HEIGHT,
-    along_the_text,
-    line_width,
-    reading_order,
-    sides,
-    text_regions,
-    upright_geometry,
-)  # fmt: skip
+from .regions import LINE_HEIGHT, along_the_text, line_width, reading_order, sides, text_regions, upright_geometry
 
 if TYPE_CHECKING:
     import numpy.typing as npt

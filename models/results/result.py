@@ -44,14 +44,8 @@ if TYPE_CHECKING:
     from .agreement import Agreement
 
 __all__ = [
-    "ImageReference",
-    "Result",
-    "ResultTensor",
-    "ResultTensorSpec",
-    "bytes_array",
-    "check_pixels",
-    "check_result_path",
-]
+    "ImageReference", "Result", "ResultTensor", "ResultTensorSpec", "bytes_array", "check_pixels", "check_result_path",
+]  # fmt: skip
 
 
 class ResultTensor(NamedTuple):

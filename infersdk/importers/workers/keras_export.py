@@ -13,14 +13,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from .exchange import (
-    RefusedError,
-    first_line,
-    full_sizes,
-    leaves,
-    onnx_inputs,
-    run_rounds,
-)  # fmt: skip
+from .exchange import RefusedError, first_line, full_sizes, leaves, onnx_inputs, run_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,14 +13,7 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from .exchange import (
-    FreeSizesError,
-    RefusedError,
-    full_sizes,
-    onnx_inputs,
-    reason_of,
-    run_rounds,
-)  # fmt: skip
+from .exchange import FreeSizesError, RefusedError, full_sizes, onnx_inputs, reason_of, run_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

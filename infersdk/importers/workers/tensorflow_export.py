@@ -9,13 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .exchange import (
-    RefusedError,
-    full_sizes,
-    onnx_inputs,
-    run_rounds,
-    shapes_by_input,
-)  # fmt: skip
+from .exchange import RefusedError, full_sizes, onnx_inputs, run_rounds, shapes_by_input
 
 OPSET = 17
 MISSING = '{name} is not installed: pip install "infersdk[tensorflow]"'

@@ -14,15 +14,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from .exchange import (
-    RefusedError,
-    drawn_arrays,
-    first_line,
-    leaves,
-    reason_of,
-    run_rounds,
-    shapes_by_input,
-)  # fmt: skip
+from .exchange import RefusedError, drawn_arrays, first_line, leaves, reason_of, run_rounds, shapes_by_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable

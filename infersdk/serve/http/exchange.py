@@ -13,9 +13,7 @@ from .messages import HEADER_LENGTH, Request, Response, check_json_size, decompr
 if TYPE_CHECKING:
     from ..settings import ServerSettings
 
-__all__ = [
-    "Bodies", "Receive", "Scope", "Send", "cancel_on_disconnect", "request_of", "send_refusal", "send_response",
-]  # fmt: skip
+__all__ = ["Bodies", "Receive", "Scope", "Send", "cancel_on_disconnect", "request_of", "send_refusal", "send_response"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -9,6 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from ...core.formats import varint
 from ..datatypes import array_of, datatype_of, element_count, numpy_dtype, pack, unpack
 from ..errors import RequestError, Status
 from ..messages import InferRequest, InferResponse, PlacedOutput, RequestedOutput, Tensor
@@ -74,15 +75,18 @@ def read_request(message: bytes, service: InferenceService, remaining: float | N
 def _check_head(message: bytes) -> None:
     """Raises RequestError if a message is too long without its raw contents.
 
-    Protobuf would block all threads while it creates objects of fifty times that size. Damaged messages pass.
+    Protobuf would block all threads while it creates objects of fifty times that size. A message that is cut off may pass.
     """
     at = head = 0
     while at < len(message):
         start = at
-        tag, at = _varint(message, at)
+        try:
+            tag, at = varint(message, at, len(message))
+            length, at = varint(message, at, len(message))
+        except ValueError:
+            raise _damaged() from None
         if tag & 7 != _LENGTH_DELIMITED:  # a request has no other fields
             raise _damaged()
-        length, at = _varint(message, at)
         at += length
         # Reading millions of empty fields would take seconds.
         head += _LEAST_NBYTES if tag >> 3 == _RAW_INPUT_CONTENTS else max(at - start, _LEAST_NBYTES)
@@ -96,18 +100,6 @@ def _check_head(message: bytes) -> None:
 
 def _damaged() -> RequestError:
     return RequestError("the message is not an encoded ModelInferRequest")
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A protobuf varint, and the position after it."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = message[at] if at < len(message) else 0
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-    return value, at
 
 
 def _read_inputs(parsed: Any, regions: SharedMemoryRegions, max_elements: int) -> dict[str, Tensor]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "load_proto", "model_bytes",
-    "open_weights", "parse_model", "private_copy", "proto_bytes", "proto_of", "read_model", "require_onnx",
-    "tensor_array", "write_large", "write_model",
+    "open_weights", "parse_model", "private_copy", "proto_bytes", "proto_graphs", "proto_of", "read_model",
+    "require_onnx", "tensor_array", "write_large", "write_model",
 ]  # fmt: skip
 
 #: The maximum size of a protobuf message.
@@ -260,19 +260,19 @@ def _write_copy(content: BinaryIO, target: Path) -> None:
         ) from None
 
 
-def _graphs(graph: Any) -> Iterator[Any]:
+def proto_graphs(graph: Any) -> Iterator[Any]:
     """A `GraphProto` and its subgraphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 if inner.ByteSize():
-                    yield from _graphs(inner)
+                    yield from proto_graphs(inner)
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
     """All tensors of a graph and its subgraphs."""
-    for one in _graphs(graph):
+    for one in proto_graphs(graph):
         yield from one.initializer
         for sparse in one.sparse_initializer:
             yield from (sparse.values, sparse.indices)
@@ -284,7 +284,7 @@ def _from_proto(proto: Any, name: str, folder: Path | None) -> ir.Model:
     """Converts a `ModelProto`. `folder` contains its external data."""
     import onnx_ir as ir
 
-    if any(graph.sparse_initializer for graph in _graphs(proto.graph)):
+    if any(graph.sparse_initializer for graph in proto_graphs(proto.graph)):
         raise UnsupportedModelError(f"{name!r} has sparse weights, which the graph tools would lose; store them dense")
     try:
         model: ir.Model = ir.from_proto(proto)

@@ -175,9 +175,7 @@ class _Meter:
 
 def _half(value: Any) -> Any:
     """Rounds a float32 array to float16 precision. Other values are returned unchanged."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.float32:
-        return value
-    if not value.size:
+    if not isinstance(value, np.ndarray) or value.dtype != np.float32 or not value.size:
         return value
     # The core converts many times faster than NumPy.
     return Tensor.wrap(np.ascontiguousarray(value)).astype("float16").astype("float32").numpy()

@@ -107,11 +107,8 @@ def fix(graph: Graph) -> list[Fixed]:
     changes. The result contains each pass once.
     """
     done: dict[str, Fixed] = {}
-    changed = True
-    while changed:
-        changed = False
-        for rule in RULES:
-            changed |= _mend(graph, rule, done)
+    while sum(_mend(graph, rule, done) for rule in RULES):
+        pass
     return list(done.values())
 
 

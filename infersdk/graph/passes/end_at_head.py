@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from ..files import proto_of
+from ..files import proto_graphs, proto_of
 from ..graph_end import UnprovenError
 from ..weights import free_name
 from .base import Pass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import onnx_ir as ir
 
@@ -81,7 +81,7 @@ class EndAtHead(Pass):
         names = {}
         for index, old in enumerate(end.head.names):
             names[old] = free_name(f"head_{index}", taken)
-        for node in _nodes_in(graph):
+        for node in (node for one in proto_graphs(graph) for node in one.node):
             for field in (node.input, node.output):
                 for index, old in enumerate(field):
                     if old in names:
@@ -127,15 +127,6 @@ def _images(proto: Any) -> Any:
 # ---- removing unused elements ----
 
 
-def _nodes_in(graph: Any) -> Iterator[Any]:
-    """The nodes of a graph and its subgraphs."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes_in(inner)
-
-
 def _drop_unused(graph: Any) -> None:
     """Removes the nodes, weights and declared values that no output needs."""
     makers: Mapping[str, int] = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
@@ -146,9 +137,9 @@ def _drop_unused(graph: Any) -> None:
         if index is not None and index not in kept:
             kept.add(index)
             node = graph.node[index]
-            inner = [one for a in node.attribute for g in (a.g, *a.graphs) for one in _nodes_in(g)]
-            outer = [one.name for a in node.attribute for g in (a.g, *a.graphs) for one in g.output]
-            read = {name for one in (node, *inner) for name in one.input} | set(outer)
+            inner = [one for a in node.attribute for g in (a.g, *a.graphs) for one in proto_graphs(g)]
+            read = {*node.input, *(one.name for g in inner for one in g.output)}
+            read |= {name for g in inner for one in g.node for name in one.input}
             waiting += read - used
             used |= read
     made = {name for index in kept for name in graph.node[index].output}

@@ -49,9 +49,5 @@ def unclear_axes(model: ir.Model) -> Iterator[tuple[ir.Value, int, str]]:
             if isinstance(dim, int):
                 if dim < 0:
                     yield value, axis, str(dim)
-            elif dim.value is not None and not has_name(dim) and _times(dims, dim.value) > 1:
+            elif dim.value is not None and not has_name(dim) and dims.count(dim) > 1:
                 yield value, axis, dim.value
-
-
-def _times(dims: list[int | ir.SymbolicDim], name: str) -> int:
-    return sum(not isinstance(dim, int) and dim.value == name for dim in dims)

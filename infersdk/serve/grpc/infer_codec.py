@@ -75,7 +75,7 @@ def read_request(message: bytes, service: InferenceService, remaining: float | N
 def _check_head(message: bytes) -> None:
     """Raises RequestError if a message is too long without its raw contents.
 
-    Protobuf would block all threads while it creates objects of fifty times that size. A message that is cut off may pass.
+    Protobuf would block all threads while it creates objects of fifty times that size. Some damaged messages pass.
     """
     at = head = 0
     while at < len(message):

@@ -27,28 +27,23 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         "accuracy", "measures each on the labelled images of --data, in place of comparing outputs"
     )
     group.add_argument(
-        "--task",
-        metavar="NAME",
+        "--task", metavar="NAME",
         help="COCO's mAP of boxes (detect), masks (segment) or keypoints (pose); semantic: mean IoU; classify: top-1",
-    )
+    )  # fmt: skip
     group.add_argument(
         "--max-drop", type=float, metavar="X", help="how much less than the first is allowed, 0 to 1 (default: 0.01)"
     )
     group.add_argument(
-        "--max-score-shift",
-        type=float,
-        metavar="X",
+        "--max-score-shift", type=float, metavar="X",
         help="detect, classify: maximum mean change of the scores of the first contender's results, such as 0.02",
-    )
+    )  # fmt: skip
     group.add_argument("--annotations", type=Path, metavar="JSON", help="boxes, masks or keypoints in COCO's format")
     group.add_argument(
-        "--labels",
-        type=Path,
-        metavar="FILE",
+        "--labels", type=Path, metavar="FILE",
         help="semantic: a folder with a label map NAME.png for each image; "
         "classify: an image and its label a line; without it by a folder for each class, or by the number that "
         "each file's name begins with",
-    )
+    )  # fmt: skip
     group = parser.add_argument_group(
         "the wrapper, with --task", "Of detectors conf is 0.001 here, and iou 0.6, with masks and keypoints 0.7."
     )

@@ -49,11 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("combinations")
     group.add_argument(
-        "--backends",
-        type=names,
-        metavar="NAME,NAME",
+        "--backends", type=names, metavar="NAME,NAME",
         help="each as name, name@device or name/precision (default: all that are installed and find a device)",
-    )
+    )  # fmt: skip
     group.add_argument("--precision", metavar="FP32,INT8", help="fp32, fp16, bf16, int8 (default: as the model is)")
     group.add_argument("--batch", type=numbers, default=(1,), metavar="1,8,32", help="images in a run (default: 1)")
     group.add_argument("--threads", type=int, default=0, metavar="N", help="of each backend (default: its own choice)")
@@ -61,35 +59,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_measuring_arguments(parser)
     group = parser.add_argument_group("measuring")
     group.add_argument(
-        "--time",
-        type=float,
-        default=5.0,
-        metavar="S",
+        "--time", type=float, default=5.0, metavar="S",
         help="seconds for each scenario, over all rounds (default: %(default)g)",
-    )
+    )  # fmt: skip
     group.add_argument(
         "--rounds", type=int, default=5, metavar="N", help="number of rounds that share the time (default: 5)"
     )
     group.add_argument(
-        "--warmup",
-        type=float,
-        default=10.0,
-        metavar="S",
+        "--warmup", type=float, default=10.0, metavar="S",
         help="maximum seconds of warm-up, for times that do not become steady (default: %(default)g)",
-    )
+    )  # fmt: skip
     group.add_argument(
-        "--scenarios",
-        type=names,
-        metavar="NAME,NAME",
+        "--scenarios", type=names, metavar="NAME,NAME",
         help="engine, engine_parallel, single_stream, multi_stream, offline, server (default: all that a combination "
         "can run; server only with --latency-bound)",
-    )
+    )  # fmt: skip
     group.add_argument(
-        "--latency-bound",
-        type=float,
-        metavar="MS",
+        "--latency-bound", type=float, metavar="MS",
         help="scenario server: find the highest rate at which 99 %% of the requests end within MS milliseconds",
-    )
+    )  # fmt: skip
     group.add_argument(
         "--starts", type=int, default=3, metavar="N", help="cold starts of each combination (default: %(default)s)"
     )
@@ -113,14 +101,11 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--data", metavar="FOLDER", help="images or arrays (default: the packaged image, or random)")
     group.add_argument("--annotations", metavar="JSON", help="boxes of the images in COCO's format: accuracy is mAP")
     group.add_argument(
-        "--labels",
-        metavar="FILE",
-        nargs="?",
-        const="folder",
+        "--labels", metavar="FILE", nargs="?", const="folder",
         help="a folder of label maps, NAME.png for each image: accuracy is mean IoU; "
         "or top-1: an image and its label a line; without FILE by a folder for each class, or by the "
         "number that each file's name begins with",
-    )
+    )  # fmt: skip
     add_shape_argument(group)
     group.add_argument("--from-files", action="store_true", help="read the images from their files each time")
     group.add_argument(

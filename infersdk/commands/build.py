@@ -38,30 +38,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend", choices=_BACKENDS, help="the runtime that builds and runs it (default: the installed one)"
     )
     parser.add_argument(
-        "--compute-capability",
-        metavar="8.6,8.9",
-        default="",
+        "--compute-capability", metavar="8.6,8.9", default="",
         help="GPUs to build for (tensorrt-rtx); by default all that it supports from 8.0 on",
-    )
+    )  # fmt: skip
     parser.add_argument("--device", help="the GPU that tensorrt builds on and for (default: cuda:0)")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16", "int8"), help="by default the model's own")
     parser.add_argument("--max-batch", type=int, metavar="N", help="the largest batch (default: 1)")
     parser.add_argument(
-        "--profile",
-        action="append",
-        default=[],
-        metavar="NAME=MIN:OPT:MAX",
+        "--profile", action="append", default=[], metavar="NAME=MIN:OPT:MAX",
         help="the shapes of an input, as images=1x3x320x320:1x3x640x640:4x3x640x640; may be repeated",
-    )
+    )  # fmt: skip
     parser.add_argument("--workspace", metavar="2GB", help="maximum scratch memory of a kernel")
     parser.add_argument("--optimization-level", type=int, choices=range(6), help="0 builds quickly, 5 runs quickly")
     parser.add_argument("--plugin", action="append", default=[], metavar="LIBRARY", help="plugins to load first")
     fp16 = parser.add_argument_group("with --precision fp16")
     fp16.add_argument(
-        "--data",
-        metavar="FOLDER",
+        "--data", metavar="FOLDER",
         help="samples (.npy, .npz, images): nodes that overflow on them in fp16, or lose too much, stay fp32",
-    )
+    )  # fmt: skip
     fp16.add_argument("--samples", type=int, metavar="N", help="maximum number of samples (default: 16)")
     fp16.add_argument(
         "--fp16-tolerance", type=float, metavar="X", help="the relative error a node may have (default: 0.01)"

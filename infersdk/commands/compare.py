@@ -39,19 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("candidates", nargs="*", metavar="CANDIDATE", help="as --candidate")
     parser.add_argument(
-        "--candidate",
-        action="append",
-        default=[],
-        metavar="[BACKEND=]FILE",
+        "--candidate", action="append", default=[], metavar="[BACKEND=]FILE",
         help="another file of the model, quantised say, on each of --backends or on one of its own; repeatable",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--backends",
-        type=names,
-        metavar="NAME,NAME",
+        "--backends", type=names, metavar="NAME,NAME",
         help="each as name, name@device or name/precision; the first, with the model, is the reference "
         "(default: onnxruntime,openvino; with candidates onnxruntime)",
-    )
+    )  # fmt: skip
     data = parser.add_argument_group("inputs")
     data.add_argument("--data", type=Path, metavar="FOLDER", help=".npy, .npz, tensor files or images")
     data.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")

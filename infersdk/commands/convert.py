@@ -44,12 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inputs", type=names, default=[], metavar="NAME,NAME", help="values of a TensorFlow graph that become inputs"
     )
     group.add_argument(
-        "--outputs",
-        type=names,
-        default=[],
-        metavar="NAME,NAME",
+        "--outputs", type=names, default=[], metavar="NAME,NAME",
         help="values of a TensorFlow graph that become outputs",
-    )
+    )  # fmt: skip
     group.add_argument("--fixed-batch", action="store_true", help="keep the batch of the source")
     group.add_argument("--python", metavar="PATH", help="the Python interpreter that has the source's framework")
 

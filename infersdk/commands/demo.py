@@ -29,12 +29,9 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        default=Path("infersdk-demo.png"),
+        "-o", "--output", type=Path, default=Path("infersdk-demo.png"),
         help="the annotated image (default: %(default)s)",
-    )
+    )  # fmt: skip
     add_backend_arguments(parser)
     add_json_argument(parser)
 

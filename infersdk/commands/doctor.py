@@ -23,11 +23,10 @@ DESCRIPTION = "Prints for each backend whether it works here: version and device
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", help="this one alone; the exit code is 3 if it does not work")
     parser.add_argument(
-        "--selftest",
-        metavar="BACKEND",
+        "--selftest", metavar="BACKEND",
         help="build, run and compare the packaged models, and print a report to paste into an issue; "
         "tensorrt, or with a device onnxruntime@cuda:0",
-    )
+    )  # fmt: skip
     add_json_argument(parser)
 
 

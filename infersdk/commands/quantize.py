@@ -42,22 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=new_file, help="by default the model's name with .int8.onnx")
     parser.add_argument("--limit", type=int, metavar="N", help="of the images, N spread evenly (default: all)")
     parser.add_argument(
-        "--target",
-        choices=("onnxruntime", "openvino", "tensorrt", "tensorrt-rtx", "portable"),
+        "--target", choices=("onnxruntime", "openvino", "tensorrt", "tensorrt-rtx", "portable"),
         help="the form of the file; portable runs everywhere, less accurately and fast (default: that of --backend)",
-    )
+    )  # fmt: skip
     group = parser.add_argument_group("calibration")
     group.add_argument(
-        "--method",
-        choices=_METHODS,
+        "--method", choices=_METHODS,
         help="auto (the default) takes the one of several whose results agree best with FP32",
-    )
+    )  # fmt: skip
     group.add_argument("--percentile", type=float, default=99.999, help="for that method (default: %(default)s)")
     group.add_argument(
-        "--bias-correction",
-        action=argparse.BooleanOptionalAction,
+        "--bias-correction", action=argparse.BooleanOptionalAction,
         help="let biases make up for the rounding of weights (default: auto compares)",
-    )
+    )  # fmt: skip
     group.add_argument(
         "--table", type=Path, help="a calibration table or TensorRT cache: read if it is there, else written"
     )
@@ -69,19 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exclude", action="append", default=[], metavar="NODE", help="leave in floating point; repeatable"
     )
     group.add_argument(
-        "--max-drop",
-        type=float,
-        default=25.0,
-        metavar="PERCENT",
+        "--max-drop", type=float, default=25.0, metavar="PERCENT",
         help="leave layers in floating point where results agree less with FP32, until they agree to within this; 100 "
         "leaves none (default: %(default)g)",
-    )
+    )  # fmt: skip
     group.add_argument(
-        "--max-score-shift",
-        type=float,
-        metavar="X",
+        "--max-score-shift", type=float, metavar="X",
         help="also until the scores of boxes or classes change by at most X on average, such as 0.02",
-    )
+    )  # fmt: skip
     group.add_argument("--layers", action="store_true", help="list the layers that can be quantised, and do nothing")
     group = parser.add_argument_group("the wrapper, which preprocesses and is measured")
     add_wrapper_options(parser, group)
@@ -90,11 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
     group.add_argument(
-        "--report",
-        type=report_file,
-        metavar="HTML",
+        "--report", type=report_file, metavar="HTML",
         help="a page with each layer's error, range and times, and other targets",
-    )
+    )  # fmt: skip
     add_json_argument(parser)
 
 

@@ -36,12 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-drop", type=float, default=0.01, metavar="X", help="accuracy that may be lost, 0 to 1 (default: 0.01)"
     )
     parser.add_argument(
-        "--budget",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
+        "--budget", type=float, default=300.0, metavar="SECONDS",
         help="time for the whole search (default: %(default)g)",
-    )
+    )  # fmt: skip
     parser.add_argument("-o", "--output", type=new_file, default=Path("tuned.toml"), help="(default: %(default)s)")
     group = parser.add_argument_group("candidates")
     group.add_argument(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cache", "Manifest", "default_folder", "key_of", "read_manifest", "write_blob"]
 
-T = TypeVar("T")
+T = TypeVar("T", bytes, Path)
 
 DEFAULT_LIMIT = 10_000_000_000
 _FILE = re.compile(r"\.?([0-9a-f]{64})\.(?:bin|json|lock|.*tmp(?:\..*)?)")
@@ -169,20 +169,20 @@ class Cache:
 
     def get(self, key: str) -> tuple[bytes, Manifest] | None:
         """The blob under `key` and its manifest; None if it is missing or damaged. Marks it as used now."""
-        return self._found(key, self._read)
+        return self._found(key, Path.read_bytes)
 
     def find(self, key: str) -> tuple[Path, Manifest] | None:
         """As `get()`, with the file of the blob, which is not read into memory."""
-        return self._found(key, self._check)
+        return self._found(key, Path)
 
-    def _found(self, key: str, look: Callable[[str], tuple[T, Manifest] | None]) -> tuple[T, Manifest] | None:
+    def _found(self, key: str, load: Callable[[Path], T]) -> tuple[T, Manifest] | None:
         if not os.path.exists(self._manifest_path(key)) or self._distrust() is not None:
             return None
         # An entry that matches its manifest is complete: no lock is needed, and no reader has to wait for writers.
-        result = look(key)
+        result = self._look(key, load)
         if result is None:
             with contextlib.suppress(OSError), self._locked(key):  # a writer may have been in between
-                result = look(key)
+                result = self._look(key, load)
             if result is None and (manifest := read_manifest(self._manifest_path(key))) is not None:
                 _log.warning("the cache entry %s (%s) is damaged, and is made again", key, manifest.label)
         if result is not None:
@@ -236,7 +236,7 @@ class Cache:
                 kept = self._unusable(error)
                 if self.required:
                     raise kept from None
-            if kept is None and (result := self._read(key)):  # made by another process while this one waited
+            if kept is None and (result := self._look(key, Path.read_bytes)):  # another process has made it
                 return result[0], result[1].details, True
             _log.debug("the %s of %s is not in the cache %s: made now", kind, label, self.folder)
             data, details = make()
@@ -256,25 +256,16 @@ class Cache:
             )
         return data, details, False
 
-    def _read(self, key: str) -> tuple[bytes, Manifest] | None:
+    def _look(self, key: str, load: Callable[[Path], T]) -> tuple[T, Manifest] | None:
         manifest = read_manifest(self._manifest_path(key))
         if manifest is None or manifest.key != key:
             return None
         try:
-            data = self.path(key).read_bytes()
+            blob = load(self.path(key))
+            intact = manifest.matches(blob) if isinstance(blob, bytes) else file_digest(blob) == manifest.sha256
         except OSError:
             return None
-        return (data, manifest) if manifest.matches(data) else None
-
-    def _check(self, key: str) -> tuple[Path, Manifest] | None:
-        manifest = read_manifest(self._manifest_path(key))
-        if manifest is None or manifest.key != key:
-            return None
-        try:
-            digest = file_digest(self.path(key))
-        except OSError:
-            return None
-        return (self.path(key), manifest) if digest == manifest.sha256 else None
+        return (blob, manifest) if intact else None
 
     def _mark_used(self, key: str, manifest: Manifest) -> None:
         """Only the order of eviction depends on it, so it does not wait for the lock."""

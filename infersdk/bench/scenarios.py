@@ -13,7 +13,6 @@ Reddi et al., *MLPerf inference benchmark*, 2020, describe the last four.
 from __future__ import annotations
 
 import itertools
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -177,15 +176,13 @@ class Scenarios:
         ended: list[tuple[float, float]] = []
         fill = pipeline.slots + batch
         least = fill + 3 * batch
-        lock = threading.Lock()
         failed: list[BaseException] = []
 
         def done(future: Future[Any], begun: float) -> None:
             now = perf_counter()
-            with lock:
-                if not future.cancelled() and (error := future.exception()) is not None:
-                    failed.append(error)
-                ended.append((now, now - begun))
+            if not future.cancelled() and (error := future.exception()) is not None:
+                failed.append(error)
+            ended.append((now, now - begun))
 
         futures: list[Future[Any]] = []
         start = perf_counter()
@@ -203,8 +200,7 @@ class Scenarios:
             future.exception()
         if failed:
             raise failed[0]
-        with lock:
-            times = sorted(entry for entry in ended if entry[0] <= stopped)
+        times = sorted(entry for entry in ended if entry[0] <= stopped)
         # Results arrive in batches, so that the time between two ends of batches counts.
         counted = (len(times) - fill) // batch * batch
         first, last = times[len(times) - 1 - counted], times[-1]

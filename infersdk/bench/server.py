@@ -8,7 +8,6 @@ bound.
 from __future__ import annotations
 
 import itertools
-import threading
 from statistics import median
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from .statistics import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
 
     from ..pipeline import Pipeline
 
@@ -126,27 +124,15 @@ class Server:
         # Given their number, the arrivals of a Poisson process are spread evenly (Ross, *Stochastic processes*, 1996).
         offsets = np.sort(self._random.uniform(0, seconds, count))
         latencies: list[float] = []
-        failed: list[BaseException] = []
-        lock = threading.Lock()
-
-        def done(future: Future[Any], due: float) -> None:
-            now = self._clock()
-            with lock:
-                if not future.cancelled() and (error := future.exception()) is not None:
-                    failed.append(error)
-                latencies.append(now - due)
-
         futures, start = [], self._clock()
         for offset, item in zip(offsets, self._items, strict=False):
             due = start + float(offset)
             if (wait := due - self._clock()) > 0:
                 self._sleep(wait)
             future = self._pipeline.submit(item)
-            future.add_done_callback(lambda f, due=due: done(f, due))  # type: ignore[misc]
+            future.add_done_callback(lambda _, due=due: latencies.append(self._clock() - due))  # type: ignore[misc]
             futures.append(future)
-        for future in futures:
-            future.exception()
-        if failed:
+        if failed := [error for future in futures if (error := future.exception()) is not None]:
             raise failed[0]
         while len(latencies) < count:  # a callback may run after the wait for its future
             self._sleep(1e-4)

@@ -30,15 +30,8 @@ PixelFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12"]
 
 _BYTES = ffi.typeof("uint8_t[]")
 _UINT8 = np.dtype(np.uint8)
-_FORMATS: dict[str, int] = {
-    "bgr": lib.IFS_PIXEL_BGR,
-    "rgb": lib.IFS_PIXEL_RGB,
-    "bgra": lib.IFS_PIXEL_BGRA,
-    "rgba": lib.IFS_PIXEL_RGBA,
-    "gray": lib.IFS_PIXEL_GRAY,
-    "nv12": lib.IFS_PIXEL_NV12,
-}
 _CHANNELS = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4, "gray": 1, "nv12": 1}
+_FORMATS: dict[str, int] = {name: getattr(lib, f"IFS_PIXEL_{name.upper()}") for name in _CHANNELS}
 _DEFAULT_FORMAT: dict[int, PixelFormat] = {1: "gray", 3: "bgr", 4: "bgra"}
 _INT32_MAX = 2**31 - 1
 

@@ -20,11 +20,7 @@ __all__ = ["PixelTransform"]
 
 _ORDERS = {"rgb": lib.IFS_ORDER_RGB, "bgr": lib.IFS_ORDER_BGR, "gray": lib.IFS_ORDER_GRAY}
 _LAYOUTS = {"chw": lib.IFS_LAYOUT_CHW, "hwc": lib.IFS_LAYOUT_HWC}
-_DTYPES = {
-    np.dtype(np.float32): lib.IFS_FLOAT32,
-    np.dtype(np.float16): lib.IFS_FLOAT16,
-    np.dtype(np.uint8): lib.IFS_UINT8,
-}
+_DTYPES = {np.dtype(name): getattr(lib, f"IFS_{name.upper()}") for name in ("float32", "float16", "uint8")}
 
 
 class PixelTransform:
@@ -153,11 +149,8 @@ class PixelTransform:
 def _per_channel(what: str, value: float | Sequence[float], channels: int) -> list[float]:
     """`value` as one finite float for each channel."""
     try:
-        numbers = (
-            [float(cast("float", value))] * channels
-            if np.ndim(value) == 0
-            else [float(v) for v in cast("Sequence[float]", value)]
-        )
+        each = [value] * channels if np.ndim(value) == 0 else value
+        numbers = [float(number) for number in cast("Sequence[float]", each)]
     except (TypeError, ValueError):
         raise InputError(f"{what} is {value!r}; use one number, or {channels}") from None
     if len(numbers) != channels:

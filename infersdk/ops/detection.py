@@ -32,11 +32,7 @@ DETECTION = np.dtype([("xyxy", "<f4", (4,)), ("score", "<f4"), ("class_id", "<i4
 if DETECTION.itemsize != ffi.sizeof("ifs_detection"):  # pragma: no cover
     raise ImportError(f"DETECTION has {DETECTION.itemsize} bytes, ifs_detection {ffi.sizeof('ifs_detection')}")
 
-_HEADS = {
-    "yolov5": lib.IFS_DETECT_HEAD_YOLOV5,
-    "yolov8": lib.IFS_DETECT_HEAD_YOLOV8,
-    "yolox": lib.IFS_DETECT_HEAD_YOLOX,
-}
+_HEADS = {name: getattr(lib, f"IFS_DETECT_HEAD_{name.upper()}") for name in ("yolov5", "yolov8", "yolox")}
 _RAW_HEADS = ("yolov5", "yolov8")
 _DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
 _INT64S = ffi.typeof("int64_t *")

@@ -142,12 +142,8 @@ class CustomOp:
         result = []
         for choice in itertools.product(*(cls.types[name] for name in used)):
             types = dict(zip(used, choice, strict=True))
-            result.append(
-                Signature(
-                    tuple(types.get(kind, kind) for kind in cls.inputs.values()),
-                    tuple(types.get(kind, kind) for kind in cls.outputs.values()),
-                )
-            )
+            sides = (tuple(types.get(kind, kind) for kind in side.values()) for side in (cls.inputs, cls.outputs))
+            result.append(Signature(*sides))
         return result
 
     @classmethod

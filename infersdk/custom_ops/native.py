@@ -98,15 +98,9 @@ class NativeOp:
 
     def _cuda_code(self, source: CudaSource) -> Any:
         major, minor = device_info(self.device)["compute_capability"]
-        variables = {
-            kind: dtype
-            for kind, dtype in zip(
-                (*self.cls.inputs.values(), *self.cls.outputs.values()),
-                (*self.signature.inputs, *self.signature.outputs),
-                strict=True,
-            )
-            if kind in self.cls.types
-        }
+        kinds = (*self.cls.inputs.values(), *self.cls.outputs.values())
+        dtypes = (*self.signature.inputs, *self.signature.outputs)
+        variables = {kind: dtype for kind, dtype in zip(kinds, dtypes, strict=True) if kind in self.cls.types}
         image = compile_cuda(source, variables, f"{major}.{minor}", self.cls.title())
         pointer = out("ifs_cuda_code *")
         check(lib.ifs_cuda_code_load(ffi.from_buffer(image), source.function.encode(), self.device.ordinal, pointer))
@@ -311,12 +305,8 @@ def _tensors(addresses: Sequence[int], shapes: Sequence[Sequence[int]], dtypes: 
         dims = ffi.new("int64_t[]", list(shape))
         kept.append(dims)
         tensor = array[index]
-        tensor.data, tensor.dims, tensor.ndim, tensor.dtype = (
-            ffi.cast("void *", at),
-            dims,
-            len(shape),
-            _code(dtype.name),
-        )
+        tensor.data, tensor.dims = ffi.cast("void *", at), dims
+        tensor.ndim, tensor.dtype = len(shape), _code(dtype.name)
     return array, kept
 
 
@@ -389,11 +379,8 @@ def _trace(node: int, handle: Any, ranks: Any, count: int, error: Any, nbytes: i
                 f"{python_node.where}: {str(wrong).removeprefix(f'operator {python_node.op.title()}: ')}"
             ) from wrong
         chars = [ffi.new("char[]", text.encode()) for text in texts]
-        check(
-            lib.ifs_custom_node_add_rule(
-                handle, ffi.new("int64_t[]", words), len(words), ffi.new("char *[]", chars), len(chars)
-            )
-        )
+        rule, messages = ffi.new("int64_t[]", words), ffi.new("char *[]", chars)
+        check(lib.ifs_custom_node_add_rule(handle, rule, len(words), messages, len(chars)))
 
     return _answer(error, nbytes, work)
 

@@ -273,11 +273,7 @@ def _add_key(keys: set[str], key: str) -> None:
     keys.add(key)
 
 
-_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
-    "json": _decode_json,
-    "toml": _decode_toml,
-    "yaml": _decode_yaml,
-}
+_DECODERS: Mapping[str, Callable[[bytes], Any]] = {"json": _decode_json, "toml": _decode_toml, "yaml": _decode_yaml}
 
 
 def _check_yaml(events: Any) -> None:

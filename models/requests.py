@@ -268,12 +268,7 @@ class Requests(ImageModel[Result]):
             )
 
     def submit_many(
-        self,
-        images: Iterable[Any],
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        **parameters: Any,
+        self, images: Iterable[Any], *, timeout: float | None = None, deadline: float | None = None, **parameters: Any
     ) -> list[Future[Result]]:
         """Several of them. See `Pipeline.submit_many()`."""
         check_several(images)

@@ -112,11 +112,7 @@ class SelectedBoxes(Detector):
         ]
 
     def _detections(
-        self,
-        boxes: npt.NDArray[Any],
-        scores: npt.NDArray[Any],
-        classes: npt.NDArray[Any],
-        geometry: Geometry,
+        self, boxes: npt.NDArray[Any], scores: npt.NDArray[Any], classes: npt.NDArray[Any], geometry: Geometry
     ) -> Detections:
         """Of one image; arrays have a row for each box."""
         boxes, numbers = boxes.astype(np.float32, copy=False), np.rint(classes)

@@ -115,10 +115,7 @@ def build_engine(
     monitor = make_monitor(trt, options.progress, cancelled)
 
     def work() -> tuple[bytes, EngineDetails] | None:
-        with (
-            flavour.messages() as messages,
-            device.current() if device else contextlib.nullcontext(),
-        ):
+        with flavour.messages() as messages, device.current() if device else contextlib.nullcontext():
             try:
                 builder: tensorrt.Builder = trt.Builder(flavour.logger)
             except TypeError:  # the bindings got no builder

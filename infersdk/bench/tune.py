@@ -309,9 +309,7 @@ class _Search:
 
     def _reference(self) -> Combination:
         return Combination(
-            model=self._search[0].model,
-            target=Target("onnxruntime", "cpu", "fp32"),
-            batch=self._search[0].batch,
+            model=self._search[0].model, target=Target("onnxruntime", "cpu", "fp32"), batch=self._search[0].batch
         )
 
     def _accuracy(self, what: Combination) -> Accuracy | str:

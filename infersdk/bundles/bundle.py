@@ -56,11 +56,7 @@ class Bundle:
     manifest: Manifest
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        key: KeySource | None = None,
-        trust: str | os.PathLike[str] | None = None,
+        self, path: str | os.PathLike[str], *, key: KeySource | None = None, trust: str | os.PathLike[str] | None = None
     ) -> None:
         self.path, self._key = os.fspath(path), key
         self._sealer: Sealer | None = None

@@ -42,10 +42,7 @@ CONFIGURATIONS = (".toml", ".yaml", ".yml")
 
 
 def add_wrapper_options(
-    parser: argparse.ArgumentParser,
-    group: argparse._ArgumentGroup | None = None,
-    *,
-    other_types: Sequence[str] = (),
+    parser: argparse.ArgumentParser, group: argparse._ArgumentGroup | None = None, *, other_types: Sequence[str] = ()
 ) -> None:
     """`--type`, and an option for each setting of the wrapper.
 

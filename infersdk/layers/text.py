@@ -31,7 +31,7 @@ def summary(report: LayerReport, side: LayerSide) -> tuple[list[tuple[str, str, 
         figures.append(("reformatting", f"{side.reformat_share:.1%}", f"{side.reformat_seconds * 1e3:.3g} ms"))
     lines = [
         f"{len(report.nodes)} nodes -> {len(side.layers)} layers, {fused} with several nodes; "
-        f"{fates.count('constant')} nodes constant, {fates.count('eliminated')} eliminated",
+        f"{fates.count('constant')} nodes constant, {fates.count('eliminated')} eliminated"
     ]
     if side.reformat_share is not None:
         lines.append(f"reformatting: {side.reformat_seconds * 1e3:.3g} ms, {side.reformat_share:.1%} of the layers")

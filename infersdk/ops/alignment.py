@@ -20,13 +20,7 @@ __all__ = ["FIVE_POINTS", "aligned_crops", "alignments", "similarity"]
 #: Five landmarks of a face of 112 x 112 pixels, for ArcFace and later networks, in coordinates of pixel centres. They
 #: are the eye on the left of the image, the other eye, the tip of the nose, and both corners of the mouth.
 #: (J. Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", 2019.)
-FIVE_POINTS = (
-    (38.2946, 51.6963),
-    (73.5318, 51.5014),
-    (56.0252, 71.7366),
-    (41.5493, 92.3655),
-    (70.7299, 92.2041),
-)
+FIVE_POINTS = ((38.2946, 51.6963), (73.5318, 51.5014), (56.0252, 71.7366), (41.5493, 92.3655), (70.7299, 92.2041))
 _TEMPLATE_SIDE = 112
 
 

@@ -131,15 +131,7 @@ class ImageBatch:
         check(lib.held_ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
         return int(self._size[0])
 
-    def upload(
-        self,
-        staging: int,
-        device: int,
-        nbytes: int,
-        stream: Stream,
-        *,
-        workers: Workers | None = None,
-    ) -> None:
+    def upload(self, staging: int, device: int, nbytes: int, stream: Stream, *, workers: Workers | None = None) -> None:
         """Queues copies of the images to the address `device`. Images that are not page-locked go through `staging`.
 
         If a resize divides the height of an image by a whole number above 2, only the rows that it reads are copied.

@@ -70,11 +70,7 @@ def topk(
 
 
 def class_map(
-    scores: npt.NDArray[Any],
-    geometry: Geometry,
-    *,
-    layout: Literal["chw", "hwc"] = "chw",
-    threshold: float = 0.5,
+    scores: npt.NDArray[Any], geometry: Geometry, *, layout: Literal["chw", "hwc"] = "chw", threshold: float = 0.5
 ) -> npt.NDArray[np.uint8]:
     """The class of each pixel of an image: scores are resized bilinearly to it, without the padding, and the highest
     one wins, of equal ones the first class. With a single class, 1 where its score is above the threshold, else 0.

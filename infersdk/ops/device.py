@@ -139,12 +139,7 @@ class DeviceDetectionDecoder(Handle):
         return Tensor((n, self.row.itemsize), "uint8", self.device)
 
     def run(
-        self,
-        output: Tensor | int,
-        geometries: Sequence[HasGeometry],
-        block: Tensor,
-        *,
-        stream: Stream | None = None,
+        self, output: Tensor | int, geometries: Sequence[HasGeometry], block: Tensor, *, stream: Stream | None = None
     ) -> Tensor:
         """Queues the decoding of `len(geometries)` images, and returns `block`, whose device side it writes.
 

@@ -66,12 +66,7 @@ class PipelineCore(PipelineState):
     # ---- requests in ----
 
     def submit(
-        self,
-        requests: Sequence[Request],
-        *,
-        timeout: float | None = None,
-        wait: bool = True,
-        reject: bool = False,
+        self, requests: Sequence[Request], *, timeout: float | None = None, wait: bool = True, reject: bool = False
     ) -> None:
         """Takes requests in, in this order. Where one of them is refused, all are cancelled, without `on_done`.
 

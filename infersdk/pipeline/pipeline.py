@@ -231,21 +231,12 @@ class Pipeline(Generic[Result]):
         return requests
 
     def _request(
-        self,
-        item: Any,
-        parameters: Mapping[str, Any] | None,
-        deadline: float | None,
-        on_done: Callable[[Any], object],
+        self, item: Any, parameters: Mapping[str, Any] | None, deadline: float | None, on_done: Callable[[Any], object]
     ) -> Request:
         return Request(self._core.withdraw, item, parameters or None, check_seconds("deadline", deadline), on_done)
 
     def map(
-        self,
-        items: Iterable[Any],
-        *,
-        in_flight: int | None = None,
-        return_exceptions: bool = False,
-        **parameters: Any,
+        self, items: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any
     ) -> Iterator[Result]:
         """The results of any number of requests, in their order; the items may be endless.
 

@@ -42,12 +42,7 @@ class ImageEndpoint(Endpoint):
     inputs = (ENCODED, PIXELS)
 
     def __init__(
-        self,
-        name: str,
-        version: str,
-        model: ImageModel[Any],
-        settings: ServerSettings,
-        shadow: Shadow | None = None,
+        self, name: str, version: str, model: ImageModel[Any], settings: ServerSettings, shadow: Shadow | None = None
     ) -> None:
         self._tensors = ResultTensors.of(model)  # first: its request is not one of a client
         super().__init__(name, version, model.details.pipelines, settings.max_queue)

@@ -38,14 +38,7 @@ class NetworkEndpoint(Endpoint):
         queue: the maximum number of waiting requests; see `Admission`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        version: str,
-        network: Infer,
-        pipeline: Mapping[str, Any],
-        queue: int | None,
-    ) -> None:
+    def __init__(self, name: str, version: str, network: Infer, pipeline: Mapping[str, Any], queue: int | None) -> None:
         self._network = network
         specs = (*network.input_specs, *network.output_specs)
         self.batched = all(spec.kind == "tensor" and spec.has_free_batch for spec in specs) and not any(

@@ -107,10 +107,7 @@ def _around(boxes: npt.NDArray[np.float32], group: npt.NDArray[np.int64], count:
 
 
 def _fusion(
-    boxes: npt.NDArray[np.float32],
-    scores: npt.NDArray[np.float32],
-    classes: npt.NDArray[np.int32] | None,
-    merge: Merge,
+    boxes: npt.NDArray[np.float32], scores: npt.NDArray[np.float32], classes: npt.NDArray[np.int32] | None, merge: Merge
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Weighted boxes fusion, with the best score of each group (R. Solovyev et al., "Weighted boxes fusion: Ensembling
     boxes from different object detection models", 2021).

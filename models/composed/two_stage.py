@@ -132,11 +132,7 @@ class TwoStage(Composed[Detections]):
         return results()
 
     def _groups(
-        self,
-        images: Iterable[Any],
-        detect: Callable[[Iterator[Any]], Iterator[Any]],
-        size: int,
-        read: bool = False,
+        self, images: Iterable[Any], detect: Callable[[Iterator[Any]], Iterator[Any]], size: int, read: bool = False
     ) -> Iterator[_Group]:
         """Images whose parts go through the second model together: they fill a batch, or are `size` images.
 

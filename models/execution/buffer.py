@@ -118,10 +118,7 @@ class ModelStages(Generic[Result]):
         return self.canvases.sizes[-1] if size is None else self.canvases.of(size).input.size
 
     def results(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        geometries: Sequence[Geometry],
-        parameters: Sequence[Parameters],
+        self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry], parameters: Sequence[Parameters]
     ) -> list[Result]:
         """The results of a batch, with the parameters of each row.
 

@@ -31,11 +31,7 @@ class PageBuffer(OneBucket):
     """
 
     def __init__(
-        self,
-        reader: PageReader,
-        capacity: int,
-        channel_order: str,
-        text_score: Callable[[Mapping[str, Any]], float],
+        self, reader: PageReader, capacity: int, channel_order: str, text_score: Callable[[Mapping[str, Any]], float]
     ) -> None:
         self.capacity = capacity
         self._reader, self._channel_order, self._text_score = reader, channel_order, text_score

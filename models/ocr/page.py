@@ -51,12 +51,7 @@ class PageReader:
     """
 
     def __init__(
-        self,
-        detection: Infer,
-        recognition: Infer,
-        orientation: Infer | None,
-        characters: Sequence[str],
-        settings: Any,
+        self, detection: Infer, recognition: Infer, orientation: Infer | None, characters: Sequence[str], settings: Any
     ) -> None:
         self.detection, self.recognition, self.orientation = detection, recognition, orientation
         self._characters, self._settings = characters, settings
@@ -111,10 +106,7 @@ class PageReader:
         with self._timed("postprocess"):
             settings = self._settings
             regions = text_regions(
-                probability,
-                threshold=settings.threshold,
-                box_threshold=settings.box_threshold,
-                unclip=settings.unclip,
+                probability, threshold=settings.threshold, box_threshold=settings.box_threshold, unclip=settings.unclip
             )
             # On whole pixels, so that a line that lies along the rows is not blurred where it is cut out.
             corners = np.round(geometry.to_source(regions.reshape(-1, 2))).reshape(-1, 4, 2).astype(np.float32)

@@ -51,11 +51,7 @@ def import_cv2() -> Any:
 
 
 def text_regions(
-    probability: npt.NDArray[np.float32],
-    *,
-    threshold: float,
-    box_threshold: float,
-    unclip: float,
+    probability: npt.NDArray[np.float32], *, threshold: float, box_threshold: float, unclip: float
 ) -> npt.NDArray[np.float32]:
     """The rectangles around the lines of text.
 

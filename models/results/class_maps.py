@@ -49,11 +49,7 @@ class MapResult(Result):
             """The maps by name; a single one has the name `""`."""
 
     def draw(
-        self,
-        image: ImageSource | HostImage | None = None,
-        *,
-        channel_order: str = "bgr",
-        opacity: float = 0.5,
+        self, image: ImageSource | HostImage | None = None, *, channel_order: str = "bgr", opacity: float = 0.5
     ) -> Image.Image:
         """The image as a new PIL image, tinted by the colours of the classes.
 

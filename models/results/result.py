@@ -159,11 +159,7 @@ class Result(Hints, ABC):
         return self._drawn(self._pil(image, channel_order))
 
     def save(
-        self,
-        path: str | os.PathLike[str],
-        image: ImageSource | HostImage | None = None,
-        *,
-        channel_order: str = "bgr",
+        self, path: str | os.PathLike[str], image: ImageSource | HostImage | None = None, *, channel_order: str = "bgr"
     ) -> Path:
         """Writes the result to a file, by its suffix: `.json` holds `to_dicts()`, any image format the drawn image.
 

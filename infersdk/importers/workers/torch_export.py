@@ -136,12 +136,7 @@ def match_shapes(names: list[str], shapes: list[dict[str, Any]]) -> list[Any]:
 
 
 def run_module(
-    folder: Path,
-    request: dict[str, Any],
-    module: Any,
-    names: list[str],
-    wanted: list[Any],
-    below: int | None = None,
+    folder: Path, request: dict[str, Any], module: Any, names: list[str], wanted: list[Any], below: int | None = None
 ) -> tuple[list[Any], list[Any]]:
     """Runs a module on the inputs of each round; returns the inputs of the first one as tensors, and its results.
 

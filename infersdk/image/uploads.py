@@ -173,20 +173,10 @@ class _Pool:
             upload._lease = lease
 
     def _queue(self, block: _Block, count: int, stream: Stream, workers: Threads | None) -> None:
-        check(
-            lib.ifs_upload(
-                ffi.NULL if workers is None else workers._open,
-                self._images,
-                self._geometries,
-                count,
-                ffi.cast("void *", block.host),
-                ffi.cast("void *", block.at),
-                block.nbytes,
-                stream._open,
-                self._copies,
-                self._unused,
-            )
-        )
+        pool = ffi.NULL if workers is None else workers._open
+        memory = ffi.cast("void *", block.host), ffi.cast("void *", block.at), block.nbytes
+        images = self._images, self._geometries, count
+        check(lib.ifs_upload(pool, *images, *memory, stream._open, self._copies, self._unused))
         block.copied.record(stream)
 
     def _block(self, nbytes: int) -> _Block:

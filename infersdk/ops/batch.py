@@ -112,19 +112,9 @@ class ImageBatch:
         """
         pool = ffi.NULL if workers is None else workers._open
         queue = ffi.NULL if stream is None else stream._open
-        check(
-            lib.ifs_preprocess_batch(
-                pool,
-                self._images,
-                self._geometries,
-                len(self._keep),
-                transform._c,
-                ffi.cast("void *", host),
-                nbytes,
-                ffi.cast("void *", device),
-                queue,
-            )
-        )
+        images = self._images, self._geometries, len(self._keep)
+        target, copy = ffi.cast("void *", host), ffi.cast("void *", device)
+        check(lib.ifs_preprocess_batch(pool, *images, transform._c, target, nbytes, copy, queue))
 
     def upload_nbytes(self) -> int:
         """The bytes that `upload` copies to a device."""
@@ -140,20 +130,10 @@ class ImageBatch:
         Args:
             staging: an address in page-locked memory of `nbytes` bytes, as `device` has them.
         """
-        check(
-            lib.ifs_upload(
-                ffi.NULL if workers is None else workers._open,
-                self._images,
-                self._geometries,
-                len(self._keep),
-                ffi.cast("void *", staging),
-                ffi.cast("void *", device),
-                nbytes,
-                stream._open,
-                self._on_device,
-                self._geometries_on_device,
-            )
-        )
+        pool = ffi.NULL if workers is None else workers._open
+        images = self._images, self._geometries, len(self._keep)
+        memory = ffi.cast("void *", staging), ffi.cast("void *", device), nbytes
+        check(lib.ifs_upload(pool, *images, *memory, stream._open, self._on_device, self._geometries_on_device))
 
     def use_device_images(self) -> None:
         """Says that the images are on the device already, so that no upload is needed."""
@@ -162,14 +142,5 @@ class ImageBatch:
 
     def preprocess_on_device(self, transform: PixelTransform, device: int, nbytes: int, stream: Stream) -> None:
         """Queues the preprocessing of the images on the device to the address `device`, on `stream`."""
-        check(
-            lib.held_ifs_cuda_preprocess(
-                self._on_device,
-                self._geometries_on_device,
-                len(self._keep),
-                transform._c,
-                ffi.cast("void *", device),
-                nbytes,
-                stream._open,
-            )
-        )
+        images = self._on_device, self._geometries_on_device, len(self._keep)
+        check(lib.held_ifs_cuda_preprocess(*images, transform._c, ffi.cast("void *", device), nbytes, stream._open))

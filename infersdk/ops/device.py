@@ -88,12 +88,8 @@ def preprocess_batch(
     geometries_c = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
     whole = bool(geometries) and out.nbytes == len(views) * lib.ifs_preprocess_nbytes(geometries_c, transform._c)
     queue = stream or default_stream(out.device)
-    at = out.device_ptr(read=not whole, write=True, stream=queue)
-    check(
-        lib.ifs_cuda_preprocess(
-            images, geometries_c, len(views), transform._c, ffi.cast("void *", at), out.nbytes, queue._open
-        )
-    )
+    at = ffi.cast("void *", out.device_ptr(read=not whole, write=True, stream=queue))
+    check(lib.ifs_cuda_preprocess(images, geometries_c, len(views), transform._c, at, out.nbytes, queue._open))
     return out
 
 
@@ -161,17 +157,8 @@ class DeviceDetectionDecoder(Handle):
             output = output.device_ptr(stream=queue)
         geometries_c = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
         at = block.device_ptr(read=block.nbytes != n * self.row.itemsize, write=True, stream=queue)
-        check(
-            lib.held_ifs_cuda_detection_decoder_run(
-                self._open,
-                ffi.cast("void *", output),
-                geometries_c,
-                n,
-                ffi.cast("void *", at),
-                block.nbytes,
-                queue._open,
-            )
-        )
+        images, results = (ffi.cast("void *", output), geometries_c, n), ffi.cast("void *", at)
+        check(lib.held_ifs_cuda_detection_decoder_run(self._open, *images, results, block.nbytes, queue._open))
         return block
 
     def unpack(self, block: npt.NDArray[np.uint8], index: int) -> tuple[npt.NDArray[np.void], DetectStats]:
@@ -239,21 +226,10 @@ class DeviceOrientedBoxes:
         def address(tensor: Tensor, *, write: bool = False) -> Any:
             return ffi.cast("void *", tensor.device_ptr(read=not write, write=write, stream=queue))
 
-        check(
-            lib.ifs_cuda_oriented(
-                self._decoder.params,
-                address(output),
-                n,
-                address(candidates),
-                self._iou,
-                self._max_det,
-                address(self._workspace, write=True),
-                self._workspace.nbytes,
-                address(self._block, write=True),
-                self._block.nbytes,
-                queue._open,
-            )
-        )
+        images = self._decoder.params, address(output), n, address(candidates), self._iou, self._max_det
+        workspace = address(self._workspace, write=True), self._workspace.nbytes
+        results = address(self._block, write=True), self._block.nbytes
+        check(lib.ifs_cuda_oriented(*images, *workspace, *results, queue._open))
 
     def fetch(self, stream: Stream) -> None:
         """Queues the copy to the host on `stream`."""

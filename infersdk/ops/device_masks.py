@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -87,25 +87,14 @@ class DeviceMasks:
         params.threshold = self._threshold
         queue = stream or default_stream(self._decoder.device)
 
-        def address(tensor: Tensor, *, write: bool = False) -> int:
-            return tensor.device_ptr(read=not write, write=write, stream=queue)
+        def address(tensor: Tensor, kind: str = "void *", *, write: bool = False) -> Any:
+            return ffi.cast(kind, tensor.device_ptr(read=not write, write=write, stream=queue))
 
-        check(
-            lib.ifs_cuda_masks(
-                params,
-                self._decoder.params,
-                ffi.cast("void *", address(output)),
-                ffi.cast("void *", address(prototypes)),
-                ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries]),
-                n,
-                ffi.cast("void *", address(block)),
-                ffi.cast("ifs_mask *", address(self._layout, write=True)),
-                ffi.cast("uint8_t *", address(self._bits, write=True)),
-                self.capacity,
-                ffi.cast("int64_t *", address(self._needed, write=True)),
-                queue._open,
-            )
-        )
+        geometries_c = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
+        images = address(output), address(prototypes), geometries_c, n, address(block)
+        layout, bits = address(self._layout, "ifs_mask *", write=True), address(self._bits, "uint8_t *", write=True)
+        masks = layout, bits, self.capacity, address(self._needed, "int64_t *", write=True)
+        check(lib.ifs_cuda_masks(params, self._decoder.params, *images, *masks, queue._open))
         self._geometries = geometries
 
     def fetch(self, stream: Stream) -> None:
@@ -184,19 +173,12 @@ class DeviceClassMaps:
         self._maps.resize((nbytes[0],))
         self._workspace.resize((n * params.width * params.height,))
         queue = stream or default_stream(self._device)
-        check(
-            lib.ifs_cuda_class_maps(
-                params,
-                ffi.cast("void *", scores.device_ptr(stream=queue)),
-                geometries_c,
-                n,
-                ffi.cast("uint8_t *", self._workspace.device_ptr(read=False, write=True, stream=queue)),
-                self._workspace.nbytes,
-                ffi.cast("uint8_t *", self._maps.device_ptr(read=False, write=True, stream=queue)),
-                self._maps.nbytes,
-                queue._open,
-            )
+        source = ffi.cast("void *", scores.device_ptr(stream=queue))
+        workspace, maps = (
+            (ffi.cast("uint8_t *", tensor.device_ptr(read=False, write=True, stream=queue)), tensor.nbytes)
+            for tensor in (self._workspace, self._maps)
         )
+        check(lib.ifs_cuda_class_maps(params, source, geometries_c, n, *workspace, *maps, queue._open))
         self._offsets, self._sizes = list(offsets[0:n]), [geometry.source for geometry in geometries]
 
     def fetch(self, stream: Stream) -> None:

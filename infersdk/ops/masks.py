@@ -149,19 +149,10 @@ def assemble_masks(
     layout_c = ffi.cast("ifs_mask *", ffi.from_buffer(layout))
     boxes_c = ffi.cast("ifs_detection *", ffi.from_buffer(boxes))
     bits = np.empty(returned("size_t", lib.ifs_masks_layout, params, geometry._c, boxes_c, n, layout_c), np.uint8)
-    check(
-        lib.ifs_masks_assemble(
-            ffi.NULL if workers is None else workers._open,
-            params,
-            ffi.from_buffer(prototypes),
-            ffi.from_buffer("float[]", factors),
-            geometry._c,
-            layout_c,
-            n,
-            ffi.from_buffer("uint8_t[]", bits, require_writable=True),
-            bits.nbytes,
-        )
-    )
+    pool = ffi.NULL if workers is None else workers._open
+    numbers = ffi.from_buffer(prototypes), ffi.from_buffer("float[]", factors)
+    bits_c = ffi.from_buffer("uint8_t[]", bits, require_writable=True)
+    check(lib.ifs_masks_assemble(pool, params, *numbers, geometry._c, layout_c, n, bits_c, bits.nbytes))
     return PackedMasks(geometry.source, layout, bits)
 
 

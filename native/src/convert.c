@@ -193,62 +193,35 @@ static void narrow(const wide *in, wide_kind kind, void *dst, int32_t dtype, siz
         TYPE value = (TYPE)(VALUE);                                                                                    \
         memcpy((char *)dst + k * sizeof value, &value, sizeof value);                                                  \
     }
-#define NARROW(CODE, TYPE, LOW, HIGH)                                                                                  \
+#define NARROW(CODE, TYPE, OF_SIGNED, OF_UNSIGNED, OF_REAL)                                                            \
     case CODE:                                                                                                         \
         if (kind == SIGNED)                                                                                            \
-            STORE(TYPE, clamp_signed(in->i[k], LOW, HIGH))                                                             \
+            STORE(TYPE, OF_SIGNED)                                                                                     \
         else if (kind == UNSIGNED)                                                                                     \
-            STORE(TYPE, in->u[k] > (uint64_t)(HIGH) ? (HIGH) : (int64_t)in->u[k])                                      \
+            STORE(TYPE, OF_UNSIGNED)                                                                                   \
         else                                                                                                           \
-            STORE(TYPE, clamp_real(in->d[k], LOW, HIGH))                                                               \
+            STORE(TYPE, OF_REAL)                                                                                       \
         break;
+#define NARROW_INTEGER(CODE, TYPE, LOW, HIGH)                                                                          \
+    NARROW(CODE, TYPE, clamp_signed(in->i[k], LOW, HIGH), in->u[k] > (uint64_t)(HIGH) ? (HIGH) : (int64_t)in->u[k],    \
+           clamp_real(in->d[k], LOW, HIGH))
     switch (dtype) {
-        NARROW(IFS_INT8, int8_t, INT8_MIN, INT8_MAX)
-        NARROW(IFS_INT16, int16_t, INT16_MIN, INT16_MAX)
-        NARROW(IFS_INT32, int32_t, INT32_MIN, INT32_MAX)
-        NARROW(IFS_INT64, int64_t, INT64_MIN, INT64_MAX)
-        NARROW(IFS_UINT8, uint8_t, 0, UINT8_MAX)
-        NARROW(IFS_UINT16, uint16_t, 0, UINT16_MAX)
-        NARROW(IFS_UINT32, uint32_t, 0, UINT32_MAX)
-    case IFS_UINT64:
-        if (kind == SIGNED)
-            STORE(uint64_t, in->i[k] < 0 ? 0 : in->i[k])
-        else if (kind == UNSIGNED)
-            STORE(uint64_t, in->u[k])
-        else
-            STORE(uint64_t, clamp_real_unsigned(in->d[k]))
-        break;
-    case IFS_BOOL:
-        if (kind == REAL)
-            STORE(uint8_t, in->d[k] != 0)
-        else
-            STORE(uint8_t, in->u[k] != 0)
-        break;
-    case IFS_FLOAT32:
-        if (kind == SIGNED)
-            STORE(float, in->i[k])
-        else if (kind == UNSIGNED)
-            STORE(float, in->u[k])
-        else
-            STORE(float, in->d[k])
-        break;
-    case IFS_FLOAT64:
-        if (kind == SIGNED)
-            STORE(double, in->i[k])
-        else if (kind == UNSIGNED)
-            STORE(double, in->u[k])
-        else
-            STORE(double, in->d[k])
-        break;
-    default: /* IFS_FLOAT16. An integer beyond 2^53 is far beyond its range anyway. */
-        if (kind == SIGNED)
-            STORE(uint16_t, double_to_half((double)in->i[k]))
-        else if (kind == UNSIGNED)
-            STORE(uint16_t, double_to_half((double)in->u[k]))
-        else
-            STORE(uint16_t, double_to_half(in->d[k]))
-        break;
+        NARROW_INTEGER(IFS_INT8, int8_t, INT8_MIN, INT8_MAX)
+        NARROW_INTEGER(IFS_INT16, int16_t, INT16_MIN, INT16_MAX)
+        NARROW_INTEGER(IFS_INT32, int32_t, INT32_MIN, INT32_MAX)
+        NARROW_INTEGER(IFS_INT64, int64_t, INT64_MIN, INT64_MAX)
+        NARROW_INTEGER(IFS_UINT8, uint8_t, 0, UINT8_MAX)
+        NARROW_INTEGER(IFS_UINT16, uint16_t, 0, UINT16_MAX)
+        NARROW_INTEGER(IFS_UINT32, uint32_t, 0, UINT32_MAX)
+        NARROW(IFS_UINT64, uint64_t, in->i[k] < 0 ? 0 : in->i[k], in->u[k], clamp_real_unsigned(in->d[k]))
+        NARROW(IFS_BOOL, uint8_t, in->i[k] != 0, in->u[k] != 0, in->d[k] != 0)
+        NARROW(IFS_FLOAT32, float, in->i[k], in->u[k], in->d[k])
+        NARROW(IFS_FLOAT64, double, in->i[k], in->u[k], in->d[k])
+        /* An integer beyond 2^53 is far beyond the range of float16 anyway. */
+        NARROW(IFS_FLOAT16, uint16_t, double_to_half((double)in->i[k]), double_to_half((double)in->u[k]),
+               double_to_half(in->d[k]))
     }
+#undef NARROW_INTEGER
 #undef NARROW
 #undef STORE
 }

@@ -121,22 +121,17 @@ typedef struct scratch {
 static size_t lay_out(scratch *s, char *block, const ifs_class_map_params *p, int32_t pixels) {
     size_t used = 0;
     const size_t padded = ((size_t)pixels + 31) / 16 * 16;
-#define TAKE(member, nbytes)                                                                                           \
-    do {                                                                                                               \
-        (member) = block ? (void *)(block + used) : NULL;                                                              \
-        used += ((size_t)(nbytes) + 63) & ~(size_t)63;                                                                 \
-    } while (0)
     s->stride = (size_t)p->width + 1 + IFS__CLASS_SLACK;
     if (p->dtype == IFS_FLOAT16)
-        TAKE(s->converted, sizeof(float) * (size_t)p->num_classes * (size_t)p->width * (size_t)p->height);
-    TAKE(s->best, s->stride * (size_t)p->height);
-    TAKE(s->agreed, s->stride + IFS__CLASS_SLACK);
-    TAKE(s->open, padded * sizeof *s->open);
-    TAKE(s->columns.index, padded * sizeof(int32_t));
-    TAKE(s->columns.next, padded * sizeof(int32_t));
+        s->converted =
+            ifs__take(block, &used, sizeof(float) * (size_t)p->num_classes * (size_t)p->width * (size_t)p->height);
+    s->best = ifs__take(block, &used, s->stride * (size_t)p->height);
+    s->agreed = ifs__take(block, &used, s->stride + IFS__CLASS_SLACK);
+    s->open = ifs__take(block, &used, padded * sizeof *s->open);
+    s->columns.index = ifs__take(block, &used, padded * sizeof(int32_t));
+    s->columns.next = ifs__take(block, &used, padded * sizeof(int32_t));
     for (int i = 0; i < 2; i++)
-        TAKE(s->columns.weight[i], padded * sizeof(float));
-#undef TAKE
+        s->columns.weight[i] = ifs__take(block, &used, padded * sizeof(float));
     return used;
 }
 

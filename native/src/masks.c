@@ -172,18 +172,12 @@ typedef struct scratch {
 static size_t lay_out(scratch *s, char *block) {
     size_t used = 0;
     const size_t row = (size_t)s->columns.padded * sizeof(float);
-#define TAKE(member, nbytes)                                                                                           \
-    do {                                                                                                               \
-        (member) = block ? (void *)(block + used) : NULL;                                                              \
-        used += ((size_t)(nbytes) + 63) & ~(size_t)63;                                                                 \
-    } while (0)
-    TAKE(s->activations, (size_t)(s->count + 16) * sizeof(float));
+    s->activations = ifs__take(block, &used, (size_t)(s->count + 16) * sizeof(float));
     for (int i = 0; i < 3; i++) {
-        TAKE(s->resized[i], row);
-        TAKE(s->columns.index[i], row);
-        TAKE(s->columns.weight[i], row);
+        s->resized[i] = ifs__take(block, &used, row);
+        s->columns.index[i] = ifs__take(block, &used, row);
+        s->columns.weight[i] = ifs__take(block, &used, row);
     }
-#undef TAKE
     return used;
 }
 

@@ -36,19 +36,13 @@ typedef struct scratch {
 
 static size_t lay_out(scratch *s, char *block, size_t n) {
     size_t used = 0;
-#define TAKE(member, nbytes)                                                                                           \
-    do {                                                                                                               \
-        (member) = block ? (void *)(block + used) : NULL;                                                              \
-        used += ((nbytes) + 63) & ~(size_t)63;                                                                         \
-    } while (0)
-    TAKE(s->ranked, n * sizeof *s->ranked);
-    TAKE(s->groups, n * sizeof *s->groups);
-    TAKE(s->sorting, n * sizeof *s->sorting);
-    TAKE(s->kept, n);
+    s->ranked = ifs__take(block, &used, n * sizeof *s->ranked);
+    s->groups = ifs__take(block, &used, n * sizeof *s->groups);
+    s->sorting = ifs__take(block, &used, n * sizeof *s->sorting);
+    s->kept = ifs__take(block, &used, n);
     float **const arrays[6] = {&s->boxes.x, &s->boxes.y, &s->boxes.a, &s->boxes.b, &s->boxes.c, &s->boxes.root};
     for (int i = 0; i < 6; i++)
-        TAKE(*arrays[i], (n + 16) * sizeof(float));
-#undef TAKE
+        *arrays[i] = ifs__take(block, &used, (n + 16) * sizeof(float));
     return used;
 }
 

@@ -15,6 +15,13 @@
 void *ifs__aligned_alloc(size_t nbytes);
 void ifs__aligned_free(void *block);
 
+/* The next `nbytes` of an aligned block, in whole cache lines; with a `block` of NULL, `used` only counts them. */
+static inline void *ifs__take(char *block, size_t *used, size_t nbytes) {
+    void *part = block ? block + *used : NULL;
+    *used += (nbytes + IFS__ALIGNMENT - 1) / IFS__ALIGNMENT * IFS__ALIGNMENT;
+    return part;
+}
+
 #ifdef _WIN32
 typedef struct ifs__mutex {
     void *srw_lock;

@@ -81,11 +81,7 @@ static plan plan_of(const ifs_image *image, const ifs_geometry *g, const ifs_pix
 /* Lays out the scratch memory. The first call, with block NULL, gives the size; the second sets the pointers. */
 static size_t lay_out(plan *p, char *block) {
     size_t used = 0;
-#define TAKE(member, nbytes)                                                                                           \
-    do {                                                                                                               \
-        (member) = block ? (void *)(block + used) : NULL;                                                              \
-        used += ((size_t)(nbytes) + IFS__ROW_SLACK + 63) & ~(size_t)63;                                                \
-    } while (0)
+#define TAKE(member, nbytes) (member) = ifs__take(block, &used, (size_t)(nbytes) + IFS__ROW_SLACK)
     const size_t width = (size_t)p->image->width;
     p->canvas_pitch = ((size_t)p->geometry->canvas_width + 63 + IFS__ROW_SLACK) & ~(size_t)63;
     TAKE(p->canvas, (size_t)p->channels * p->canvas_pitch);

@@ -36,7 +36,7 @@ ifs_status ifs__detection_nms_setup(const ifs_op_call *call, ifs_detect_params *
         .head = head,
         .dtype = x->dtype,
         .num_classes = whole(call, IFS__NMS_CLASSES),
-        .num_anchors = anchors > INT32_MAX ? INT32_MAX : (int32_t)anchors,
+        .num_anchors = saturated(anchors),
         .num_extra = whole(call, IFS__NMS_EXTRA),
         .multi_label = whole(call, IFS__NMS_MULTI_LABEL),
         .class_agnostic = whole(call, IFS__NMS_AGNOSTIC),
@@ -121,8 +121,6 @@ static void write_rows(const ifs_detection *boxes, int32_t count, int32_t most, 
     }
 }
 
-static int32_t narrow(int64_t value) { return value > INT32_MAX ? INT32_MAX : (int32_t)value; }
-
 static void run_image(void *arg, size_t i) {
     const host_run *r = arg;
     const ifs_op_tensor *outputs = r->call->outputs;
@@ -139,10 +137,10 @@ static void run_image(void *arg, size_t i) {
     write_rows(boxes, count, most, (float *)outputs[0].data + i * (size_t)most * 6);
     ((int32_t *)outputs[1].data)[i] = count;
     int32_t *s = (int32_t *)outputs[2].data + i * 4;
-    s[0] = narrow(stats.candidates);
-    s[1] = narrow(stats.dropped_candidates);
-    s[2] = narrow(stats.kept);
-    s[3] = narrow(stats.dropped_detections);
+    s[0] = saturated(stats.candidates);
+    s[1] = saturated(stats.dropped_candidates);
+    s[2] = saturated(stats.kept);
+    s[3] = saturated(stats.dropped_detections);
 }
 
 int32_t ifs_detection_nms(const ifs_op_call *call) {

@@ -15,7 +15,7 @@ from ..ops import NO_CLASS, class_map, class_numbers
 from ..ops.device_masks import DeviceClassMaps
 from .description import ModelDescription, Recognition, Shape
 from .device_variants import DeviceDecoder, DeviceVariants
-from .output_checks import check_floats, check_logits, check_scores
+from .output_checks import check_finite, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
 from .preset_input import PresetInput, lies_over, plane_rows, single_map
 from .results import ClassMap, ClassMaps
@@ -76,7 +76,7 @@ class _MapModel(VisionModel[Result]):
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         for name in self._maps:
-            check_floats(name, outputs[name])
+            check_finite(name, outputs[name])
             self.map_layout(name)
 
 

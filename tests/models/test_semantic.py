@@ -101,6 +101,16 @@ def test_nothing_is_guessed(tmp_path: Path) -> None:
         SemanticSegmentation(two, preset="unit")
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_that_are_not_finite_in_the_first_run(tmp_path: Path, value: float) -> None:
+    scores = quadrants()
+    scores[2, 5, 5] = value
+    path = head_model(tmp_path / "m.onnx", [scores], NAMES3)
+    said = pytest.raises(UnsupportedModelError, match="'output0' has values that are not finite in its first run")
+    with SemanticSegmentation(path, preset="unit") as model, said:
+        model(IMAGE)
+
+
 def test_open_shapes_are_learned_in_the_first_run(tmp_path: Path) -> None:
     path = head_model(tmp_path / "m.onnx", [quadrants()], NAMES3, open_shapes=True)
     with SemanticSegmentation(path, preset="unit") as model:

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import InputError
 from ..colours import heat
 from .agreement import Agreement
-from .float_map import FloatMap, correlation
+from .float_map import FloatMap
 from .masks import eroded
 from .result import ResultTensor
 
@@ -77,7 +77,7 @@ class AnomalyMap(FloatMap):
 
     def _agreement(self, other: Self, min_score: float) -> Agreement:
         """The correlation of the maps, and the shift of the score."""
-        return Agreement.of(correlation(*self._common(other)), 1.0, [other.score - self.score])
+        return Agreement.of(self._correlation(other), 1.0, [other.score - self.score])
 
     def __repr__(self) -> str:
         said = {None: "", True: ", anomalous", False: ", normal"}[self.is_anomalous]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..colours import heat
 from .agreement import Agreement
-from .float_map import FloatMap, correlation
+from .float_map import FloatMap
 from .result import ResultTensor
 
 if TYPE_CHECKING:
@@ -61,4 +61,4 @@ class DepthMap(FloatMap):
 
     def _agreement(self, other: Self, min_score: float) -> Agreement:
         """The correlation of the maps: networks of disparity leave scale and offset open."""
-        return Agreement.of(correlation(*self._common(other)), 1.0)
+        return Agreement.of(self._correlation(other), 1.0)

@@ -57,10 +57,17 @@ class FloatMap(Result):
 
         return Image.fromarray(heat(self.scaled()))
 
-    def _common(self, other: Self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """The values of the pixels that both maps know."""
-        known = np.isfinite(self.values) & np.isfinite(other.values)
-        return self.values[known].astype(np.float64), other.values[known].astype(np.float64)
+    def _common(self, other: Self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
+        """The values of the pixels that both maps know, and the share of these in the pixels that either map knows."""
+        own, theirs = np.isfinite(self.values), np.isfinite(other.values)
+        known, either = own & theirs, np.count_nonzero(own | theirs)
+        share = np.count_nonzero(known) / either if either else 1.0
+        return self.values[known].astype(np.float64), other.values[known].astype(np.float64), share
+
+    def _correlation(self, other: Self) -> float:
+        """The correlation of the pixels that both maps know, times the share of these."""
+        a, b, share = self._common(other)
+        return share * correlation(a, b)
 
     def __repr__(self) -> str:
         low, high = self.range

@@ -129,6 +129,7 @@ class Matte(FloatMap):
         return {"matte": ResultTensor(lambda: self.values, 2, np.nan)}
 
     def _agreement(self, other: Self, min_score: float) -> Agreement:
-        """The intersection over the union of the mattes."""
-        a, b = self._common(other)
-        return Agreement.of(float(np.minimum(a, b).sum()), float(np.maximum(a, b).sum()))
+        """The intersection over the union in the pixels that both mattes know, times the share of these."""
+        a, b, share = self._common(other)
+        common, total = float(np.minimum(a, b).sum()), float(np.maximum(a, b).sum())
+        return Agreement.of(share * common, total) if total > 0 else Agreement.of(share, 1.0)

@@ -202,6 +202,16 @@ def test_agreement_of_maps() -> None:
         area(0, 1).agreement(unseen)
 
 
+@pytest.mark.parametrize("kind", [DepthMap, AnomalyMap, Matte])
+def test_pixels_that_one_map_alone_knows_do_not_agree(kind: type[DepthMap | AnomalyMap | Matte]) -> None:
+    half = RAMP.copy()
+    half[::2] = np.nan
+    full, some, none = kind(RAMP), kind(half), kind(np.full_like(RAMP, np.nan))
+    for one, other, percent in ((full, some, 50), (full, none, 0), (some, some, 100), (none, none, 100)):
+        assert one.agreement(other).percent == other.agreement(one).percent == pytest.approx(percent)
+    assert Matte(RAMP * 0).agreement(Matte(half * 0)).percent == 50
+
+
 def test_agreement_of_vectors() -> None:
     one = Embedding.of([1.0, 0.0])
     assert one.agreement(Embedding.of([1.0, 1.0])).percent == pytest.approx(100 / np.sqrt(2))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...errors import UnsupportedModelError
 from .agreement import Agreement
 from .habits import Row
 from .result import ResultTensor, bytes_array
@@ -80,6 +81,12 @@ class Classifications(Rows[Classification]):
         """The sum of the common part of the scores, sum min(p, p') / sum p for probabilities. The shift is that of the
         best class.
         """
+        lowest = min(one.scores.min(initial=0) for one in (self, other))
+        if lowest < 0:
+            raise UnsupportedModelError(
+                f"a score is {lowest:.4g}, and scores below 0 have no measure of agreement; load the model with "
+                "softmax=True"
+            )
         before, after = (dict(zip(one.class_ids.tolist(), one.scores.tolist(), strict=True)) for one in (self, other))
         common = 2 * sum(min(before[name], after[name]) for name in before.keys() & after.keys())
         shifts = [after.get(best, 0.0) - before[best] for best in self.class_ids[:1].tolist()]

@@ -251,7 +251,7 @@ class Result(Hints, ABC):
 
         Raises:
             InputError: the other result is of another type, or of an image of another size.
-            UnsupportedModelError: results of this type have no measure.
+            UnsupportedModelError: results of this type, or classes with scores below 0, have no measure.
         """
         if not isinstance(other, type(self)):
             raise InputError(

@@ -232,6 +232,10 @@ def test_agreement_of_classes() -> None:
     assert best((2, 0.75), (0, 0.25)).agreement(fewer).percent == pytest.approx(50)
     assert best((2, 0.75), (0, 0.25)).agreement(fewer, min_score=0.9).score_shift == pytest.approx(-0.25)
     assert fewer[:0].agreement(fewer[:0]).percent == 100
+    logits = best((2, 7.0), (0, -9.0))
+    for one, other in ((logits, fewer), (fewer, logits)):
+        with pytest.raises(UnsupportedModelError, match=r"a score is -9, and scores below 0 .*softmax=True"):
+            one.agreement(other)
 
 
 # ---- text ----

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import ShapeError
 from ...ops import MASK, PackedMasks
 from ...ops.masks import mask_polygons
+from .indices import row_number, row_positions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -106,12 +107,11 @@ class Masks(Sequence["Mask"]):
     @overload
     def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Masks: ...
     def __getitem__(self, index: Any) -> Any:
-        if hasattr(index, "__index__") and not isinstance(index, np.ndarray):
-            position = operator.index(index)
+        if (position := row_number(index)) is not None:
             if not -len(self) <= position < len(self):
                 raise IndexError(f"there is no mask {position}; there are {len(self)}")
             return Mask(self._packed, position % len(self))
-        chosen = index if isinstance(index, slice) else np.asarray(index, np.intp if len(index) == 0 else None)
+        chosen = row_positions(index, len(self), type(self).__name__)
         return Masks(PackedMasks(self.size, self._packed.layout[chosen], self._packed.bits))
 
     def __repr__(self) -> str:

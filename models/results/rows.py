@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import numpy as np
-
-from ...errors import InputError, ShapeError
+from .indices import row_number, row_positions
 from .plain import plain_value
 from .result import Result
 
@@ -40,11 +37,9 @@ class Rows(Result, Sequence[Row]):
     @overload
     def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self._take(index)
-        if hasattr(index, "__index__") and not isinstance(index, (bool, np.bool_, np.ndarray)):
-            return self._row(operator.index(index))
-        return self._take(self._positions(index))
+        if (number := row_number(index)) is not None:
+            return self._row(number)
+        return self._take(row_positions(index, len(self), type(self).__name__))
 
     def __iter__(self) -> Iterator[Row]:
         return map(self._row, range(len(self)))
@@ -52,20 +47,6 @@ class Rows(Result, Sequence[Row]):
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as dicts of plain Python values: `to_dict()` of each row."""
         return [plain_value(row) for row in self]
-
-    def _positions(self, index: Any) -> npt.NDArray[Any]:
-        """A mask of booleans or an array of positions, checked."""
-        chosen = np.asarray(index)
-        if chosen.size == 0 and chosen.ndim == 1 and chosen.dtype != bool:
-            chosen = chosen.astype(np.intp)  # an empty list is of float64
-        if chosen.dtype == bool and chosen.shape != (len(self),):
-            raise ShapeError(f"a mask has one value for each of {len(self)} rows; this one has shape {chosen.shape}")
-        if chosen.ndim != 1 or chosen.dtype.kind not in "bui":
-            raise InputError(
-                f"{type(self).__name__} takes a position, a slice, a mask of booleans or an array of positions, "
-                f"not {index!r}"
-            )
-        return chosen
 
 
 def class_label(names: Sequence[str], class_id: int) -> str:

@@ -50,6 +50,9 @@ def test_masks_stay_with_their_boxes(rng: np.random.Generator) -> None:
         assert (mask.area, mask.size) == (masks[i].sum(), SIZE)
     with pytest.raises(IndexError, match="no mask 4; there are 4"):
         found.masks[4]
+    for wrong in (True, np.True_, [True, False]):
+        with pytest.raises(ShapeError, match="a mask has one value for each of 4 rows"):
+            found.masks[wrong]
     with pytest.raises(ShapeError, match="37 x 20 for an image of 37 x 21"):
         boxes(4, mask=masks[:, 1:])
     with pytest.raises(ShapeError, match=r"\(4, 21\)"):

@@ -70,6 +70,18 @@ def test_a_row_a_slice_a_mask_and_positions() -> None:
         assert isinstance(classified, Classifications)
 
 
+def test_tensors_of_pytorch_are_indices() -> None:
+    torch = pytest.importorskip("torch")
+    found = boxes()
+    for index, rows in (([0], [0]), ([2, 0], [2, 0]), ([False, True, True], [1, 2])):
+        taken = found[torch.tensor(index)]
+        assert type(taken) is Detections
+        assert list(taken) == [found[i] for i in rows]
+    assert found[torch.tensor(1)] == found[np.array(1)] == found[1]
+    with pytest.raises(ShapeError, match="a mask"):
+        found[torch.tensor(True)]
+
+
 @pytest.mark.parametrize(
     ("index", "error", "words"),
     [
@@ -79,6 +91,7 @@ def test_a_row_a_slice_a_mask_and_positions() -> None:
         ("label", InputError, "'label'"),
         (True, (ShapeError, InputError), "True|mask"),
         ([[0], [1]], InputError, "not"),
+        (np.array(1.5), InputError, "not array"),
         (3, IndexError, "3"),
         ([7], IndexError, "7"),
     ],

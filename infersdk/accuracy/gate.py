@@ -250,7 +250,8 @@ def agreement(reference: Sequence[Any], results: Sequence[Any], *, min_score: fl
     measure: `infersdk.models.Result.agreement()`.
 
     Args:
-        min_score: ignore rows of the reference with lower scores; the best class always counts.
+        min_score: ignore rows of the reference with lower scores, and such rows of the others that match none; the best
+            class always counts.
 
     Raises:
         InputError: there are no results, or not as many on both sides.

@@ -153,16 +153,19 @@ class TextLines(Rows[TextLine]):
     def _agreement(self, other: Self, min_score: float) -> Agreement:
         """2 sum IoU similarity / (lines of both) over matched lines: their enclosing boxes have an IoU of at least 0.5.
 
-        The similarity of two texts is that of `difflib`, 1 for equal ones.
+        The similarity of two texts is that of `difflib`, 1 for equal ones. Lines of the other side below `min_score`
+        count only where they match.
         """
         lines = [line for line in self.lines if line.score >= min_score]
+        counted = [line.score >= min_score for line in other.lines]
         ious = overlaps(_boxes(other.lines), _boxes(lines))
         common, shifts = 0.0, []
         for theirs, own in best_matches(ious):
             read, known = other.lines[theirs], lines[own]
             common += 2 * float(ious[theirs, own]) * SequenceMatcher(None, known.text, read.text, False).ratio()
             shifts.append(read.score - known.score)
-        return Agreement.of(common, len(lines) + len(other.lines), shifts)
+            counted[theirs] = True
+        return Agreement.of(common, len(lines) + sum(counted), shifts)
 
 
 def _boxes(lines: Sequence[TextLine]) -> npt.NDArray[np.float32]:

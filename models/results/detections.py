@@ -353,18 +353,21 @@ class Detections(Rows[Detection]):
     def _agreement(self, other: Self, min_score: float) -> Agreement:
         """The Dice coefficient of the scores, weighted with the overlap: 2 sum IoU min(s, s') / (sum s + sum s').
 
-        Boxes of one class match from an IoU of 0.5 on, each once, the highest score first.
+        Boxes of one class match from an IoU of 0.5 on, each once, the highest score first. Boxes of the other side
+        below `min_score` count only where they match.
         """
         kept = self.scores >= min_score
         boxes, scores, class_ids = self.xyxy[kept], self.scores[kept], self.class_ids[kept]
-        total = float(np.sum(scores, dtype=np.float64) + np.sum(other.scores, dtype=np.float64))
+        counted = other.scores >= min_score
         ious = overlaps(other.xyxy, boxes) * (other.class_ids[:, None] == class_ids[None])
         common, shifts = 0.0, []
         for theirs, own in best_matches(ious):
             score, known = float(other.scores[theirs]), float(scores[own])
             common += 2 * float(ious[theirs, own]) * min(score, known)
             shifts.append(score - known)
-        return Agreement.of(common, total, shifts)
+            counted[theirs] = True
+        total = np.sum(scores, dtype=np.float64) + np.sum(other.scores[counted], dtype=np.float64)
+        return Agreement.of(common, float(total), shifts)
 
 
 def _row_count(column: Any) -> int | None:

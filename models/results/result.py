@@ -247,7 +247,8 @@ class Result(Hints, ABC):
         """The agreement of another result for the same image with this one, which is the reference.
 
         Args:
-            min_score: rows of this result that score less are left out; of classes the best one counts always.
+            min_score: rows of this result that score less are left out, and those of the other one that score less
+                and match none; of classes the best one counts always.
 
         Raises:
             InputError: the other result is of another type, or of an image of another size.

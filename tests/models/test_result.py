@@ -190,6 +190,19 @@ def test_a_result_agrees_with_itself(result: Result) -> None:
         result.agreement(Height(1.0))
 
 
+@pytest.mark.parametrize(
+    ("both", "weaker", "percent"),
+    [
+        (boxes((0, 0.95, 3.0), (1, 0.5, 20.0)), boxes((0, 0.55, 3.0), (1, 0.5, 20.0)), 100 * 1.1 / 1.5),
+        (lines(("hello", 0.95), ("world", 0.5)), lines(("hello", 0.55), ("world", 0.5)), 100),
+    ],
+    ids=["Detections", "TextLines"],
+)
+def test_rows_below_the_minimum_score_count_only_where_they_match(both: Result, weaker: Result, percent: float) -> None:
+    assert both.agreement(both, min_score=0.9).percent == pytest.approx(100)
+    assert both.agreement(weaker, min_score=0.9).percent == pytest.approx(percent)
+
+
 def test_agreement_of_maps() -> None:
     assert area(0, 1, 1, 0).agreement(area(0, 0, 1, 1)).percent == pytest.approx(100 / 3), "IoU 1 of 3 for both"
     assert area(0, 0).agreement(area(1, 1)).percent == 0

@@ -26,20 +26,27 @@ def class_names(names: Sequence[str] | str | os.PathLike[str]) -> tuple[str, ...
     """The names by class_id.
 
     Args:
-        names: the names in order; a text file with one name in each line; or `"coco"` or `"imagenet"`.
+        names: the names in order; a text file of UTF-8 with one name in each line; or `"coco"` or `"imagenet"`. Blank
+            lines at the end do not count.
 
     Raises:
-        ConfigError: the file cannot be read, or is no list of names.
+        ConfigError: the file cannot be read, or is no list of names; or a line in front of a name is blank.
     """
     if isinstance(names, (str, os.PathLike)):
         path = CLASS_NAMES.get(names, names) if isinstance(names, str) else names
         try:
-            lines = read_regular(path, MAX_BYTES).decode("utf-8").splitlines()
+            lines = read_regular(path, MAX_BYTES).decode("utf-8-sig").rstrip().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             built_in = f"; built in are {', '.join(CLASS_NAMES)}" if isinstance(error, FileNotFoundError) else ""
             raise ConfigError(f"cannot read the class names in {os.fspath(names)!r}: {reason}{built_in}") from None
-        return tuple(line.strip() for line in lines if line.strip())
+        stripped = tuple(line.strip() for line in lines)
+        if "" in stripped:
+            raise ConfigError(
+                f"line {stripped.index('') + 1} of the class names in {os.fspath(names)!r} is blank, and each line is "
+                "the name of a class; delete the line, or write a name"
+            )
+        return stripped
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(
             f"names is a list of strings, the path of a text file, or one of {', '.join(CLASS_NAMES)}, not {names!r}"

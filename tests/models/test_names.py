@@ -12,8 +12,14 @@ from infersdk.models.names import MAX_BYTES, class_names
 
 
 def test_one_name_a_line(tmp_path: Path) -> None:
-    (tmp_path / "names.txt").write_text("cat\n\n  dog \n", "utf-8")
-    assert class_names(tmp_path / "names.txt") == ("cat", "dog")
+    file = tmp_path / "names.txt"
+    for text, names in (("cat\n  dog \n\n \n", ("cat", "dog")), ("\ufeffcat\r\ndog", ("cat", "dog")), ("\n", ())):
+        file.write_text(text, "utf-8")
+        assert class_names(file) == names
+    for text, line in (("cat\n\n  dog \n", 2), ("\ncat", 1)):
+        file.write_text(text, "utf-8")
+        with pytest.raises(ConfigError, match=f"line {line} of the class names in .* is blank"):
+            class_names(file)
 
 
 def test_only_regular_files_of_a_limited_size(tmp_path: Path) -> None:

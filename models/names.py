@@ -6,6 +6,7 @@ import ast
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import msgspec
@@ -91,7 +92,7 @@ def find_classes(
     """
     if classes is None:
         return None
-    wanted = (classes,) if isinstance(classes, (int, str)) else classes
+    wanted = (classes,) if isinstance(classes, (int, Integral, str)) else classes
     count = count if count is not None else len(names) or None
     result: set[int] = set()
     for entry in wanted:

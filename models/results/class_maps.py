@@ -130,18 +130,20 @@ class ClassMap(MapResult):
 
     def area(self, name: str | int) -> float:
         """The share of the pixels of the classes of this name, or of the class of this number. Raises ConfigError for
-        an unknown one.
+        an unknown one; where there are names, a number above those of all names and pixels is unknown.
         """
         return float(self.counts[self._numbers(name)].sum() / self.class_ids.size)
 
     def mask(self, name: str | int) -> npt.NDArray[np.bool_]:
         """(height, width) of bool: the pixels of the classes of this name, or of the class of this number. Raises
-        ConfigError for an unknown one.
+        ConfigError for an unknown one; see `area()`.
         """
         return np.isin(self.class_ids, self._numbers(name))
 
     def _numbers(self, name: str | int) -> list[int]:
-        return list(find_classes(name, self.names, NO_CLASS) or ())
+        highest = np.max(self.class_ids, where=self.class_ids != NO_CLASS, initial=0)  # it may be without a name
+        count = max(len(self.names), int(highest) + 1) if len(self.names) else NO_CLASS
+        return list(find_classes(name, self.names, count) or ())
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The classes that are there, the largest first: `class_id`, `label`, `pixels`, and `area`, their share."""

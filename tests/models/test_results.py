@@ -337,6 +337,17 @@ def test_the_area_of_a_class_without_a_name() -> None:
     found = ClassMap(np.array([[0, 5], [5, 5]], np.uint8), ["road"])
     assert found.area(5) == 0.75
     assert found.mask(5).sum() == 3
-    assert found.area(7) == 0
-    with pytest.raises(ConfigError, match="no class number 300"):
-        found.area(300)
+    assert ClassMap(found.class_ids, ()).area(7) == 0
+    for number in (7, 300, -1):
+        for method in (found.area, found.mask):
+            with pytest.raises(ConfigError, match=f"no class number {number}; use those that it has, from 0 to 5"):
+                method(number)
+
+
+def test_numbers_of_numpy_choose_a_class() -> None:
+    found = ClassMap(np.array([[0, 1], [1, 1]], np.uint8), ["road", "car"])
+    for number in np.unique(found.class_ids):
+        assert found.area(number) == found.area(int(number))
+        assert found.mask(number).sum() == found.counts[number]
+    with pytest.raises(ConfigError, match="no class number 9; use those that it has, from 0 to 1"):
+        found.mask(np.int64(9))

@@ -49,7 +49,7 @@ class Classifier(VisionModel[Classifications]):
             for others.
         crop: the network's input, a number or (width, height), for models that leave it open (224 then).
         mean, std, scale: y = (x * scale - mean) / std: a number, or one for each channel in the order of the network's
-            input.
+            input. A network of uint8 input takes neither these nor a preset.
         input_order: the channels that the network wants, `"rgb"` or `"bgr"`.
         top_k: maximum number of classes of a result.
         softmax: whether scores become probabilities by softmax; None does so unless they are probabilities already
@@ -100,9 +100,10 @@ class Classifier(VisionModel[Classifications]):
                 return Geometry.stretch(size, input.size)
             return Geometry.resize_crop(size, resize, input.size)
 
+        given = {name: getattr(self, name) for name in ("preset", "mean", "std", "scale")}
         return Preprocessor(
             input,
-            input.transform(**pixel_options(input, self._pixels())),
+            input.transform(**pixel_options(input, self._pixels(), **given)),
             geometry,
             self.channel_order,
             interpolation=self.interpolation or stated.get("interpolation", "bilinear"),

@@ -50,7 +50,7 @@ class DETR(Detector):
 
     Args:
         preset: how pixels are normalised, `"imagenet"` or `"unit"` (0 to 1); None is the family's own: ImageNet's for
-            DETR and RF-DETR, 0 to 1 for RT-DETR and D-FINE.
+            DETR and RF-DETR, 0 to 1 for RT-DETR and D-FINE. A network of uint8 input takes none.
 
     Further arguments: see `Detector` and `VisionModel`.
     """
@@ -96,7 +96,7 @@ class DETR(Detector):
     # ---- preprocessing and postprocessing ----
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        pixels = pixel_options(input, PRESETS[self.preset or self.normalization])
+        pixels = pixel_options(input, PRESETS[self.preset or self.normalization], preset=self.preset)
         return Preprocessor.stretch(input, channel_order=self.channel_order, **pixels)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:

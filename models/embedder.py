@@ -30,7 +30,8 @@ class Embedder(VisionModel[Embedding]):
 
     Args:
         preset: the normalisation of pixels (see `PRESETS`): `"imagenet"`, `"unit"` (0 to 1), `"inception"` (-1 to 1,
-            the usual one for faces), `"centred"` (-0.5 to 0.5) or `"caffe"`.
+            the usual one for faces), `"centred"` (-0.5 to 0.5) or `"caffe"`. A network of uint8 input takes the order
+            of the channels alone.
         fit: how an image is put on the input: `"stretch"`, `"letterbox"`, which keeps its proportions, or `"crop"`,
             which scales it to cover the input and crops the centre.
         size: the input size, a number or (width, height), for models that leave it open.

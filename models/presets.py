@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..errors import ConfigError
 from ..image import PixelTransform
 
 if TYPE_CHECKING:
@@ -30,11 +31,21 @@ PRESETS: dict[str, dict[str, Any]] = {
 Preset = Literal["imagenet", "caffe", "inception", "centred", "unit"]
 
 
-def pixel_options(input: ImageInput, pixels: Mapping[str, Any]) -> dict[str, Any]:
+def pixel_options(input: ImageInput, pixels: Mapping[str, Any], **given: Any) -> dict[str, Any]:
     """The order, scale and bias of a normalisation as in `PRESETS`, for `ImageInput.transform()`. A network of
     uint8 input normalises its pixels itself.
+
+    Args:
+        given: settings by name that have no effect for a network of uint8 input; None where they are not given.
+
+    Raises:
+        ConfigError: the input is uint8, and such a setting is given.
     """
     if input.dtype == "uint8":
+        if ignored := [f"{name}={value!r}" for name, value in given.items() if value is not None]:
+            raise ConfigError(
+                f"{', '.join(ignored)}: the network takes pixels of uint8 and normalises them itself; leave this out"
+            )
         return {"order": pixels["input_order"], "scale": 1.0}
     normal = PixelTransform.normalize(pixels["mean"], pixels["std"], max_value=1 / pixels["scale"])
     return {"order": pixels["input_order"], "scale": normal.scale, "bias": normal.bias}

@@ -222,6 +222,18 @@ def test_bad_settings(tmp_path: Path) -> None:
         Classifier(path, std=[0, 1, 1])
 
 
+def test_a_network_of_bytes_normalises_its_pixels_itself(tmp_path: Path) -> None:
+    nodes = [node("Cast", "data", "float", to=1), node("ReduceMean", "float", "logits", axes=[2, 3], keepdims=0)]
+    data, logits = value("data", ["n", 3, 8, 8], "uint8"), value("logits", ["n", 3])
+    path = save(tmp_path / "m.onnx", nodes, [data], [logits], opset=13)
+    for settings, name in (({}, "0"), ({"input_order": "bgr"}, "2")):
+        with Classifier(path, **settings) as model:
+            assert model(red())[0].label == name
+    for settings in ({"mean": 3.0}, {"std": (0.2, 0.2, 0.2)}, {"scale": 2.0}, {"preset": "inception"}):
+        with pytest.raises(errors.ConfigError, match=f"{next(iter(settings))}=.* normalises them itself; leave this"):
+            Classifier(path, **settings)
+
+
 @pytest.mark.assets
 def test_top1_of_squeezenet(assets: Path) -> None:
     from accuracy import imagenet_top

@@ -363,8 +363,9 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     def _canvas_plan(self, model: ModelSource | Infer) -> CanvasPlan | None:
         """How the model is loaded for several canvases; None for one."""
         if self.settings.canvas == "fixed":
-            if self.settings.canvas_sizes is not None:
-                raise ConfigError("canvas_sizes is for canvas='fit'; add that, or leave canvas_sizes out")
+            for name in ("canvas_sizes", "canvas_border"):
+                if getattr(self.settings, name) is not None:
+                    raise ConfigError(f"{name} is for canvas='fit'; add that, or leave {name} out")
             return None
         if not self.fits_canvas:
             raise ConfigError(f"canvas='fit' is not for {type(self).__name__}; use canvas='fixed'")

@@ -64,7 +64,7 @@ def test_several_canvases_of_a_quantised_head(tmp_path: Path) -> None:
     path = quantised_yolov5(tmp_path / "m.onnx", "onnxruntime", size=(128, 128), classes=20)
     with (
         YOLOv5(path, canvas="fit", canvas_sizes=[(128, 64)], canvas_border=0, conf=0.3) as native,
-        YOLOv5(path, canvas_border=0, conf=0.3) as fixed,
+        YOLOv5(path, conf=0.3) as fixed,
     ):
         assert native.canvas_sizes_used == ((128, 64), (128, 128))
         assert native.decode_head_used == "native"

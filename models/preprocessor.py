@@ -194,6 +194,11 @@ class Preprocessor:
                 f"its input {self.input.spec} has {self.input.channels} channels, and its preprocessing gives "
                 f"{self.transform.channels} ({self.transform.order!r}); make it with ImageInput.transform()"
             )
+        if self.scaled_decode and self.interpolation != "bilinear":
+            raise ConfigError(
+                f"scaled_decode has no effect with interpolation={self.interpolation!r}; leave it out, or give "
+                "interpolation='bilinear'"
+            )
         # Frames of a video and of cameras repeat their size.
         geometry = self.geometry if self.interpolation == "bilinear" else lambda size: Geometry.stretch(size, size)
         object.__setattr__(self, "geometry_of", lru_cache(maxsize=64)(geometry))

@@ -69,7 +69,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
             processor. `"auto"`: on the device, where the model is on one and nvImageCodec is installed. Each result
             has the name of its `decoder`.
         scaled_decode: whether JPEG files are decoded at 1/2, 1/4 or 1/8 of their size, where the network's input is no
-            larger. It takes less time, and changes the pixels.
+            larger. It takes less time, and changes the pixels. It is for bilinear interpolation.
         canvas: `"fixed"` puts each image on the whole input. `"fit"` puts it on the smallest of several canvases that
             holds it at the same size, which saves padding; an ONNX model of a fixed size is changed for that.
         canvas_sizes: (width, height) of the canvases for `"fit"`; None is those of 16:9, 3:2 and 4:3, landscape and

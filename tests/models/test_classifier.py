@@ -214,6 +214,7 @@ def test_bad_settings(tmp_path: Path) -> None:
         ({"framing": "stretch", "resize": 9}, "framing='crop'"),
         ({"framing": "pad"}, "'crop', 'stretch'"),
         ({"interpolation": "nearest"}, "nearest"),
+        ({"interpolation": "bicubic", "scaled_decode": True}, "scaled_decode has no effect with .*='bicubic'"),
         ({"mean": True}, "mean"),
     ]:
         with pytest.raises(errors.ConfigError, match=words):

@@ -476,12 +476,13 @@ def _from_pil(image: Image.Image, what: str, at_least: SizeLimit | None = None) 
                 image.draft(None, (image.width // by, image.height // by))  # Pillow divides by whole numbers.
         image.load()  # some formats have their EXIF data after the pixels.
         orientation = orientation or orientation_of(image)
-        if image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
+        deep = image.mode == "I" and image.format == "PPM"  # of PGM, whose numbers Pillow scales to 16 bits
+        if deep or image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
             bits = getattr(image, "tag_v2", {}).get(_BITS, (16,))[0]  # a TIFF file may have 12
             return HostImage(_upright((np.asarray(image) >> (bits - 8)).astype(np.uint8), orientation), "gray", decoder)
         if image.mode in ("I", "F"):
             raise ImageError(
-                f"{what}: its pixels are numbers of 32 bits, whose range is unknown; scale "
+                f"{what}: its pixels are numbers of 32 bits or signed ones, whose range is unknown; scale "
                 "it to 0..255 and give it as an array of uint8"
             )
         if image.mode not in ("L", "RGB", "RGBA"):

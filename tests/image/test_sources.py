@@ -111,6 +111,16 @@ def test_twelve_bits_keep_their_upper_eight() -> None:
     np.testing.assert_array_equal(read_image(file + bytes(4)).pixels, [[0x00, 0x7F, 0xFF, 0x3E]])
 
 
+@pytest.mark.parametrize("bits", [10, 12, 16])
+def test_pgm_files_keep_their_upper_eight(bits: int) -> None:
+    white = 2**bits - 1
+    file = b"P5\n4 1\n%d\n" % white + np.array([0, white // 4, white // 2, white], ">u2").tobytes()
+    for data in (file, b"P2\n4 1\n%d\n0 %d %d %d\n" % (white, white // 4, white // 2, white)):
+        image = read_image(data)
+        assert (image.format, image.decoder, image.pixels.dtype) == ("gray", "pillow", np.uint8)
+        np.testing.assert_array_equal(image.pixels, [[0x00, 0x3F, 0x7F, 0xFF]])
+
+
 def test_bytes_that_are_not_adjacent() -> None:
     file = io.BytesIO()
     Image.new("L", (3, 2), 7).save(file, "PNG")
@@ -123,6 +133,14 @@ def test_bytes_that_are_not_adjacent() -> None:
 def test_pixels_without_a_known_white_are_refused(dtype: type) -> None:
     with pytest.raises(ImageError, match=r"^the PIL image given: its pixels are numbers of 32 bits.*0\.\.255"):
         read_image(Image.fromarray(np.full((4, 4), 300, dtype)))
+
+
+def test_signed_pixels_are_refused() -> None:
+    tags = {256: 1, 257: 1, 258: 16, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 2, 339: 2}
+    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
+    file = b"II*\0" + struct.pack("<I", 10) + struct.pack("<h", -9) + struct.pack("<H", len(tags)) + entries
+    with pytest.raises(ImageError, match="of 32 bits or signed ones, whose range is unknown"):
+        read_image(file + bytes(4))
 
 
 # ---- damaged files ----

@@ -70,6 +70,8 @@ def get(
         except (OSError, ValueError, http.client.HTTPException) as error:
             if deadline.passed:
                 raise ImageError(f"{shown}: no answer within {max_seconds:g} s") from None
+            if isinstance(error, ImageError):  # of the body
+                raise
             reason = getattr(error, "reason", None) or error
             raise ImageError(f"{shown}: cannot be read: {reason or type(error).__name__}") from None
         if deadline.passed:  # a connection that is shut down looks like the end of a body without a length

@@ -105,7 +105,7 @@ def test_what_goes_wrong_is_one_error(server: str, path: str, words: str) -> Non
     start = time.monotonic()
     with pytest.raises(ImageError, match=words) as caught:
         get(server + path, max_bytes=4000, max_seconds=0.5)
-    assert f"{server}{path}" in str(caught.value)
+    assert str(caught.value).count(f"{server}{path}") == 1
     assert time.monotonic() - start < 5
 
 

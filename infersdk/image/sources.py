@@ -178,6 +178,8 @@ def read_image(
     if isinstance(source, (str, os.PathLike)):
         if is_http(source):
             return _from_address(source, at_least)
+        if not os.fspath(source):
+            raise ImageError("the path of the image is empty; give that of a file")
         return _decode_file(Path(source), repr(os.fspath(source)), at_least)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _decode_file(io.BytesIO(bytes(source)), f"the {memoryview(source).nbytes:,} bytes given", at_least)

@@ -262,3 +262,8 @@ def test_what_is_no_source() -> None:
 def test_a_folder_is_called_one(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="is a folder; name the images in it"):
         read_image(tmp_path)
+
+
+def test_an_empty_path_is_called_empty() -> None:
+    with pytest.raises(ImageError, match="the path of the image is empty; give that of a file"):
+        read_image("")

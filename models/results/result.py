@@ -31,7 +31,7 @@ import numpy as np
 
 from ...core.files import atomic_path, atomic_write
 from ...core.text import json_text
-from ...errors import ConfigError, InputError, OutputError, ShapeError, UnsupportedModelError
+from ...errors import ConfigError, ImageError, InputError, OutputError, ShapeError, UnsupportedModelError
 from ...image import HostImage, ImageSource, read_image
 from .habits import Hints
 from .plain import plain_data
@@ -181,17 +181,21 @@ class Result(Hints, ABC):
         return target
 
     def _repr_png_(self) -> bytes | None:
-        """For notebooks: drawn over the image, or over grey where the image is not known any more."""
+        """For notebooks: drawn over the image, or over grey where the image is not known any more or has changed its
+        size. None where the size of the result is not known either.
+        """
         if not self._is_drawn():
             return None
-        from ..draw import blank_image, to_pil
+        from ..draw import blank_image
 
-        image = None if self.image is None else self.image.read()
-        size: tuple[int, int] | None = getattr(self, "size", None)
-        if image is None and size is None:
-            return None
+        try:
+            pil = self._pil(None, "bgr")
+        except (ImageError, InputError):
+            if not hasattr(self, "size"):
+                return None
+            pil = blank_image(self.size)
         buffer = io.BytesIO()
-        self._drawn(blank_image(size) if image is None else to_pil(image)).save(buffer, "PNG")  # type: ignore[arg-type]
+        self._drawn(pil).save(buffer, "PNG")
         return buffer.getvalue()
 
     @classmethod

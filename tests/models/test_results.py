@@ -252,6 +252,20 @@ def test_an_image_of_another_size_is_not_drawn_on() -> None:
     assert classes().draw(pixels).size == (63, 48)
 
 
+def test_notebooks_show_results_over_grey_where_the_image_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    Image.new("RGB", (64, 48), "white").save(file)
+    found = boxes(2).with_image(file)
+    shown, expected = found._repr_png_(), boxes(2)._repr_png_()
+    assert shown is not None
+    assert Image.open(io.BytesIO(shown)).tobytes() == found.draw().tobytes()
+    Image.new("RGB", (300, 200)).save(file)
+    assert found._repr_png_() == expected
+    file.unlink()
+    assert found._repr_png_() == expected
+    assert classes().with_image(file)._repr_png_() is None
+
+
 def test_an_image_of_a_reduced_size_is_drawn_at_its_own_size() -> None:
     file = io.BytesIO()
     Image.new("RGB", (64, 48), "white").save(file, "JPEG")

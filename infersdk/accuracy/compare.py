@@ -105,10 +105,11 @@ class Difference:
 def difference(
     reference: npt.ArrayLike, other: npt.ArrayLike, tolerance: Tolerance | None = None, *, name: str = ""
 ) -> Difference:
-    """How far `other` is from `reference`. Element types may differ; numbers are compared, exactly for integers.
+    """How far `other` is from `reference`. Element types may differ; numbers are compared, exactly for integers of one
+    type.
 
     Raises:
-        DTypeError: the elements are not numbers.
+        DTypeError: the elements are not real numbers.
     """
     meter = _Meter(name, tolerance or Tolerance())
     meter.add(np.asarray(reference), np.asarray(other))
@@ -136,9 +137,9 @@ class _Meter:
             self.note = "is missing" if b is None else f"has shape {b.shape}, not {a.shape}"
             return False
         for array in (a, b):
-            if array.dtype.kind in "OSU":
+            if not np.can_cast(array.dtype, np.float64, "same_kind"):
                 what = f"output {self.name!r}" if self.name else "an array"
-                raise DTypeError(f"{what} has elements of {array.dtype}: only numbers are compared")
+                raise DTypeError(f"{what} has elements of {array.dtype}: only real numbers are compared")
         self.elements += a.size
         if not a.size:
             return True

@@ -47,11 +47,17 @@ def test_the_measures_of_a_difference() -> None:
     assert not found.within
 
 
-@pytest.mark.parametrize("kind", [str, bytes, object])
-def test_strings_are_not_compared(kind: Any) -> None:
-    texts = np.array(["1", "2"]).astype(kind)
-    with pytest.raises(DTypeError, match="output 'y' has elements of .*: only numbers are compared"):
-        difference(texts, texts, name="y")
+@pytest.mark.parametrize("kind", [str, bytes, object, complex, "M8[s]", "m8[s]", "V2", [("x", "f4")]])
+def test_real_numbers_alone_are_compared(kind: Any) -> None:
+    other = np.zeros(2, kind)
+    with pytest.raises(DTypeError, match="output 'y' has elements of .*: only real numbers are compared"):
+        difference(other, other, name="y")
+
+
+def test_numbers_of_all_widths_are_compared() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float16, np.longdouble, bool, np.uint64):
+        assert difference(np.array([0, 1], kind), np.ones(2, kind)).max_abs == 1
 
 
 def test_integers_are_compared_exactly() -> None:

@@ -38,7 +38,7 @@ class Detector(VisionModel[Detections]):
     """
 
     conf: Fraction = 0.5
-    max_det: Annotated[int, msgspec.Meta(ge=1)] = 300
+    max_det: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 300
     classes: int | str | tuple[int | str, ...] | None = None
     size: int | tuple[int, int] | None = None
 

@@ -133,7 +133,7 @@ class YOLO(RowDetector):
     """
 
     iou: Fraction = 0.45
-    max_candidates: Annotated[int, msgspec.Meta(ge=0)] = 30_000
+    max_candidates: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 30_000
     multi_label: bool = False
     class_agnostic: bool = False
     decode_head: Literal["auto", "graph", "native"] = "auto"

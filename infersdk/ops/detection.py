@@ -177,7 +177,7 @@ def detect_params(
     """The arguments of `DetectionDecoder` as an `ifs_detect_params *`, and the class mask that it points to, or None.
 
     Raises:
-        InputError, DTypeError: A number does not fit 32 bits, or the head, the element type or a class is unknown.
+        InputError, DTypeError: A number is outside its range, or the head, the element type or a class is unknown.
     """
     if dtype not in _DTYPES:
         raise DTypeError(f"dtype is {dtype!r}; use float32 or float16")
@@ -188,13 +188,13 @@ def detect_params(
     params.dtype = _DTYPES[dtype]
     params.num_classes = int32("num_classes", num_classes)
     params.num_anchors = int32("num_anchors", num_anchors)
-    params.num_extra = int32("extra", extra)
+    params.num_extra = int32("extra", extra, 0)
     params.multi_label = bool(multi_label)
     params.class_agnostic = bool(class_agnostic)
     params.max_candidates = int32("max_candidates", max_candidates)
-    params.max_detections = int32("max_detections", max_det)
-    params.conf_threshold = conf
-    params.iou_threshold = iou
+    params.max_detections = int32("max_det", max_det, 1)
+    params.conf_threshold = fraction("conf", conf)
+    params.iou_threshold = fraction("iou", iou)
     params.num_strides = len(strides)
     for i, stride in enumerate(strides):
         params.strides[i] = int32(f"strides[{i}]", stride)
@@ -231,9 +231,17 @@ def _class_mask(classes: Iterable[int], num_classes: int) -> Any:
     return ffi.new("uint8_t[]", bytes(mask))
 
 
-def int32(name: str, value: int) -> int:
+def int32(name: str, value: int, least: int = -(2**31)) -> int:
     if not -(2**31) <= value < 2**31:
         raise InputError(f"{name} is {value}; it must fit 32 bits")
+    if value < least:
+        raise InputError(f"{name} is {value}; it must be {least} or more")
+    return value
+
+
+def fraction(name: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise InputError(f"{name} is {value:g}; it must be 0 to 1")
     return value
 
 

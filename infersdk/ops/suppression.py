@@ -8,6 +8,7 @@ import numpy as np
 
 from ..core._lib import check, choice, ffi, lib, returned
 from ..errors import DTypeError, InputError, ShapeError
+from .detection import fraction
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,7 +41,7 @@ def nms(
         InputError: A box or score is not finite, or `iou` is not 0 to 1.
     """
     _check_max_det(max_det)
-    keep, _ = _suppress(boxes, scores, class_ids, lib.IFS_MATCH_IOU, iou, grouped=False)
+    keep, _ = _suppress(boxes, scores, class_ids, lib.IFS_MATCH_IOU, fraction("iou", iou), grouped=False)
     return keep if max_det is None else keep[:max_det].copy()
 
 
@@ -165,6 +166,6 @@ def nms_oriented(
     _check_max_det(max_det)
     keep = np.empty(n, np.int64)
     keep_c = ffi.from_buffer("int64_t[]", keep, require_writable=True)
-    count = returned("int64_t", lib.ifs_nms_oriented, boxes_c, scores_c, classes, n, iou, keep_c)
+    count = returned("int64_t", lib.ifs_nms_oriented, boxes_c, scores_c, classes, n, fraction("iou", iou), keep_c)
     kept: npt.NDArray[np.int64] = keep[: count if max_det is None else min(count, max_det)].copy()
     return kept

@@ -108,6 +108,8 @@ def test_chosen_classes(two_boxes: Path) -> None:
         ({"iou": -0.1}, errors.ConfigError),
         ({"conf": "high"}, errors.ConfigError),
         ({"max_det": 0}, errors.ConfigError),
+        ({"max_det": 2**31}, errors.ConfigError),
+        ({"max_candidates": 2**31}, errors.ConfigError),
         ({"threds": 2}, errors.ConfigError),
         ({"names": "/no/such/file.txt"}, errors.ConfigError),
         ({"names": 5}, errors.ConfigError),

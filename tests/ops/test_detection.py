@@ -242,17 +242,17 @@ def test_results_are_the_callers() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"conf": float("nan")}, "conf_threshold is nan"),
-        ({"conf": -0.1}, "conf_threshold is -0.1"),
-        ({"iou": 1.5}, "iou_threshold is 1.5"),
+        ({"conf": float("nan")}, "^conf is nan; it must be 0 to 1"),
+        ({"conf": -0.1}, "^conf is -0.1"),
+        ({"iou": 1.5}, "^iou is 1.5"),
         ({"num_classes": 0}, "num_classes is 0"),
         ({"num_anchors": -3}, "num_anchors is -3"),
         ({"num_anchors": 2**31}, "num_anchors is 2147483648"),
         ({"num_anchors": 2**30}, "more than 2147483647"),
-        ({"extra": -1}, "num_extra is -1"),
+        ({"extra": -1}, "^extra is -1; it must be 0 or more"),
         ({"extra": 2**31}, "extra is 2147483648"),
         ({"num_anchors": 2**20, "extra": 2**11 - 7}, "2041 extra numbers has more than 2147483647"),
-        ({"max_det": 0}, "max_detections is 0"),
+        ({"max_det": 0}, "^max_det is 0; it must be 1 or more"),
         ({"max_candidates": -1}, "max_candidates is -1"),
         ({"strides": (8,)}, "num_strides is 1"),
         ({"head": "yolox"}, "num_strides is 0"),
@@ -425,7 +425,7 @@ def test_nms_checks_its_arguments() -> None:
     with pytest.raises(errors.InputError, match=r"box 2 .*inf"):
         nms([[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, np.inf]], scores)
     for iou in (float("nan"), -0.1, 1.1):
-        with pytest.raises(errors.InputError, match="threshold is"):
+        with pytest.raises(errors.InputError, match="^iou is .*; it must be 0 to 1"):
             nms(boxes, scores, iou=iou)
     with pytest.raises(errors.InputError, match="max_det is -1"):
         nms(boxes, scores, max_det=-1)

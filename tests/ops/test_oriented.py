@@ -122,7 +122,7 @@ def test_wrong_arguments() -> None:
     boxes[1, 4] = np.nan
     with pytest.raises(errors.InputError, match=r"box 1 .*nan"):
         nms_oriented(boxes, [1, 2, 3])
-    with pytest.raises(errors.InputError, match="iou_threshold is 1.5"):
+    with pytest.raises(errors.InputError, match="^iou is 1.5"):
         nms_oriented(boxes[:1], [1], iou=1.5)
     with pytest.raises(errors.InputError, match="max_det is -1"):
         nms_oriented(boxes[:1], [1], max_det=-1)

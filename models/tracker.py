@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import BackendUnavailableError, ConfigError, InputError
 from ..ops import NO_TRACK, ByteTracker
+from .results.detections import check_detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -74,9 +75,10 @@ class Tracker:
         Call it for each frame, also where nothing was found.
 
         Raises:
-            InputError: an edge is not finite, or a score is NaN.
+            InputError: this is not the `Detections` of one frame, an edge is not finite, or a score is NaN.
             InUseError: another thread updates the tracker.
         """
+        check_detections(found)
         return found.with_columns(track_id=self._tracker.update(found.data))
 
     def reset(self) -> None:

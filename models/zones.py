@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import ConfigError, InputError
 from ..ops import NO_TRACK
+from .results.detections import check_detections
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -239,13 +240,15 @@ def _checked_anchors(names: Sequence[str]) -> npt.NDArray[np.float64]:
 
 
 def _points(found: Detections, anchors: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """x and y of each anchor of each box: twice (anchors, N)."""
+    """x and y of each anchor of each box: twice (anchors, N). Raises InputError for anything but `Detections`."""
+    check_detections(found)
     x1, y1, x2, y2 = found.xyxy.T.astype(np.float64)
     across, down = anchors.T[..., None]
     return x1 + across * (x2 - x1), y1 + down * (y2 - y1)
 
 
 def _track_ids(tracked: Detections) -> npt.NDArray[np.int64]:
+    check_detections(tracked)
     if "track_id" not in tracked.columns:
         raise InputError("these boxes have no column 'track_id'; pass the result of Tracker.update()")
     return np.asarray(tracked.columns["track_id"], np.int64)

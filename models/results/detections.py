@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ...image import HostImage, ImageSource
 
-__all__ = ["Detection", "Detections"]
+__all__ = ["Detection", "Detections", "check_detections"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +368,14 @@ class Detections(Rows[Detection]):
             counted[theirs] = True
         total = np.sum(scores, dtype=np.float64) + np.sum(other.scores[counted], dtype=np.float64)
         return Agreement.of(common, float(total), shifts)
+
+
+def check_detections(found: Any) -> None:
+    """Raises InputError for anything but `Detections`."""
+    if not isinstance(found, Detections):
+        raise InputError(
+            f"a {type(found).__name__} is not the Detections of one frame; pass model(frame), before to_supervision()"
+        )
 
 
 def _row_count(column: Any) -> int | None:

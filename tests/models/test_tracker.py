@@ -122,6 +122,9 @@ def test_wrong_boxes() -> None:
     found.data["xyxy"][0, 2] = np.nan
     with pytest.raises(InputError, match="box 0 of 1"):
         Tracker().update(found)
+    for wrong in ([found], [], "frame.jpg", None):
+        with pytest.raises(InputError, match=r"a \w+ is not the Detections of one frame; pass model\(frame\)"):
+            Tracker().update(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -205,3 +205,18 @@ def test_boxes_without_numbers() -> None:
         Line((0, 0), (9, 9)).crossed(found)
     with pytest.raises(InputError, match=r"Tracker\.update"):
         Zone(POLYGONS["triangle"]).time_in(found, 0.0)
+
+
+@pytest.mark.parametrize("wrong", [[], "frame.jpg", None])
+def test_anything_but_detections_is_refused(wrong: Any) -> None:
+    zone = Zone(POLYGONS["triangle"])
+    for method in (zone.count_in, zone.contains, lambda found: zone.time_in(found, 0.0), Line((0, 0), (9, 9)).crossed):
+        with pytest.raises(InputError, match=r"is not the Detections of one frame; pass model\(frame\)"):
+            method(wrong)
+
+
+def test_detections_of_supervision_are_refused() -> None:
+    pytest.importorskip("supervision")
+    found = Detections.of([(0, 0, 9, 9)], [0.9], names=(), size=SIZE).to_supervision()
+    with pytest.raises(InputError, match=r"before to_supervision\(\)"):
+        Zone(POLYGONS["triangle"]).count_in(found)

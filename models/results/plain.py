@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ...errors import DTypeError
 from .masks import Mask
 
 __all__ = ["plain_data", "plain_rows", "plain_value"]
@@ -23,7 +24,7 @@ def plain_value(value: Any) -> Any:
         return {"error": str(value)}
     if isinstance(value, (np.ndarray, np.generic)):
         own = value.tolist()
-        return own if value.dtype.kind in "biufUS" else plain_data(own)
+        return own if value.dtype.kind in "biufcUS" else plain_data(own)
     return plain_data(value) if isinstance(value, (list, tuple, dict)) else value
 
 
@@ -40,5 +41,5 @@ def plain_rows(result: Any) -> Any:
 def _encoded(value: Any) -> Any:
     plain = plain_value(value)
     if plain is value:
-        raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+        raise DTypeError(f"a {type(value).__name__} cannot be written as JSON; leave it out or convert it")
     return plain

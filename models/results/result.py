@@ -105,9 +105,15 @@ class Result(Hints, ABC):
         """`to_dicts()` as JSON; with an indent, the coordinates of a box are on one line.
 
         Raises:
-            ValueError: a number that JSON cannot hold: infinity or NaN.
+            InputError: a value that JSON cannot hold, such as infinity, NaN or bytes; the message has its name.
         """
-        return json_text(self.to_dicts(), indent=indent, ensure_ascii=False, allow_nan=False)
+        rows = self.to_dicts()
+        try:
+            return json_text(rows, indent=indent, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{_not_json(rows)} cannot be written as JSON: {error}; leave it out or convert it"
+            ) from None
 
     def summary(self) -> str:
         """The result in plain text for a terminal, a line for each row."""
@@ -166,7 +172,7 @@ class Result(Hints, ABC):
         Raises:
             OutputError: the suffix is of no such format, or the file cannot be written.
             ConfigError: there is no suffix, or it is that of an image, and results of this type are not drawn.
-            InputError, ImageError: as `draw()`.
+            InputError, ImageError: as `draw()` and `to_json()`.
         """
         target = Path(path)
         if target.suffix.lower() == ".json":
@@ -305,6 +311,17 @@ def _array(values: Any) -> npt.NDArray[Any]:
     if isinstance(values, bytes):  # NumPy would make it a string of a fixed length
         return np.array(values, np.object_)
     return np.asarray(values)
+
+
+def _not_json(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The first value that JSON cannot hold, in words."""
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            try:
+                json_text(value, allow_nan=False)
+            except (TypeError, ValueError):
+                return f"{name!r} of row {number}"
+    return "a row"
 
 
 def _short(value: Any) -> str:

@@ -168,8 +168,23 @@ def test_plain_data() -> None:
     row = found.with_columns(more=[nested, [np.bool_(True)]]).to_dicts()
     assert [one["more"] for one in row] == [{"side": 0.5, "steps": [1, [0, 1]], "day": "2026-01-31"}, [True]]
     assert json.loads(json.dumps(row)) == row
-    with pytest.raises(ValueError, match="JSON"):
-        found.with_columns(speed=np.array([np.nan, 1.0])).to_json()
+
+
+@pytest.mark.parametrize(
+    "column", [np.array([1, np.nan]), np.array([1, -np.inf]), np.array([1, 1j]), [1.0, b"x"], ["a", Path("a")]]
+)
+def test_a_column_that_json_cannot_hold_is_named(column: Any, tmp_path: Path) -> None:
+    found = boxes(2, {"fine": [1, 2], "speed": column})
+    said = r"'speed' of row \d cannot be written as JSON: .*; leave it out or convert it"
+    for write in (found.to_json, lambda: found.to_json(indent=2), lambda: found.save(tmp_path / "a.json")):
+        with pytest.raises(InputError, match=said):
+            write()
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_value_within_a_column_that_json_cannot_hold() -> None:
+    with pytest.raises(InputError, match="a complex cannot be written as JSON"):
+        boxes(2, {"speed": [[1j], [2]]}).to_json()
 
 
 def test_coco() -> None:

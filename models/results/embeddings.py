@@ -39,9 +39,14 @@ class Embedding(Result):
 
         Raises:
             ShapeError: it is not a vector.
-            InputError: its length is 0 or not finite, so that it has no direction.
+            InputError: these are not numbers; or its length is 0 or not finite, so that it has no direction.
         """
-        vector = np.asarray(values, np.float32)
+        try:
+            vector = np.asarray(values, np.float32)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"an embedding is a vector of numbers, not {values!r:.80}; give the result of a model"
+            ) from None
         if vector.ndim != 1:
             raise ShapeError(f"an embedding is a vector, and these values have shape {vector.shape}")
         return cls.of_rows(vector[None])[0]
@@ -151,6 +156,7 @@ class Gallery:
 
         Raises:
             ShapeError: the embedding has another number of dimensions than those that are there.
+            InputError: it is not made of numbers, or has no direction.
         """
         with self._lock:
             self._vectors.append(self._vector(embedding))

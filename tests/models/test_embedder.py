@@ -166,6 +166,12 @@ def test_the_nearest_of_a_gallery(rng: np.random.Generator) -> None:
         gallery.search(probe, 0)
 
 
+@pytest.mark.parametrize("wrong", ["bus.jpg", [[1.0], [1.0, 2.0]], {"x": 1}])
+def test_what_is_no_vector(wrong: Any) -> None:
+    with pytest.raises(InputError, match="an embedding is a vector of numbers, not .*; give the result of a model"):
+        Gallery().add("x", wrong)
+
+
 def test_a_gallery_of_several_threads(rng: np.random.Generator) -> None:
     gallery = Gallery()
     vectors = rng.normal(0, 1, (4, 200, 16))

@@ -153,6 +153,11 @@ class Geometry:
     def __hash__(self) -> int:
         return hash(self._key())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.kind == "warp":
+            return Geometry.affine, (self.source, self.canvas, self.matrix)
+        return Geometry.resize, (self.source, self.canvas, self.resized, self.offset)
+
     def __repr__(self) -> str:
         size = "{} x {}".format(*self.source), "{} x {}".format(*self.canvas)
         if self.resized and self.offset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -140,6 +141,11 @@ class PixelTransform:
 
     def __hash__(self) -> int:
         return hash(self._key())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind: tuple[Any, ...] = self.order, self.layout, self.dtype
+        numbers: dict[str, Any] = {"fill": self.fill, "scale": self.scale, "bias": self.bias}
+        return partial(PixelTransform, *kind, **numbers), ()
 
     def __repr__(self) -> str:
         numbers = f"fill={self.fill}, scale={self.scale}, bias={self.bias}"

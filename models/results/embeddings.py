@@ -200,5 +200,10 @@ class Gallery:
         best = np.argsort(-cosines, kind="stable")[:k]
         return [Match(labels[i], float(cosines[i]), int(i)) for i in best.tolist() if cosines[i] >= at_least]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        with self._lock:
+            entries = zip(self._labels, self._vectors, strict=True)
+            return type(self), ([(label, Embedding(vector, 1.0)) for label, vector in entries],)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self)} embeddings of {len(set(self._labels))} labels>"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -153,6 +155,10 @@ def test_the_nearest_of_a_gallery(rng: np.random.Generator) -> None:
     assert best == found[0]
     assert gallery.nearest(probe, at_least=0.9999) is None
     assert len(gallery.search(probe, 99, at_least=0.0)) == (cosines >= 0).sum()
+    for twin in (pickle.loads(pickle.dumps(gallery)), copy.deepcopy(gallery)):
+        assert twin.search(probe, 7) == found
+        twin.add("twin", probe)
+    assert "twin" not in gallery.labels
     gallery.add("new", probe)
     assert gallery.nearest(probe).label == "new"  # type: ignore[union-attr]
     assert gallery.labels[-1] == "new"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import itertools
 import math
 import mmap
+import pickle
 import platform
 import sys
 from typing import TYPE_CHECKING, Any
@@ -196,6 +198,25 @@ def test_geometry_is_a_value() -> None:
     assert "warped by [[3.0, 0.0, 0.0]" in repr(Geometry.letterbox_warp((1920, 1080), (640, 640)))
     with pytest.raises(TypeError, match="letterbox"):
         Geometry()
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Geometry.letterbox((1000, 333), (640, 640)),
+        Geometry.stretch((7, 9), (5, 3)),
+        Geometry.resize_crop((810, 1080), 256, (224, 224)),
+        Geometry.letterbox_warp((1000, 333), (640, 640)),
+        Geometry.affine((9, 9), (5, 5), [[1.1, 0.3, -2], [0.1, 0.7, 1 / 3]]),
+        PixelTransform("bgr", "hwc", "float16", fill=(1, 2, 3), scale=(0.1, 1 / 3, 2), bias=(0.2, -1, 0)),
+        PixelTransform("gray", fill=7, scale=1 / 255, bias=-0.1),
+    ],
+    ids=repr,
+)
+def test_pickles_and_copies_are_equal(one: Geometry | PixelTransform) -> None:
+    for twin in (pickle.loads(pickle.dumps(one)), copy.copy(one), copy.deepcopy(one)):
+        assert twin == one
+        assert repr(twin) == repr(one)
 
 
 @pytest.mark.parametrize(

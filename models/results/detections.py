@@ -59,7 +59,9 @@ class Detection(Row):
 
     @property
     def tracker_id(self) -> int | None:
-        """The number that a tracker gave, the column `track_id`; None without one."""
+        """The number of its track, the column `track_id`: -1 for a box of no track; None where there is no such
+        column.
+        """
         number = self.columns.get("track_id")
         return None if number is None else int(number)
 

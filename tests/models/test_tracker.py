@@ -62,6 +62,7 @@ def test_the_numbers_are_drawn_and_exported() -> None:
     image = np.zeros((200, 400, 3), np.uint8)
     assert tracked.draw(image).tobytes() != moving(3).draw(image).tobytes()
     untracked = moving(3).with_columns(track_id=np.array([-1, -1]))
+    assert (tracked[0].tracker_id, untracked[0].tracker_id, moving(3)[0].tracker_id) == (0, -1, None)
     assert untracked.draw(image).tobytes() == moving(3).draw(image).tobytes()
 
 

@@ -65,7 +65,7 @@ class Classifier(VisionModel[Classifications]):
     crop: int | tuple[int, int] | None = None
     mean: float | Triple | None = None
     std: float | Triple | None = None
-    scale: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    scale: Annotated[float, msgspec.Meta(gt=0, le=3.4028234663852886e38)] | None = None  # a finite float32
     input_order: Literal["rgb", "bgr"] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=1)] = 5
     softmax: bool | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..errors import ConfigError, ImageError, InputError, UnsupportedModelError
+from ..errors import ConfigError, ImageError, UnsupportedModelError
 from ..image import DeviceImage, Geometry, HostImage, ImageSource, PixelTransform, read_image
 from ..ops import preprocess_into, resample
 from ..ops.batch import ImageBatch, shared_workers
@@ -360,6 +360,6 @@ def as_size(size: int | Sequence[int] | None, what: str) -> Size | None:
         return None
     sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
     if len(sides) != 2 or not all(isinstance(side, int) and side >= 1 for side in sides):
-        raise InputError(f"{what} is a number of pixels or (width, height), not {size!r}")
+        raise ConfigError(f"{what} is a number of pixels or (width, height), not {size!r}")
     width, height = sides
     return width, height

@@ -181,6 +181,8 @@ def test_settings_go_by_name(model: models.YOLOv5) -> None:
         Tiled(model, 640)  # type: ignore[misc]
     with pytest.raises(ConfigError, match="unknown field `overlapping`. Known are: tile, overlap,"):
         Tiled(model, overlapping=0.5)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"tile is a number of pixels or \(width, height\), not 0"):
+        Tiled(model, tile=0)
     assert Tiled(model=model, overlap=0.5).settings.overlap == 0.5
 
 

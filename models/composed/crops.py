@@ -17,6 +17,8 @@ from ...ops.alignment import alignments
 from ...ops.device import preprocess_batch
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ..results import Detections
 
 __all__ = ["CropKind", "Cutter", "cutter"]
@@ -37,6 +39,8 @@ def cutter(kind: CropKind, margin: float = 0.0, size: int = 112) -> Cutter:
         margin: by how much a box is enlarged on each side, as a share of that side; for `"box"` and `"oriented"`.
         size: the side of a crop by landmarks, in pixels.
 
+    The function raises InputError where boxes have no angles or keypoints for `kind`.
+
     Raises:
         ConfigError: a setting has a wrong value.
     """
@@ -45,25 +49,30 @@ def cutter(kind: CropKind, margin: float = 0.0, size: int = 112) -> Cutter:
     if not (math.isfinite(margin) and margin >= 0):
         raise ConfigError(f"margin is a share of a box's side, from 0, not {margin}")
     if kind == "landmarks":
-        return lambda image, boxes: _turned(image, _of_each(boxes, _by_landmarks, image, size))
+        return lambda image, boxes: _turned(image, _of_each(boxes, "keypoints", _by_landmarks, image, size))
     if kind == "oriented":
-        return lambda image, boxes: _turned(image, _of_each(boxes, _upright, image, margin))
-    return lambda image, boxes: _of_each(boxes, _within, image, margin)
+        return lambda image, boxes: _turned(image, _of_each(boxes, "oriented", _upright, image, margin))
+    return lambda image, boxes: _of_each(boxes, "xyxy", _within, image, margin)
 
 
-def _of_each(boxes: Detections, cut: Callable[..., T], *arguments: Any) -> list[T | Exception]:
-    """The part of each box; the reason where one cannot be cut out."""
+def _of_each(boxes: Detections, column: str, cut: Callable[..., T], *arguments: Any) -> list[T | Exception]:
+    """The part of each box, by its row of a column; the reason where one cannot be cut out.
+
+    Raises:
+        InputError: there are boxes, and they have no such column.
+    """
+    rows = getattr(boxes, column) if len(boxes) else ()
     parts: list[T | Exception] = []
     for index in range(len(boxes)):
         try:
-            parts.append(cut(boxes, index, *arguments))
+            parts.append(cut(rows, index, *arguments))
         except InferSDKError as error:
             parts.append(error)
     return parts
 
 
-def _within(boxes: Detections, index: int, image: Image, margin: float) -> Image:
-    x1, y1, x2, y2 = boxes.xyxy[index].tolist()
+def _within(rows: npt.NDArray[np.float32], index: int, image: Image, margin: float) -> Image:
+    x1, y1, x2, y2 = rows[index].tolist()
     if not (x2 > x1 and y2 > y1):
         raise InputError(f"box {index} is {x2 - x1:g} x {y2 - y1:g} pixels, so there is nothing to cut out")
     wide, high = margin * (x2 - x1), margin * (y2 - y1)
@@ -73,8 +82,8 @@ def _within(boxes: Detections, index: int, image: Image, margin: float) -> Image
     return image.crop((left, top, right, bottom))
 
 
-def _upright(boxes: Detections, index: int, image: Image, margin: float) -> Geometry:
-    x, y, width, height, angle = boxes.oriented[index].tolist()
+def _upright(rows: npt.NDArray[np.float32], index: int, image: Image, margin: float) -> Geometry:
+    x, y, width, height, angle = rows[index].tolist()
     if not (width > 0 and height > 0):
         raise InputError(f"box {index} is {width:g} x {height:g} pixels, so there is nothing to cut out")
     width, height = width * (1 + 2 * margin), height * (1 + 2 * margin)
@@ -86,8 +95,8 @@ def _upright(boxes: Detections, index: int, image: Image, margin: float) -> Geom
     return Geometry.affine(image.size, canvas, matrix)
 
 
-def _by_landmarks(boxes: Detections, index: int, image: Image, size: int) -> Geometry:
-    points = boxes.keypoints[index : index + 1]
+def _by_landmarks(rows: npt.NDArray[np.float32], index: int, image: Image, size: int) -> Geometry:
+    points = rows[index : index + 1]
     if points.shape[1] != 5:
         raise InputError(f"box {index} has {points.shape[1]} keypoints; a crop by landmarks needs the five of a face")
     (geometry,) = alignments(image.size, points, size)

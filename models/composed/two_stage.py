@@ -52,7 +52,8 @@ class TwoStage(Composed[Detections]):
         second: any wrapper, or `OCR`.
         crop: the image of a box for the second model. `"box"`: the pixels within the box. `"oriented"`: an oriented box
             turned upright. `"landmarks"`: a face turned and scaled by its five landmarks. Or a function of an image and
-            its `Detections` that returns an image for each box.
+            its `Detections` that returns an image for each box. A call raises InputError where the boxes have no angles
+            or keypoints for it.
         margin: by how much a box is enlarged on each side, as a share of that side.
         column: the name of the new column.
 

@@ -169,6 +169,21 @@ def test_a_crop_by_landmarks_needs_five() -> None:
     assert "has 17 keypoints; a crop by landmarks needs the five of a face" in str(error)
 
 
+@pytest.mark.parametrize(("crop", "what"), [("landmarks", "keypoints"), ("oriented", "angles")])
+def test_boxes_without_what_the_crop_needs(crop: Any, what: str) -> None:
+    second = models.Classifier(CLASSIFIER, threads=1, **CLASSIFIER_SETTINGS)
+    with TwoStage(models.YOLOv5(DETECTOR, threads=1), second, crop=crop) as two:
+        for call in (
+            lambda: two(IMAGE),
+            lambda: list(two.stream([IMAGE])),
+            lambda: two.submit(IMAGE).result(60),
+            lambda: list(two.map([IMAGE])),
+        ):
+            with pytest.raises(InputError, match=f"these boxes have no {what}; their columns are none"):
+                call()
+        assert len(two(np.zeros((32, 32, 3), np.uint8))) == 0
+
+
 def test_a_detector_that_fails_fails_the_image(two: TwoStage) -> None:
     with pytest.raises(Exception, match="conf"):
         two.submit(IMAGE, conf="high").result(60)

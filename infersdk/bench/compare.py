@@ -71,7 +71,7 @@ def compare_reports(old: Report, new: Report, *, threshold: float = THRESHOLD) -
     """Compares each combination of `new` with the one of that name in `old`.
 
     A speed has changed if the 95 % interval of the ratio of the medians excludes 1, and the ratio differs from 1 by at
-    least `threshold`. The interval comes from resampling the rounds of both reports; each needs three or more rounds.
+    least `threshold`. The interval comes from resampling the rounds of both reports; each needs five or more rounds.
     It covers only the noise within a report, not differences such as the temperature of the machine.
     """
     before = {row.name: row for row in old.rows}

@@ -4,7 +4,8 @@ A combination is measured in short rounds, alternating with the others. One roun
 the samples of a round share the state of the machine. Intervals come from resampling whole rounds by the percentile
 method (Efron, *Bootstrap methods: another look at the jackknife*, 1979). For few rounds the percentiles are expanded
 (Hesterberg, *What teachers should know about the bootstrap*, 2015). In simulations of ten rounds, the expanded interval
-of a median contained the true value in 95 to 97 % of the cases, the plain one in 93 to 94 %.
+of a median contained the true value in 95 to 97 % of the cases, the plain one in 93 to 94 %; of five rounds the
+expanded interval contained it in 93 %, and of three in 76 %.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ __all__ = [
 #: Number of resamples, and the confidence of an interval.
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+#: Minimum rounds of an interval.
+LEAST = 5
 #: Maximum samples of a round; more are replaced by this number of quantiles.
 KEPT = 2000
 
@@ -56,7 +59,7 @@ class Measurement:
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """A figure with its 95 % interval, and its value in each round.
 
-    Fewer than three rounds do not show how far the figure may be off: `low` and `high` are None.
+    Fewer than five rounds do not show how far the figure may be off: `low` and `high` are None.
     """
 
     value: float
@@ -73,7 +76,7 @@ def median_of_rounds(rounds: Sequence[float]) -> Estimate:
     """
     values = np.asarray(rounds, np.float64)
     low = high = None
-    if len(values) > 2:
+    if len(values) >= LEAST:
         low, high = _interval(np.median(values[_resampled(len(values))], axis=1), len(values))
     return Estimate(value=float(np.median(values)), low=low, high=high, rounds=[float(v) for v in values])
 
@@ -91,7 +94,7 @@ def percentile_of_rounds(rounds: Sequence[Sequence[float]], q: float) -> Estimat
     arrays = [np.asarray(samples, np.float64) for samples in rounds if len(samples)]
     each = [float(np.percentile(samples, q)) for samples in arrays]
     low = high = None
-    if len(arrays) > 2:
+    if len(arrays) >= LEAST:
         result = [np.percentile(np.concatenate([arrays[i] for i in pick]), q) for pick in _resampled(len(arrays), 500)]
         low, high = _interval(np.asarray(result), len(arrays))
     return Estimate(value=float(np.percentile(np.concatenate(arrays), q)), low=low, high=high, rounds=each)
@@ -104,7 +107,7 @@ def ratio(new: Estimate, old: Estimate) -> Estimate:
     """
     a, b = np.asarray(new.rounds, np.float64), np.asarray(old.rounds, np.float64)
     low = high = None
-    if len(a) > 2 and len(b) > 2:
+    if min(len(a), len(b)) >= LEAST:
         tops = np.median(a[_resampled(len(a))], axis=1)
         bottoms = np.median(b[_resampled(len(b), seed=1)], axis=1)
         quotients = np.divide(tops, bottoms, out=np.full_like(tops, np.inf), where=bottoms > 0)

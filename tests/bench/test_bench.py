@@ -36,7 +36,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 
-QUICK = BenchSettings(time=0.06, rounds=3, warmup=0.2, starts=0)
+QUICK = BenchSettings(time=0.1, rounds=5, warmup=0.2, starts=0)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_five_measures(report: Report) -> None:
         assert (row.ran["precision"], row.ran["device"], row.ran["kind"]) == ("fp32", "cpu", "yolov5")
         assert row.scenarios.keys() >= {"engine", "multi_stream", "offline"}
         for result in row.scenarios.values():
-            assert len(result.throughput.rounds) == 3
+            assert len(result.throughput.rounds) == QUICK.rounds
             assert result.throughput.low <= result.throughput.value <= result.throughput.high
             assert result.latency_ms["p50"] is not None
         single = row.latency
@@ -290,7 +290,7 @@ def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:
         stages.append(stage)
         assert 0 <= share <= 1
         assert combination.startswith("net.onnx onnxruntime batch")
-        if stages.count("round 1 of 3") == 1 and stage == "round 1 of 3":
+        if stages.count("round 1 of 5") == 1 and stage == "round 1 of 5":
             children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
             workers = [int(c) for c in children if b"infersdk.bench.worker" in Path(f"/proc/{c}/cmdline").read_bytes()]
             os.kill(workers[0], signal.SIGKILL)
@@ -308,7 +308,7 @@ def test_a_step_that_takes_too_long_is_stopped(net: Path) -> None:
 
 def test_interrupted(net: Path) -> None:
     def progress(stage: str, share: float, combination: str) -> None:
-        if stage == "round 2 of 3":
+        if stage == "round 2 of 5":
             raise KeyboardInterrupt
 
     found = bench(combine([net, CLASSIFIER]), QUICK, progress=progress)

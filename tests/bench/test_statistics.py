@@ -24,12 +24,13 @@ def test_the_median_and_its_interval() -> None:
     assert median_of_rounds([10, 12, 11, 30, 9]) == found  # the same each time
 
 
-@pytest.mark.parametrize("rounds", [[3.0], [3.0, 4.0]])
+@pytest.mark.parametrize("rounds", [[3.0], [3.0, 4.0], [3.0, 4.0, 5.0, 6.0]])
 def test_with_too_few_rounds_there_is_no_interval(rounds: list[float]) -> None:
     found = median_of_rounds(rounds)
     assert found.value == np.median(rounds)
     assert found.low is found.high is None
-    assert ratio(found, median_of_rounds([1.0, 2.0, 3.0])).low is None
+    assert ratio(found, median_of_rounds([1.0, 2.0, 3.0, 4.0, 5.0])).low is None
+    assert percentile_of_rounds([[value] * 100 for value in rounds], 90).low is None
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says(rng: np.random.Generator) -> None:

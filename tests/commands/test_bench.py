@@ -20,7 +20,7 @@ from infersdk.testing import contract_model
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-QUICK = ("--time", 0.03, "--rounds", 3, "--warmup", 0.1, "--starts", 0)
+QUICK = ("--time", 0.05, "--rounds", 5, "--warmup", 0.1, "--starts", 0)
 
 
 @pytest.fixture

@@ -85,10 +85,11 @@ class CombinationRun:
         elif scenario == "server":
             rounds, own = self._kept_rate(rounds)
         samples = [[1e3 * latency for latency in r["latencies"]] for r in rounds]
+        requests = [r["requests"] for r in rounds]
         return ScenarioResult(
             throughput=median_of_rounds([r["images"] / r["seconds"] for r in rounds]),
-            latency_ms={f"p{q}": percentile_of_rounds(samples, q) for q in (50, 90, 99)},
-            requests=sum(r["requests"] for r in rounds), outliers=sum(r["outliers"] for r in rounds),
+            latency_ms={f"p{q}": percentile_of_rounds(samples, q, requests) for q in (50, 90, 99)},
+            requests=sum(requests), outliers=sum(r["outliers"] for r in rounds),
             steady=warm["steady"], warmup_seconds=warm["seconds"], **own,
         )  # fmt: skip
 

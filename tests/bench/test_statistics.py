@@ -85,6 +85,18 @@ def test_thinning_keeps_percentiles(rng: np.random.Generator) -> None:
     assert thinned([3.0, 1.0]) == [3.0, 1.0]
 
 
+def test_percentiles_of_thinned_rounds_are_of_all_requests() -> None:
+    """One round of five met other load: its requests took longer, and were fewer."""
+    rounds = [[1e-4] * 10_000] * 4 + [[5e-4] * 2000]
+    for q in (50, 90, 99):
+        found = percentile_of_rounds([thinned(one) for one in rounds], q, [len(one) for one in rounds])
+        assert found.value == pytest.approx(np.percentile(np.concatenate(rounds), q))
+        assert found.rounds == pytest.approx([1e-4] * 4 + [5e-4])
+    found = percentile_of_rounds([thinned([1.0] * 90_000), [9.0] * 3], 99, [90_000, 3])
+    assert found.value == 1
+    assert percentile_of_rounds([[4.0, 4.0], []], 50, [2, 0]).value == 4
+
+
 def test_windows_of_a_warm_up() -> None:
     # A model that gets quicker as kernels are compiled, and then stays so.
     windows = [9.0, 5.0, 3.0, 2.1, 2.0, 2.05]

@@ -113,7 +113,7 @@ def percentile_of_rounds(
 
 
 def ratio(new: Estimate, old: Estimate) -> Estimate:
-    """`new` over `old`, with the interval of the ratio of the medians of their rounds.
+    """The ratio of the medians of the rounds of `new` and `old`, with its interval.
 
     The rounds of the two are of different runs, so they are resampled separately.
     """
@@ -124,7 +124,8 @@ def ratio(new: Estimate, old: Estimate) -> Estimate:
         bottoms = np.median(b[_resampled(len(b), seed=1)], axis=1)
         quotients = np.divide(tops, bottoms, out=np.full_like(tops, np.inf), where=bottoms > 0)
         low, high = _interval(quotients, min(len(a), len(b)))
-    return Estimate(value=new.value / old.value if old.value else float("inf"), low=low, high=high, rounds=[])
+    top, bottom = float(np.median(a)), float(np.median(b))
+    return Estimate(value=top / bottom if bottom else float("inf"), low=low, high=high, rounds=[])
 
 
 def outliers(samples: Sequence[float]) -> int:

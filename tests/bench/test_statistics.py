@@ -69,6 +69,16 @@ def test_ratio() -> None:
     assert same.low < 1 < same.high or same.value == 1
 
 
+def test_the_ratio_of_percentiles_is_in_its_interval(rng: np.random.Generator) -> None:
+    """A single round with other load makes the 99th percentile of all requests, and not the ratio."""
+    old = [10 + 0.1 * rng.random(400) for _ in range(9)]
+    new = [1.02 * samples for samples in old]
+    new[3] = new[3] * 4
+    found = ratio(percentile_of_rounds(new, 99), percentile_of_rounds(old, 99))
+    assert found.low <= found.value <= found.high
+    assert found.value == pytest.approx(1.02, rel=0.01)
+
+
 def test_outliers() -> None:
     assert outliers([10.0] * 50 + [10.5] * 50) == 0
     assert outliers([10.0, 10.1, 10.2, 10.3] * 25 + [30.0, 50.0]) == 2

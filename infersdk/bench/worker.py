@@ -10,6 +10,7 @@ import contextlib
 import sys
 import traceback
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +163,7 @@ class Worker:
         return {
             "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
             "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
-            "stages": {name: float(sorted(spent)[len(spent) // 2]) for name, spent in done.stages.items()},
+            "stages": {name: median(spent) for name, spent in done.stages.items()},
             "rate": done.rate, "late": done.late,
             "load": other_load, "watts": watch.watts if watch is not None else None,
             "energy_source": watch.source if watch is not None else why,

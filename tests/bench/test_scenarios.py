@@ -16,7 +16,9 @@ from infersdk.bench import BenchSettings, Report, bench, combine
 from infersdk.bench.cold_start import STAGES, StartError, cold_start
 from infersdk.bench.combination_run import CombinationRun
 from infersdk.bench.plan import Combination
+from infersdk.bench.scenarios import Scenarios
 from infersdk.bench.server import LOWER, Server, keeps_bound
+from infersdk.bench.statistics import Measurement
 from infersdk.bench.worker import Worker
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ConfigError
@@ -240,6 +242,16 @@ def test_accuracy_is_of_what_load_runs(tmp_path: Path, monkeypatch: pytest.Monke
     alone.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(BenchSettings(scenarios=["engine"])))
     assert alone.prepare()["decode_head"] == "graph", "a second network would be loaded for nothing"
     assert [spec.name for spec in seen[0].output_specs] == ["head_0", "head_1", "head_2"]
+
+
+def test_the_time_of_a_stage_is_the_median_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker()
+    settings = BenchSettings(type="arrays", time=0.01, rounds=1, warmup=0.01, scenarios=["single_stream"])
+    worker.load(msgspec.to_builtins(combine([CLASSIFIER])[0]), msgspec.to_builtins(settings))
+    worker.prepare()
+    calls = Measurement(2, 4.0, [1.0, 3.0], {"engine": [3.0, 1.0]})
+    monkeypatch.setattr(Scenarios, "run", lambda self, scenario, seconds: calls)
+    assert worker.measure("single_stream", 1.0)["stages"] == {"engine": 2.0}
 
 
 def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .plan import SCENARIOS
+from .plan import SCENARIOS, BenchSettings
 from .statistics import Estimate, ratio
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ _SPEEDS = {
     },
     "cold start s": ("cold_start.seconds", "slower", "faster"),
 }
+#: The settings of the model and its data.
+_SETTINGS = (
+    "type", "wrapper", "latency_bound_ms", "data", "annotations", "labels", "shapes", "seed", "from_files",
+    "max_samples",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of `compare_reports()`."""
+    """The result of `compare_reports()`.
+
+    Attributes:
+        other_machine: the facts about the machine and its packages that differ.
+        other_settings: the settings of the model and its data that differ.
+    """
 
     changes: tuple[Change, ...]
     other_machine: tuple[str, ...]
+    other_settings: tuple[str, ...] = ()
 
     @property
     def moved(self) -> tuple[Change, ...]:
@@ -63,7 +74,7 @@ class Comparison:
 
     @property
     def slower(self) -> tuple[Change, ...]:
-        """Changes to slower speed beyond the noise, and combinations that no longer run."""
+        """Changes to slower speed beyond the noise, and combinations and requested scenarios that no longer run."""
         return tuple(change for change in self.changes if change.verdict in ("slower", "fails now"))
 
 
@@ -78,14 +89,15 @@ def compare_reports(old: Report, new: Report, *, threshold: float = THRESHOLD) -
     after = {row.name: row for row in new.rows}
     changes: list[Change] = []
     for name, row in after.items():
-        changes += _row(name, before.get(name), row, threshold)
+        changes += _row(name, before.get(name), row, threshold, new.settings)
     changes += [Change(name, "", None, None, None, "gone") for name in before if name not in after]
     keys = ("processor", "cores", "gpus", "simd", "python", "infersdk", "packages")
     other = tuple(key for key in keys if old.machine.get(key) != new.machine.get(key))
-    return Comparison(tuple(changes), other)
+    settings = tuple(key for key in _SETTINGS if getattr(old.settings, key) != getattr(new.settings, key))
+    return Comparison(tuple(changes), other, settings)
 
 
-def _row(name: str, old: Row | None, new: Row, threshold: float) -> list[Change]:
+def _row(name: str, old: Row | None, new: Row, threshold: float, settings: BenchSettings) -> list[Change]:
     if old is None:
         return [Change(name, "", None, None, None, "new")]
     if old.status == "failed" or new.status == "failed":
@@ -96,16 +108,37 @@ def _row(name: str, old: Row | None, new: Row, threshold: float) -> list[Change]
         before, after = old.at(path), new.at(path)
         if before is not None and after is not None:
             result.append(_speed(name, figure, before, after, threshold, more_is))
-    one, two = old.at("accuracy.value"), new.at("accuracy.value")
-    if new.accuracy and one is not None and two is not None and old.at("accuracy.metric") == new.accuracy.metric:
-        # Accuracy is not random. Smaller differences are rounding errors.
-        verdict = "same" if abs(two - one) < 1e-5 else "better" if two > one else "worse"
-        result.append(Change(name, new.accuracy.metric, one, two, None, verdict))
+        elif before is not None or after is not None:
+            scenario = path.split(".")[1]
+            requested = scenario in (settings.scenarios or SCENARIOS)
+            requested &= scenario != "server" or settings.latency_bound_ms is not None
+            fails = scenario in old.scenarios and scenario not in new.scenarios and requested
+            result.append(_one_sided(name, figure, before and before.value, after and after.value, fails=fails))
+    kept = [row.at("scenarios.server.keeps_bound") for row in (old, new)]
+    if None not in kept and kept[0] != kept[1]:
+        verdict = "runs now" if kept[1] else "fails now"
+        result.append(Change(name, "server keeps its bound", float(kept[0]), float(kept[1]), None, verdict))
+    metrics = dict.fromkeys(row.accuracy.metric for row in (old, new) if row.accuracy)
+    for metric in metrics:
+        one, two = (
+            row.accuracy.value if row.accuracy and row.accuracy.metric == metric else None for row in (old, new)
+        )
+        if one is not None and two is not None:
+            # Accuracy is not random. Smaller differences are rounding errors.
+            verdict = "same" if abs(two - one) < 1e-5 else "better" if two > one else "worse"
+            result.append(Change(name, metric, one, two, None, verdict))
+        elif one is not None or two is not None:
+            result.append(_one_sided(name, metric, one, two))
     if old.memory and new.memory:
         one, two = float(old.memory.host_peak_bytes), float(new.memory.host_peak_bytes)
         verdict = "same" if abs(two / one - 1) < max(threshold, 0.05) else "more" if two > one else "less"
         result.append(Change(name, "host MB", one / 1e6, two / 1e6, None, verdict))
     return result
+
+
+def _one_sided(name: str, figure: str, old: float | None, new: float | None, *, fails: bool = False) -> Change:
+    """A figure that one of the reports does not have."""
+    return Change(name, figure, old, new, None, "new" if old is None else "fails now" if fails else "gone")
 
 
 def _speed(

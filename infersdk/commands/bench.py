@@ -180,7 +180,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({
             "changes": msgspec.to_builtins(result.changes), "other_machine": result.other_machine,
-            "slower": bool(result.slower), "threshold": threshold,
+            "other_settings": result.other_settings, "slower": bool(result.slower), "threshold": threshold,
         })  # fmt: skip
     else:
         show_changes(result, threshold)

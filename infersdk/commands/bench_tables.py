@@ -102,8 +102,8 @@ def _number(found: Estimate | None, *, interval: bool = True) -> str:
 
 def show_changes(found: Comparison, threshold: float) -> None:
     out = console()
-    if found.other_machine:
-        out.print(f"[yellow]not the same machine or versions: {', '.join(found.other_machine)}[/yellow]")
+    if other := (*found.other_machine, *found.other_settings):
+        out.print(f"[yellow]not the same machine, versions or settings: {', '.join(other)}[/yellow]")
     rows = []
     colours = {"slower": "red", "worse": "red", "fails now": "red", "more": "yellow", "gone": "yellow"}
     for change in found.moved:

@@ -238,6 +238,40 @@ def test_comparing_reports_that_have_other_rows(report: Report) -> None:
     assert [c.verdict for c in compare_reports(broken, report).moved] == ["runs now"]
 
 
+def test_comparing_reports_that_have_other_figures(report: Report) -> None:
+    less = msgspec.convert(msgspec.to_builtins(report), Report)
+    row = less.rows[0]
+    result = row.scenarios["multi_stream"]
+    row.scenarios["multi_stream"] = msgspec.structs.replace(result, latency_ms=result.latency_ms | {"p50": None})
+    row.accuracy = None
+    del row.scenarios["offline"]
+    found = {change.figure: change.verdict for change in compare_reports(report, less).moved}
+    assert found == {"offline images/s": "fails now", "multi_stream p50 ms": "gone", "agreement": "gone"}
+    assert [change.figure for change in compare_reports(report, less).slower] == ["offline images/s"]
+    assert {change.verdict for change in compare_reports(less, report).moved} == {"new"}
+    less.settings = msgspec.structs.replace(less.settings, scenarios=["engine", "multi_stream"])
+    assert not compare_reports(report, less).slower, "a scenario that was not requested does not fail"
+
+
+def test_comparing_a_server_that_keeps_its_bound_with_one_that_does_not(report: Report) -> None:
+    kept, late, few = (msgspec.convert(msgspec.to_builtins(report), Report) for _ in range(3))
+    for one, keeps in ((kept, True), (late, False), (few, None)):
+        scenarios = one.rows[0].scenarios
+        scenarios["server"] = msgspec.structs.replace(scenarios["offline"], keeps_bound=keeps)
+    assert [(c.figure, c.verdict) for c in compare_reports(kept, late).slower] == [
+        ("server keeps its bound", "fails now")
+    ]
+    assert [c.verdict for c in compare_reports(late, kept).moved] == ["runs now"]
+    assert not compare_reports(kept, few).moved
+
+
+def test_comparing_reports_of_other_settings(report: Report) -> None:
+    other = msgspec.structs.replace(report.settings, shapes={"x": [1, 3, 8, 8]}, wrapper={"conf": 0.5}, time=9.0)
+    found = compare_reports(report, msgspec.structs.replace(report, settings=other))
+    assert found.other_settings == ("wrapper", "shapes")
+    assert compare_reports(report, report).other_settings == ()
+
+
 def test_map_where_there_is_truth(tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     annotations, images = coco_set(tmp_path)

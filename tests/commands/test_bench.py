@@ -41,6 +41,7 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
     assert out.count("onnxruntime fp32") == 1
     assert "cuda:99" in out
     data = json.loads(made["json"].read_text())
+    data["settings"]["seed"] = 7
     assert [row["status"] for row in data["rows"]] == ["ok", "failed"]
     assert data["settings"]["warmup"] == 0.1
     assert len(made["csv"].read_text().splitlines()) == 3
@@ -54,7 +55,9 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
     slow = tmp_path / "slow.json"
     slow.write_text(json.dumps(data))
     assert run("bench", "--compare", made["json"], slow) == 1
-    assert "slower" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "slower" in shown
+    assert "not the same machine, versions or settings: seed" in shown
     assert run("bench", "--compare", made["json"], slow, "--json") == 1
     report = json.loads(capsys.readouterr().out)
     assert report["slower"] is True

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from ..config import convert
 from ..core.stream import device_count
 from ..core.target import Target, check_precision
 from ..errors import ConfigError
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["SCENARIOS", "BenchSettings", "Combination", "Scenario", "combine", "usable_backends"]
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 Above0 = Annotated[float, msgspec.Meta(gt=0)]
 From0 = Annotated[int, msgspec.Meta(ge=0)]
@@ -134,17 +139,21 @@ def combine(
         ConfigError: a target that cannot be read, or a number out of its range.
     """
     for what, given in (("models", models), ("backends", targets), ("precisions", precisions), ("batches", batches)):
-        if not given:
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise ConfigError(f"{what} is a list, not {given!r}")
+        if not len(given):
             raise ConfigError(f"there are no {what} to measure")
     for batch in batches:
-        if batch < 1:
-            raise ConfigError(f"a batch is a whole number from 1, not {batch}")
+        if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 1:
+            raise ConfigError(f"a batch is a whole number from 1, not {batch!r}")
     for precision in precisions:
         check_precision(precision)
     result = [
-        Combination(
-            model=str(model), target=Target(target.backend, target.device, precision), batch=batch,
-            options=dict(options or {}), threads=threads,
+        checked(
+            Combination(
+                model=str(model), target=Target(target.backend, target.device, precision), batch=batch,
+                options=dict(options or {}), threads=threads,
+            )
         )
         for model in models
         for target in map(Target.parse, targets)
@@ -152,6 +161,15 @@ def combine(
         for batch in batches
     ]  # fmt: skip
     return list({combination.name + combination.model: combination for combination in result}.values())
+
+
+def checked(given: T) -> T:
+    """A combination or the settings, whose values Python may have set to others than their types.
+
+    Raises:
+        ConfigError: a field is wrong.
+    """
+    return convert(msgspec.structs.asdict(given), type(given), type(given).__name__)
 
 
 def usable_backends() -> list[str]:

@@ -24,7 +24,7 @@ from ..loading.registry import check_backend
 from .cold_start import StartError, cold_start
 from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
-from .plan import BenchSettings, Combination
+from .plan import BenchSettings, Combination, checked
 from .report import Accuracy, Loading, Report
 from .worker_process import StepError, TimeUpError, WorkerProcess
 
@@ -62,10 +62,12 @@ def bench(
         then.
 
     Raises:
-        ConfigError, ModelNotFoundError: a model file or the data does not exist, or settings contradict each other.
+        ConfigError, ModelNotFoundError: a model file or the data does not exist, a value is wrong, or settings
+            contradict each other.
         BackendNotFoundError: a backend does not exist. One that is not installed becomes a row.
     """
-    settings = settings or BenchSettings()
+    settings = checked(settings or BenchSettings())
+    combinations = [checked(combination) for combination in combinations]
     metric = _check(combinations, settings)
     started = perf_counter()
     with tempfile.TemporaryDirectory(prefix="infersdk-bench-", ignore_cleanup_errors=True) as folder:

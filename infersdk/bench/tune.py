@@ -95,7 +95,7 @@ def tune(
     """
     if not 0 <= max_drop < 1:
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
-    if not budget > 0:
+    if not 0 < budget < float("inf"):
         raise ConfigError(f"a budget is a number of seconds above 0, not {budget!r}")
     return _Search(list(search), settings or BenchSettings(), objective, max_drop, budget, progress).run()
 

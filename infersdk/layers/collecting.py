@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,12 +50,10 @@ class ProfileSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.runs < 1:
-            raise ConfigError(f"runs must be at least 1, not {self.runs}")
-        if self.warm_up < 1:
-            raise ConfigError(f"warm_up must be at least 1, not {self.warm_up}")
-        if self.batch is not None and self.batch < 1:
-            raise ConfigError(f"batch must be at least 1, not {self.batch}")
+        for name, least in (("runs", 1), ("warm_up", 1), ("batch", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not (name == "batch" and value is None) and (not isinstance(value, Integral) or value < least):
+                raise ConfigError(f"{name} must be at least {least}, not {value!r}; it is a whole number")
 
 
 def profile(

@@ -66,9 +66,13 @@ def test_combinations() -> None:
     for wrong, message in (
         ({"precisions": ["fp8"]}, "unknown precision 'fp8'"), ({"batches": [0]}, "whole number from 1, not 0"),
         ({"targets": ["a@b@c"]}, "does not name a backend"), ({"targets": []}, "no backends"),
+        ({"batches": ["8"]}, "whole number from 1, not '8'"), ({"batches": [1.5]}, "whole number from 1, not 1.5"),
+        ({"batches": 8}, "batches is a list, not 8"), ({"targets": "openvino"}, "backends is a list, not 'openvino'"),
+        ({"threads": -1}, "threads is -1, not an int >= 0"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             combine(["a.onnx"], **wrong)  # type: ignore[arg-type]
+    assert combine(["a.onnx"], batches=np.array([1, 8])) == combine(["a.onnx"], batches=[np.int64(1), 8])
 
 
 def test_an_unknown_backend_is_refused_before_anything_is_measured() -> None:
@@ -359,11 +363,18 @@ def test_interrupted(net: Path) -> None:
         ({"data": "nowhere"}, "no data at 'nowhere'"), ({"labels": "folder"}, "are of images: give their folder"),
         ({"data": ".", "labels": "x", "annotations": "y"}, "not both"),
         ({"data": ".", "annotations": "y.json"}, "cannot read the annotations"),
+        ({"rounds": 0}, "rounds is 0, not an int >= 1"), ({"time": -1}, "time is -1, not a float > 0"),
+        ({"data": Path("nowhere")}, "data is PosixPath"),
     ],
 )  # fmt: skip
 def test_wrong_data(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         bench(combine([DETECTOR]), BenchSettings(**settings))
+
+
+def test_a_wrong_combination() -> None:
+    with pytest.raises(ConfigError, match="batch is 0, not an int >= 1"):
+        bench([Combination(model=str(DETECTOR), batch=0)], QUICK)
 
 
 def test_an_empty_folder_and_a_missing_model(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
         (["bench", str(DETECTOR), "-o", "/"], "'/' is a folder; give the name of a file"),
         (["predict", str(IMAGE), "--model", str(DETECTOR), "--tile", "64x"], "'64x' is not a size"),
         (["tune", str(DETECTOR), "--budget", "nan"], "a budget is a number of seconds above 0"),
+        (["tune", str(DETECTOR), "--budget", "inf"], "a budget is a number of seconds above 0, not inf"),
         (["tune", str(DETECTOR), "--budget", "0"], "a budget is a number of seconds above 0"),
     ],
 )  # fmt: skip

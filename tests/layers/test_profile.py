@@ -110,8 +110,8 @@ def test_options_that_a_backend_does_not_have(model: Path) -> None:
         infersdk.layers.profile(model, "onnxruntime", ProfileSettings(options={"streams": 1}))
 
 
-@pytest.mark.parametrize("wrong", [{"runs": 0}, {"warm_up": 0}, {"batch": 0}])
-def test_settings_are_checked(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize("wrong", [{"runs": 0}, {"warm_up": 0}, {"batch": 0}, {"seed": -1}, {"runs": 1.5}])
+def test_settings_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         ProfileSettings(**wrong)  # type: ignore[arg-type]
 

@@ -38,7 +38,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 _SPEED_ALONE = ("threads", "streams", "performance_hint", "cuda_graph")
 
 
-class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Combination(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a report: a model, and how it is run.
 
     Attributes:
@@ -73,7 +73,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"{self.model}\0{self.target}\0{options}"
 
 
-class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a measurement.
 
     Attributes:

@@ -57,7 +57,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The combination in one line, without the folder of the file. Reports compare rows of the same name."""
+        """The combination in one line, without the folder of the file. It identifies a row; see `check_files()`."""
         text = "".join(f" {key}={value}" for key, value in sorted(self.settings.items()))
         return f"{Path(self.model).name} {self.target} batch {self.batch}{text}"
 
@@ -161,6 +161,17 @@ def combine(
         for batch in batches
     ]  # fmt: skip
     return list({combination.name + combination.model: combination for combination in result}.values())
+
+
+def check_files(combinations: Sequence[Combination]) -> None:
+    """Raises ConfigError for two files of the same name in different folders, whose rows would have the same name."""
+    files: dict[str, Path] = {}
+    for file in (Path(combination.model) for combination in combinations):
+        other = files.setdefault(file.name, file)
+        if other.resolve() != file.resolve():
+            raise ConfigError(
+                f"{str(other)!r} and {str(file)!r} have the same name, and rows have no folder; rename one of them"
+            )
 
 
 def checked(given: T) -> T:

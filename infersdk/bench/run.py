@@ -24,7 +24,7 @@ from ..loading.registry import check_backend
 from .cold_start import StartError, cold_start
 from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
-from .plan import BenchSettings, Combination, checked
+from .plan import BenchSettings, Combination, check_files, checked
 from .report import Accuracy, Loading, Report
 from .worker_process import StepError, TimeUpError, WorkerProcess
 
@@ -95,6 +95,7 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> str 
     for combination in combinations:
         check_backend(combination.target.backend)
         ModelSource.of(combination.model)
+    check_files(combinations)
     if settings.scenarios and "server" in settings.scenarios and settings.latency_bound_ms is None:
         raise ConfigError(
             "the scenario 'server' needs the latency that its requests have to keep: --latency-bound, latency_bound_ms"

@@ -21,7 +21,7 @@ from ..errors import (
     DeviceUnavailableError,
     PrecisionUnavailableError,
 )
-from .plan import BenchSettings, Combination, Scenario
+from .plan import BenchSettings, Combination, Scenario, check_files
 from .run import Progress, bench
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class _Search:
     ) -> None:  # fmt: skip
         if not search:
             raise ConfigError("there is nothing to try")
+        check_files(search)
         self._search, self._settings, self._objective = search, settings, objective
         self._max_drop, self._budget = max_drop, budget
         self._progress = progress or (lambda stage, share, detail: None)

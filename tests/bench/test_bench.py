@@ -25,6 +25,7 @@ from infersdk.bench.page import html_report
 from infersdk.bench.plan import targets_of, usable_backends
 from infersdk.bench.report import Energy
 from infersdk.bench.statistics import median_of_rounds
+from infersdk.bench.tune import tune
 from infersdk.bench.workload import kind_of, samples_of
 from infersdk.core.target import Target
 from infersdk.data import CLASSIFIER, DETECTOR
@@ -375,6 +376,16 @@ def test_interrupted(net: Path) -> None:
 def test_wrong_data(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         bench(combine([DETECTOR]), BenchSettings(**settings))
+
+
+def test_two_files_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "net.onnx" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_bytes(contract_model("net"))
+    for measure in (bench, tune):
+        with pytest.raises(ConfigError, match="a/net.onnx' and .*b/net.onnx' have the same name.*rename one of them"):
+            measure(combine(files))
 
 
 def test_a_wrong_combination() -> None:

@@ -44,6 +44,7 @@ def bench(
     loading: bool = True,
     alive: int | None = None,
     budget: float | None = None,
+    reference: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Measures each combination. A combination that cannot run becomes a row with the reason.
@@ -55,6 +56,8 @@ def bench(
             Otherwise models are loaded once, with the cache that an application would use.
         alive: maximum number of processes at a time; None is as many as fit into memory.
         budget: seconds after which measuring ends. The rows have the results until then.
+        reference: the model file whose outputs all others are compared with; None is for each file the first one that
+            is like it.
         progress: called before each step.
 
     Returns:
@@ -72,7 +75,9 @@ def bench(
     started = perf_counter()
     with tempfile.TemporaryDirectory(prefix="infersdk-bench-", ignore_cleanup_errors=True) as folder:
         end_time = None if budget is None else monotonic() + budget
-        session = _Session(combinations, settings, Path(folder), accuracy, loading, end_time, progress, metric)
+        session = _Session(
+            combinations, settings, Path(folder), accuracy, loading, end_time, reference, progress, metric
+        )
         interrupted = False
         try:
             with contextlib.suppress(TimeUpError):
@@ -122,9 +127,9 @@ class _Session:
 
     def __init__(
         self, combinations: Sequence[Combination], settings: BenchSettings, folder: Path, accuracy: bool, loading: bool,
-        end_time: float | None, progress: Progress | None, metric: str | None,
+        end_time: float | None, reference: str | None, progress: Progress | None, metric: str | None,
     ) -> None:  # fmt: skip
-        self._end_time, self._metric = end_time, metric
+        self._end_time, self._first, self._metric = end_time, reference, metric
         self.runs = [CombinationRun(combination, settings) for combination in combinations]
         self._settings, self._folder = settings, folder
         self._wants_accuracy, self._wants_loading = accuracy, loading
@@ -280,14 +285,14 @@ class _Session:
     def _reference(self, model: str) -> tuple[str, Path]:
         """The name and the file of the reference outputs of a model.
 
-        They are those of the first model with the same inputs, outputs and number of parameters, such as the FP32 file
-        of an INT8 file, in FP32 on ONNX Runtime.
+        They are those of the given reference in FP32 on ONNX Runtime. Without one, the reference is the first model
+        with the same inputs, outputs and number of parameters, such as the FP32 file of an INT8 file.
         """
         info = self._infos[model]
-        first = next((other for other in self._infos if _alike(self._infos[other], info)), model)
+        first = self._first or next((other for other in self._infos if _alike(self._infos[other], info)), model)
         label = f"{Path(first).name} on onnxruntime/fp32"
         if first not in self._references:
-            self._references[first] = self._make_reference(first, info)
+            self._references[first] = self._make_reference(first, self._infos.get(first) or _info(first))
         outputs = self._references[first]
         if isinstance(outputs, str):
             raise StepError(f"{label} gives nothing to compare with: {outputs}")
@@ -334,6 +339,6 @@ def _described(model: str, info: Any) -> dict[str, Any]:
 def _alike(one: Any, other: Any) -> bool:
     """Whether two files may be the same network; quantisation adds a few per cent of parameters."""
     if one is None or other is None:
-        return one is other
+        return False
     ends = [[(spec.name, spec.shape) for spec in (*info.inputs, *info.outputs)] for info in (one, other)]
     return ends[0] == ends[1] and abs(one.parameters - other.parameters) <= 0.1 * max(one.parameters, 1)

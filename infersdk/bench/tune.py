@@ -318,11 +318,12 @@ class _Search:
         key = what.judged_as
         if key not in self._judged:
             self._progress("accuracy", min(self._spent() / self._budget, 0.99), what.name)
-            models = [self._reference(), what] if what.model != self._search[0].model else [what]
-            budget = max(self._left_to_judge(), 0.0)
-            report = bench(models, self._quick(1e-3, 1), loading=False, alive=1, budget=budget)
+            report = bench(
+                [what], self._quick(1e-3, 1), loading=False, budget=max(self._left_to_judge(), 0.0),
+                reference=self._search[0].model,
+            )  # fmt: skip
             self._interrupted |= report.interrupted
-            row = report.rows[-1]
+            row = report.rows[0]
             result = row.accuracy
             if result is not None and result.value is not None:
                 self._judged[key] = result

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from labelled import coco_set, damaged
+from onnx_models import node, save, value
 
 import infersdk
-from infersdk.bench import BenchSettings, Combination
+from infersdk.bench import BenchSettings, Combination, bench, combine
 from infersdk.bench.candidates import candidates
 from infersdk.bench.tune import tune
 from infersdk.bench.tuned_file import tuned_toml
@@ -28,6 +30,16 @@ pytest.importorskip("openvino")
 
 
 INT8 = Target("onnxruntime", precision="int8")
+
+
+def perceptron(path: Path, width: int) -> Path:
+    """A network of two products."""
+    weights = [np.random.default_rng(width).standard_normal(shape) for shape in ((4, width), (width, 10))]
+    return save(
+        path, [node("MatMul", "x w0", "h"), node("MatMul", "h w1", "y")],
+        [value("x", ("batch", 4))], [value("y", ("batch", 10))],
+        {f"w{i}": weight.astype(np.float32) for i, weight in enumerate(weights)},
+    )  # fmt: skip
 
 
 def test_candidates() -> None:
@@ -131,6 +143,23 @@ def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
     for wrong in ({"budget": 0}, {"max_drop": 1.0}):
         with pytest.raises(ConfigError, match="is a number"):
             tune([Combination(model=str(DETECTOR))], **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_reference_is_the_first_file_whatever_the_others_are(tmp_path: Path) -> None:
+    """Another network with the same inputs and outputs, and half as many parameters, is not its own reference."""
+    first, other = (perceptron(tmp_path / f"{width}.onnx", width) for width in (16, 8))
+    search = [Combination(model=str(first), target=INT8), Combination(model=str(other))]
+    with pytest.raises(ConfigError, match=r"every candidate loses more than 0.01 of accuracy; 8.onnx .*against 1.0"):
+        tune(search, budget=30)
+
+
+def test_the_given_reference_is_used_for_every_file(tmp_path: Path) -> None:
+    first, other = (perceptron(tmp_path / f"{width}.onnx", width) for width in (16, 8))
+    settings = BenchSettings(time=0.01, rounds=1, warmup=0.01, scenarios=["engine"])
+    (row,) = bench(combine([other]), settings, loading=False, reference=str(first)).rows
+    assert row.accuracy.reference == "16.onnx on onnxruntime/fp32"
+    assert row.accuracy.value < 0.9
 
 
 def test_a_budget_that_is_too_short_for_one_run() -> None:

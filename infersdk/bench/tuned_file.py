@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import is_file_of_names
+from ..loading.registry import backend_class
 
 if TYPE_CHECKING:
     from .plan import BenchSettings
@@ -33,8 +34,11 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
     named = {"device": what.target.device, "precision": what.target.precision}
     table |= {key: value for key, value in named.items() if value is not None}
     table["max_batch"] = what.batch
-    if what.options:
-        table["options"] = dict(what.options)
+    options = what.settings
+    if not backend_class(what.target.backend).declaration.options.has("threads"):
+        options.pop("threads", None)
+    if options:
+        table["options"] = options
     table["pipeline"] = {"max_batch": what.batch}
     name = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in model.stem) or "model"
     figures = [f"p50 {row.latency.value:.3g} ms"] if row.latency else []
@@ -53,10 +57,14 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
 
 def _toml(name: str, table: dict[str, Any]) -> str:
     """Encodes a table of plain values, and of tables of plain values."""
-    # JSON's strings, numbers, bools and arrays of them are TOML's, too.
     lines = [f"[models.{name}]"]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines += [f"{key} = {_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, inner in table.items():
         if isinstance(inner, dict):
-            lines += ["", f"[models.{name}.{key}]", *(f"{k} = {json.dumps(v)}" for k, v in inner.items())]
+            lines += ["", f"[models.{name}.{key}]", *(f"{k} = {_value(v)}" for k, v in inner.items())]
     return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    """JSON's strings, numbers, bools and arrays of them are TOML's, too, except for surrogate pairs and U+007F."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

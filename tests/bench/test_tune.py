@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import threading
@@ -11,13 +12,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from idle_backend import IdleInfer
 from labelled import coco_set, damaged
 from onnx_models import node, save, value
 
 import infersdk
-from infersdk.bench import BenchSettings, Combination, bench, combine
+from infersdk.bench import BenchSettings, Combination, Report, bench, combine
 from infersdk.bench.candidates import candidates
-from infersdk.bench.tune import tune
+from infersdk.bench.report import Row
+from infersdk.bench.tune import Tuned, tune
 from infersdk.bench.tuned_file import tuned_toml
 from infersdk.bench.worker_process import WorkerProcess
 from infersdk.core.target import Target
@@ -131,6 +134,28 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
     assert type(made).__name__ == "YOLOv5"
     assert made.pipeline.max_batch == 1
     made.close()
+
+
+def test_the_configuration_of_the_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads are written, if the backend takes them, and each character of a path."""
+    file = perceptron(tmp_path / "\N{AUTOMOBILE} \x7f.onnx", 8)
+
+    def written(what: Combination) -> Any:
+        report = Report(
+            rows=[Row(name=what.name, combination=what, status="ok")], settings=BenchSettings(), models=[],
+            machine={"processor": "", "cores": 1, "gpus": []}, created=datetime.datetime.now(datetime.timezone.utc),
+            seconds=0.0,
+        )  # fmt: skip
+        text = tuned_toml(Tuned(report.rows[0], report, "latency"), report.settings, tmp_path / "tuned.toml")
+        (tmp_path / "tuned.toml").write_text(text, "utf-8")
+        (table,) = msgspec.toml.decode(text)["models"].values()
+        return table
+
+    table = written(*combine([file], threads=2, options={"inter_op_threads": 1}))
+    assert table["options"] == {"threads": 2, "inter_op_threads": 1}
+    assert table["path"] == file.name
+    monkeypatch.setattr("infersdk.bench.tuned_file.backend_class", lambda name: IdleInfer)
+    assert "options" not in written(*combine([file], threads=2))
 
 
 def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:

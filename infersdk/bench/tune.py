@@ -51,7 +51,8 @@ class Tuned:
         best: the winner, measured in the last stage.
         report: the last stage: the winner, and those that came close.
         tried: each candidate that was run, in order of the first stage, with the speed that it reached.
-        dropped: names of those that lost too much accuracy, with the loss.
+        dropped: names of those that lost too much accuracy, with the loss; and of those whose accuracy could not be
+            measured, with the reason.
         failed: names of those that cannot run here, with the reason.
         untried: names of those that the budget did not reach.
         accuracy: how accuracy was judged.
@@ -91,7 +92,7 @@ def tune(
             can run.
 
     Raises:
-        ConfigError: no candidate can run, or all of them lose too much accuracy.
+        ConfigError: no candidate can run, or none is accurate enough, or the accuracy could not be measured.
     """
     if not 0 <= max_drop < 1:
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
@@ -278,6 +279,10 @@ class _Search:
             )
         if not kept:
             name, loss = next(iter(self._dropped.items()))
+            if all(isinstance(result, str) for result in self._judged.values()):
+                labelled = self._settings.annotations or self._settings.labels
+                hint = "" if labelled else ". The first file is the reference: give one that ONNX Runtime reads"
+                raise ConfigError(f"the accuracy of no candidate could be measured; {name}: {loss}{hint}")
             raise ConfigError(f"every candidate loses more than {self._max_drop:g} of accuracy; {name}: {loss}")
         return kept
 

@@ -50,7 +50,7 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
         f"{ran.get('backend')} {ran.get('version')}, {ran.get('precision')} on {ran.get('device')}",
         f"accuracy: {found.accuracy}",
         f"{len(found.tried)} candidates ran in {found.seconds:.0f} s; {len(found.failed)} cannot run here, "
-        f"{len(found.dropped)} lose too much accuracy, {len(found.untried)} were not reached",
+        f"{len(found.dropped)} are not accurate enough or not measured, {len(found.untried)} were not reached",
     ]
     return "".join(f"# {line}\n" for line in head) + "\n" + _toml(name, table)
 

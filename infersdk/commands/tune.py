@@ -103,7 +103,7 @@ def _plain(found: Tuned, output: Path) -> dict[str, Any]:
 def _show(found: Tuned, text: str, output: Path) -> None:
     out = console()
     show(found.report)
-    for what, given in (("cannot run here", found.failed), ("lose too much accuracy", found.dropped)):
+    for what, given in (("cannot run here", found.failed), ("not accurate, or not measured", found.dropped)):
         reasons: dict[str, list[str]] = {}
         for name, reason in given.items():
             reasons.setdefault(reason, []).append(name)

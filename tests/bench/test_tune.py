@@ -187,6 +187,15 @@ def test_the_given_reference_is_used_for_every_file(tmp_path: Path) -> None:
     assert row.accuracy.value < 0.9
 
 
+def test_a_first_file_that_is_no_reference(tmp_path: Path) -> None:
+    import openvino
+
+    file = tmp_path / "net.xml"
+    openvino.save_model(openvino.Core().read_model(perceptron(tmp_path / "net.onnx", 8)), file)
+    with pytest.raises(ConfigError, match=r"accuracy of no candidate could be measured; net.xml .*The first file"):
+        tune(combine([file], ["openvino"]), BenchSettings(type="arrays"), budget=12)
+
+
 def test_a_budget_that_is_too_short_for_one_run() -> None:
     search = [Combination(model=str(DETECTOR), batch=32, options={"threads": 1})]
     with pytest.raises(ConfigError, match=r"its run takes longer than the 0.05 s that it had; give a larger budget"):

@@ -49,6 +49,8 @@ COMMANDS = {
     "cache": "list or clear the stored engines and models",
     "doctor": "which backends work here, and how to get the others",
 }
+#: Commands that print while they work, perhaps without an end.
+_ENDLESS = ("predict",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,7 +114,7 @@ def _main(argv: Sequence[str] | None) -> int:
             say(str(error))
             return 4
         _discard_output()
-        if isinstance(error, BrokenPipeError):  # its reader has gone: `infersdk info m.onnx | head -1`
+        if isinstance(error, BrokenPipeError):  # its reader has gone: `infersdk predict 0 | head -1`
             return 0
         say(f"cannot write the output: {error.strerror or error}")
         return 2
@@ -130,6 +132,8 @@ def _run(argv: Sequence[str] | None) -> int:
         # The options in front of a command take no values, and end without it.
         arguments = parser(next(iter(argv), "")).parse_args(argv)
         names = set(vars(arguments))
+        if isinstance(sys.stdout, _Stdout):
+            sys.stdout.ends_work = arguments.command in _ENDLESS
         return int(arguments.func(arguments))
     except SystemExit as stop:  # argparse: a usage error, or --help and --version, which print
         sys.stdout.flush()
@@ -249,25 +253,31 @@ def _parser_class() -> type[argparse.ArgumentParser]:
 class _Stdout(io.TextIOWrapper):
     """Stdout, with the error of its last write.
 
+    If its reader has gone, the rest of the output is discarded, and the command runs to its exit code; a command of
+    `_ENDLESS` ends with BrokenPipeError.
+
     Errors are recorded here, not in the file below. An interrupt there, after the bytes were written, would leave them
     in the buffer, and they would be written a second time.
     """
 
     error: OSError | None = None
+    ends_work = False
 
     def write(self, text: str, /) -> int:
-        written: int = self._noting(super().write, text)
-        return written
+        self._noting(super().write, text)
+        return len(text)
 
     def flush(self) -> None:
         self._noting(super().flush)
 
-    def _noting(self, work: Any, *arguments: Any) -> Any:
+    def _noting(self, work: Any, *arguments: Any) -> None:
         try:
-            return work(*arguments)
+            work(*arguments)
         except OSError as error:
             self.error = error
-            raise
+            if self.ends_work or not isinstance(error, BrokenPipeError):
+                raise
+            _discard_output()
 
 
 def _prepare_streams() -> None:

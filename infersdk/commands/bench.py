@@ -155,15 +155,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(report: Report, arguments: argparse.Namespace) -> None:
     """Writes the requested files, and prints the report."""
+    files = (arguments.output, Report.json), (arguments.csv, Report.csv), (arguments.html, html_report)
+    written = [(path, form) for path, form in files if path is not None]
+    for path, form in written:  # before printing, which fails where the output is closed
+        atomic_write(path, form(report))
     if arguments.json:
         print_json(report.as_dict())
-    else:
-        show(report)
-    for path, form in ((arguments.output, Report.json), (arguments.csv, Report.csv), (arguments.html, html_report)):
-        if path is not None:
-            atomic_write(path, form(report))
-            if not arguments.json:
-                print_text(f"written: {path}")
+        return
+    show(report)
+    for path, _ in written:
+        print_text(f"written: {path}")
 
 
 # ---- two reports ----

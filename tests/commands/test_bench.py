@@ -99,6 +99,18 @@ def test_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cuda:99" in capsys.readouterr().out
 
 
+def test_files_are_written_before_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output may be a pipe without a reader, or a full disk."""
+
+    def fail(report: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("infersdk.commands.bench.show", fail)
+    output = tmp_path / "r.json"
+    assert run("bench", DETECTOR, "--backends", "onnxruntime@cuda:99", *QUICK, "-o", output) == 4
+    assert json.loads(output.read_text())["rows"][0]["status"] == "failed"
+
+
 def test_an_unknown_backend_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "r.json"
     assert run("bench", DETECTOR, "--backends", "onnxruntime,openvin", "-o", output, *QUICK) == 3

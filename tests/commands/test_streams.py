@@ -74,6 +74,11 @@ def test_stderr_that_cannot_be_written_leaves_the_code(tmp_path: Path) -> None:
     assert "onnxruntime" in done.stdout
 
 
+def test_a_reader_that_leaves_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    done = shell(f"{COMMAND} doctor --backend nonesuch | true; echo ${{PIPESTATUS[0]}}", tmp_path)
+    assert (done.stdout, done.stderr) == ("3\n", "")
+
+
 @pytest.mark.parametrize("command", [f"info {DETECTOR}", "doctor --json", "--help"])
 def test_a_reader_that_leaves(command: str, tmp_path: Path) -> None:
     done = shell(f"{COMMAND} {command} | head -1; echo ${{PIPESTATUS[0]}}", tmp_path)

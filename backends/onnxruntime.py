@@ -392,6 +392,7 @@ class OnnxRuntimeInfer(Infer):
         """See `infersdk.core.executed_layers.ReportsLayers`. A session can be profiled once."""
         from ._onnxruntime.profiling import profile_session
 
+        self._check_open()
         return profile_session(self, runs, self._session, self._executed, self._profile_folder)
 
     def _written_graph(self, *, in_memory: bool) -> bytes | None:

@@ -18,6 +18,7 @@ import openvino as ov
 from ..core.backend import SharedRuntime
 from ..core.cache import Cache, key_of
 from ..core.device import Device
+from ..core.executed_layers import check_runs
 from ..core.formats import FORMATS
 from ..core.processors import available_processors
 from ..core.target import describe_layers, keeps_precision
@@ -503,6 +504,8 @@ class OpenVinoInfer(Infer):
 
     def profile_layers(self, runs: int) -> LayerProfile:
         """See `infersdk.core.executed_layers.ReportsLayers`."""
+        self._check_open()
+        check_runs(runs)
         if self._bound is None:
             self.forward()
         return profile_model(self, runs, self._compiled, self._request, self._current.runs)

@@ -31,6 +31,8 @@ _CONTROL_FLOW = {"If", "Loop", "Scan"}
 _DECORATIONS = (
     r"_nchwc$", r"_nhwc$", r"_quant$", r"^fused ", r"_token_\d+$", r"^InsertedPrecisionFreeCast_", r"_cast_fp\d+$",
 )  # fmt: skip
+#: The profiler drops further events.
+MAX_EVENTS = 1_000_000
 _NHWC = "com.ms.internal.nhwc"
 #: The runtime's names of values in its blocked layout.
 _BLOCKED = re.compile(r"reorder(_token_\d+)?")
@@ -42,7 +44,7 @@ def profile_session(
     """Runs `infer` with its present inputs, ends the profile of its session, and reads it.
 
     Raises:
-        ConfigError: the session does not profile, or has been profiled.
+        ConfigError: the session does not profile, has been profiled, or its profile is full.
     """
     if folder is None:
         raise ConfigError("the model was loaded without profiling=True; load it with that option")
@@ -50,8 +52,14 @@ def profile_session(
     written = Path(session.end_profiling() or "-")
     if not written.is_file():
         raise ConfigError(f"the session of {infer.model.name} has been profiled; load the model again")
-    layers, spans = read_layers(written, executed, runs, infer.device)
+    events = json.loads(written.read_text(encoding="utf-8", errors="replace"))
     written.unlink()
+    if len(events) >= MAX_EVENTS:
+        raise ConfigError(
+            f"the profile of {infer.model.name} is full: ONNX Runtime keeps the first {MAX_EVENTS:,} events since "
+            "loading; load the model again, and profile at once or with fewer runs"
+        )
+    layers, spans = read_layers(events, executed, runs, infer.device)
     on_gpu = infer.device.startswith("cuda")
     timing = _TIMING["cpu" if not on_gpu else "blocking" if _blocks() else "launches"]
     weights = sum(layer.weight_bytes or 0 for layer in layers)
@@ -70,16 +78,17 @@ def _blocks() -> bool:
     return os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 
 
-def read_layers(file: Path, executed: bytes | None, runs: int, device: str) -> tuple[list[ExecutedLayer], list[Span]]:
+def read_layers(
+    events: Sequence[dict[str, Any]], executed: bytes | None, runs: int, device: str
+) -> tuple[list[ExecutedLayer], list[Span]]:
     """The layers, and the spans of the last run.
 
     Args:
-        file: the file of the profiler.
+        events: the content of the profiler's file.
         executed: the graph that the session executes, as an ONNX file; None if it could not be written.
         runs: the number of runs to read, the last ones.
         device: of the session: `"cuda:0"`.
     """
-    events = json.loads(file.read_text(encoding="utf-8", errors="replace"))
     whole = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: e["ts"])[-runs:]
     begin = whole[0]["ts"]
     nodes = _own_events([e for e in events if e.get("cat") == "Node" and e["name"].endswith(_ENDING)

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from ..errors import ConfigError
 
 if TYPE_CHECKING:
     from .model_source import ModelSource
 
 __all__ = [
-    "ExecutedLayer", "LayerProfile", "LayerTensor", "ListsBuiltLayers", "ReportsLayers", "Role", "Span", "seconds_of",
+    "ExecutedLayer", "LayerProfile", "LayerTensor", "ListsBuiltLayers", "ReportsLayers", "Role", "Span", "check_runs",
+    "seconds_of",
 ]  # fmt: skip
 
 #: The purpose of a layer: it computes; it brings a tensor into another format, type or memory; it waits for another
@@ -105,8 +109,15 @@ class LayerProfile:
     memory: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
+def check_runs(runs: int) -> None:
+    """Raises ConfigError unless `runs` is a number of runs to time."""
+    if not isinstance(runs, Integral) or runs < 1:
+        raise ConfigError(f"runs is a whole number from 1, not {runs!r}")
+
+
 def seconds_of(work: Callable[[], Any], runs: int) -> tuple[float, ...]:
-    """The wall time of each of some calls."""
+    """The wall time of each of some calls. Raises ConfigError as `check_runs()`."""
+    check_runs(runs)
     result = []
     for _ in range(runs):
         start = perf_counter()
@@ -123,7 +134,9 @@ class ReportsLayers(Protocol):
         """Runs the model on the content of its inputs, `runs` times, and reports its layers.
 
         Raises:
-            ConfigError: it was loaded without `profiling=True`; or the runtime profiles a session once, and did.
+            ConfigError: it was loaded without `profiling=True`; `runs` is not a whole number from 1; or the runtime
+                profiles a session once, and did, or its profile is full.
+            ClosedError: it is closed.
             InferenceError: a run failed.
         """
 

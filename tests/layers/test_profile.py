@@ -21,7 +21,7 @@ import infersdk
 import infersdk.layers
 from infersdk.core.executed_layers import ExecutedLayer, LayerProfile
 from infersdk.custom_ops import CustomOp
-from infersdk.errors import ConfigError
+from infersdk.errors import ClosedError, ConfigError
 from infersdk.layers import LayerReport, LayerSide, ProfileSettings
 
 QUICK = ProfileSettings(runs=3, warm_up=1, options={"threads": 1})
@@ -127,6 +127,26 @@ def test_a_session_is_profiled_once(model: Path) -> None:
         infer.profile_layers(1)  # type: ignore[attr-defined]
         with pytest.raises(ConfigError, match="load the model again"):
             infer.profile_layers(1)  # type: ignore[attr-defined]
+
+
+def test_a_full_profile_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last runs would be those from before the runtime dropped events."""
+    monkeypatch.setattr("infersdk.backends._onnxruntime.profiling.MAX_EVENTS", 20)
+    with infersdk.load(model, "onnxruntime", profiling=True) as infer:
+        for _ in range(20):
+            infer.forward()
+        with pytest.raises(ConfigError, match="is full: .* first 20 events .*; load the model again"):
+            infer.profile_layers(1)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_no_runs_and_a_closed_model(model: Path, backend: str) -> None:
+    with infersdk.load(model, backend, profiling=True) as infer:
+        for runs in (0, 1.5):
+            with pytest.raises(ConfigError, match=f"runs is a whole number from 1, not {runs}"):
+                infer.profile_layers(runs)  # type: ignore[attr-defined]
+    with pytest.raises(ClosedError, match="load it again"):
+        infer.profile_layers(1)  # type: ignore[attr-defined]
 
 
 def test_profiling_leaves_no_file(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,24 @@ def test_no_runs_and_a_closed_model(model: Path, backend: str) -> None:
         infer.profile_layers(1)  # type: ignore[attr-defined]
 
 
+def test_openvinos_times_of_a_few_runs_after_many(tmp_path: Path) -> None:
+    """Layers that take longer in the profiled runs: the mean of all runs would hide that, or change by its rounding."""
+    wide = save(
+        tmp_path / "wide.onnx", [node("MatMul", "x w", "y")],
+        [value("x", ("batch", 64))], [value("y", ("batch", 1024))],
+        {"w": np.ones((64, 1024), np.float32)},
+    )  # fmt: skip
+    with infersdk.load(wide, "openvino", profiling=True, threads=1) as infer:
+        for batch, runs in ((1, 5000), (64, 0)):
+            infer.inputs["x"].resize((batch, 64)).numpy(writable=True)[:] = 1
+            for _ in range(runs):
+                infer.forward()
+        found = infer.profile_layers(5)  # type: ignore[attr-defined]
+        spent = sum(layer.seconds or 0.0 for layer in found.layers)
+        assert 0.3 * min(found.run_seconds) < spent <= max(found.run_seconds)
+        assert (infer.outputs["y"].numpy() == 64).all()
+
+
 def test_profiling_leaves_no_file(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -12,6 +12,8 @@ import sys
 from time import monotonic
 from typing import Any
 
+from .worker_process import import_path
+
 __all__ = ["STAGES", "StartError", "cold_start"]
 
 STAGES = ("interpreter", "import", "load", "first result")
@@ -61,7 +63,7 @@ def cold_start(order: dict[str, Any], timeout: float) -> dict[str, float]:
     Raises:
         StartError: it failed, or took longer.
     """
-    text = json.dumps({**order, "path": sys.path})
+    text = json.dumps({**order, "path": import_path()})
     start = monotonic()
     try:
         done = subprocess.run(

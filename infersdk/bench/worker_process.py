@@ -16,13 +16,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["StepError", "TimeUpError", "WorkerProcess"]
+__all__ = ["StepError", "TimeUpError", "WorkerProcess", "import_path"]
 
 #: A worker uses the `sys.path` of this process, even if the current folder has another `infersdk`.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from infersdk.bench.worker import main; "
     "main(int(sys.argv[2]))"
 )
+
+
+def import_path() -> list[str]:
+    """`sys.path` for another process. Python ignores entries that are not text, such as pathlib's."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
 
 
 class StepError(Exception):
@@ -56,8 +61,8 @@ class WorkerProcess:
         self._connection, other = Pipe()
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), str(other.fileno())], stdin=subprocess.DEVNULL,
-                stdout=self._errors, stderr=subprocess.STDOUT, **_passing(other.fileno()),
+                [sys.executable, "-c", _START, json.dumps(import_path()), str(other.fileno())],
+                stdin=subprocess.DEVNULL, stdout=self._errors, stderr=subprocess.STDOUT, **_passing(other.fileno()),
                 env={**os.environ, "TMPDIR": str(folder)},  # removed with the folder, also after a kill
             )  # fmt: skip
 

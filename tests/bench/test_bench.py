@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -343,6 +344,14 @@ def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:
     assert sorted(row.status for row in rows) == ["failed", "ok"]
     dead = next(row for row in rows if row.status == "failed")
     assert dead.reason == "its process was ended by SIGKILL (out of memory?)"
+
+
+def test_a_search_path_with_other_entries_than_text(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ignores them."""
+    monkeypatch.setattr("sys.path", [*sys.path, Path("elsewhere")])
+    (row,) = bench(combine([net]), msgspec.structs.replace(QUICK, rounds=1, starts=1), accuracy=False).rows
+    assert row.status == "ok", row.reason
+    assert row.cold_start is not None
 
 
 def test_a_step_that_takes_too_long_is_stopped(net: Path) -> None:

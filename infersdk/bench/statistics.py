@@ -90,8 +90,8 @@ def percentile_of_rounds(
         requests: for rounds that are thinned: the number of samples that each had; None: none is thinned.
 
     Returns:
-        None where there are too few samples: at least one has to lie beyond the percentile, so it takes 10 for the 90th
-        and 100 for the 99th.
+        None where there are too few samples: at least one has to lie beyond the percentile. The median takes 2, the
+        90th 10 and the 99th 100.
     """
     count = sum(len(samples) for samples in rounds)
     if count * (100 - q) / 100 < 1:

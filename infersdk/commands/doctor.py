@@ -12,7 +12,7 @@ from rich.markup import escape
 from .. import __version__
 from ..core._lib import lib, text
 from ..core.tensor import Tensor
-from ..errors import BackendError, DeviceUnavailableError
+from ..errors import BackendError, ConfigError, DeviceUnavailableError
 from ..loading.registry import backend_class, install_hint, list_backends
 from .common import add_json_argument, console, print_json, print_table, print_text
 from .selftest import SelfTest, text_of
@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _selftest(arguments: argparse.Namespace) -> int:
+    if arguments.backend:
+        raise ConfigError(f"--selftest {arguments.selftest} names its backend; leave --backend out")
     progress = console(stderr=True)
     test = SelfTest(arguments.selftest, lambda line: progress.print(line, markup=False))
     test.run()

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from infersdk import cli, device_count
+from infersdk import cli, device_count, load
+from infersdk.data import CLASSIFIER
+from infersdk.errors import PrecisionUnavailableError
 
 pytest.importorskip("onnxruntime")
 
@@ -32,6 +34,21 @@ def test_a_backend_that_works(backend: str, capsys: pytest.CaptureFixture[str]) 
     if backend == "openvino":
         assert found["outputs, batch 4"] == found["load again, from the cache"] == "passed"
     assert captured.err.count("[ passed]") == list(found.values()).count("passed")
+
+
+def test_a_narrower_precision_has_its_own_tolerance(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openvino")
+    try:
+        load(CLASSIFIER, "openvino", precision="bf16").close()
+    except PrecisionUnavailableError as error:
+        pytest.skip(str(error))
+    assert cli.main(["doctor", "--selftest", "openvino/bf16", "--json"]) == 0
+    assert results(json.loads(capsys.readouterr().out))["outputs, batch 4"] == "passed"
+
+
+def test_a_selftest_of_one_backend_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--backend", "onnxruntime", "--selftest", "openvino"]) == 2
+    assert "leave --backend out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

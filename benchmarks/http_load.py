@@ -19,6 +19,8 @@ from pathlib import Path
 from time import perf_counter
 from urllib.parse import urlsplit
 
+import numpy as np
+
 __all__ = ["main"]
 
 
@@ -125,8 +127,7 @@ def summary(times: dict[int, list[float]]) -> dict[str, dict[str, float]]:
     """By status: how many answers, and quantiles of their times."""
     result = {}
     for status, values in sorted(times.items()):
-        values.sort()
-        quantiles = {f"p{q}": values[min(len(values) - 1, len(values) * q // 100)] for q in (50, 90, 99)}
+        quantiles = {f"p{q}": float(np.percentile(values, q)) for q in (50, 90, 99)}
         result[str(status)] = {"count": len(values), **quantiles}
     return result
 

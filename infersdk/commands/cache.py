@@ -9,6 +9,8 @@ from rich.filesize import decimal
 from rich.markup import escape
 
 from ..core.cache import Cache, default_folder
+from ..errors import ConfigError
+from ..loading.registry import check_backend
 from .common import print_json, print_table, print_text
 
 DESCRIPTION = "The cache of engines and models. INFERSDK_CACHE names its folder, INFERSDK_CACHE_LIMIT its size."
@@ -32,8 +34,16 @@ def run(arguments: argparse.Namespace) -> int:
     return int(arguments.run(arguments))
 
 
-def _list(arguments: argparse.Namespace) -> int:
+def _cache() -> Cache:
+    """The cache. Loading goes on without one that is not a folder, and these commands do not."""
     cache = Cache()
+    if cache.folder.exists() and not cache.folder.is_dir():
+        raise ConfigError(f"the cache {str(cache.folder)!r} is not a folder; set INFERSDK_CACHE to one")
+    return cache
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    cache = _cache()
     entries = cache.entries()
     if arguments.json:
         result = [{"path": str(cache.path(entry.key)), **json.loads(entry.text())} for entry in entries]
@@ -63,7 +73,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _clear(arguments: argparse.Namespace) -> int:
-    cache = Cache()
+    cache = _cache()
+    if arguments.backend is not None and all(entry.backend != arguments.backend for entry in cache.entries()):
+        check_backend(arguments.backend)
     count, nbytes = cache.clear(arguments.backend)
     left = sum(arguments.backend in (None, entry.backend) for entry in cache.entries())
     if arguments.json:

@@ -15,7 +15,7 @@ from onnx_models import node, save, value
 from infersdk.cli import parser
 from infersdk.commands.build import _profile
 from infersdk.core.cache import Cache, key_of
-from infersdk.errors import BackendUnavailableError, ConfigError, ModelNotFoundError
+from infersdk.errors import BackendNotFoundError, BackendUnavailableError, ConfigError, ModelNotFoundError
 
 needs_rtx = pytest.importorskip
 
@@ -139,6 +139,22 @@ def test_list_of_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "is empty" in capsys.readouterr().out
     assert run("cache", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize("action", ["list", "clear"])
+def test_a_cache_that_is_a_file(action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("INFERSDK_CACHE", str(file))
+    with pytest.raises(ConfigError, match=f"the cache '{file}' is not a folder; set INFERSDK_CACHE"):
+        run("cache", action)
+
+
+def test_clearing_an_unknown_backend(filled: Cache) -> None:
+    with pytest.raises(BackendNotFoundError, match="no backend 'tensorrtx'; there are"):
+        run("cache", "clear", "--backend", "tensorrtx")
+    assert run("cache", "clear", "--backend", "openvino") == 0
+    assert len(filled.entries()) == 2
 
 
 def test_clear(filled: Cache, capsys: pytest.CaptureFixture[str]) -> None:

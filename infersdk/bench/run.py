@@ -105,7 +105,11 @@ def _check(combinations: Sequence[Combination], settings: BenchSettings) -> str 
         raise ConfigError(
             "the scenario 'server' needs the latency that its requests have to keep: --latency-bound, latency_bound_ms"
         )
-    if settings.data is None and (settings.annotations or settings.labels):
+    labelled = settings.annotations or settings.labels
+    if settings.type == "arrays" and (settings.from_files or (settings.wrapper and not labelled)):
+        ignored = ["from_files"] if settings.from_files else list(settings.wrapper)
+        raise ConfigError(f"type 'arrays' measures the network alone, without {', '.join(ignored)}; leave that out")
+    if settings.data is None and labelled:
         raise ConfigError("annotations and labels are of images: give their folder as data")
     if settings.annotations and settings.labels:
         raise ConfigError("give annotations (boxes, masks, keypoints) or labels (classes, class maps), not both")

@@ -22,6 +22,7 @@ from .common import (
     add_option_argument,
     add_shape_argument,
     backend_options,
+    check_report_files,
     names,
     numbers,
     print_json,
@@ -130,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("no model to measure: infersdk bench model.onnx")
     if arguments.min_change is not None:
         raise ConfigError("--min-change goes with --compare")
+    check_report_files(arguments.output, arguments.csv, arguments.html)
     if arguments.html is not None:
         require_packages()  # before anything is measured
     targets = arguments.backends or usable_backends()

@@ -165,6 +165,14 @@ def report_file(text: str) -> Path:
     return new_file(text)
 
 
+def check_report_files(*files: Path | None) -> None:
+    """Raises ConfigError if two of the files are the same: one report would overwrite the other."""
+    given = [file.resolve() for file in files if file is not None]
+    for file in given:
+        if given.count(file) > 1:
+            raise ConfigError(f"two reports go to {str(file)!r}; give each a file of its own")
+
+
 def size(text: str) -> tuple[int, int]:
     """The type of an argument `640` or `640x480`: width and height."""
     width, both, height = text.lower().partition("x")

@@ -18,6 +18,7 @@ from .common import (
     add_option_argument,
     add_shape_argument,
     backend_options,
+    check_report_files,
     custom_ops_of,
     names,
     print_json,
@@ -73,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.synchronize:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when CUDA starts: nothing has started it yet
+    check_report_files(arguments.html, arguments.trace)
     if arguments.html is not None:
         require_packages()
     report = _report(arguments)

@@ -75,14 +75,18 @@ def profile(
         custom_ops: as in `load()`.
 
     Raises:
-        ConfigError: a target is repeated, a backend does not report its layers, or a free axis has no shape.
+        ConfigError: a target is repeated, a backend does not report its layers, a free axis has no shape, or the
+            original is not an ONNX file.
         BackendError, ModelError, InferenceError: as `load()` and `Infer.forward()`.
     """
     source, settings = ModelSource.of(model), settings or ProfileSettings()
     wanted = [Target.parse(one) for one in ([targets] if isinstance(targets, (str, Target)) else targets)]
     if len(set(wanted)) < len(wanted) or not wanted:
         raise ConfigError(f"give each target once, and at least one; not {', '.join(map(str, wanted)) or 'none'}")
-    graph = _original(source if original is None else ModelSource.of(original))
+    whole = source if original is None else ModelSource.of(original)
+    graph = _original(whole)
+    if original is not None and graph is None:
+        raise ConfigError(f"original {str(whole)!r} is not an ONNX file; give the one that the engine was built from")
     runs = [_profile_one(source, target, settings, custom_ops, read=graph is None) for target in wanted]
     graph = graph or next((own for _, _, own in runs if own is not None), OriginalGraph(None))
     sides = [dataclasses.replace(side, layers_of=_mapped(graph, side.profile)) for side, _, _ in runs]

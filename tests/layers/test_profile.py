@@ -105,6 +105,12 @@ def test_targets_that_make_no_comparison(model: Path, targets: list[str]) -> Non
         infersdk.layers.profile(model, targets)
 
 
+def test_an_original_that_is_no_onnx_file(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "make.py").write_text("import onnx")
+    with pytest.raises(ConfigError, match=r"original '.*make.py' is not an ONNX file"):
+        infersdk.layers.profile(model, original=tmp_path / "make.py")
+
+
 def test_options_that_a_backend_does_not_have(model: Path) -> None:
     with pytest.raises(ConfigError, match="options of backend 'onnxruntime': .*unknown field `streams`"):
         infersdk.layers.profile(model, "onnxruntime", ProfileSettings(options={"streams": 1}))

@@ -28,6 +28,11 @@ class TestOpenVino(InferContract):
         pytest.importorskip("openvino")
 
 
+class TestOpenVinoOneThread(TestOpenVino):
+    options: ClassVar[dict[str, Any]] = {"threads": 1}
+    leak_cycles = 50
+
+
 class TestOpenVinoIr(TestOpenVino):
     """The same models as IR, and several streams."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Condition, Lock, RLock, Thread
@@ -16,6 +17,8 @@ from .image_model import ImageModel
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+    from typing_extensions import Self
 
     from ..core.backend import Progress
     from ..image import HostImage, ImageSource
@@ -91,17 +94,16 @@ class IdleRelease:
     """Counts the uses of a model, and releases it when there are none. In its `with` block the model is used.
 
     Args:
-        release: frees the memory; called while the model is not used. The function that it returns is called
+        model: it is not kept alive. `_release_now()` is called while it is not used, and the function that this returns
             afterwards, when the model may be used again: it ends threads, which may take a while.
-        requests: the number of requests that have not ended.
         name: of the model, for messages.
 
     Attributes:
         limit: seconds without use after which the model is released; None where it is released on request alone.
     """
 
-    def __init__(self, release: Callable[[], Callable[[], None]], requests: Callable[[], int], name: str) -> None:
-        self._release, self._requests, self._name = release, requests, name
+    def __init__(self, model: Requests[Any], name: str) -> None:
+        self._model, self._name = weakref.ref(model, lambda _: self.close()), name
         self._changed = Condition()
         self._uses: list[None] = []  # an entry for each use
         self._last_use = monotonic()
@@ -118,20 +120,20 @@ class IdleRelease:
         self._last_use = monotonic()
         self._uses.pop()
 
-    def now(self) -> None:
+    def now(self, model: Requests[Any]) -> None:
         """Releases the model.
 
         Raises:
             InferenceError: calls, streams or requests are running.
         """
         with self._changed:
-            uses, requests = len(self._uses), self._requests()
+            uses, requests = len(self._uses), model._pipeline_holder.requests
             if uses or requests:
                 raise InferenceError(
                     f"{self._name} cannot be released: {uses} calls or streams and {requests} requests are "
                     "running; wait for their results, or use release(after=seconds)"
                 )
-            finish = self._release()
+            finish = model._release_now()
         finish()
 
     def after(self, seconds: float) -> None:
@@ -153,15 +155,18 @@ class IdleRelease:
     def _wait_until_idle(self) -> Callable[[], None] | None:
         """Releases the model when its time has come; None when nothing is to be released any more."""
         with self._changed:
-            while self.limit is not None:
-                if self._requests():
+            while self.limit is not None and (model := self._model()) is not None:
+                if model._pipeline_holder.requests:
                     self._last_use = monotonic()
                 used = bool(self._uses)  # first: the end of a use sets the time before
                 left = self._last_use + self.limit - monotonic()
                 if not used and left <= 0 and self._released_at != self._last_use:
                     self._released_at = self._last_use
-                    return self._release()
-                self._changed.wait(max(left, self.limit / 4, 0.001))
+                    return model._release_now()
+                pause = max(left, self.limit / 4, 0.001)
+                del model  # it may be freed here, which calls `close()`, or while this waits
+                if self.limit is not None:
+                    self._changed.wait(pause)
         return None
 
     def close(self) -> None:
@@ -174,15 +179,33 @@ class IdleRelease:
 class Requests(ImageModel[Result]):
     """Requests to a model through its own pipeline: `submit()`, `map()` and `infer()`."""
 
+    #: Not in `__dict__`: see `_without_pipeline()`.
+    __slots__ = ("_pipeline_holder",)
+
     network: Infer
-    _pipeline_holder = PipelineHolder({})
+    _pipeline_holder: PipelineHolder
     _idle: IdleRelease
 
-    def _start(self) -> None:
+    def _start(self, pipeline_settings: Mapping[str, Any]) -> None:
         """Makes the parts that a model and each clone of it have for themselves."""
         self._closing = RLock()  # a handler of a signal may call `close()` again
-        self._pipeline_holder = PipelineHolder(self._pipeline_holder.settings)
-        self._idle = IdleRelease(self._release_now, lambda: self._pipeline_holder.requests, self.network.model.name)
+        self._pipeline_holder = PipelineHolder(pipeline_settings)
+        self._idle = IdleRelease(self, self.network.model.name)
+
+    def _copied(self) -> Self:
+        """Another object with the same attributes, without a pipeline. It is not used as a model until `_start()`."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def _without_pipeline(self) -> Self:
+        """This model without its pipeline: the same attributes, also those that are set later.
+
+        The buffers of the pipeline refer to it, so the threads of the pipeline do not keep the model alive.
+        """
+        other = object.__new__(type(self))
+        other.__dict__ = self.__dict__
+        return other
 
     def _release_now(self) -> Callable[[], None]:
         """Releases all but the pipeline, and returns what closes that."""
@@ -321,7 +344,7 @@ class Requests(ImageModel[Result]):
             UnsupportedModelError: the backend cannot do this.
         """
         if after is None:
-            self._idle.now()
+            self._idle.now(self)
         elif not after > 0:
             raise ConfigError(f"after is a number of seconds above 0, not {after!r}")
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -303,10 +302,10 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
 
     def clone(self) -> Self:
         """A second wrapper for another thread, over the same weights or engine."""
-        twin = copy.copy(self)
+        twin = self._copied()
         twin.network = self.network.clone()
         try:
-            twin._start()
+            twin._start(self._pipeline_holder.settings)
         except BaseException:
             twin.network.close()
             raise
@@ -336,22 +335,23 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         self._learned = _Learned()
         self.class_names = model.names if self.settings.names is None else class_names(self.settings.names)
         self._check(model)
+        own = self._without_pipeline()
         try:
             asked = self.asked_size() if self._plan is None else self._plan.whole
             self._input = ImageInput.of(self.network.input_specs, asked, self.fallback_size)
             check_free_size(self._input, self.network.metadata, model.name)
             self.input_size = self._input.size
             sizes = () if self._plan is None else self._plan.canvases()
-            canvases = Canvases(self._input, self._preprocessor, sizes, self._plan.border if self._plan else 0)
+            canvases = Canvases(self._input, own._preprocessor, sizes, self._plan.border if self._plan else 0)
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
-            canvases, self._verify, self.postprocess, lambda parameters: self._with(parameters).postprocess,
-            self.device_postprocess, self.decode, self.settings.preprocess,
+            canvases, own._verify, own.postprocess, lambda parameters: own._with(parameters).postprocess,
+            own.device_postprocess, self.decode, self.settings.preprocess,
         )  # fmt: skip
         self._variants: dict[str, Self] = {}  # by the settings of calls; clones share them
-        self._start()
+        self._start({})
 
     def _preprocessor(self, input: ImageInput) -> Preprocessor:
         return replace(self.preprocessing(input), scaled_decode=self.settings.scaled_decode)
@@ -378,8 +378,8 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
             return self._plan.canvases()
         return open_size(model, self.size_to_build(model), self.fallback_size)
 
-    def _start(self) -> None:
-        super()._start()
+    def _start(self, pipeline_settings: Mapping[str, Any]) -> None:
+        super()._start(pipeline_settings)
         self._limit = self._input.batch_limit(self.network)
         self._execution: Execution[Result] = Execution(self.network, self._stages)
 
@@ -399,7 +399,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
                     f"{unknown[0]!r} cannot be given with a call of {type(self).__name__}; use "
                     f"{', '.join(sorted(self.per_call)) or 'none'}{nearest_setting(unknown[0], self.per_call)}"
                 )
-            variant = copy.copy(self)
+            variant = self._copied()
             variant._set({**msgspec.structs.asdict(self.settings), **parameters})
             variant._varied()
             if len(self._variants) >= MOST_VARIANTS:

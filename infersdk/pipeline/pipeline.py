@@ -233,7 +233,8 @@ class Pipeline(Generic[Result]):
     def _request(
         self, item: Any, parameters: Mapping[str, Any] | None, deadline: float | None, on_done: Callable[[Any], object]
     ) -> Request:
-        return Request(self._core.withdraw, item, parameters or None, check_seconds("deadline", deadline), on_done)
+        time_limit = check_seconds("deadline", deadline)
+        return Request(self._core.withdraw, item, parameters or None, time_limit, on_done, self)
 
     def map(
         self, items: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any

@@ -70,11 +70,12 @@ class Request:
         withdraw: claims the end of a request, unless its batch has left or it has ended.
         on_done: called once with the result, or with the exception, in the thread that ends the request.
         time_limit: seconds within which its batch has to leave.
+        owner: is kept alive until the request has ended.
     """
 
     __slots__ = (
-        "_on_done", "_withdraw", "batch", "bucket", "deadline", "dispatched", "item", "listener", "parameters",
-        "prepared_at", "preparing", "quick", "row", "settled", "slot_waiter", "submitted", "time_limit",
+        "_on_done", "_withdraw", "batch", "bucket", "deadline", "dispatched", "item", "listener", "owner",
+        "parameters", "prepared_at", "preparing", "quick", "row", "settled", "slot_waiter", "submitted", "time_limit",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +85,9 @@ class Request:
         parameters: Mapping[str, Any] | None,
         time_limit: float | None,
         on_done: Callable[[Any], object],
+        owner: object = None,
     ) -> None:
+        self.owner = owner
         self._withdraw, self.item, self.parameters = withdraw, item, parameters
         self._on_done: Callable[[Any], object] | None = on_done
         self.submitted = monotonic()
@@ -104,7 +107,7 @@ class Request:
     def end(self, outcome: Any) -> None:
         """Calls `on_done`, unless that has happened. Its exceptions are passed on."""
         on_done, self._on_done = self._on_done, None  # it may refer to this request
-        self.item = None
+        self.item = self.owner = None
         if on_done is not None:
             on_done(outcome)
 

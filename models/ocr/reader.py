@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from threading import Lock
@@ -128,14 +127,14 @@ class OCR(Requests[TextLines], Declared):
             self._reader = PageReader(locates, reads, turns, self.characters, self.settings)
             opened.pop_all()
         self.class_names = ()
-        self._start()
+        self._start({})
 
-    def _start(self) -> None:
+    def _start(self, pipeline_settings: Mapping[str, Any]) -> None:
         self._timings = Timings()
         self._reading = Lock()  # the thread that uses the networks holds it
         #: The network that stands for all: they are on one device.
         self.network = self._reader.recognition
-        super()._start()
+        super()._start(pipeline_settings)
 
     # ---- calls ----
 
@@ -194,7 +193,8 @@ class OCR(Requests[TextLines], Declared):
 
     def _batch_buffer(self, capacity: int | None) -> PageBuffer:
         """For a pipeline: batches of `capacity` pages, or of one, on clones of the networks."""
-        return PageBuffer(self._reader.clone(), capacity or 1, self.channel_order, self._text_score)
+        text_score = self._without_pipeline()._text_score
+        return PageBuffer(self._reader.clone(), capacity or 1, self.channel_order, text_score)
 
     # ---- one reader, several of them ----
 
@@ -205,9 +205,9 @@ class OCR(Requests[TextLines], Declared):
 
     def clone(self) -> Self:
         """A second reader for another thread, over the same weights."""
-        twin = copy.copy(self)
+        twin = self._copied()
         twin._reader = self._reader.clone()
-        twin._start()
+        twin._start(self._pipeline_holder.settings)
         return twin
 
     def _release_networks(self) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from waiting import together
+from waiting import together, until
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
@@ -136,6 +139,61 @@ def test_settings(tmp_path: Path) -> None:
             assert twin.pipeline.slots == 4
     with pytest.raises(ConfigError, match=r"YOLOv5 pipeline: .*max_dely.*Known are: max_batch, max_delay"):
         models.create({"models": {"digits": {**table, "pipeline": {"max_dely": 1}}}})
+
+
+def _freed(use: Callable[[YOLOv5], object]) -> bool:
+    """Whether a model is freed that is used so and not closed, with its threads."""
+    before = set(threading.enumerate())
+    detector = YOLOv5(DETECTOR, max_batch=2)
+    use(detector)
+    own = [thread for thread in set(threading.enumerate()) - before if "decode" not in thread.name]
+    assert own
+    reference = weakref.ref(detector)
+    del detector
+    gc.collect()
+    until(lambda: not any(thread.is_alive() for thread in own))
+    return reference() is None
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model: (model(IMAGE, conf=0.4), model.submit(IMAGE, conf=0.5).result(), model(IMAGE, conf=0.6)),
+        lambda model: list(model.map([IMAGE] * 2)),
+        lambda model: asyncio.run(model.infer(IMAGE)),
+        lambda model: models.ModelGroup(one=model).submit(IMAGE).result(),
+        lambda model: models.Tiled(model).submit(IMAGE).result(),
+        lambda model: model.release(after=1000),
+    ],
+)
+def test_a_model_without_references_is_freed(use: Callable[[YOLOv5], object]) -> None:
+    assert _freed(use)
+
+
+def test_a_request_and_the_pipeline_outlive_the_references_to_their_model() -> None:
+    expected = YOLOv5(DETECTOR, max_batch=2)(IMAGE)
+    same(YOLOv5(DETECTOR, max_batch=2).submit(IMAGE).result(), expected)
+    with YOLOv5(DETECTOR, max_batch=2).pipeline as pipeline:
+        gc.collect()
+        same(pipeline.submit(IMAGE).result(), expected)
+
+
+def test_attributes_that_a_wrapper_sets_later() -> None:
+    """Buffers use the methods of the wrapper, which may depend on them."""
+
+    class Marking(YOLOv5):
+        def __init__(self, path: Any, **settings: Any) -> None:
+            super().__init__(path, **settings)
+            self.results_of_calls: list[Any] = []
+
+        def postprocess(self, outputs: Any, geometries: Any) -> Any:
+            results = super().postprocess(outputs, geometries)
+            self.results_of_calls += results
+            return results
+
+    with Marking(DETECTOR, max_batch=2) as model:
+        results = [model(IMAGE), model.submit(IMAGE).result(), model(IMAGE, conf=0.9)]
+        assert model.results_of_calls == results
 
 
 def test_closing_the_wrapper_ends_requests_that_wait() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from squares import LONG, Squares, consistent, until
@@ -123,13 +123,23 @@ def test_a_model_is_free_when_its_iteration_ends_while_the_model_asks_for_reques
     """`release()` holds its lock while it waits for that of the pipeline, and this thread holds that one."""
     pipeline_lock, asked = threading.Lock(), threading.Event()
 
-    def requests() -> int:
-        asked.set()
-        with pipeline_lock:
-            return 0
+    class Model:
+        @property
+        def _pipeline_holder(self) -> Model:
+            return self
+
+        @property
+        def requests(self) -> int:
+            asked.set()
+            with pipeline_lock:
+                return 0
+
+        def _release_now(self) -> Callable[[], None]:
+            return lambda: released.append(1)
 
     released: list[int] = []
-    idle = IdleRelease(lambda: lambda: released.append(1), requests, "a model")
+    model: Any = Model()
+    idle = IdleRelease(model, "a model")
 
     def used() -> Iterator[int]:
         with idle:
@@ -148,7 +158,7 @@ def test_a_model_is_free_when_its_iteration_ends_while_the_model_asks_for_reques
 
     def release() -> None:
         try:
-            idle.now()
+            idle.now(model)
         except Exception as error:  # the iteration was in use at that moment
             errors.append(error)
 
@@ -157,5 +167,5 @@ def test_a_model_is_free_when_its_iteration_ends_while_the_model_asks_for_reques
     releasing.join(LONG)
     assert not releasing.is_alive()
     assert len(errors) == 1
-    idle.now()
+    idle.now(model)
     assert released == [1]

@@ -486,6 +486,14 @@ def test_a_pipeline_without_references_ends(model: Squares) -> None:
     until(lambda: model.open == 0)
 
 
+def test_a_pipeline_without_references_ends_after_its_requests(model: Squares) -> None:
+    assert Pipeline(model, max_delay=0.01).submit(3).result(LONG) == 9
+    ended: list[Any] = []
+    Pipeline(model, max_delay=0.01).submit_batch([4], lambda index, outcome: ended.append(outcome))
+    until(lambda: model.open == 0)
+    assert ended == [16]
+
+
 @pytest.mark.posix
 def test_not_in_a_child_process(model: Squares) -> None:
     with Pipeline(model, max_delay=0) as pipeline:

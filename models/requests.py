@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..core.text import logger
 from ..errors import ClosedError, ConfigError, InferenceError
 from ..image.sources import check_several
+from ..pipeline.request import check_seconds
 from .image_model import ImageModel
 
 if TYPE_CHECKING:
@@ -64,9 +65,13 @@ class PipelineHolder:
     def _new(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
         from ..pipeline import Pipeline
 
+        self.check_open(model)
+        return Pipeline(model.details, **{**self.settings, **settings})
+
+    def check_open(self, model: Requests[Any]) -> None:
+        """Raises ClosedError if the model was closed."""
         if self._closed:
             raise ClosedError(f"{model!r} was closed; load it again")
-        return Pipeline(model.details, **{**self.settings, **settings})
 
     @property
     def requests(self) -> int:
@@ -141,7 +146,7 @@ class IdleRelease:
         with self._changed:
             self.limit, self._last_use = seconds, monotonic()
             self._changed.notify_all()
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # an exception has ended it
                 self._thread = Thread(target=self._watch, name="infersdk-release", daemon=True)
                 self._thread.start()
 
@@ -342,13 +347,17 @@ class Requests(ImageModel[Result]):
         Raises:
             InferenceError: `after` is None, and calls, streams or requests are running.
             UnsupportedModelError: the backend cannot do this.
+            ConfigError, InputError: `after` is no number above 0 and up to 1,000,000.
+            ClosedError: the model was closed.
         """
-        if after is None:
+        seconds = check_seconds("after", after, "a release at once")
+        if seconds is None:
             self._idle.now(self)
-        elif not after > 0:
+        elif seconds == 0:
             raise ConfigError(f"after is a number of seconds above 0, not {after!r}")
         else:
-            self._idle.after(after)
+            self._pipeline_holder.check_open(self)
+            self._idle.after(seconds)
 
     def close(self) -> None:
         """Frees the model. Requests that have not begun to run are cancelled. Any number of threads may call it."""

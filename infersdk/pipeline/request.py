@@ -211,8 +211,11 @@ def end_request(request: Request, outcome: object) -> None:
         log_error("ending a request failed", error)
 
 
-def check_seconds(name: str, value: Any) -> float | None:
+def check_seconds(name: str, value: Any, without: str = "no limit") -> float | None:
     """A time in seconds as a float; None stays None.
+
+    Args:
+        without: what None stands for, for messages.
 
     Raises:
         InputError: it is no number, or is not between 0 and `MOST_SECONDS`.
@@ -222,7 +225,7 @@ def check_seconds(name: str, value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{name} is a number of seconds or None, not {value!r}")
     if not 0 <= value <= MOST_SECONDS:  # type: ignore[operator]
-        raise InputError(f"{name} is from 0 to {MOST_SECONDS:,.0f} seconds, not {value!r}; leave it out for no limit")
+        raise InputError(f"{name} is from 0 to {MOST_SECONDS:,.0f} seconds, not {value!r}; leave it out for {without}")
     return float(value)
 
 

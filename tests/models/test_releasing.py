@@ -15,7 +15,7 @@ from waiting import together, until
 
 import infersdk
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ClosedError, ConfigError, InferenceError
+from infersdk.errors import ClosedError, ConfigError, InferenceError, InputError
 from infersdk.models import YOLOv5
 
 BACKENDS = ["onnxruntime", "openvino"]
@@ -148,6 +148,40 @@ def test_a_model_in_use_is_not_released() -> None:
         model.release()
         with pytest.raises(ConfigError, match="after is a number of seconds above 0, not 0"):
             model.release(after=0)
+
+
+@pytest.mark.parametrize("after", [float("inf"), float("nan"), 1e10, -1, "x", True])
+def test_a_time_that_no_system_can_wait(after: Any) -> None:
+    pytest.importorskip("onnxruntime")
+    with YOLOv5(DETECTOR) as model, pytest.raises(InputError, match=r"after is .* seconds"):
+        model.release(after=after)
+
+
+def test_a_closed_model_is_not_released_later() -> None:
+    pytest.importorskip("onnxruntime")
+    model = YOLOv5(DETECTOR)
+    model.close()
+    with pytest.raises(ClosedError, match="load it again"):
+        model.release(after=1)
+
+
+def test_a_release_that_fails_is_tried_again_on_request(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def fail() -> None:
+        raise InferenceError("mine")
+
+    with YOLOv5(DETECTOR) as model:
+        with monkeypatch.context() as patch:
+            patch.setattr(model.network, "release", fail)
+            model.release(after=0.01)
+            until(lambda: "could not be released: mine" in caplog.text)
+            until(lambda: "infersdk-release" not in [thread.name for thread in threading.enumerate()])
+        model(IMAGE)
+        model.release(after=0.01)
+        until(lambda: model.network.is_released)
 
 
 def test_a_release_between_a_map_and_its_first_result() -> None:

@@ -218,6 +218,10 @@ class ImageModel(Generic[Result]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:  # copy.copy() would make two that close the same networks
+        other = "clone() it, or load" if hasattr(self, "clone") else "load"
+        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled: {other} the model again")
+
     def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:
         """The result of one image."""
         return self._run_all([source], parameters)[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
+import pickle
 import threading
 import weakref
 from collections.abc import Callable
@@ -168,6 +170,15 @@ def _freed(use: Callable[[YOLOv5], object]) -> bool:
 )
 def test_a_model_without_references_is_freed(use: Callable[[YOLOv5], object]) -> None:
     assert _freed(use)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_neither_copied_nor_pickled(duplicate: Callable[[Any], Any]) -> None:
+    with YOLOv5(DETECTOR) as detector, models.ModelGroup(one=detector) as group:
+        with pytest.raises(TypeError, match=r"YOLOv5 can be neither copied nor pickled: clone\(\) it, or load"):
+            duplicate(detector)
+        with pytest.raises(TypeError, match="ModelGroup can be neither copied nor pickled: load the model again"):
+            duplicate(group)
 
 
 def test_a_request_and_the_pipeline_outlive_the_references_to_their_model() -> None:

@@ -161,7 +161,8 @@ def load(
     if _is_configuration(model):
         given = {
             "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
-            "while_building": while_building,
+            "while_building": while_building, "custom_ops": custom_ops, "cut_custom_ops": cut_custom_ops or None,
+            "external_data": external_data, "convert": convert,
         }  # fmt: skip
         given = {key: value for key, value in given.items() if value is not None}
         return _load_configured(model, {**given, **options})

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import infersdk
+import infersdk.custom_ops.loading
 from infersdk import load
 from infersdk.data import DETECTOR
 from infersdk.errors import (
@@ -230,6 +231,33 @@ def test_a_configuration_of_one_model_is_loaded(tmp_path: Path) -> None:
         assert (infer.max_batch, infer.options.performance_hint, infer.options.threads) == (2, "throughput", 1)
     with load(file, "onnxruntime") as infer:  # options are of the backend beside them
         assert (infer.backend, infer.max_batch, infer.options.threads) == ("onnxruntime", 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"custom_ops": [3]}, r"operators \[3\], cut False"),
+        ({"custom_ops": [3], "cut_custom_ops": True}, r"operators \[3\], cut True"),
+        ({"external_data": "weights"}, "external_data"),
+        ({"convert": {"shapes": [(1, 3)]}}, "convert= is for a model that is converted"),
+    ],
+)
+def test_arguments_beside_a_configuration_are_those_of_its_model(
+    tmp_path: Path, given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def refuse(kind: Any, source: Any, device: Any, custom_ops: Any, cut: bool) -> Any:
+        raise ConfigError(f"operators {custom_ops}, cut {cut}")
+
+    monkeypatch.setattr(infersdk.custom_ops.loading, "with_custom_ops", refuse)
+    (tmp_path / "d.onnx").write_bytes(DETECTOR.read_bytes())
+    file = configuration(tmp_path, "[models.detector]\npath = 'd.onnx'")
+    with pytest.raises(ConfigError, match=message) as direct:
+        load(tmp_path / "d.onnx", **given)
+    with pytest.raises(ConfigError) as beside:
+        load(file, **given)
+    assert str(beside.value).endswith(str(direct.value))
 
 
 @pytest.mark.parametrize(

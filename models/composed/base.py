@@ -102,10 +102,15 @@ class Composed(ImageModel[Result], Declared, ABC):
         The image is read in the calling thread. The deadline holds for all requests of the image. Cancelling the future
         cancels those that have not left.
         """
-        future = RequestFuture()
-        future.request = request = ImageRequest(future.end, check_seconds("deadline", deadline))
+        return self._submit(_request(deadline), image, check_seconds("timeout", timeout), parameters)
+
+    def _submit(
+        self, future: RequestFuture, image: Any, timeout: float | None, parameters: Mapping[str, Any]
+    ) -> Future[Result]:
+        """Begins the request of a future, and returns the future."""
+        request: ImageRequest = future.request
         try:
-            self._begin(image, request, parameters or None, check_seconds("timeout", timeout), None)
+            self._begin(image, request, parameters or None, timeout, None)
         except BaseException:
             request.refuse()
             raise
@@ -200,7 +205,8 @@ class Composed(ImageModel[Result], Declared, ABC):
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
     ) -> Result:
         """From asyncio: the result of one image. Neither reading it nor waiting for slots blocks the event loop."""
-        submitting = asyncio.ensure_future(asyncio.to_thread(self.submit, image, deadline=deadline, **parameters))
+        request = _request(deadline)  # here: the deadline does not wait until a thread is free
+        submitting = asyncio.ensure_future(asyncio.to_thread(self._submit, request, image, None, parameters))
         try:
             future = await asyncio.shield(submitting)
         except asyncio.CancelledError:
@@ -273,6 +279,13 @@ class ComposedDetails:
     def pipelines(self) -> tuple[Pipeline[Any], ...]:
         """The pipelines of all models."""
         return tuple(pipeline for model in self._models for pipeline in model.details.pipelines)
+
+
+def _request(deadline: float | None) -> RequestFuture:
+    """A future with the request of an image, whose deadline counts from this call."""
+    future = RequestFuture()
+    future.request = ImageRequest(future.end, check_seconds("deadline", deadline))
+    return future
 
 
 def _cancel(submitting: asyncio.Future[Future[Any]]) -> None:

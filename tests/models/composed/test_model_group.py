@@ -8,8 +8,9 @@ import io
 import itertools
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,20 @@ def test_a_future_of_the_group(files: dict[str, Path]) -> None:
         with pytest.raises(CancelledError):
             waiting.result(10)
         until(lambda: group.models["a"].details.pipelines[0].stats().cancelled == 1)
+
+
+def test_the_deadline_of_a_coroutine_counts_while_no_thread_is_free(files: dict[str, Path]) -> None:
+    async def late(group: ModelGroup) -> GroupResult:
+        with ThreadPoolExecutor(1) as threads:
+            asyncio.get_running_loop().set_default_executor(threads)
+            threads.submit(time.sleep, 0.1)
+            return await group.infer(IMAGE, deadline=0.05)
+
+    with ModelGroup(a=Classifier(files["classes"])) as group:
+        group.warm_up()
+        with pytest.raises(InputError, match="deadline is from 0"):
+            asyncio.run(group.infer(IMAGE, deadline=-1))
+        assert isinstance(asyncio.run(late(group)).errors["a"], DeadlineExceeded)
 
 
 def test_a_request_that_is_ended_and_refused(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

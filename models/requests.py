@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..core.text import logger
 from ..errors import ClosedError, ConfigError, InferenceError
 from ..image.sources import check_several
-from ..pipeline.request import check_seconds
+from ..pipeline.request import OpenCalls, check_seconds
 from .image_model import ImageModel
 
 if TYPE_CHECKING:
@@ -190,10 +190,12 @@ class Requests(ImageModel[Result]):
     network: Infer
     _pipeline_holder: PipelineHolder
     _idle: IdleRelease
+    _calls: OpenCalls
 
     def _start(self, pipeline_settings: Mapping[str, Any]) -> None:
         """Makes the parts that a model and each clone of it have for themselves."""
         self._closing = RLock()  # a handler of a signal may call `close()` again
+        self._calls = OpenCalls()
         self._pipeline_holder = PipelineHolder(pipeline_settings)
         self._idle = IdleRelease(self, self.network.model.name)
 
@@ -275,7 +277,7 @@ class Requests(ImageModel[Result]):
         """One image, batched with other waiting requests; any number of threads may call. See
         `Pipeline.submit()`.
         """
-        with self._idle:
+        with self._idle, self._calls:
             return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
 
     def submit_batch(
@@ -290,7 +292,7 @@ class Requests(ImageModel[Result]):
     ) -> list[Request]:
         """Several images at once, without futures. See `Pipeline.submit_batch()`."""
         check_several(images)
-        with self._idle:
+        with self._idle, self._calls:
             return self.pipeline.submit_batch(
                 images, on_done, parameters, timeout=timeout, deadline=deadline, wait=wait
             )
@@ -300,7 +302,7 @@ class Requests(ImageModel[Result]):
     ) -> list[Future[Result]]:
         """Several of them. See `Pipeline.submit_many()`."""
         check_several(images)
-        with self._idle:
+        with self._idle, self._calls:
             return self.pipeline.submit_many(images, timeout=timeout, deadline=deadline, **parameters)
 
     def map(
@@ -311,9 +313,11 @@ class Requests(ImageModel[Result]):
 
         def results() -> Iterator[Result]:
             with self._idle:
-                yield from self.pipeline.map(
-                    images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters
-                )
+                with self._calls:
+                    found = self.pipeline.map(
+                        images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters
+                    )
+                yield from self._calls.each(found)
 
         return results()
 
@@ -328,7 +332,7 @@ class Requests(ImageModel[Result]):
         """Runs batches of all sizes, as calls and on all instances of the pipeline. The first request and the first
         call then take no longer than later ones. See `infersdk.pipeline.Pipeline.warm_up()`.
         """
-        with self._idle:
+        with self._idle, self._calls:
             self._warm_up_calls(progress, example)
             self.pipeline.warm_up(progress, example=example)
 
@@ -360,7 +364,12 @@ class Requests(ImageModel[Result]):
             self._idle.after(seconds)
 
     def close(self) -> None:
-        """Frees the model. Requests that have not begun to run are cancelled. Any number of threads may call it."""
+        """Frees the model. Requests that have not begun to run are cancelled. Any number of threads may call it.
+
+        The handler of a signal and a callback may call it in a call of this thread; the model is freed after that call.
+        """
+        if self._calls.close_later(self.close):
+            return
         self._idle.close()
         try:
             self._pipeline_holder.close()  # without the lock, because it waits for callbacks that may close the model

@@ -242,7 +242,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:
         if parameters:
             self._with(parameters)  # raises ConfigError for parameters that a call cannot have
-        with self._idle:
+        with self._idle, self._calls:
             return self._execution.call(source, parameters or None, timed=True)
 
     def _run_all(self, sources: Sequence[ImageSource | HostImage], parameters: Mapping[str, Any]) -> list[Result]:
@@ -269,7 +269,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
 
     def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[Result]:
         with self._idle:
-            yield from self._execution.stream(images, parameters or None)
+            yield from self._calls.each(self._execution.stream(images, parameters or None))
 
     def _warm_up_calls(self, progress: Progress | None, example: ImageSource | HostImage | None) -> None:
         self._execution.warm_up(progress, example)

@@ -22,7 +22,16 @@ from ..image.sources import check_several
 from ..infer import Infer
 from .batch_buffer import BatchBuffer, TensorRequests
 from .core import PipelineCore
-from .request import MOST_SECONDS, AsyncResults, Request, RequestFuture, check_seconds, results_in_order, wake_waiters
+from .request import (
+    MOST_SECONDS,
+    AsyncResults,
+    OpenCalls,
+    Request,
+    RequestFuture,
+    check_seconds,
+    results_in_order,
+    wake_waiters,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -125,6 +134,7 @@ class Pipeline(Generic[Result]):
         if not served:
             raise ConfigError("a pipeline needs a model")
         self._core = _start(served, self.settings)
+        self._calls = OpenCalls()
         self._async_results: weakref.WeakKeyDictionary[Any, AsyncResults] = weakref.WeakKeyDictionary()  # by event loop
         _log.debug(
             "a pipeline of %d slots in batches of %d, %d models, %s batches in flight on each, %d threads", self.slots,
@@ -164,9 +174,10 @@ class Pipeline(Generic[Result]):
         timeout = check_seconds("timeout", timeout)
         future = RequestFuture()
         future.request = request = self._request(item, parameters, deadline, future.end)
-        self._core.submit(
-            (request,), timeout=self.settings.timeout if timeout is None else timeout, reject=self._rejects
-        )
+        with self._calls:
+            self._core.submit(
+                (request,), timeout=self.settings.timeout if timeout is None else timeout, reject=self._rejects
+            )
         return future
 
     def submit_many(
@@ -223,11 +234,12 @@ class Pipeline(Generic[Result]):
         ]
         if not requests:
             return requests
-        if wait is None:
-            timeout = self.settings.timeout if timeout is None else timeout
-            self._core.submit(requests, timeout=timeout, reject=self._rejects)
-        else:
-            self._core.submit(requests, wait=wait)
+        with self._calls:
+            if wait is None:
+                timeout = self.settings.timeout if timeout is None else timeout
+                self._core.submit(requests, timeout=timeout, reject=self._rejects)
+            else:
+                self._core.submit(requests, wait=wait)
         return requests
 
     def _request(
@@ -253,7 +265,8 @@ class Pipeline(Generic[Result]):
 
         def begin(item: Any, future: RequestFuture) -> None:
             future.request = request = self._request(item, parameters, None, future.end)
-            self._core.submit((request,))
+            with self._calls:
+                self._core.submit((request,))
 
         return results_in_order(items, begin, self.slots if in_flight is None else in_flight, return_exceptions)
 
@@ -270,7 +283,8 @@ class Pipeline(Generic[Result]):
         results = self._async_results.setdefault(loop, AsyncResults())
         future = loop.create_future()
         request = self._request(item, parameters, deadline, partial(results.put, future))
-        self._core.submit((request,), wait=False, reject=self._rejects)
+        with self._calls:
+            self._core.submit((request,), wait=False, reject=self._rejects)
         try:
             result: Result = await future
         except asyncio.CancelledError:
@@ -294,7 +308,8 @@ class Pipeline(Generic[Result]):
             ClosedError: the pipeline is or was closed.
             Exception: a run failed.
         """
-        self._core.warm_up(progress, example)
+        with self._calls:
+            self._core.warm_up(progress, example)
 
     # ---- the rest ----
 
@@ -329,10 +344,14 @@ class Pipeline(Generic[Result]):
     def close(self, *, drain: bool = True) -> None:
         """Ends the pipeline. A second call does nothing.
 
+        The handler of a signal and a callback may call it in a call of this thread; the pipeline ends after that call.
+
         Args:
             drain: run all requests that were taken in first. Otherwise those whose batch has not left end in
                 ClosedError.
         """
+        if self._calls.close_later(partial(self.close, drain=drain)):
+            return
         self._finalizer.detach()
         self._core.close(drain=drain)
         _open.discard(self)

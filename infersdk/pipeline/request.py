@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .batch_buffer import BatchBuffer
 
 __all__ = [
-    "MOST_SECONDS", "AsyncResults", "BatchState", "PipelineThread", "Request", "RequestFuture", "RequestStages",
-    "check_in_flight", "check_seconds", "end_request", "log_error", "results_in_order", "run_elsewhere",
+    "MOST_SECONDS", "AsyncResults", "BatchState", "OpenCalls", "PipelineThread", "Request", "RequestFuture",
+    "RequestStages", "check_in_flight", "check_seconds", "end_request", "log_error", "results_in_order", "run_elsewhere",
     "stage_listener", "wake_waiters", "wakes_in_turn",
 ]  # fmt: skip
 
@@ -428,6 +428,39 @@ def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
+
+
+class OpenCalls:
+    """The threads that are in calls of a model or pipeline. In its `with` block the calling thread is in one."""
+
+    def __init__(self) -> None:
+        self._threads: list[int] = []
+
+    def __enter__(self) -> None:
+        self._threads.append(threading.get_ident())
+
+    def __exit__(self, *error: object) -> None:
+        self._threads.remove(threading.get_ident())
+
+    def each(self, results: Iterator[Any]) -> Iterator[Any]:
+        """The results of a generator. The calling thread is in a call while it makes one of them."""
+        with contextlib.closing(results):  # type: ignore[type-var]
+            while True:
+                with self:
+                    result = next(results, self)
+                if result is self:
+                    return
+                yield result
+
+    def close_later(self, close: Callable[[], object]) -> bool:
+        """Whether the calling thread is in a call, which the handler of a signal or a callback has interrupted.
+
+        `close()` waits for calls, so another thread then runs it.
+        """
+        if threading.get_ident() not in self._threads:
+            return False
+        threading.Thread(target=close, name="infersdk-close").start()
+        return True
 
 
 #: Maximum seconds that `run_elsewhere()` waits.

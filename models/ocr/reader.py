@@ -146,12 +146,11 @@ class OCR(Requests[TextLines], Declared):
     def _stream(self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]) -> Iterator[TextLines]:
         text_score = self._text_score(parameters)
 
-        def read() -> Iterator[TextLines]:
+        def used() -> Iterator[TextLines]:
             with self._idle:
-                for image in images:
-                    yield self._read(image, text_score)
+                yield from self._calls.each(self._read(image, text_score) for image in images)
 
-        return read()
+        return used()
 
     def _read(self, source: ImageSource | HostImage, text_score: float) -> TextLines:
         start = perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from waiting import together
+from waiting import together, until
 
 import infersdk
 from infersdk import Infer, models
@@ -20,7 +21,7 @@ from infersdk.image import read_image
 from infersdk.models.execution.buffer import HostBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LONG = 30.0
 BACKENDS = ["onnxruntime", "openvino"]
@@ -174,6 +175,38 @@ def test_close_waits_for_the_call_that_runs(monkeypatch: pytest.MonkeyPatch) -> 
         thread.join(LONG)
         assert not thread.is_alive()
     np.testing.assert_array_equal(found[0].data, expected.data)
+
+
+@pytest.mark.parametrize("used", ["call", "stream", "map", "warm_up", "pipeline.warm_up"])
+def test_a_call_that_is_interrupted_by_close(used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the handler of a signal: `close()` cannot wait for the call that it interrupts."""
+    image = np.zeros((64, 64, 3), np.uint8)
+    model = models.YOLOv5(DETECTOR, max_batch=2, threads=1)
+
+    def close(*_: Any) -> None:
+        model.close()
+
+    def images() -> Iterator[Any]:
+        yield image
+        close()
+        yield image
+
+    if used == "call":
+        write = HostBuffer.write
+        monkeypatch.setattr(HostBuffer, "write", lambda *arguments: (close(), write(*arguments)))
+    uses: dict[str, Callable[[], object]] = {
+        "call": lambda: model(image),
+        "stream": lambda: list(model.stream(images())),
+        "map": lambda: list(model.map(images())),
+        "warm_up": lambda: model.warm_up(close),
+        "pipeline.warm_up": lambda: model.pipeline.warm_up(close),
+    }
+    with contextlib.suppress(ClosedError):
+        uses[used]()
+    until(lambda: model.network._closed)
+    model.close()
+    with pytest.raises(ClosedError):
+        uses[used]()
 
 
 def test_close_does_not_wait_for_streams_that_wait() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,15 @@ def _inputs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(IdleInfer, "_enqueue", spy)
     return inputs
+
+
+def test_closing_from_progress() -> None:
+    model = Squares(capacity=4)
+    pipeline = Pipeline(model, max_delay=0)
+    with pytest.raises(ClosedError, match="closed while it warmed up"):
+        pipeline.warm_up(lambda what, fraction: pipeline.close() if fraction == 0 else time.sleep(0.01))
+    pipeline.close()
+    assert model.open == 0
 
 
 def test_all_sizes_on_all_instances(monkeypatch: pytest.MonkeyPatch) -> None:

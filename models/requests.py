@@ -45,22 +45,36 @@ class PipelineHolder:
         self._lock = Lock()
 
     def get(self, model: Requests[Any]) -> Any:
-        if (pipeline := self._pipeline) is None:
+        """The pipeline; a new one in place of one that has failed."""
+        if (pipeline := self._pipeline) is None or pipeline.fault is not None:
             with self._lock:
+                failed = self._take_failed()
                 if (pipeline := self._pipeline) is None:
                     pipeline = self._pipeline = self._new(model, {})
+            if failed is not None:
+                failed.close(drain=False)
+        return pipeline
+
+    def _take_failed(self) -> Any:
+        """Removes a pipeline that has failed, and returns it. Under the lock."""
+        if (pipeline := self._pipeline) is None or pipeline.fault is None:
+            return None
+        self._pipeline = None
         return pipeline
 
     def make(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
         with self._lock:
+            failed = self._take_failed()
             if self._pipeline is not None:
                 raise ConfigError(
                     f"{model!r} has its pipeline already; call configure_pipeline() before the first submit(), map() "
                     "or infer()"
                 )
-            self._pipeline = self._new(model, settings)
+            pipeline = self._pipeline = self._new(model, settings)
             self.settings = {**self.settings, **settings}
-            return self._pipeline
+        if failed is not None:
+            failed.close(drain=False)
+        return pipeline
 
     def _new(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
         from ..pipeline import Pipeline
@@ -76,9 +90,9 @@ class PipelineHolder:
     @property
     def requests(self) -> int:
         """The number of requests that have not ended."""
-        if self._pipeline is None:
+        if (pipeline := self._pipeline) is None or pipeline.fault is not None:
             return 0
-        stats = self._pipeline.stats()
+        stats = pipeline.stats()
         return int(stats.waiting + stats.queued + stats.running)
 
     def detach(self) -> Pipeline[Any] | None:

@@ -69,10 +69,15 @@ class PipelineState:
             end_request(request, self.fault_error())
 
     def fault_error(self) -> PipelineError:
-        error = PipelineError(
-            f"{self.name} has failed by a fault of its own ({self.fault!r}); make a new one, and report "
-            "the fault with the traceback in the log"
-        )
+        if isinstance(self.fault, (KeyboardInterrupt, SystemExit)):
+            error = PipelineError(
+                f"{self.name} was interrupted by {self.fault!r} while it changed its state; make a new one"
+            )
+        else:
+            error = PipelineError(
+                f"{self.name} has failed by a fault of its own ({self.fault!r}); make a new one, and report "
+                "the fault with the traceback in the log"
+            )
         error.__cause__ = self.fault
         return error
 

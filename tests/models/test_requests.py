@@ -19,7 +19,7 @@ from waiting import together, until
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ClosedError, ConfigError, ImageError
+from infersdk.errors import ClosedError, ConfigError, ImageError, PipelineError
 from infersdk.image import read_image
 from infersdk.models import YOLOv5
 
@@ -205,6 +205,22 @@ def test_attributes_that_a_wrapper_sets_later() -> None:
     with Marking(DETECTOR, max_batch=2) as model:
         results = [model(IMAGE), model.submit(IMAGE).result(), model(IMAGE, conf=0.9)]
         assert model.results_of_calls == results
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), OSError("a fault")])
+def test_a_pipeline_that_has_failed_is_replaced(fault: BaseException) -> None:
+    reason = "was interrupted by KeyboardInterrupt" if isinstance(fault, KeyboardInterrupt) else "report the fault"
+    with YOLOv5(DETECTOR, max_batch=2) as detector:
+        first = detector.pipeline
+        first._core.thread_failed(fault)
+        with pytest.raises(PipelineError, match=reason):
+            first.submit(IMAGE)
+        assert len(detector.submit(IMAGE).result()) == len(detector(IMAGE))
+        assert not any(thread.is_alive() for thread in first._core.threads)
+        detector.pipeline._core.thread_failed(fault)
+        assert detector.configure_pipeline(max_delay=0).fault is None
+        detector.pipeline._core.thread_failed(fault)
+        detector.release()
 
 
 def test_closing_the_wrapper_ends_requests_that_wait() -> None:

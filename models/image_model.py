@@ -136,7 +136,8 @@ class ImageModel(Generic[Result]):
     def stream(
         self, images: Iterable[ImageSource | HostImage], *, return_exceptions: bool = False, **parameters: Any
     ) -> Iterator[Result]:
-        """The results of any number of images, in order.
+        """The results of any number of images, in order. An exception of the iterable itself is raised after the
+        results of the images before it.
 
         Args:
             return_exceptions: return the exception of an image in place of its result. The images then become requests,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_SECONDS", "AsyncResults", "BatchState", "OpenCalls", "PipelineThread", "Request", "RequestFuture",
-    "RequestStages", "check_in_flight", "check_seconds", "end_request", "log_error", "results_in_order", "run_elsewhere",
-    "stage_listener", "wake_waiters", "wakes_in_turn",
+    "RequestStages", "UntilError", "check_in_flight", "check_seconds", "end_request", "log_error", "results_in_order",
+    "run_elsewhere", "stage_listener", "wake_waiters", "wakes_in_turn",
 ]  # fmt: skip
 
 _log = logger("infersdk.pipeline")
@@ -487,6 +487,32 @@ def run_elsewhere(task: Callable[[], object]) -> None:
     thread.join(PATIENCE)
 
 
+class UntilError:
+    """An iterator that ends where these items raise an exception, so that the results of earlier ones are not lost."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = iter(items)
+        self._error: Exception | None = None
+
+    def __iter__(self) -> UntilError:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self._error = error
+            raise StopIteration from None
+
+    def check(self) -> None:
+        """Raises the exception of the items, if there was one."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
 def check_in_flight(count: int) -> int:
     """The number of items that are read ahead. Raises ConfigError if it is no whole number from 1."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -498,6 +524,7 @@ def results_in_order(
     items: Iterable[Any], begin: Callable[[Any, RequestFuture], object], in_flight: int, return_exceptions: bool
 ) -> Iterator[Any]:
     """The results of one request for each item. Requests that are left when the iteration ends early are cancelled.
+    An exception of the items themselves is raised after the results of the items before it.
 
     Args:
         begin: makes the request of an item, and sets `request` of its future, whose `end()` is the request's `on_done`.
@@ -510,7 +537,7 @@ def results_in_order(
     """
     check_in_flight(in_flight)
     check_several(items, arrays=False)
-    source, pending = iter(items), deque[RequestFuture]()
+    source, pending = UntilError(items), deque[RequestFuture]()
 
     def result() -> Any:
         try:
@@ -536,6 +563,7 @@ def results_in_order(
                     yield result()
             while pending:
                 yield result()
+            source.check()
         except GeneratorExit:
             if pending:
                 run_elsewhere(cancel)

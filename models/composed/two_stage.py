@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, InputError, Overloaded
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
-from ...pipeline.request import RequestFuture, check_in_flight, results_in_order
+from ...pipeline.request import RequestFuture, UntilError, check_in_flight, results_in_order
 from ..declaration import UNCHECKED, argument
 from ..results import Detections
 from ..results.detections import OWN_NAMES
@@ -153,7 +153,8 @@ class TwoStage(Composed[Detections]):
 
         batch = self.second.details.batch_limit
         group: _Group = []
-        for boxes in detect(sources()):
+        detected = UntilError(detect(sources()))
+        for boxes in detected:
             image = shared.popleft()
             if isinstance(boxes, Exception):
                 group.append((boxes, ()))
@@ -167,6 +168,7 @@ class TwoStage(Composed[Detections]):
                 group = []
         if group:
             yield group
+        detected.check()
 
     def _results(self, group: _Group, answers: Iterable[Any], return_exceptions: bool = False) -> Iterator[Any]:
         """The results of several images, of which the answers for all parts are there."""

@@ -25,6 +25,7 @@ from ...core.processors import available_processors
 from ...errors import ClosedError
 from ...image import HostImage, SharedImage
 from ...pipeline.batch_buffer import sizes_to_run
+from ...pipeline.request import UntilError
 from .buffer import HostBuffer, Timings
 
 if TYPE_CHECKING:
@@ -296,12 +297,13 @@ class Execution(Generic[Result]):
         return result
 
     def stream(self, sources: Iterable[Any], parameters: Parameters) -> Iterator[Result]:
-        """The results of any number of images, in order.
+        """The results of any number of images, in order. An exception of the iterable is raised after the results of
+        the images before it.
 
         Raises:
             ClosedError: the model was closed.
         """
-        images, exhausted = iter(sources), False
+        images, exhausted = UntilError(sources), False
 
         def until_swapped(mode: Any) -> Iterator[Any]:
             nonlocal exhausted
@@ -315,6 +317,7 @@ class Execution(Generic[Result]):
             self._give_back(self._take())  # looks for the network that serves now
             mode = self._mode
             yield from mode(until_swapped(mode), parameters)
+        images.check()
 
     @property
     def _mode(self) -> Callable[[Iterator[Any], Parameters], Iterator[Result]]:

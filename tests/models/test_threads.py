@@ -209,6 +209,31 @@ def test_a_call_that_is_interrupted_by_close(used: str, monkeypatch: pytest.Monk
         uses[used]()
 
 
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize("how", ["stream", "map", "tiles", "two stages", "two stages by map"])
+def test_results_before_an_exception_of_the_images(threads: int, how: str) -> None:
+    """They are given first, however far the images are read ahead."""
+    image = frames()[0]
+
+    def images() -> Iterator[Any]:
+        yield from [image] * 3
+        raise LookupError("the camera is gone")
+
+    with models.YOLOv5(DETECTOR, max_batch=2, threads=threads) as model:
+        stages = models.TwoStage(model, model) if "two" in how else None
+        ways: dict[str, Callable[[], Iterator[Any]]] = {
+            "stream": lambda: model.stream(images()),
+            "map": lambda: model.map(images()),
+            "tiles": lambda: models.Tiled(model).stream(images()),
+            "two stages": lambda: stages.stream(images()),  # type: ignore[union-attr]
+            "two stages by map": lambda: stages.map(images()),  # type: ignore[union-attr]
+        }
+        found: list[Any] = []
+        with pytest.raises(LookupError, match="the camera is gone"):
+            found.extend(ways[how]())
+        assert len(found) == 3
+
+
 def test_close_does_not_wait_for_streams_that_wait() -> None:
     """Neither for one whose caller does something else, nor for one whose images do not come."""
     images = frames()

@@ -224,16 +224,18 @@ class TensorBatchBuffer(OneBucket):
                 f"one {type(item).__name__}"
             )
         for spec, rows, value in zip(self._specs, self._rows, values, strict=True):
-            if (write := getattr(value, "read_into", None)) is not None:
-                spec.check((1, *value.shape), value.dtype)
-                write(rows[row])
-                continue
-            array = np.asarray(value)
-            if array.shape != rows.shape[1:]:
-                raise ShapeError(f"input {spec.name!r} takes {rows.shape[1:]} for one request, not {array.shape}")
+            write = getattr(value, "read_into", None)
+            array = np.asarray(value) if write is None else value
+            if tuple(array.shape) != rows.shape[1:]:
+                raise ShapeError(
+                    f"input {spec.name!r} takes {rows.shape[1:]} for one request, not {tuple(array.shape)}"
+                )
             if array.dtype != rows.dtype:
                 spec.check((1, *array.shape), array.dtype)  # raises a DTypeError
-            rows[row] = array
+            if write is None:
+                rows[row] = array
+            else:
+                write(rows[row])
 
     def move(self, source: int, target: int) -> None:
         for rows in self._rows:

@@ -133,6 +133,10 @@ class Pipeline(Generic[Result]):
         ]
         if not served:
             raise ConfigError("a pipeline needs a model")
+        if wrong := [one for one in served if not hasattr(one, "batch_buffer")]:
+            raise ConfigError(
+                f"a pipeline takes a wrapper of infersdk.models, an Infer, or a list of them, not {wrong[0]!r}"
+            )
         self._core = _start(served, self.settings)
         self._calls = OpenCalls()
         self._async_results: weakref.WeakKeyDictionary[Any, AsyncResults] = weakref.WeakKeyDictionary()  # by event loop

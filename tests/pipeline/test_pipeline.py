@@ -775,6 +775,35 @@ def test_arrays_through_an_infer(tmp_path: Path) -> None:
     assert infer.backend == "idle"
 
 
+@pytest.mark.parametrize("batch", ["n", 2])
+def test_items_that_write_their_own_row(tmp_path: Path, batch: str | int) -> None:
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip("onnxruntime")
+    import infersdk
+
+    class Item:
+        def __init__(self, *shape: int, dtype: type = np.float32) -> None:
+            self.shape, self.dtype = shape, np.dtype(dtype)
+
+        def read_into(self, row: Any) -> None:
+            row[:] = 3
+
+    path = onnx_models.double(tmp_path / "m.onnx", [batch, 4])
+    with infersdk.load(path) as infer, Pipeline(infer, max_batch=2, max_delay=0) as pipeline:
+        (found,) = pipeline.submit(Item(4)).result(LONG).values()
+        assert found.tolist() == [6] * 4
+        with pytest.raises(ShapeError, match=r"takes \(4,\) for one request, not \(2, 4\)"):
+            pipeline.submit(Item(2, 4)).result(LONG)
+        with pytest.raises(InputError, match="takes float32, not float64"):
+            pipeline.submit(Item(4, dtype=np.float64)).result(LONG)
+
+
+@pytest.mark.parametrize("models", [None, "abc", 5, [None], iter(())])
+def test_what_is_no_model(models: Any) -> None:
+    with pytest.raises(ConfigError, match="a pipeline takes"):
+        Pipeline(models)
+
+
 def test_a_model_without_a_batch_axis(tmp_path: Path) -> None:
     onnx_models = pytest.importorskip("onnx_models")
     pytest.importorskip("onnxruntime")

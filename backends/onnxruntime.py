@@ -99,6 +99,12 @@ class OnnxRuntimeInfer(Infer):
             self.scheduling = scheduling_on_stream(self.max_batch, self._graphs)
         elif self.options.cuda_graph:
             raise ConfigError(f"cuda_graph is for device 'cuda', not for {self.device!r}")
+        if self._device.kind == "cpu":
+            for name in ("provider_options", "provider_library"):
+                if value := getattr(self.options, name):
+                    raise ConfigError(f"{name}={value!r} is for other devices than 'cpu'; name one, or leave it out")
+        if self.options.inter_op_threads and self.options.execution_mode != "parallel":
+            raise ConfigError("inter_op_threads is for execution_mode='parallel'; add that, or leave it out")
         if self._device.kind == "cuda" and self._requested_precision == "fp32":
             settings["use_tf32"] = "0"  # otherwise tensor cores round factors to TF32
         if self.options.profiling:

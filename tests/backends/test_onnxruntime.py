@@ -220,6 +220,19 @@ def test_bfloat16_does_not_come_out(tmp_path: Path) -> None:
 # ---- options ----
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"provider_options": {"arena": 1}}, "provider_options=.* is for other devices than 'cpu'"),
+        ({"provider_library": "x.so"}, "provider_library='x.so' is for other devices than 'cpu'"),
+        ({"inter_op_threads": 2}, "inter_op_threads is for execution_mode='parallel'"),
+    ],
+)
+def test_options_without_an_effect_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(models.double(tmp_path / "m.onnx"), **options)
+
+
 def test_options_reach_the_session(tmp_path: Path) -> None:
     infer = load(
         models.double(tmp_path / "m.onnx"),

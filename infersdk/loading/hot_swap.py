@@ -122,9 +122,10 @@ class _BackgroundLoad:
     def _work(self, load: Callable[[Callable[[], None]], Infer]) -> None:
         try:
             self._deliver(load(self._check))
-        except Exception as error:
+        except BaseException as error:
             if not self.stop.is_set():
-                self.fail(error)
+                ended = InferenceError(f"{self.what} was ended by {error!r}; load the model again")
+                self.fail(error if isinstance(error, Exception) else ended)
         finally:
             self.done.set()
             _running.discard(self)

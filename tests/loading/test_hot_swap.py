@@ -26,6 +26,7 @@ from infersdk.errors import (
     ClosedError,
     ConfigError,
     DeviceUnavailableError,
+    InferenceError,
     ModelFormatError,
     ModelNotFoundError,
     ShapeError,
@@ -333,6 +334,19 @@ def test_a_build_that_fails_leaves_the_stand_in_serving(
                 assert str(one.building_error) == "no tactic"
                 assert one.active_backend == one.current().backend == "onnxruntime"
             one.close()
+
+
+def test_a_build_that_exits(tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(self: Any) -> None:
+        assert gate.wait(30)
+        sys.exit(3)
+
+    monkeypatch.setattr(slow_backends.SlowOpenVino, "_load", leave)
+    with load(models.double(tmp_path / "m.onnx"), gate) as infer:
+        gate.set()
+        with pytest.raises(InferenceError, match=r"loading m.onnx on slow was ended by SystemExit\(3\); load"):
+            infer.wait_ready(30)
+        assert isinstance(infer.building_error, InferenceError)
 
 
 def test_a_model_that_came_out_different_does_not_take_over(tmp_path: Path, gate: threading.Event) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from ..config import is_file_of_names
 from ..core.files import atomic_write
 from ..core.model_source import ModelSource
-from ..errors import ConfigError, InputError
+from ..errors import ConfigError, InputError, OutputError
 from ..importers.loading import source_files
 from ..loading import registry
 from ..models import create
@@ -61,9 +61,14 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
     Raises:
         ConfigError: a model that Triton cannot serve, or a wrong configuration.
         BackendError, ModelError: what loading raises.
+        OutputError: the folder cannot be made.
     """
     tables = served_tables(config)
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # a file has its name, for example
+        reason = error.strerror or error
+        raise OutputError(f"cannot make the folder {str(folder)!r} of the repository: {reason}") from None
     for name, whole in tables.items():
         version, table = newest_table(name, whole)
         target = Path(folder) / name

@@ -13,7 +13,7 @@ from triton_repository import COMMAND, REASON, running
 
 from infersdk.cli import main
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
-from infersdk.errors import BackendUnavailableError, ConfigError
+from infersdk.errors import BackendUnavailableError, ConfigError, OutputError
 from infersdk.models import Classifier, YOLOv5
 from infersdk.serve.server import require_packages
 
@@ -79,6 +79,9 @@ def test_what_triton_cannot_serve(tmp_path: Path) -> None:
             export({"models": {"m": table}}, tmp_path / "r")
     with pytest.raises(ConfigError, match="has no model; give each a table"):
         export({}, tmp_path / "r")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot make the folder .*file"):
+        export({"models": {"m": {"type": "network", "path": path}}}, tmp_path / "file")
 
 
 def test_a_failed_export_leaves_the_last_one_alone(tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ An application's file names its models; which backend runs them is one line of i
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import json
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, TypeVar
 
 import msgspec
@@ -85,9 +86,11 @@ def convert(data: Mapping[str, Any], kind: type[T], what: str) -> T:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of NumPy, also in lists and tuples, as Python's: msgspec takes no others."""
+    """Numbers of NumPy, also in lists and tuples, as Python's, and paths as text: msgspec takes no others."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_plain, value)) if isinstance(value, tuple) else [*map(_plain, value)]
+    if isinstance(value, PurePath):
+        return str(value)
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)
@@ -238,7 +241,7 @@ def _content(file: Path, limit: int) -> bytes:
 def _decode_toml(text: bytes) -> Any:
     if _LONG_KEY.search(text):
         raise ValueError(f"a key has more than {MAX_DEPTH} parts")
-    return msgspec.toml.decode(text)
+    return msgspec.toml.decode(text.removeprefix(codecs.BOM_UTF8))
 
 
 def _decode_yaml(text: bytes) -> Any:

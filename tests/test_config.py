@@ -345,3 +345,9 @@ def test_what_is_no_table() -> None:
 def test_the_files_that_a_table_names() -> None:
     table = {"path": "a.onnx", "names": "a.txt", "conf": 0.5, "model": {"path": "b.onnx", "names": ["x"]}}
     assert model_files(table) == {"a.onnx", "a.txt", "b.onnx"}
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.toml", "x = 1"), ("a.json", '{"x": 1}'), ("a.yaml", "x: 1")])
+def test_a_file_with_a_byte_order_mark(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, "utf-8-sig")
+    assert read(tmp_path / name) == {"x": 1}

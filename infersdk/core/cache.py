@@ -100,6 +100,8 @@ def default_folder() -> Path:
 
 
 def _absolute(folder: str | os.PathLike[str]) -> Path:
+    if not os.fspath(folder):
+        raise ConfigError("the folder of the cache is ''; name one, '.' for the current folder")
     try:
         return Path(folder).expanduser().absolute()
     except RuntimeError as error:

@@ -113,6 +113,7 @@ def test_hints_streams_and_threads_reach_the_runtime(net: Path) -> None:
         ({"performance_hint": "speed"}, r"'speed'.*performance_hint"),
         ({"streams": -1}, "streams is -1, not an int >= 0"),
         ({"threads": "2"}, "threads is .2., not an int"),
+        ({"cache_dir": ""}, "the folder of the cache is ''"),
         ({"config": {"NUM_STREAMS": 2}}, r"NUM_STREAMS.*streams= instead"),
         ({"config": {"INFERENCE_PRECISION_HINT": "f16"}}, r"precision= instead"),
         ({"config": {"ENABLE_CPU_PINING": True}}, r"'ENABLE_CPU_PINING'.*did you mean 'ENABLE_CPU_PINNING'"),
@@ -164,7 +165,7 @@ def test_a_model_from_the_cache_is_the_same(kind: str, net: Path, tmp_path: Path
     with load(path, cache=False, **options) as infer:
         about, want = declared(infer), results(infer)
     cache = tmp_path / "cache"
-    load(path, cache_dir=str(cache), **options).close()
+    load(path, cache_dir=cache, **options).close()
     with load(path, cache_dir=str(cache), **options) as infer:
         assert declared(infer) == about
         assert results(infer) == want

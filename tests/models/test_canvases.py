@@ -171,9 +171,9 @@ def test_image_size_is_that_of_the_image_that_is_read(tmp_path: Path) -> None:
 
 def test_wrong_settings(tmp_path: Path, assets: Path) -> None:
     model = assets / "models" / "yolov8n.onnx"
-    for name, value in (("canvas_sizes", [(640, 384)]), ("canvas_border", 0)):
+    for name, setting in (("canvas_sizes", [(640, 384)]), ("canvas_border", 0)):
         with pytest.raises(ConfigError, match=f"{name} is for canvas='fit'; add that, or leave {name} out"):
-            YOLOv8(model, **{name: value})
+            YOLOv8(model, **{name: setting})
     for size, words in (((640, 360), "640 x 360 has to be multiples of 32"), ((672, 640), "within 640 x 640")):
         with pytest.raises(ConfigError, match=words):
             YOLOv8(model, canvas="fit", canvas_sizes=[size])

@@ -7,7 +7,7 @@ package (a wheel unpacked into it, say). Without SITE it is the installed packag
 
 Each pair is a process of either state at the same time, of which only one works at any moment: they hand over after
 each round of a test. The ratio of a row is the speed after over the speed before in the same round. Its figure is the
-median over the rounds and then over the pairs. The 95 % interval comes from resampled pairs, or with fewer than three
+median over the rounds and then over the pairs. The 95 % interval comes from resampled pairs, or with fewer than five
 pairs from resampled rounds. A row is slower if the whole interval is below `--limit`; then the exit code is 1.
 """
 
@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 from rounds import interval, text
 
-from infersdk.bench.statistics import median_of_rounds
+from infersdk.bench.statistics import LEAST, median_of_rounds
 
 Row: TypeAlias = tuple[list[float], str]
 
@@ -102,7 +102,7 @@ def main() -> int:
     slower = False
     for name, ratios in sorted(kept.items()):
         ratio = median_of_rounds(
-            [median(pair) for pair in ratios] if len(ratios) > 2 else list(itertools.chain(*ratios))
+            [median(pair) for pair in ratios] if len(ratios) >= LEAST else list(itertools.chain(*ratios))
         )
         is_slower = ratio.high is not None and ratio.high < a.limit
         slower |= is_slower

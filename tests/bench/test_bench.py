@@ -379,7 +379,7 @@ def test_interrupted(net: Path) -> None:
         ({"data": ".", "labels": "x", "annotations": "y"}, "not both"),
         ({"data": ".", "annotations": "y.json"}, "cannot read the annotations"),
         ({"rounds": 0}, "rounds is 0, not an int >= 1"), ({"time": -1}, "time is -1, not a float > 0"),
-        ({"data": Path("nowhere")}, "data is PosixPath"),
+        ({"data": Path("nowhere")}, "no data at 'nowhere'"), ({"data": 3}, "data is 3"),
     ],
 )  # fmt: skip
 def test_wrong_data(settings: dict[str, Any], message: str) -> None:

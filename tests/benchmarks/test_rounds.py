@@ -84,9 +84,9 @@ def test_figures_as_text(figure: float, unit: str, expected: str) -> None:
     assert text(figure, unit) == expected
 
 
-def test_a_ratio_has_an_interval_from_three_rounds_on() -> None:
-    assert interval(median_of_rounds([2.0, 2.0])) == "2.000"
-    assert interval(median_of_rounds([2.0, 2.0, 2.0])) == "2.000 (2.000 to 2.000)"
+def test_a_ratio_has_an_interval_from_five_rounds_on() -> None:
+    assert interval(median_of_rounds([2.0] * 4)) == "2.000"
+    assert interval(median_of_rounds([2.0] * 5)) == "2.000 (2.000 to 2.000)"
 
 
 def test_the_rows_of_a_report() -> None:

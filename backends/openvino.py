@@ -116,6 +116,8 @@ class OpenVinoInfer(Infer):
         self._check_device(target)
         self.metadata = MappingProxyType(self._signature.metadata)
         self.input_specs, self.output_specs = self._signature.inputs, self._signature.outputs
+        integers = (spec.kind == "tensor" and spec.dtype.kind == "i" for spec in self.input_specs)
+        self._fails_by_values = self.custom_ops is not None or any(integers)
         self._passed_on = self._signature.inputs_passed_on(self._compiled)
         self._layers = executed_precisions(self._compiled)
         self._check_precision(self._requested_precision, self._signature.written)
@@ -411,6 +413,7 @@ class OpenVinoInfer(Infer):
                     self._unchecked.append((view, shape))
         self._written = tuple(written)
         self._read_from = tuple(self._inputs.values())
+        self._may_fail = True
 
     def _enqueue(self, *, retried: bool = False) -> None:
         if self._current.failed:
@@ -433,6 +436,7 @@ class OpenVinoInfer(Infer):
         self._current.runs += 1
         if self._current.failed:  # a clone's run failed meanwhile
             return self._again()
+        self._may_fail = self._fails_by_values
         if self._unchecked:
             # The first run after binding checks the shapes that follow from the graph.
             if any(tuple(view.shape) != shape for view, shape in self._unchecked) and self._allocate_outputs():
@@ -460,10 +464,13 @@ class OpenVinoInfer(Infer):
         return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
 
     def _infer(self, given: dict[int, Any] | None = None) -> None:
-        """Runs the request, and waits for it."""
-        if self._current.one_thread:
-            # With one thread, `infer()` of OpenVINO 2026.4 drops the exceptions of a run. With several threads,
-            # `start_async()` adds a tenth to the time of a tiny network, since it wakes up another thread.
+        """Runs the request, and waits for it.
+
+        With one thread, `infer()` of OpenVINO 2026.4 drops the exceptions of a run. `start_async()` raises them, but
+        wakes up another thread, which takes 45 us. It makes the runs that may fail: the first one of new shapes, and
+        those of models that get indices or shapes, or have custom operators.
+        """
+        if self._current.one_thread and (given is not None or self._may_fail):
             self._request.start_async(given)
             self._request.wait()
         else:

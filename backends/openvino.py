@@ -460,8 +460,7 @@ class OpenVinoInfer(Infer):
             self._raise_kernel_failure(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         self._current.runs += 1
-        results = self._request.results
-        return {spec.name: results[index] for index, spec in enumerate(self.output_specs)}
+        return dict(zip((spec.name for spec in self.output_specs), self._request.results.values(), strict=True))
 
     def _infer(self, given: dict[int, Any] | None = None) -> None:
         """Runs the request, and waits for it.

@@ -102,7 +102,7 @@ def test_the_rows_of_a_report() -> None:
 BENCHMARK = """
 def test_sleep(turns):
     import time
-    turns.times({"sleep": lambda: time.sleep(%s)}, rounds=3)
+    turns.times({"sleep": lambda: time.sleep(%s)}, rounds=5)
 """
 
 

@@ -47,40 +47,34 @@ class PipelineHolder:
     def get(self, model: Requests[Any]) -> Any:
         """The pipeline; a new one in place of one that has failed."""
         if (pipeline := self._pipeline) is None or pipeline.fault is not None:
-            with self._lock:
-                failed = self._take_failed()
-                if (pipeline := self._pipeline) is None:
-                    pipeline = self._pipeline = self._new(model, {})
-            if failed is not None:
-                failed.close(drain=False)
+            pipeline = self.make(model)
         return pipeline
 
-    def _take_failed(self) -> Any:
-        """Removes a pipeline that has failed, and returns it. Under the lock."""
-        if (pipeline := self._pipeline) is None or pipeline.fault is None:
-            return None
-        self._pipeline = None
-        return pipeline
+    def make(self, model: Requests[Any], settings: Mapping[str, Any] | None = None) -> Any:
+        """Makes the pipeline in place of one that has failed.
 
-    def make(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
+        Args:
+            settings: None takes a pipeline that is there; otherwise that is a ConfigError.
+        """
+        from ..pipeline import Pipeline
+
         with self._lock:
-            failed = self._take_failed()
-            if self._pipeline is not None:
+            failed, pipeline = None, self._pipeline
+            if pipeline is not None and pipeline.fault is not None:
+                failed, pipeline, self._pipeline = pipeline, None, None
+            if pipeline is None:
+                self.check_open(model)
+                merged = {**self.settings, **(settings or {})}
+                pipeline = self._pipeline = Pipeline(model.details, **merged)
+                self.settings = merged
+            elif settings is not None:
                 raise ConfigError(
                     f"{model!r} has its pipeline already; call configure_pipeline() before the first submit(), map() "
                     "or infer()"
                 )
-            pipeline = self._pipeline = self._new(model, settings)
-            self.settings = {**self.settings, **settings}
         if failed is not None:
             failed.close(drain=False)
         return pipeline
-
-    def _new(self, model: Requests[Any], settings: Mapping[str, Any]) -> Any:
-        from ..pipeline import Pipeline
-
-        self.check_open(model)
-        return Pipeline(model.details, **{**self.settings, **settings})
 
     def check_open(self, model: Requests[Any]) -> None:
         """Raises ClosedError if the model was closed."""

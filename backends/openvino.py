@@ -116,8 +116,7 @@ class OpenVinoInfer(Infer):
         self._check_device(target)
         self.metadata = MappingProxyType(self._signature.metadata)
         self.input_specs, self.output_specs = self._signature.inputs, self._signature.outputs
-        integers = (spec.kind == "tensor" and spec.dtype.kind == "i" for spec in self.input_specs)
-        self._fails_by_values = self.custom_ops is not None or any(integers)
+        self._fails_by_values = self.custom_ops is not None or self._signature.fails_by_values
         self._passed_on = self._signature.inputs_passed_on(self._compiled)
         self._layers = executed_precisions(self._compiled)
         self._check_precision(self._requested_precision, self._signature.written)
@@ -141,7 +140,7 @@ class OpenVinoInfer(Infer):
         if by_version or not can_export(target) or self.model.format not in _KEPT:
             return None
         parts = {
-            "schema": 3,
+            "schema": 4,
             "backend": self.backend,
             "version": ov.get_version(),
             "device": [core().get_property(target, name) for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")],
@@ -467,7 +466,7 @@ class OpenVinoInfer(Infer):
 
         With one thread, `infer()` of OpenVINO 2026.4 drops the exceptions of a run. `start_async()` raises them, but
         wakes up another thread, which takes 45 us. It makes the runs that may fail: the first one of new shapes, and
-        those of models that get indices or shapes, or have custom operators.
+        those of models that compute indices or shapes, or have custom operators.
         """
         if self._current.one_thread and (given is not None or self._may_fail):
             self._request.start_async(given)

@@ -29,6 +29,10 @@ ELEMENT_TYPES = {
 _Dimension = int | tuple[str, int] | None
 
 
+#: Operations that have bodies, or outputs whose shapes follow from values.
+_BY_VALUES = ("If", "Loop", "TensorIterator", "NonMaxSuppression", "NonZero", "Unique")
+
+
 class Signature(msgspec.Struct):
     """The declarations of a model, which the cache keeps with the compiled model.
 
@@ -37,6 +41,7 @@ class Signature(msgspec.Struct):
         output_dims: the dimensions of each output.
         metadata: see `metadata_of()`.
         written: the precision that it is written in.
+        fails_by_values: whether a run may fail by the values of tensors: of indices, sizes or shapes.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -44,6 +49,7 @@ class Signature(msgspec.Struct):
     output_dims: dict[str, tuple[_Dimension, ...]]
     metadata: dict[str, str]
     written: str | None
+    fails_by_values: bool
 
     @classmethod
     def read(cls, model: Any, source: ModelSource) -> Signature:
@@ -71,7 +77,9 @@ class Signature(msgspec.Struct):
             spec.name: tuple(_dimension(dim, symbols) for dim in port.partial_shape)
             for spec, port in zip(outputs, model.outputs, strict=True)
         }
-        return cls(inputs, outputs, output_dims, metadata_of(model, source), written_precision(model))
+        return cls(
+            inputs, outputs, output_dims, metadata_of(model, source), written_precision(model), _fails_by_values(model)
+        )
 
     def settle(self, compiled: Any) -> None:
         """Takes the sizes of outputs from the compiled model, where the graph leaves them open."""
@@ -124,6 +132,24 @@ class Signature(msgspec.Struct):
         if is_called:
             return TensorSpec(name, np.dtype(object), shape, kind)
         return TensorSpec(name, np.dtype(ELEMENT_TYPES[kind]), shape)
+
+
+def _fails_by_values(model: Any) -> bool:
+    """Whether a node is one of `_BY_VALUES`, or takes integers beside its data that follow from values of the inputs,
+    not from shapes alone.
+
+    GatherElements and the Scatter operations of OpenVINO 2026.4 check their indices, TopK its count, Reshape its shape.
+    """
+    by_values = {node.get_name() for node in model.get_parameters()}  # nodes whose outputs follow from values
+    for node in model.get_ordered_ops():
+        kind, sources = node.get_type_name(), node.input_values()
+        given = [source.get_node().get_name() in by_values for source in sources]
+        integer = [source.get_element_type().get_type_name() in ("i32", "i64") for source in sources]
+        if kind in _BY_VALUES or any(map(all, list(zip(given, integer, strict=True))[1:])):
+            return True
+        if any(given) and kind != "ShapeOf":
+            by_values.add(node.get_name())
+    return False
 
 
 def _dimension(dim: Any, symbols: list[tuple[Any, str, int]]) -> _Dimension:

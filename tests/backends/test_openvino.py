@@ -589,6 +589,26 @@ def test_a_shape_that_fails_inside_spoils_none_that_went_before(tmp_path: Path) 
                 np.testing.assert_array_equal(late(good)["y"], before)
 
 
+@pytest.mark.parametrize(
+    ("node", "good", "bad"),
+    [
+        (models.node("GatherElements", "x indices", "y", axis=0), [0, 1, 1], [0, 1, 9]),
+        (models.node("Reshape", "x indices", "y"), [1, 3, 1], [1, 3, 2]),
+    ],
+    ids=["indices", "shape"],
+)
+def test_one_thread_and_values_that_fail(node: Any, good: list[int], bad: list[int], tmp_path: Path) -> None:
+    """The inputs are floating-point numbers, from which the network computes the integers."""
+    nodes = [models.node("Cast", "x", "indices", to=onnx.TensorProto.INT64), node]
+    path = models.save(tmp_path / "net.onnx", nodes, [models.value("x", (3,))], [models.value("y", None)])
+    with load(path, threads=1) as infer:
+        expected = infer(np.float32(good))["y"]
+        for _ in range(2):
+            with pytest.raises(InferenceError):
+                infer(np.float32(bad))
+            np.testing.assert_array_equal(infer(np.float32(good))["y"], expected)
+
+
 def test_without_the_package(net: Path) -> None:
     code = (
         "import sys, infersdk; sys.modules['openvino'] = None\n"

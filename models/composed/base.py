@@ -102,15 +102,13 @@ class Composed(ImageModel[Result], Declared, ABC):
         The image is read in the calling thread. The deadline holds for all requests of the image. Cancelling the future
         cancels those that have not left.
         """
-        return self._submit(_request(deadline), image, check_seconds("timeout", timeout), parameters)
+        return self._submit(_future(parameters, deadline, timeout), image)
 
-    def _submit(
-        self, future: RequestFuture, image: Any, timeout: float | None, parameters: Mapping[str, Any]
-    ) -> Future[Result]:
+    def _submit(self, future: RequestFuture, image: Any) -> Future[Result]:
         """Begins the request of a future, and returns the future."""
         request: ImageRequest = future.request
         try:
-            self._begin(image, request, parameters or None, timeout, None)
+            self._begin(image, request)
         except BaseException:
             request.refuse()
             raise
@@ -134,9 +132,9 @@ class Composed(ImageModel[Result], Declared, ABC):
         requests: list[ImageRequest] = []
         try:
             for index, image in enumerate(images):
-                request = ImageRequest(partial(on_done, index), deadline)
+                request = ImageRequest(partial(on_done, index), parameters, deadline, timeout, wait)
                 requests.append(request)
-                self._begin_or_fail(image, request, parameters, timeout, wait)
+                self._begin_or_fail(image, request)
         except BaseException:
             for request in requests:
                 request.refuse()
@@ -165,8 +163,8 @@ class Composed(ImageModel[Result], Declared, ABC):
         check_several(images)
 
         def begin(image: Any, future: RequestFuture) -> None:
-            future.request = request = ImageRequest(future.end, None)
-            self._begin_or_fail(image, request, parameters or None, None, True)
+            future.request = request = ImageRequest(future.end, parameters, wait=True)
+            self._begin_or_fail(image, request)
 
         return results_in_order(images, begin, self._slots if in_flight is None else in_flight, return_exceptions)
 
@@ -175,26 +173,16 @@ class Composed(ImageModel[Result], Declared, ABC):
         """The number of requests that the pipelines of the models hold."""
         return sum(model.details.pipelines[0].slots for model in self.models.values())
 
-    def _begin_or_fail(self, image: Any, request: ImageRequest, *arguments: Any) -> None:
-        """Begins a request, or ends it with the error of an image that cannot be read. Arguments: see `_begin()`."""
+    def _begin_or_fail(self, image: Any, request: ImageRequest) -> None:
+        """Begins a request, or ends it with the error of an image that cannot be read."""
         try:
-            self._begin(image, request, *arguments)
+            self._begin(image, request)
         except (ImageError, InputError) as error:
             request.end(error)
 
     @abstractmethod
-    def _begin(
-        self,
-        image: ImageSource | HostImage,
-        request: ImageRequest,
-        parameters: Mapping[str, Any] | None,
-        timeout: float | None,
-        wait: bool | None,
-    ) -> None:
+    def _begin(self, image: ImageSource | HostImage, request: ImageRequest) -> None:
         """Submits the first requests of an image; their results are submitted to the next model, and end `request`.
-
-        Args:
-            parameters, timeout, wait: see `Pipeline.submit_batch()`.
 
         Raises:
             ImageError: the image cannot be read.
@@ -205,10 +193,10 @@ class Composed(ImageModel[Result], Declared, ABC):
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any
     ) -> Result:
         """From asyncio: the result of one image. Neither reading it nor waiting for slots blocks the event loop."""
-        request = _request(deadline)  # here: the deadline does not wait until a thread is free
-        submitting = asyncio.ensure_future(asyncio.to_thread(self._submit, request, image, None, parameters))
+        future = _future(parameters, deadline)  # here: the deadline does not wait until a thread is free
+        submitting = asyncio.ensure_future(asyncio.to_thread(self._submit, future, image))
         try:
-            future = await asyncio.shield(submitting)
+            await asyncio.shield(submitting)
         except asyncio.CancelledError:
             submitting.add_done_callback(_cancel)  # the thread goes on, and has its future later
             raise
@@ -281,10 +269,10 @@ class ComposedDetails:
         return tuple(pipeline for model in self._models for pipeline in model.details.pipelines)
 
 
-def _request(deadline: float | None) -> RequestFuture:
+def _future(parameters: Mapping[str, Any], deadline: float | None, timeout: float | None = None) -> RequestFuture:
     """A future with the request of an image, whose deadline counts from this call."""
-    future = RequestFuture()
-    future.request = ImageRequest(future.end, check_seconds("deadline", deadline))
+    future, deadline = RequestFuture(), check_seconds("deadline", deadline)
+    future.request = ImageRequest(future.end, parameters, deadline, check_seconds("timeout", timeout))
     return future
 
 

@@ -21,16 +21,27 @@ class ImageRequest:
 
     Args:
         on_done: called once with the result or the exception, in the thread that ends it.
+        parameters: those of the call.
         deadline: seconds within which all of its requests have to leave.
+        timeout, wait: whether its requests wait for slots; see `Pipeline.submit_batch()`.
 
     Attributes:
+        parameters, timeout, wait: as given.
         slot: is released when it ends.
     """
 
-    __slots__ = ("_lock", "_on_done", "_requests", "_until", "slot")
+    __slots__ = ("_lock", "_on_done", "_requests", "_until", "parameters", "slot", "timeout", "wait")
 
-    def __init__(self, on_done: Callable[[Any], object], deadline: float | None) -> None:
+    def __init__(
+        self,
+        on_done: Callable[[Any], object],
+        parameters: Mapping[str, Any] | None = None,
+        deadline: float | None = None,
+        timeout: float | None = None,
+        wait: bool | None = None,
+    ) -> None:
         self._on_done: Callable[[Any], object] | None = on_done
+        self.parameters, self.timeout, self.wait = parameters or None, timeout, wait
         self._until = None if deadline is None else monotonic() + deadline
         self._lock = threading.Lock()
         self._requests: list[CancellableRequest] = []
@@ -48,8 +59,6 @@ class ImageRequest:
         then: Callable[[list[Any]], object],
         parameters: Mapping[str, Any] | None = None,
         *,
-        timeout: float | None = None,
-        wait: bool | None = None,
         fail_early: bool = False,
     ) -> None:
         """Submits images to a model.
@@ -57,7 +66,7 @@ class ImageRequest:
         Args:
             then: called with the result or exception of each image when the last one has ended, unless this request has
                 ended before. Its exception ends this request; that of `on_done` is raised.
-            parameters, timeout, wait: see `Pipeline.submit_batch()`.
+            parameters: see `Pipeline.submit_batch()`.
             fail_early: the first exception ends this request, and cancels the other images.
 
         Raises:
@@ -82,7 +91,9 @@ class ImageRequest:
                     if not self.end(error):  # it is an exception of `on_done`
                         raise
 
-        self._requests += model.submit_batch(images, ended, parameters, timeout=timeout, deadline=left, wait=wait)
+        self._requests += model.submit_batch(
+            images, ended, parameters, timeout=self.timeout, deadline=left, wait=self.wait
+        )
         if self.ended:  # meanwhile
             self._cancel_requests()
 

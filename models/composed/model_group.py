@@ -156,16 +156,9 @@ class ModelGroup(Composed[GroupResult]):
     ) -> Iterator[GroupResult]:
         return self.map(images, **parameters)
 
-    def _begin(
-        self,
-        image: ImageSource | HostImage,
-        request: ImageRequest,
-        parameters: Mapping[str, Any] | None,
-        timeout: float | None,
-        wait: bool | None,
-    ) -> None:
+    def _begin(self, image: ImageSource | HostImage, request: ImageRequest) -> None:
         """A request to each model. Errors of models are in the `GroupResult`."""
-        settings = parameters or {}
+        settings = request.parameters or {}
         for name, own in settings.items():
             if name not in self.models or not isinstance(own, Mapping):
                 raise ConfigError(
@@ -184,7 +177,7 @@ class ModelGroup(Composed[GroupResult]):
         for name, model in self.models.items():
             then = partial(ended, name)
             try:
-                request.submit(model, [shared], then, settings.get(name), timeout=timeout, wait=wait)
+                request.submit(model, [shared], then, settings.get(name))
             except Exception as error:  # no slot is free, or the model is closed: the others run
                 then([error])
 

@@ -136,22 +136,12 @@ class Tiled(Composed[Detections]):
             count, merge = pending.popleft()
             yield merge([first, *islice(results, count - 1)])
 
-    def _begin(
-        self,
-        image: ImageSource | HostImage,
-        request: ImageRequest,
-        parameters: Mapping[str, Any] | None,
-        timeout: float | None,
-        wait: bool | None,
-    ) -> None:
+    def _begin(self, image: ImageSource | HostImage, request: ImageRequest) -> None:
         """The views go into the model's pipeline together. The first one that fails fails the image, and those that
         have not left are cancelled.
         """
         views, merge = self._views(image)
-        request.submit(
-            self.model, views, lambda found: request.end(merge(found)), parameters, timeout=timeout, wait=wait,
-            fail_early=True,
-        )  # fmt: skip
+        request.submit(self.model, views, lambda found: request.end(merge(found)), request.parameters, fail_early=True)
 
     def _views(self, image: ImageSource | HostImage) -> tuple[list[Any], _MergesViews]:
         """The images for the model, at least one, and the function that merges their results.

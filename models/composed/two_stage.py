@@ -117,9 +117,9 @@ class TwoStage(Composed[Detections]):
 
         def submit(group: _Group, future: RequestFuture) -> None:
             submitted.append(group)
-            future.request = request = ImageRequest(future.end, None)
+            future.request = request = ImageRequest(future.end, wait=True)
             if parts := _parts(group):
-                request.submit(self.second, parts, request.end, wait=True)
+                request.submit(self.second, parts, request.end)
             else:
                 request.end([])
 
@@ -183,20 +183,13 @@ class TwoStage(Composed[Detections]):
 
     # ---- requests ----
 
-    def _begin(
-        self,
-        image: ImageSource | HostImage,
-        request: ImageRequest,
-        parameters: Mapping[str, Any] | None,
-        timeout: float | None,
-        wait: bool | None,
-    ) -> None:
+    def _begin(self, image: ImageSource | HostImage, request: ImageRequest) -> None:
         """The thread that ends the detector's request cuts the parts and submits them. The number of images in progress
         is limited to the slots of both pipelines.
         """
-        if wait is not False and not self._take_slot(request, timeout, wait):
+        if request.wait is not False and not self._take_slot(request):
             return
-        shared = self._shared(image, read=wait is None)
+        shared = self._shared(image, read=request.wait is None)
 
         def detected(outcomes: list[Any]) -> None:
             (boxes,) = outcomes
@@ -210,14 +203,15 @@ class TwoStage(Composed[Detections]):
                 ended = _ended(answers)
                 request.end(self.joined(boxes, parts, answers) if ended is None else ended)
 
+            request.wait = False  # a thread of a pipeline must not wait for slots
             if good:
-                request.submit(self.second, good, answered, wait=False)
+                request.submit(self.second, good, answered)
             else:
                 answered([])
 
-        request.submit(self.detector, [shared], detected, parameters, timeout=timeout, wait=wait)
+        request.submit(self.detector, [shared], detected, request.parameters)
 
-    def _take_slot(self, request: ImageRequest, timeout: float | None, wait: bool | None) -> bool:
+    def _take_slot(self, request: ImageRequest) -> bool:
         """Waits until fewer images are in progress than both pipelines have slots. False where the deadline passes,
         which ends the request.
 
@@ -227,8 +221,8 @@ class TwoStage(Composed[Detections]):
         settings = self.detector.details.pipelines[0].settings
         with self._guard:
             slots = self._free = self._free or threading.Semaphore(self._slots)
-        patience = settings.timeout if timeout is None else timeout
-        if wait:
+        patience = settings.timeout if request.timeout is None else request.timeout
+        if request.wait:
             patience = None
         elif settings.when_full == "raise":
             patience = 0

@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import numpy as np
-
 from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.sources import check_several
@@ -296,14 +294,11 @@ def whole_image(
     Raises:
         ImageError: it cannot be read.
     """
-    if isinstance(source, DeviceImage):
-        return source
-    if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
-        return DeviceImage(source, channel_order)
-    image = read_image(source, channel_order=channel_order)
-    if device is None or image.format == "nv12":
-        return image
-    shared = source if isinstance(source, SharedImage) else SharedImage(image, pools)  # others may use the same copy
+    if DeviceImage.is_one(source):
+        return source if isinstance(source, DeviceImage) else DeviceImage(source, channel_order)
+    if device is None:
+        return read_image(source, channel_order=channel_order)
+    shared = source if isinstance(source, SharedImage) else SharedImage(source, pools)  # others may use the same copy
     return shared.on_device(device, channel_order)
 
 

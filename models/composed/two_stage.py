@@ -247,10 +247,7 @@ class TwoStage(Composed[Detections]):
         Args:
             image: the image of the detector.
         """
-        if isinstance(image, SharedImage):
-            order = self.channel_order
-            image = image.read(order) if self._device is None else image.on_device(self._device, order)
-        parts = self._cut(image, boxes)
+        parts = self._cut(whole_image(image, self.channel_order, self._device), boxes)
         if not isinstance(parts, Sized) or len(parts) != len(boxes):
             given = f"{len(parts)} images" if isinstance(parts, Sized) else type(parts).__name__
             raise ConfigError(

@@ -11,16 +11,10 @@ from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Protocol
 
     import numpy.typing as npt
 
-    class HasGeometry(Protocol):
-        """How an image came to the network, such as an `infersdk.image.Geometry`."""
-
-        _c: Any
-        """The `ifs_geometry *`."""
-
+    from ..image import Geometry
 
 __all__ = ["DETECTION", "DetectStats", "DetectionDecoder", "GridLevel", "RawHeadDecoder"]
 
@@ -74,6 +68,10 @@ class DetectionDecoder(Handle):
             nothing, neither in the best class of an anchor, nor in NMS, nor in `max_det`.
         dtype: The element type of the output, "float32" or "float16".
 
+    Attributes:
+        shape: The shape of the output of one image.
+        dtype: The element type of the output.
+
     Raises:
         InputError: A parameter is out of range; the message names it.
 
@@ -97,35 +95,22 @@ class DetectionDecoder(Handle):
         classes: Iterable[int] | None = None,
         dtype: str = "float32",
     ) -> None:
-        params, self._class_mask = detect_params(
+        self._params, self._class_mask = detect_params(
             head, num_classes, num_anchors, extra, conf=conf, iou=iou, max_det=max_det, max_candidates=max_candidates,
             multi_label=multi_label, class_agnostic=class_agnostic, strides=strides, classes=classes, dtype=dtype,
         )  # fmt: skip
-        self._params = params
-        handle = returned("ifs_detection_decoder *", lib.ifs_detection_decoder_create, params)
+        handle = returned("ifs_detection_decoder *", lib.ifs_detection_decoder_create, self._params)
         self._own(handle, lib.ifs_detection_decoder_destroy)
 
-        self._dtype = np.dtype(dtype)
+        self.dtype = np.dtype(dtype)
         numbers = num_classes + extra
-        self._shape = (4 + numbers, num_anchors) if head == "yolov8" else (num_anchors, 5 + numbers)
-        self._shapes = self._shape, (1, *self._shape)
+        self.shape = (4 + numbers, num_anchors) if head == "yolov8" else (num_anchors, 5 + numbers)
+        self._shapes = self.shape, (1, *self.shape)
         limit = num_anchors * num_classes if multi_label else num_anchors
         self._out = ffi.new("ifs_detection[]", min(max_det, limit))
         self._count, self._stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of the output of one image."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The element type of the output."""
-        return self._dtype
-
-    def __call__(
-        self, output: npt.NDArray[Any] | int, geometry: HasGeometry
-    ) -> tuple[npt.NDArray[np.void], DetectStats]:
+    def __call__(self, output: npt.NDArray[Any] | int, geometry: Geometry) -> tuple[npt.NDArray[np.void], DetectStats]:
         """Decodes the output of one image to boxes, best first.
 
         Args:
@@ -142,10 +127,10 @@ class DetectionDecoder(Handle):
         """
         handle = self._c or self._open
         if isinstance(output, np.ndarray):
-            if output.dtype != self._dtype:
-                raise DTypeError(f"the output is {output.dtype}, but the decoder was made for {self._dtype}")
+            if output.dtype != self.dtype:
+                raise DTypeError(f"the output is {output.dtype}, but the decoder was made for {self.dtype}")
             if output.shape not in self._shapes:
-                raise ShapeError(f"the output has shape {output.shape}, but the decoder was made for {self._shape}")
+                raise ShapeError(f"the output has shape {output.shape}, but the decoder was made for {self.shape}")
             try:
                 first = ffi.from_buffer(output)
             except ValueError:  # what NumPy raises for any other order
@@ -283,6 +268,9 @@ class RawHeadDecoder(Handle):
         settings: As `DetectionDecoder` takes them: conf, iou, max_det, max_candidates, multi_label, class_agnostic,
             classes, dtype (of the maps), and extra for "yolov5".
 
+    Attributes:
+        shapes: The shape of each map of one image, or of the features in its place.
+
     Raises:
         InputError: A parameter is out of range; the message names it.
         ShapeError, DTypeError: Weights or biases of a level are of another shape or type.
@@ -305,23 +293,18 @@ class RawHeadDecoder(Handle):
         del held  # the decoder has copied them
 
         self._dtype = np.dtype(settings.get("dtype", "float32"))
-        self._shapes = tuple(
+        self.shapes = tuple(
             (channels, level.height, level.width)
             for level in levels
             for channels in ([_channels(level, values)] if head == "yolov5" else [4 * len(bins), num_classes])
         )
         limit = rows * num_classes if self._params.multi_label else rows
-        self._maps = ffi.new("void *[]", len(self._shapes))
+        self._maps = ffi.new("void *[]", len(self.shapes))
         self._out = ffi.new("ifs_detection[]", min(self._params.max_detections, limit))
         self._count, self._stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
 
-    @property
-    def shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """The shape of each map of one image, or of the features in its place."""
-        return self._shapes
-
     def __call__(
-        self, maps: Sequence[npt.NDArray[Any]], geometry: HasGeometry
+        self, maps: Sequence[npt.NDArray[Any]], geometry: Geometry
     ) -> tuple[npt.NDArray[np.void], DetectStats]:
         """Decodes the maps of one image to boxes, best first.
 
@@ -336,8 +319,8 @@ class RawHeadDecoder(Handle):
             ClosedError, ShapeError, DTypeError, InputError.
         """
         handle = self._c or self._open
-        if len(maps) != len(self._shapes):
-            raise ShapeError(f"{len(maps)} maps were given, and the decoder was made for {len(self._shapes)}")
+        if len(maps) != len(self.shapes):
+            raise ShapeError(f"{len(maps)} maps were given, and the decoder was made for {len(self.shapes)}")
         held = [self._address(index, array) for index, array in enumerate(maps)]
         for index, address in enumerate(held):
             self._maps[index] = address
@@ -349,8 +332,8 @@ class RawHeadDecoder(Handle):
     def _address(self, index: int, array: npt.NDArray[Any]) -> Any:
         if array.dtype != self._dtype:
             raise DTypeError(f"map {index} is {array.dtype}, but the decoder was made for {self._dtype}")
-        if array.shape != self._shapes[index]:
-            raise ShapeError(f"map {index} has shape {array.shape}, but the decoder was made for {self._shapes[index]}")
+        if array.shape != self.shapes[index]:
+            raise ShapeError(f"map {index} has shape {array.shape}, but the decoder was made for {self.shapes[index]}")
         try:
             return ffi.from_buffer(array)
         except ValueError:  # what NumPy raises for any other order

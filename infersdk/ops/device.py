@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from ..core.stream import Stream
     from ..image import Geometry, ImageView, PixelTransform
-    from .detection import HasGeometry
 
 __all__ = ["ORIENTED_DETECTION", "DeviceDetectionDecoder", "DeviceOrientedBoxes", "preprocess_batch"]
 
@@ -101,6 +100,9 @@ class DeviceDetectionDecoder(Handle):
         max_batch: The limit on the number of images of a run.
         device: The device on which the workspace is allocated, once.
 
+    Attributes:
+        shape, dtype: Those of the decoder.
+
     All runs share the workspace, so they are queued on one stream, or ordered by events. `close()` waits for the
     device.
     """
@@ -112,18 +114,8 @@ class DeviceDetectionDecoder(Handle):
         self._own(handle, lib.ifs_cuda_detection_decoder_destroy)
         self.params, self._class_mask = decoder._params, decoder._class_mask  # the one points to the other
         self.max_det = int(decoder._params.max_detections)
-        self._shape, self._dtype = decoder.shape, decoder.dtype
+        self.shape, self.dtype = decoder.shape, decoder.dtype
         self.row = _results_of(DETECTION, self.max_det, int(lib.ifs_cuda_detections_nbytes(self.max_det, 1)))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of the output of one image."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The element type of the output."""
-        return self._dtype
 
     @property
     def nbytes(self) -> int:
@@ -135,7 +127,7 @@ class DeviceDetectionDecoder(Handle):
         return Tensor((n, self.row.itemsize), "uint8", self.device)
 
     def run(
-        self, output: Tensor | int, geometries: Sequence[HasGeometry], block: Tensor, *, stream: Stream | None = None
+        self, output: Tensor | int, geometries: Sequence[Geometry], block: Tensor, *, stream: Stream | None = None
     ) -> Tensor:
         """Queues the decoding of `len(geometries)` images, and returns `block`, whose device side it writes.
 
@@ -150,10 +142,10 @@ class DeviceDetectionDecoder(Handle):
         n = len(geometries)
         queue = stream or default_stream(self.device)
         if isinstance(output, Tensor):
-            if output.dtype != self._dtype:
-                raise DTypeError(f"the outputs are {output.dtype}, but the decoder was made for {self._dtype}")
-            if output.shape[1:] != self._shape or len(output) < n:
-                raise ShapeError(f"the outputs have shape {output.shape}; {n} images need ({n}, *{self._shape})")
+            if output.dtype != self.dtype:
+                raise DTypeError(f"the outputs are {output.dtype}, but the decoder was made for {self.dtype}")
+            if output.shape[1:] != self.shape or len(output) < n:
+                raise ShapeError(f"the outputs have shape {output.shape}; {n} images need ({n}, *{self.shape})")
             output = output.device_ptr(stream=queue)
         geometries_c = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
         at = block.device_ptr(read=block.nbytes != n * self.row.itemsize, write=True, stream=queue)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ...errors import ConfigError
 from ...ops import DetectStats, nms_groups
 from ..results import Detections, Masks
 
@@ -17,29 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Merge", "merge_views"]
 
-_KINDS, _MATCHES = ("nms", "union", "weighted"), ("iou", "smaller")
 
+class Merge(NamedTuple):
+    """How boxes are merged; see `Tiled`."""
 
-@dataclass(frozen=True)
-class Merge:
-    """How boxes are merged; see `Tiled`.
-
-    Raises:
-        ConfigError: a setting has a wrong value.
-    """
-
-    kind: str
+    kind: Literal["nms", "union", "weighted"]
     match: Literal["iou", "smaller"]
     threshold: float
     class_agnostic: bool
-
-    def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise ConfigError(f"merge is {self.kind!r}; use one of {', '.join(_KINDS)}")
-        if self.match not in _MATCHES:
-            raise ConfigError(f"match is {self.match!r}; use one of {', '.join(_MATCHES)}")
-        if not 0 <= self.threshold <= 1:
-            raise ConfigError(f"threshold is a match of two boxes, from 0 to 1, not {self.threshold}")
 
 
 def merge_views(

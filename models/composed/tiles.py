@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from ...errors import ConfigError
-from ..declaration import UNCHECKED, argument
+from ..declaration import UNCHECKED, Fraction, argument
 from ..preprocessor import as_size
 from ..results import Detections
 from .base import Composed, require_boxes, whole_image
@@ -102,9 +102,9 @@ class Tiled(Composed[Detections]):
     tile: Annotated[int | Sequence[int] | None, UNCHECKED] = None
     overlap: float = 0.2
     whole_image: bool = True
-    merge: Annotated[Literal["nms", "union", "weighted"], UNCHECKED] = "nms"
-    match: Annotated[Literal["iou", "smaller"], UNCHECKED] = "smaller"
-    threshold: float = 0.5
+    merge: Literal["nms", "union", "weighted"] = "nms"
+    match: Literal["iou", "smaller"] = "smaller"
+    threshold: Fraction = 0.5
     class_agnostic: bool = False
 
     def _prepare(self) -> None:

@@ -306,7 +306,7 @@ _BITS = 0x0102  # the tag of TIFF
 #: million pixels: a file of 1 MB could occupy a processor for half an hour.
 MAX_SCANS = 100
 _SCAN = b"\xff\xda"  # the marker of one
-_FORMATS = frozenset({"JPEG", "MPO"})  # the second one is JPEG with further images behind the first
+_JPEG = frozenset({"JPEG", "MPO"})  # the second one is JPEG with further images behind the first
 _COLORSPACES = {"RGB": "RGB", "L": "GRAY"}
 #: By how much libjpeg can divide the sides of an image at little cost.
 _REDUCTIONS = (8, 4, 2)
@@ -349,37 +349,6 @@ def _simplejpeg() -> Any:
         return None
 
 
-def _is_jpeg(image: Image.Image) -> bool:
-    """Whether an image that Pillow has opened, and not loaded, is a JPEG file."""
-    return image.format in _FORMATS
-
-
-def _decode_jpeg(image: Image.Image, data: bytes, by: int = 1) -> tuple[npt.NDArray[np.uint8], str] | None:
-    """The pixels of a JPEG file by `simplejpeg`: (H, W) or (H, W, 3) in the order red, green, blue; and its name.
-
-    Args:
-        image: the file as Pillow has opened it, and not loaded.
-        data: its bytes.
-        by: what `_reduction()` has returned.
-
-    Returns:
-        None where Pillow is to decode the file: without `simplejpeg`, for other colour spaces, and for damaged files.
-    """
-    module, colorspace = _simplejpeg(), _COLORSPACES.get(image.mode)
-    if module is None or colorspace is None:
-        return None
-    width, height = image.size
-    try:
-        pixels = module.decode_jpeg(
-            data, colorspace, min_width=-(-width // by), min_height=-(-height // by), min_factor=by
-        )
-    except (ValueError, RuntimeError):  # damaged: Pillow repairs it, or has the words for it
-        return None
-    if pixels.shape[:2] != (-(-height // by), -(-width // by)):
-        return None
-    return (pixels[:, :, 0] if colorspace == "GRAY" else pixels), module.__name__
-
-
 def has_too_many_scans(data: bytes) -> bool:
     """Whether a JPEG file has more than `MAX_SCANS` scans."""
     return data.count(_SCAN) > MAX_SCANS
@@ -401,7 +370,8 @@ def _decode_file(file: Path | io.BytesIO, what: str, at_least: SizeLimit | None)
 
     try:
         with open(file, "rb") if isinstance(file, Path) else file as stream, open_image(stream) as image:
-            return _from_jpeg(image, stream, at_least) or _from_pil(image, what, at_least)
+            by = _reduction(image, at_least)
+            return _from_jpeg(image, stream, by) or _from_pil(image, what, by)
     except FileNotFoundError:
         raise ImageError(f"no image at {what}{relative_to(file) if isinstance(file, Path) else ''}") from None
     except UnidentifiedImageError:
@@ -418,11 +388,11 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _reduction(image: Image.Image, orientation: int, at_least: SizeLimit | None) -> int:
-    """By how much (8, 4, 2 or 1) the sides of a JPEG file are divided while it is decoded."""
-    if at_least is None:
+def _reduction(image: Image.Image, at_least: SizeLimit | None) -> int:
+    """By how much (8, 4, 2 or 1) the sides of an image are divided while it is decoded."""
+    if at_least is None or image.format not in _JPEG:
         return 1
-    size = upright_size(image.size, orientation)
+    size = upright_size(image.size, orientation_of(image))
     least = at_least(size)
     return next(
         (by for by in _REDUCTIONS if all(-(-side // by) >= wanted for side, wanted in zip(size, least, strict=True))), 1
@@ -433,12 +403,16 @@ def upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
     return (size[1], size[0]) if orientation in _SIDEWAYS else size
 
 
-def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None) -> HostImage | None:
-    """A JPEG file decoded by another library than Pillow; None where Pillow is to do it."""
-    if not _is_jpeg(image):
+def _from_jpeg(image: Image.Image, stream: BinaryIO, by: int) -> HostImage | None:
+    """A JPEG file by `simplejpeg`; None where Pillow decodes it: without `simplejpeg`, and for other colour spaces and
+    damaged files.
+
+    Args:
+        image: the file as Pillow has opened it, and not loaded.
+        by: see `_reduction()`.
+    """
+    if image.format not in _JPEG:
         return None
-    orientation = orientation_of(image)
-    by = _reduction(image, orientation, at_least)
     if isinstance(stream, io.BytesIO):
         data = stream.getvalue()  # without a copy
     else:
@@ -448,12 +422,20 @@ def _from_jpeg(image: Image.Image, stream: BinaryIO, at_least: SizeLimit | None)
         raise ImageError(
             f"the JPEG file has more than {MAX_SCANS} scans, which take too long to decode; encode it again"
         )
-    decoded = _decode_jpeg(image, data, by)
-    if decoded is None:
+    module, colorspace = _simplejpeg(), _COLORSPACES.get(image.mode)
+    if module is None or colorspace is None:
         return None
-    pixels, decoder = decoded
+    width, height = (-(-side // by) for side in image.size)
+    try:
+        pixels = module.decode_jpeg(data, colorspace, min_width=width, min_height=height, min_factor=by)
+    except (ValueError, RuntimeError):  # damaged: Pillow repairs it, or has the words for it
+        return None
+    if pixels.shape[:2] != (height, width):
+        return None
+    orientation = orientation_of(image)
     reduced_from = upright_size(image.size, orientation) if by > 1 else None
-    return HostImage(_upright(pixels, orientation), "gray" if pixels.ndim == 2 else "rgb", decoder, reduced_from)
+    kind, pixels = ("gray", pixels[:, :, 0]) if colorspace == "GRAY" else ("rgb", pixels)
+    return HostImage(_upright(pixels, orientation), kind, "simplejpeg", reduced_from)
 
 
 def _upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
@@ -466,18 +448,15 @@ def _upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.
     return np.ascontiguousarray(pixels[:: -1 if rows else 1, :: -1 if columns else 1])
 
 
-def _from_pil(image: Image.Image, what: str, at_least: SizeLimit | None = None) -> HostImage:
-    """A PIL image, set upright, in a mode that the kernels read. Arguments as of `_decode_file()`."""
-    decoder, reduced_from = None if image.format is None else "pillow", None
+def _from_pil(image: Image.Image, what: str, by: int = 1) -> HostImage:
+    """A PIL image, set upright, in a mode that the kernels read. `by`: see `_reduction()`."""
+    decoder, size = None if image.format is None else "pillow", image.size
     try:
-        orientation = None
-        if at_least is not None and _is_jpeg(image):
-            orientation = orientation_of(image)
-            if (by := _reduction(image, orientation, at_least)) > 1:
-                reduced_from = upright_size(image.size, orientation)
-                image.draft(None, (image.width // by, image.height // by))  # Pillow divides by whole numbers.
+        if by > 1:
+            image.draft(None, (size[0] // by, size[1] // by))  # Pillow divides by whole numbers.
         image.load()  # some formats have their EXIF data after the pixels.
-        orientation = orientation or orientation_of(image)
+        orientation = orientation_of(image)
+        reduced_from = upright_size(size, orientation) if by > 1 else None
         deep = image.mode == "I" and image.format == "PPM"  # of PGM, whose numbers Pillow scales to 16 bits
         if deep or image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
             bits = getattr(image, "tag_v2", {}).get(_BITS, (16,))[0]  # a TIFF file may have 12

@@ -148,7 +148,7 @@ class ImageModel(Generic[Result]):
         """
         check_several(images)
         if return_exceptions:
-            return self.map(images, return_exceptions=True, **parameters)
+            return self._map(images, None, True, parameters)
         return self._stream(images, parameters)
 
     @abstractmethod
@@ -179,11 +179,29 @@ class ImageModel(Generic[Result]):
     ) -> Sequence[CancellableRequest]:
         """Several requests without futures. See `Pipeline.submit_batch()`."""
 
-    @abstractmethod
     def map(
         self, images: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any
     ) -> Iterator[Result]:
-        """As `stream()`, through the pipelines. See `Pipeline.map()`."""
+        """As `stream()`, through the pipelines; those of several models run side by side. Always waits for slots. There
+        may be endless images.
+
+        Args:
+            in_flight: images that are read ahead of the result that is returned; None is as many as the pipelines have
+                slots.
+            return_exceptions: return the exception of an image in place of its result, instead of raising it.
+
+        Raises:
+            ConfigError: `in_flight` is no whole number from 1.
+            InputError: `images` is one image.
+        """
+        check_several(images)
+        return self._map(images, in_flight, return_exceptions, parameters)
+
+    @abstractmethod
+    def _map(
+        self, images: Iterable[Any], in_flight: int | None, return_exceptions: bool, parameters: Mapping[str, Any]
+    ) -> Iterator[Result]:
+        """See `map()`."""
 
     @abstractmethod
     async def infer(

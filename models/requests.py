@@ -313,21 +313,15 @@ class Requests(ImageModel[Result]):
         with self._idle, self._calls:
             return self.pipeline.submit_many(images, timeout=timeout, deadline=deadline, **parameters)
 
-    def map(
-        self, images: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any
+    def _map(
+        self, images: Iterable[Any], in_flight: int | None, return_exceptions: bool, parameters: Mapping[str, Any]
     ) -> Iterator[Result]:
-        """The results of any number of images, in order; they may be endless. See `Pipeline.map()`."""
-        check_several(images)
-
-        def results() -> Iterator[Result]:
-            with self._idle:
-                with self._calls:
-                    found = self.pipeline.map(
-                        images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters
-                    )
-                yield from self._calls.each(found)
-
-        return results()
+        with self._idle:
+            with self._calls:
+                found = self.pipeline.map(
+                    images, in_flight=in_flight, return_exceptions=return_exceptions, **parameters
+                )
+            yield from self._calls.each(found)
 
     async def infer(
         self, image: ImageSource | HostImage, *, deadline: float | None = None, **parameters: Any

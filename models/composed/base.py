@@ -139,27 +139,9 @@ class Composed(ImageModel[Result], Declared, ABC):
             raise
         return requests
 
-    def map(
-        self,
-        images: Iterable[ImageSource | HostImage],
-        *,
-        in_flight: int | None = None,
-        return_exceptions: bool = False,
-        **parameters: Any,
+    def _map(
+        self, images: Iterable[Any], in_flight: int | None, return_exceptions: bool, parameters: Mapping[str, Any]
     ) -> Iterator[Result]:
-        """As `stream()`, through the pipelines of the models, which run side by side. Always waits for slots.
-
-        Args:
-            in_flight: images that are read ahead of the result that is returned; None is as many as the pipelines have
-                slots.
-            return_exceptions: return the exception of an image in place of its result, instead of raising it.
-
-        Raises:
-            ConfigError: `in_flight` is no whole number from 1.
-            InputError: `images` is one image.
-        """
-        check_several(images)
-
         def begin(image: Any, future: RequestFuture) -> None:
             future.request = request = ImageRequest(future.end, parameters, wait=True)
             self._begin_or_fail(image, request)

@@ -154,7 +154,7 @@ class ModelGroup(Composed[GroupResult]):
     def _stream(
         self, images: Iterable[ImageSource | HostImage], parameters: Mapping[str, Any]
     ) -> Iterator[GroupResult]:
-        return self.map(images, **parameters)
+        return self._map(images, None, False, parameters)
 
     def _begin(self, image: ImageSource | HostImage, request: ImageRequest) -> None:
         """A request to each model. Errors of models are in the `GroupResult`."""

@@ -98,16 +98,11 @@ class TwoStage(Composed[Detections]):
         except Exception:  # requests show which part it is
             return self.second(parts, return_exceptions=True)
 
-    def map(
-        self,
-        images: Iterable[ImageSource | HostImage],
-        *,
-        in_flight: int | None = None,
-        return_exceptions: bool = False,
-        **parameters: Any,
+    def _map(
+        self, images: Iterable[Any], in_flight: int | None, return_exceptions: bool, parameters: Mapping[str, Any]
     ) -> Iterator[Detections]:
-        """See `Composed.map()`. Half of the images that are read ahead are in the detector's pipeline; the parts of the
-        others are in the second model's.
+        """Half of the images that are read ahead are in the detector's pipeline; the parts of the others are in that of
+        the second model.
         """
         ahead = check_in_flight(self._slots if in_flight is None else in_flight)
         first = (ahead + 1) // 2

@@ -220,24 +220,17 @@ class JpegDecoder:
             self._spare.append(batch.memory)
 
     def _by_processor(self, file: EncodedImage) -> DeviceImage:
-        image = read_image(file.data)
-        order = image.format if image.format in ("rgb", "bgr") else "bgr"
-        pixels = image.pixels if image.format in ("rgb", "bgr") else _as_bgr(image.pixels, image.format)
+        image = read_image(file.data)  # RGB or gray: those are the formats of JPEG files
+        pixels = image.pixels if image.format == "rgb" else np.repeat(image.pixels[..., None], 3, axis=2)
         tensor = Tensor.wrap(np.ascontiguousarray(pixels), self._device)
         tensor.device_ptr()  # copies now
-        return DeviceImage(tensor, order, image.decoder)
+        return DeviceImage(tensor, "rgb", image.decoder)
 
     def close(self) -> None:
         """Frees the decoder and the memory that it keeps."""
         with self._lock:
             self._spare.clear()
             self._decoder = None
-
-
-def _as_bgr(pixels: Any, kind: str) -> Any:
-    if kind == "gray":
-        return np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
-    return pixels[..., 2::-1] if kind == "rgba" else pixels[..., :3]
 
 
 @cache

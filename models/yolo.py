@@ -164,8 +164,6 @@ class YOLO(RowDetector):
         if isinstance(boxes, int) and (not isinstance(values, int) or values > boxes):
             other = "anchor-first, as YOLOv5" if cls.channel_first else "channel-first, as YOLOv8"
             return Recognition.no(f"its head is {other} writes it")
-        if (reason := cls.refuses_head(model.head.shape, model)) is not None:
-            return Recognition.no(reason)
         return cls._recognises_values(model, boxes, values)
 
     @classmethod
@@ -193,11 +191,6 @@ class YOLO(RowDetector):
             f"its boxes have scores of {classes} classes, and its metadata has {names} names",
             more if classes > names and cls.task == "detect" else "",
         )
-
-    @classmethod
-    def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
-        """Why a head of (batch, rows, columns) is not one of the family; None if it may be."""
-        return None
 
     @classmethod
     def split(cls, shape: Shape) -> tuple[int | str | None, int | str | None]:
@@ -417,15 +410,16 @@ class YOLOX(YOLO):
     fallback_size = 416
 
     @classmethod
-    def refuses_head(cls, shape: Shape, model: ModelDescription) -> str | None:
-        _, rows, _ = shape
+    def _recognises_values(
+        cls, model: ModelDescription, boxes: int | str | None, values: int | str | None
+    ) -> Recognition:
         size = model.input_size
-        if isinstance(rows, int) and size is not None and not any(count_cells(size, s) == rows for s in GRIDS[:2]):
-            return (
-                f"it gives {rows} boxes, but a YOLOX of {size[0]} x {size[1]} has one in each cell of its grids of "
+        if isinstance(boxes, int) and size is not None and not any(count_cells(size, s) == boxes for s in GRIDS[:2]):
+            return Recognition.no(
+                f"it gives {boxes} boxes, but a YOLOX of {size[0]} x {size[1]} has one in each cell of its grids of "
                 "stride 8, 16 and 32"
             )
-        return None
+        return super()._recognises_values(model, boxes, values)
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         legacy = _wants_normalized_input(self.network.model) if self.legacy is None else self.legacy

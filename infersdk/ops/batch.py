@@ -78,9 +78,6 @@ class ImageBatch:
         self._keep: Sequence[ImageView] = ()
         self._size = out("size_t")
 
-    def __len__(self) -> int:
-        return len(self._keep)
-
     def fill(self, images: Sequence[ImageView], geometries: Sequence[Geometry]) -> None:
         """Sets the images of a batch. They are kept alive until the next batch is set."""
         if len(images) > self.capacity:
@@ -89,11 +86,6 @@ class ImageBatch:
             self._images[i] = image._c[0]
             self._geometries[i] = geometry._c[0]
         self._keep = images
-
-    @property
-    def geometries(self) -> Any:
-        """The C array of the geometries, for mapping boxes back to the images."""
-        return self._geometries
 
     def preprocess(
         self,

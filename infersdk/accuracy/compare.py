@@ -43,9 +43,6 @@ Runner: TypeAlias = Callable[[Arrays], Arrays]
 Loader: TypeAlias = Callable[[Path], Runner]
 Inputs: TypeAlias = "Iterable[Arrays] | Callable[[Sequence[TensorSpec]], Iterable[Arrays]]"
 
-#: Intermediate values that are compared in one run.
-_VALUES_A_RUN = 64
-
 
 # ---- how far two arrays are apart ----
 
@@ -345,16 +342,17 @@ def _compare_layers(
     file: Path, loaders: Mapping[str, Loader], sample: Arrays, tolerance: Tolerance
 ) -> tuple[tuple[LayerDifference, ...], int]:
     """The values in order up to the first one outside, and the number of values that could not be compared."""
+    from ..graph.files import write_large
     from ..graph.layers import LayerModel
 
     graph = LayerModel(file, {name: array.shape for name, array in sample.items()})
     seen: list[LayerDifference] = []
-    for start in range(0, len(graph.values), _VALUES_A_RUN):
-        values = graph.values[start : start + _VALUES_A_RUN]
-        with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
-            exposed = graph.expose(values, Path(folder, file.name))
-            with _loaded(loaders, exposed) as runners:
-                expected, result = _run(runners, sample, [value.name for value in values])
+    for values, model in graph.parts():
+        with (
+            tempfile.TemporaryDirectory(prefix="infersdk-") as folder,
+            _loaded(loaders, write_large(model, Path(folder, file.name))) as runners,
+        ):
+            expected, result = _run(runners, sample, [value.name for value in values])
         for value in values:
             meter = _Meter(value.name, tolerance)
             within = meter.add(expected[value.name], result.get(value.name))

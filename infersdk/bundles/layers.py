@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..core.model_source import ModelSource
+from ..graph.files import model_bytes
 from ..graph.layers import LayerModel
 from ..graph.passes import prepared_model
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from ..infer import Infer
 
 __all__ = ["layer_values"]
-
-#: Values of one run: enough for speed, few enough for the memory.
-_VALUES_OF_A_RUN = 64
 
 
 def layer_values(
@@ -37,9 +35,8 @@ def layer_values(
         source if content is None else ModelSource(None, content, name=source.name),
         {name: array.shape for name, array in feed.items()},
     )
-    for start in range(0, len(graph.values), _VALUES_OF_A_RUN):
-        values = graph.values[start : start + _VALUES_OF_A_RUN]
-        with load(ModelSource(None, graph.exposed(values), name=source.name)) as network:
+    for values, model in graph.parts():
+        with load(ModelSource(None, model_bytes(model), name=source.name)) as network:
             own = {spec.name: feed[spec.name] for spec in network.input_specs}
             outputs = network(own)
         for value in values:

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 
 from ..core.tensor_spec import dtype_code
 from ..errors import DTypeError
-from .files import model_bytes, read_model, write_large
+from .files import read_model
 from .passes.name_nodes import node_names
 from .shapes import infer_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     import onnx_ir as ir
 
     from ..core.model_source import ModelLike
 
 __all__ = ["LayerModel", "LayerValue"]
+
+#: Values of one part: enough for speed, few enough for the memory.
+_VALUES_A_RUN = 64
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,17 @@ class LayerModel:
                 elif output.name:
                     self.unseen += 1
 
-    def expose(self, values: Sequence[LayerValue], path: Path) -> Path:
-        """Writes the model to `path` with `values` as its only outputs, in their order; returns `path`."""
-        self._set_outputs(values)
-        return write_large(self._model, path)
+    def parts(self) -> Iterator[tuple[list[LayerValue], ir.Model]]:
+        """The values in parts, each with the model that has them as its only outputs.
 
-    def exposed(self, values: Sequence[LayerValue]) -> bytes:
-        """As `expose()`, as the bytes of an ONNX file."""
-        self._set_outputs(values)
-        return model_bytes(self._model)
-
-    def _set_outputs(self, values: Sequence[LayerValue]) -> None:
-        self._model.graph.outputs.clear()
-        self._model.graph.outputs.extend(self._exposed[value.name] for value in values)
+        The model is one object: it changes with the next part.
+        """
+        outputs = self._model.graph.outputs
+        for start in range(0, len(self.values), _VALUES_A_RUN):
+            part = self.values[start : start + _VALUES_A_RUN]
+            outputs.clear()
+            outputs.extend(self._exposed[value.name] for value in part)
+            yield part, self._model
 
 
 def _can_be_held(value: ir.Value) -> bool:

@@ -48,16 +48,10 @@ class _StoppedError(Exception):
     """The build is not needed any more."""
 
 
-class _Delivery:
-    """Where one HotSwap finds the Infer that was loaded or cloned for it."""
-
-    model: Infer | None = None
-
-
 class _BackgroundLoad:
     """A model that loads on a thread of its own, for a HotSwap and its clones.
 
-    It holds their deliveries and not them, so that a HotSwap without other references is freed, and the load stopped.
+    It refers to them weakly, so that a HotSwap without other references is freed, and the load stopped with the last.
     """
 
     def __init__(self, load: Callable[[Callable[[], None]], Infer], what: str) -> None:
@@ -67,41 +61,28 @@ class _BackgroundLoad:
         self.what = what
         self.stop = threading.Event()
         self._warned = False
-        self._lock = threading.RLock()  # a finalizer may run in the thread that holds it
-        self._deliveries: list[_Delivery] = []
+        self._lock = threading.RLock()  # the garbage collector may close a HotSwap in the thread that holds it
+        self._waiting = weakref.WeakSet[HotSwap]()
         self.thread = threading.Thread(target=self._work, args=(load,), name="infersdk-hot_swap", daemon=True)
 
     def start(self) -> None:
         _running.add(self)
         self.thread.start()
 
-    def join(self, source: _Delivery | None = None) -> _Delivery:
-        """A delivery for one more HotSwap, which may be a clone of the one that has `source`."""
-        delivery = _Delivery()
+    def join(self, swap: HotSwap, source: HotSwap | None = None) -> None:
+        """Lets one more HotSwap wait, which may be a clone of `source`."""
         with self._lock:
-            if source is not None and source.model is not None:  # ready, and not taken yet
-                delivery.model = source.model.clone()
-            self._deliveries.append(delivery)
-        return delivery
+            if source is not None and source._ready is not None:  # ready, and not taken yet
+                swap._ready = source._ready.clone()
+            self._waiting.add(swap)
 
-    def leave(self, delivery: _Delivery) -> None:
-        """Gives the delivery up, and closes the model in it. The last one to leave stops the load."""
+    def leave(self, swap: HotSwap) -> None:
+        """Lets a HotSwap wait no longer, and closes the model that it has not taken."""
         with self._lock:
-            if delivery in self._deliveries:
-                self._deliveries.remove(delivery)
-            model, delivery.model = delivery.model, None
-            if not self._deliveries:
-                self.stop.set()
+            self._waiting.discard(swap)
+            model, swap._ready = swap._ready, None
         if model is not None:
             model.close()
-
-    def take(self, delivery: _Delivery) -> Infer:
-        """The model of a delivery, which now belongs to the caller."""
-        with self._lock:
-            model, delivery.model = delivery.model, None
-            self._deliveries.remove(delivery)
-        assert model is not None
-        return model
 
     def warn(self) -> None:
         """Warns of a failure, once, in a thread of the user's."""
@@ -115,15 +96,18 @@ class _BackgroundLoad:
         self.error = error
         _log.error("%s failed: %s: %s", self.what, type(error).__name__, error)
 
+    def _is_needed(self) -> bool:
+        return bool(self._waiting) and not self.stop.is_set()
+
     def _check(self) -> None:
-        if self.stop.is_set():
+        if not self._is_needed():
             raise _StoppedError
 
     def _work(self, load: Callable[[Callable[[], None]], Infer]) -> None:
         try:
             self._deliver(load(self._check))
         except BaseException as error:
-            if not self.stop.is_set():
+            if self._is_needed():
                 ended = InferenceError(f"{self.what} was ended by {error!r}; load the model again")
                 self.fail(error if isinstance(error, Exception) else ended)
         finally:
@@ -133,16 +117,16 @@ class _BackgroundLoad:
     def _deliver(self, model: Infer) -> None:
         """One model for each HotSwap. Clones are made here, so that no request waits for them."""
         with self._lock:
-            models: list[Infer] = [model]
+            models, swaps = [model], list(self._waiting)
             try:
-                models += [model.clone() for _ in self._deliveries[1:]]
+                models += [model.clone() for _ in swaps[1:]]
             except BaseException:
                 for one in models:
                     one.close()
                 raise
-            for delivery, one in zip(self._deliveries, models, strict=False):
-                delivery.model = one
-            if not self._deliveries:
+            for swap, one in zip(swaps, models, strict=False):
+                swap._ready = one
+            if not swaps:
                 model.close()
 
 
@@ -187,6 +171,7 @@ class HotSwap(Infer):
         device, precision, max_batch, options: for the target.
     """
 
+    _ready: Infer | None = None  # the Infer of the requested backend, from the end of the build to the next run
     _origin = ""  # both models log a line of their own
 
     def __init__(
@@ -223,8 +208,8 @@ class HotSwap(Infer):
             with self._guard:
                 if self._building.error is not None:
                     self._settle()
-                elif self._delivery.model is not None:
-                    self._swap()
+                elif self._ready is not None:
+                    self._swap(self._ready)
             if self._building.error is not None:
                 self._building.warn()
         return self._active
@@ -252,9 +237,8 @@ class HotSwap(Infer):
             raise self._building.error
         return True
 
-    def _swap(self) -> None:
-        old, new = self._active, self._delivery.model
-        assert new is not None
+    def _swap(self, new: Infer) -> None:
+        old = self._active
         with contextlib.suppress(InferenceError):  # reading the outputs raises it
             old._wait()
         try:
@@ -263,14 +247,15 @@ class HotSwap(Infer):
         except (UnsupportedModelError, InputError) as error:
             self._building.fail(error)
         else:
-            self._serve(self._building.take(self._delivery))
+            self._ready = None
+            self._serve(new)
             _log.info("%s runs on %s now", self.model.name, self.backend)
         self._settle()
 
     def _settle(self) -> None:
         """There is nothing to wait for any more."""
         self._pending = False
-        self._building.leave(self._delivery)
+        self._building.leave(self)
 
     def _serve(self, infer: Infer) -> None:
         self._active = infer
@@ -291,15 +276,13 @@ class HotSwap(Infer):
                 tensor.resize(infer.outputs[name].shape)  # the shape is that of the stand-in's declaration
             infer.bind(name, tensor)
 
-    def _wait_for(self, building: _BackgroundLoad, source: _Delivery | None = None) -> None:
-        self._building, self._delivery, self._pending = building, building.join(source), True
-        weakref.finalize(self, building.leave, self._delivery).atexit = False
-
     # ---- the hooks: the tensors are its own, all else is the active Infer's ----
 
     def _load(self) -> None:
         self._serve(self._stand_in())
-        self._wait_for(_BackgroundLoad(self._loader(), f"loading {self.model.name} on {self.backend}"))
+        self._building = _BackgroundLoad(self._loader(), f"loading {self.model.name} on {self.backend}")
+        self._building.join(self)
+        self._pending = True
         self._building.start()
 
     def _loader(self) -> Callable[[Callable[[], None]], Infer]:
@@ -347,11 +330,12 @@ class HotSwap(Infer):
         return self.current()(feeds)
 
     def _clone(self, twin: HotSwap) -> None:
-        twin._pending, twin._guard = False, threading.Lock()
+        twin._pending, twin._guard, twin._ready = False, threading.Lock(), None
         with self._guard:
             twin._serve(self._active.clone())
             if self._pending:
-                twin._wait_for(self._building, self._delivery)
+                self._building.join(twin, self)
+                twin._pending = True
 
     def _close(self) -> None:
         if self._pending:

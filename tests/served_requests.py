@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
+import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +29,58 @@ def serving(models: Mapping[str, Any], **settings: Any) -> Iterator[Any]:
     own = {"http_port": 0, "grpc_port": 0, "access_log": False, **settings}
     with Server({"models": models, "server": own}).start() as running:
         yield running
+
+
+class ServerProcess(NamedTuple):
+    """A server in a process of its own, and its ports."""
+
+    process: subprocess.Popen[str]
+    http_port: int
+    grpc_port: int  # 0 without gRPC
+
+
+@contextlib.contextmanager
+def serving_process(
+    models: Mapping[str, Any],
+    folder: Path,
+    *,
+    log: Any = None,
+    environment: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Iterator[ServerProcess]:
+    """As `serving()`, by `infersdk serve` in a process of its own.
+
+    Args:
+        folder: for the configuration.
+        log: a file for its stderr.
+        environment: variables of the process, besides those of this one.
+    """
+    own = {"http_port": 0, "grpc_port": 0, "access_log": False, **settings}
+    (folder / "app.json").write_text(json.dumps({"models": models, "server": own}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infersdk", "serve", str(folder / "app.json")], stdout=subprocess.PIPE, stderr=log,
+        text=True, env={**os.environ, "COLUMNS": "200", **(environment or {})},
+    )  # fmt: skip
+    try:
+        ports = {"HTTP": 0, "gRPC": 0}
+        last = "HTTP" if own["grpc_port"] is None else "gRPC"
+        assert process.stdout is not None
+        for line in process.stdout:
+            kind, _, address = line.partition(": ")
+            if kind in ports:
+                ports[kind] = int(address.rsplit(":", 1)[1])
+            if kind == last:
+                break
+        assert ports[last], "the server did not start"
+        yield ServerProcess(process, *ports.values())
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
 
 
 def triton(protocol: str) -> Any:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import serve_models
-from served_requests import ask, triton
+from served_requests import ServerProcess, ask, client_of, serving_process, triton
 
 from infersdk import Tensor, device_count
 from infersdk.core._lib import check, ffi, lib
@@ -60,53 +56,29 @@ def handle_of(tensor: Tensor) -> bytes:
     return base64.b64encode(bytes(raw))
 
 
-@contextlib.contextmanager
-def served(config: Path) -> Iterator[dict[str, int]]:
-    """A server in a process of its own: none can open its own handles. Its ports."""
-    program = (
-        "import sys; from infersdk.serve import Server; "
-        "Server(sys.argv[1]).run(lambda s: print(s.http_port, s.grpc_port, flush=True))"
-    )
-    running = subprocess.Popen([sys.executable, "-c", program, str(config)], stdout=subprocess.PIPE, text=True)
-    try:
-        line = running.stdout.readline().split()
-        assert len(line) == 2, "the server did not start; its error is above"
-        yield dict(zip(("http", "grpc"), map(int, line), strict=True))
-    finally:
-        running.terminate()
-        try:
-            running.wait(30)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
-            raise
-
-
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """A server in another process, whose models run on the host and on the GPU; its ports."""
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose models run on the host and on the GPU. It has a process of its own: none opens its own handles."""
     folder = tmp_path_factory.mktemp("cuda")
     path = str(serve_models.identity(folder / "add.onnx", "float32", ["batch", 4096]))
     tables = {
         name: {"type": "network", "path": path, "max_batch": 4, "device": device}
         for name, device in (("host", "cpu"), ("cuda", "cuda:0"))
     }
-    settings = {"http_port": 0, "grpc_port": 0, "shared_memory_prefix": "/", "access_log": False}
-    (folder / "app.json").write_text(json.dumps({"models": tables, "server": settings}))
-    with served(folder / "app.json") as ports:
-        yield ports
+    with serving_process(tables, folder, shared_memory_prefix="/") as running:
+        yield running
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(NO_GPU, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("model", ["host", "cuda"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_in_and_out(process: dict[str, int], protocol: str, model: str, rows: int, rng: np.random.Generator) -> None:
+def test_in_and_out(process: ServerProcess, protocol: str, model: str, rows: int, rng: np.random.Generator) -> None:
     module = triton(protocol)
     x = rng.normal(size=(rows, 4096)).astype(np.float32)
     memory = Tensor((2, rows, 4096), "float32", "cuda:0")
     handle = handle_of(memory)
-    with module.InferenceServerClient(f"127.0.0.1:{process[protocol]}") as client:
+    with client_of(process, protocol) as client:
         client.register_cuda_shared_memory("frames", handle, 0, 2 * x.nbytes)
         try:
             own, output = module.InferInput("INPUT0", list(x.shape), "FP32"), module.InferRequestedOutput("OUTPUT0")
@@ -133,7 +105,7 @@ def test_in_and_out(process: dict[str, int], protocol: str, model: str, rows: in
 
 @pytest.mark.gpu
 @pytest.mark.skipif(NO_GPU, reason="needs an NVIDIA GPU")
-def test_the_utilities_of_the_client(process: dict[str, int]) -> None:
+def test_the_utilities_of_the_client(process: ServerProcess) -> None:
     """As its examples use them: `pip install cuda-python`."""
     shm: Any = pytest.importorskip("tritonclient.utils.cuda_shared_memory", exc_type=Exception)
     x = np.arange(4096, dtype=np.float32)[None]
@@ -141,7 +113,7 @@ def test_the_utilities_of_the_client(process: dict[str, int]) -> None:
     region = shm.create_shared_memory_region("utilities", 2 * x.nbytes, 0)
     try:
         shm.set_shared_memory_region(region, [x])
-        with module.InferenceServerClient(f"127.0.0.1:{process['grpc']}") as client:
+        with client_of(process, "grpc") as client:
             client.register_cuda_shared_memory("utilities", shm.get_raw_handle(region), 0, 2 * x.nbytes)
             own, output = module.InferInput("INPUT0", list(x.shape), "FP32"), module.InferRequestedOutput("OUTPUT0")
             own.set_shared_memory("utilities", x.nbytes)
@@ -167,13 +139,11 @@ def test_frames_of_a_wrapper(assets: Path, tmp_path: Path) -> None:
     with YOLOv5(path, device="cuda:0") as detector:
         expected = detector(frame).xyxy
     table = {"detector": {"type": "yolov5", "path": str(path), "device": "cuda:0"}}
-    settings = {"http_port": 0, "grpc_port": 0, "shared_memory_prefix": "/", "access_log": False}
-    (tmp_path / "app.json").write_text(json.dumps({"models": table, "server": settings}))
-    with served(tmp_path / "app.json") as ports:
+    with serving_process(table, tmp_path, shared_memory_prefix="/") as running:
         module = triton("grpc")
         memory = Tensor(frame.shape, "uint8", "cuda:0")
         memory.numpy(writable=True)[:] = frame
-        with module.InferenceServerClient(f"127.0.0.1:{ports['grpc']}") as client:
+        with client_of(running, "grpc") as client:
             client.register_cuda_shared_memory("frame", handle_of(memory), 0, frame.nbytes)
             own = module.InferInput("pixels", [1, *frame.shape], "UINT8")
             own.set_shared_memory("frame", frame.nbytes)

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_models
 import pytest
 from onnx_models import node, value
+from served_requests import ServerProcess, serving_process
 
 TESTS = Path(__file__).resolve().parents[1]
 LOAD = TESTS.parent / "benchmarks" / "http_load.py"
@@ -51,10 +52,9 @@ MODELS = {"computing": (computing_model, [1, WIDTH]), "waiting": (waiting_model,
 
 
 class Overloaded(NamedTuple):
-    """A server in a process of its own, and a request to its model."""
+    """A server, and the folder of a request to its model."""
 
-    process: subprocess.Popen[str]
-    port: int
+    server: ServerProcess
     folder: Path
 
 
@@ -64,27 +64,16 @@ def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("slow")
     make, shape = MODELS[request.param]
     table = {**make(folder), "type": "network", "max_batch": 1, "pipeline": {"instances": 1, "slots": 3}}
-    server = {"http_port": 0, "grpc_port": None, "access_log": False, "max_queue": 20, "default_deadline": DEADLINE}
-    (folder / "app.json").write_text(json.dumps({"models": {"slow": table}, "server": server}))
     data = bytes(4 * math.prod(shape))
     head = {"inputs": [{"name": "x", "shape": shape, "datatype": "FP32",
                         "parameters": {"binary_data_size": len(data)}}]}  # fmt: skip
     text = json.dumps(head).encode()
     (folder / "body").write_bytes(text + data)
     path = os.pathsep.join(filter(None, [str(folder), str(TESTS), os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "infersdk", "serve", str(folder / "app.json")],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200", "PYTHONPATH": path},
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        line = next(line for line in process.stdout if line.startswith("HTTP: "))
-        port = int(line.rsplit(":", 1)[1])
-        (folder / "header").write_text(f"Inference-Header-Content-Length: {len(text)}")
-        yield Overloaded(process, port, folder)
-    finally:
-        process.terminate()
-        process.wait(60)
+    (folder / "header").write_text(f"Inference-Header-Content-Length: {len(text)}")
+    settings = {"grpc_port": None, "max_queue": 20, "default_deadline": DEADLINE}
+    with serving_process({"slow": table}, folder, environment={"PYTHONPATH": path}, **settings) as server:
+        yield Overloaded(server, folder)
 
 
 def load(port: int, folder: Path, *arguments: str) -> dict[str, Any]:
@@ -106,7 +95,7 @@ def resident(process: subprocess.Popen[str]) -> float:
 
 
 def check_overload(slow: Overloaded, seconds: float) -> None:
-    process, port, folder = slow
+    (process, port, _), folder = slow
     alone = load(port, folder, "--clients", "3", "--seconds", "1")
     capacity = alone["statuses"]["200"]["count"] / alone["seconds"]
     load(port, folder, "--clients", "100", "--rate", str(capacity * 10), "--seconds", "0.5")
@@ -150,7 +139,7 @@ def test_what_a_client_has_left_behind_does_not_run(slow: Overloaded) -> None:
     """Its requests leave the queue: others need not wait for them."""
     import socket
 
-    _, port, folder = slow
+    (_, port, _), folder = slow
     body = (folder / "body").read_bytes()
     head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
     whole = (head + (folder / "header").read_text() + "\r\n\r\n").encode() + body

@@ -18,7 +18,6 @@ import random
 import socket
 import statistics
 import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -32,7 +31,7 @@ import numpy as np
 import onnx_models
 import pytest
 from onnx_models import node, value
-from served_requests import ask, inputs_of
+from served_requests import ServerProcess, ask, inputs_of, serving_process
 
 from infersdk.data import DETECTOR, IMAGE
 
@@ -52,7 +51,7 @@ TABLE = np.arange(64 * 4, dtype=np.float32).reshape(64, 4)
 PREFIX = "/infersdk-soak-"
 
 
-def configuration(folder: Path) -> Path:
+def tables(folder: Path) -> dict[str, Any]:
     """Networks with free rows, with an index that can be out of range, and of any shape; and a detector."""
     sides = [value("x", ["batch", 16]), value("y", ["batch", 16])]
     weights = {"three": np.float32(3), "one": np.float32(1)}
@@ -66,7 +65,7 @@ def configuration(folder: Path) -> Path:
     free = [value("x", ["rows", "columns"]), value("y", ["rows", "columns"])]
     whole = onnx_models.save(folder / "whole.onnx", [node("Neg", "x", "y")], free[:1], free[1:])
     one = {"options": {"threads": 1}}
-    models = {
+    return {
         "rows": {"type": "network", "path": str(rows), "max_batch": 8, **one},
         "gather": {"type": "network", "path": str(gather), "max_batch": 8, **one},
         "whole": {"type": "network", "path": str(whole), **one},
@@ -79,13 +78,6 @@ def configuration(folder: Path) -> Path:
             **one,
         },
     }
-    server = {
-        "http_port": 0, "grpc_port": 0, "access_log": False, "model_control": True, "watch": 1.0,
-        "shared_memory_prefix": PREFIX, "max_body": 4 << 20, "max_decompressed": 8 << 20, "read_timeout": 3.0,
-        "max_connections": 300, "drain": 5.0,
-    }  # fmt: skip
-    (folder / "app.json").write_text(json.dumps({"models": models, "server": server}))
-    return folder / "app.json"
 
 
 class Sample(NamedTuple):
@@ -96,52 +88,30 @@ class Sample(NamedTuple):
     threads: int
 
 
-class Process:
-    """The server."""
-
-    def __init__(self, config: Path, log: Path) -> None:
-        self._log = open(log, "wb")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "infersdk", "serve", str(config)], stdout=subprocess.PIPE, stderr=self._log,
-            text=True, env={**os.environ, "COLUMNS": "200"},
-        )  # fmt: skip
-        ports = {}
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            kind, _, address = line.partition(": ")
-            if kind in ("HTTP", "gRPC"):
-                ports[kind] = int(address.rsplit(":", 1)[1])
-            if len(ports) == 2:
-                break
-        assert len(ports) == 2, log.read_text()
-        self.http_port, self.grpc_port = ports["HTTP"], ports["gRPC"]
-
-    def sample(self) -> Sample:
-        folder = Path("/proc", str(self.process.pid))
-        fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-        descriptors = len(list((folder / "fd").iterdir()))
-        return Sample(int(fields["VmRSS"].split()[0]) << 10, descriptors, int(fields["Threads"]))
-
-    def end(self) -> int:
-        self.process.terminate()
-        try:
-            return self.process.wait(60)
-        finally:
-            self.process.kill()
-            self._log.close()
+def sample_of(process: subprocess.Popen[str]) -> Sample:
+    folder = Path("/proc", str(process.pid))
+    fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+    descriptors = len(list((folder / "fd").iterdir()))
+    return Sample(int(fields["VmRSS"].split()[0]) << 10, descriptors, int(fields["Threads"]))
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
-    started = Process(configuration(tmp_path), tmp_path / "log.txt")
-    yield started
-    started.process.kill()
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    settings = {
+        "model_control": True, "watch": 1.0, "shared_memory_prefix": PREFIX, "max_body": 4 << 20,
+        "max_decompressed": 8 << 20, "read_timeout": 3.0, "max_connections": 300, "drain": 5.0,
+    }  # fmt: skip
+    with (
+        open(tmp_path / "log.txt", "wb") as log,
+        serving_process(tables(tmp_path), tmp_path, log=log, **settings) as running,
+    ):
+        yield running
 
 
 class Client:
     """One client: its connections, its region of shared memory, its random numbers, and what it has done."""
 
-    def __init__(self, number: int, server: Process, expected: Any) -> None:
+    def __init__(self, number: int, server: ServerProcess, expected: Any) -> None:
         import tritonclient.grpc
         import tritonclient.http
         import tritonclient.utils.shared_memory as shm
@@ -326,7 +296,7 @@ class Client:
 
 
 def work(
-    number: int, server: Process, expected: Any, end: float, failures: list[str], counts: list[Counter[str]]
+    number: int, server: ServerProcess, expected: Any, end: float, failures: list[str], counts: list[Counter[str]]
 ) -> None:
     """One client in a thread of its own, as its libraries want it."""
     try:
@@ -349,21 +319,20 @@ def quarter(samples: list[Sample], number: int, of: Callable[[Sample], int]) -> 
     return statistics.median(of(one) for one in samples[number * size : (number + 1) * size])
 
 
-def test_valid_requests_among_hostile_ones(process: Process, tmp_path: Path) -> None:
-    first = ask(process.http_port, "/predict?model=detector", Path(IMAGE).read_bytes())
+def test_valid_requests_among_hostile_ones(server: ServerProcess, tmp_path: Path) -> None:
+    first = ask(server.http_port, "/predict?model=detector", Path(IMAGE).read_bytes())
     assert first.status == 200, first
     expected = first.json()["results"]
     assert expected
     end, failures, samples, done = time.monotonic() + SECONDS, list[str](), list[Sample](), list[Counter[str]]()
     threads = [
-        threading.Thread(target=work, args=(number, process, expected, end, failures, done))
-        for number in range(CLIENTS)
+        threading.Thread(target=work, args=(number, server, expected, end, failures, done)) for number in range(CLIENTS)
     ]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        assert process.process.poll() is None, (tmp_path / "log.txt").read_text()[-3000:]
-        samples.append(process.sample())
+        assert server.process.poll() is None, (tmp_path / "log.txt").read_text()[-3000:]
+        samples.append(sample_of(server.process))
         time.sleep(1)
     counts = sum(done, Counter[str]())
     assert not failures, "\n".join(failures)
@@ -372,12 +341,13 @@ def test_valid_requests_among_hostile_ones(process: Process, tmp_path: Path) -> 
     assert min(counts[name] for name in ("rows", "shared", "gather", "whole", "as_json", "predict")) > 0, (
         told.getvalue()
     )
-    assert ask(process.http_port, "/v2/health/ready").status == 200
+    assert ask(server.http_port, "/v2/health/ready").status == 200
     growth = quarter(samples, 3, lambda one: one.rss) - quarter(samples, 1, lambda one: one.rss)
     assert growth < GROWTH, f"{growth / 1e6:.0f} MB more: {told.getvalue()}"
     assert quarter(samples, 3, lambda one: one.threads) <= quarter(samples, 1, lambda one: one.threads) + 8
     time.sleep(5)  # the connections that clients have left end by `read_timeout`
-    left = process.sample().descriptors
+    left = sample_of(server.process).descriptors
     assert left <= quarter(samples, 1, lambda one: one.descriptors) + 8, (left, told.getvalue())
     print(told.getvalue())
-    assert process.end() == 0
+    server.process.terminate()
+    assert server.process.wait(60) == 0

@@ -201,13 +201,9 @@ def test_doctor_of_a_backend_without_a_device(
     assert "version 1.2.3 is installed, and finds no device" in " ".join(capsys.readouterr().out.split())
 
 
-def test_as_a_module_and_into_a_closed_pipe() -> None:
+def test_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "infersdk", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("infersdk ")
-    command = f"{sys.executable} -m infersdk info {DETECTOR} | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0"
-    assert "Traceback" not in done.stderr
 
 
 def test_what_the_output_cannot_spell_is_no_failure(tmp_path: Path) -> None:

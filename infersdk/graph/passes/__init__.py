@@ -7,7 +7,6 @@ increase it when the result of the pass changes.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -95,11 +94,7 @@ def loading_passes(
 
 def pass_keys(passes: Iterable[Pass]) -> list[dict[str, Any]]:
     """The names, versions and settings of passes, for cache keys."""
-    return [{"pass": one.name, "version": one.version, **_settings(one)} for one in passes]
-
-
-def _settings(one: Pass) -> dict[str, Any]:
-    return {f.name: getattr(one, f.name) for f in dataclasses.fields(one)}  # type: ignore[arg-type]
+    return [{"pass": one.name, "version": one.version, **vars(one)} for one in passes]
 
 
 def apply_passes(model: ir.Model, passes: Iterable[Pass]) -> bool:

@@ -40,7 +40,7 @@ class QuantizedOperators(Pass):
         graph = model.graph
         result = [node for node in graph if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
         for node in result:
-            if node.op_type not in _FORMS or _attribute(node, "channels_last"):
+            if node.op_type not in _FORMS or node.attributes.get_int("channels_last", 0) != 0:
                 raise UnsupportedModelError(
                     f"node {node.name!r} is a {node.op_type}, which cannot be rewritten to Q/DQ; quantise the model to "
                     "Q/DQ (QuantFormat.QDQ of ONNX Runtime, or `infersdk quantize`)"
@@ -94,7 +94,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, name: str) -> None:
     """Replaces a node by DequantizeLinear, the operator in floating point, and QuantizeLinear."""
     form, build = _FORMS[node.op_type], GraphBuilder(graph, f"{name}/", node)
     inputs = [*node.inputs, *[None] * 9]
-    axis = 0 if _attribute(node, "transB") else form.axis
+    axis = 0 if node.attributes.get_int("transB", 0) else form.axis
     factors: list[Any] = []
     for at in form.factors or range(2, len(node.inputs), 3):
         value, scale, zero = inputs[at : at + 3]
@@ -108,10 +108,6 @@ def _rewrite(graph: ir.Graph, node: ir.Node, name: str) -> None:
     kept = {key: value for key, value in node.attributes.items() if key in _KEPT.get(form.operator, ())}
     computed = build(form.operator, *factors, name="result", **kept)
     replace_node(graph, node, build("QuantizeLinear", computed, *inputs[form.result : form.result + 2]))
-
-
-def _attribute(node: ir.Node, name: str) -> int:
-    return int(node.attributes[name].as_int()) if name in node.attributes else 0
 
 
 def _constant(value: ir.Value | None, node: ir.Node) -> Any:

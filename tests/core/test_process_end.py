@@ -37,4 +37,6 @@ def test_daemon_threads_that_run_models(tmp_path: Path, backend: str) -> None:
     model = save(tmp_path / "product.onnx", [node("MatMul", "x x", "a"), node("MatMul", "a a", "y")], [x], [y])
     command = [sys.executable, "-c", SCRIPT, str(model), backend]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    # ONNX Runtime reports that Wine has no DXGI.
+    errors = [line for line in done.stderr.splitlines() if "DXGI" not in line]
+    assert (done.returncode, done.stdout, errors) == (0, "end\n", [])

@@ -13,10 +13,16 @@ __all__ = ["ALIASES", "TYPES", "answers", "looks_like"]
 
 
 class _Wrapper(NamedTuple):
-    """A wrapper that is imported when it is first used; `aliases` are further names of it."""
+    """A wrapper that is imported when it is first used.
+
+    Attributes:
+        tasks: its words for the task in the metadata of files: `VisionModel.task` and `other_tasks`.
+        aliases: further names of it.
+    """
 
     module: str
     kind: str
+    tasks: str
     aliases: str = ""
 
 
@@ -42,40 +48,50 @@ class _Types(MutableMapping[str, type[Any]]):
     def __len__(self) -> int:
         return len(self._kinds)
 
+    def of_task(self, task: str | None) -> list[str]:
+        """The names, without those of wrappers that are not imported, and refuse models of this task."""
+        return [
+            name
+            for name, kind in self._kinds.items()
+            if task is None or not isinstance(kind, _Wrapper) or task in kind.tasks.split()
+        ]
+
 
 _WRAPPERS = {
-    "yolov5": _Wrapper("yolo", "YOLOv5", "yolov7"),
-    "yolov8": _Wrapper("yolo", "YOLOv8", "yolo11 yolov11"),
-    "yolox": _Wrapper("yolo", "YOLOX"),
-    "end-to-end": _Wrapper("end_to_end", "EndToEnd", "yolov10 yolo26"),
-    "yolov5-seg": _Wrapper("segment", "YOLOv5Seg", "yolov7-seg"),
-    "yolov8-seg": _Wrapper("segment", "YOLOv8Seg", "yolo11-seg"),
-    "end-to-end-seg": _Wrapper("segment", "EndToEndSeg", "yolo26-seg"),
-    "yolov8-pose": _Wrapper("pose", "YOLOv8Pose", "yolo11-pose"),
-    "end-to-end-pose": _Wrapper("pose", "EndToEndPose", "yolo26-pose"),
-    "yolov8-obb": _Wrapper("obb", "YOLOv8OBB", "yolo11-obb"),
-    "end-to-end-obb": _Wrapper("obb", "EndToEndOBB", "yolo26-obb"),
-    "yolo-nas": _Wrapper("ssd", "YOLONAS", "yolonas"),
-    "ssd": _Wrapper("ssd", "SSD"),
-    "ultraface": _Wrapper("ssd", "UltraFace"),
+    "yolov5": _Wrapper("yolo", "YOLOv5", "detect", "yolov7"),
+    "yolov8": _Wrapper("yolo", "YOLOv8", "detect", "yolo11 yolov11"),
+    "yolox": _Wrapper("yolo", "YOLOX", "detect"),
+    "end-to-end": _Wrapper("end_to_end", "EndToEnd", "detect", "yolov10 yolo26"),
+    "yolov5-seg": _Wrapper("segment", "YOLOv5Seg", "segment", "yolov7-seg"),
+    "yolov8-seg": _Wrapper("segment", "YOLOv8Seg", "segment", "yolo11-seg"),
+    "end-to-end-seg": _Wrapper("segment", "EndToEndSeg", "segment", "yolo26-seg"),
+    "yolov8-pose": _Wrapper("pose", "YOLOv8Pose", "pose", "yolo11-pose"),
+    "end-to-end-pose": _Wrapper("pose", "EndToEndPose", "pose", "yolo26-pose"),
+    "yolov8-obb": _Wrapper("obb", "YOLOv8OBB", "obb", "yolo11-obb"),
+    "end-to-end-obb": _Wrapper("obb", "EndToEndOBB", "obb", "yolo26-obb"),
+    "yolo-nas": _Wrapper("ssd", "YOLONAS", "detect", "yolonas"),
+    "ssd": _Wrapper("ssd", "SSD", "detect"),
+    "ultraface": _Wrapper("ssd", "UltraFace", "detect"),
     "selected-boxes": _Wrapper(
-        "selected_boxes", "SelectedBoxes", "ssd-mobilenet torchvision-detector d-fine-export yolo-nas-nms"
+        "selected_boxes", "SelectedBoxes", "detect", "ssd-mobilenet torchvision-detector d-fine-export yolo-nas-nms"
     ),
-    "detr": _Wrapper("detr", "DETR"),
-    "rt-detr": _Wrapper("detr", "RTDETR", "rt-detrv2 d-fine"),
-    "rt-detr-ultralytics": _Wrapper("detr", "UltralyticsRTDETR"),
-    "rf-detr": _Wrapper("detr", "RFDETR"),
-    "rf-detr-seg": _Wrapper("detr", "RFDETRSeg"),
-    "yunet": _Wrapper("yunet", "YuNet"),
-    "segmentation": _Wrapper("semantic", "SemanticSegmentation"),
-    "twinlitenet": _Wrapper("semantic", "TwinLiteNet"),
-    "depth": _Wrapper("depth", "DepthEstimation", "depth-anything midas dpt"),
-    "anomaly": _Wrapper("anomaly", "AnomalyDetection", "anomalib padim patchcore efficient-ad"),
-    "image-to-image": _Wrapper("image_to_image", "ImageToImage", "super-resolution"),
-    "background-removal": _Wrapper("image_to_image", "BackgroundRemoval", "matte"),
-    "classifier": _Wrapper("classifier", "Classifier"),
-    "embedding": _Wrapper("embedder", "Embedder"),
-}
+    "detr": _Wrapper("detr", "DETR", "detect"),
+    "rt-detr": _Wrapper("detr", "RTDETR", "detect", "rt-detrv2 d-fine"),
+    "rt-detr-ultralytics": _Wrapper("detr", "UltralyticsRTDETR", "detect"),
+    "rf-detr": _Wrapper("detr", "RFDETR", "detect"),
+    "rf-detr-seg": _Wrapper("detr", "RFDETRSeg", "segment"),
+    "yunet": _Wrapper("yunet", "YuNet", "detect"),
+    "segmentation": _Wrapper("semantic", "SemanticSegmentation", "semantic"),
+    "twinlitenet": _Wrapper("semantic", "TwinLiteNet", "semantic"),
+    "depth": _Wrapper("depth", "DepthEstimation", "depth", "depth-anything midas dpt"),
+    "anomaly": _Wrapper("anomaly", "AnomalyDetection", "anomaly", "anomalib padim patchcore efficient-ad"),
+    "image-to-image": _Wrapper("image_to_image", "ImageToImage", "image-to-image", "super-resolution"),
+    "background-removal": _Wrapper("image_to_image", "BackgroundRemoval", "matte", "matte"),
+    "classifier": _Wrapper("classifier", "Classifier", "classify"),
+    "embedding": _Wrapper(
+        "embedder", "Embedder", "embed embedding reid feature-extraction image-feature-extraction"
+    ),
+}  # fmt: skip
 
 #: Every wrapper, by the name that a configuration and the command line use. A new task is one line above.
 TYPES = _Types(_WRAPPERS)
@@ -85,8 +101,8 @@ ALIASES = {alias: name for name, wrapper in _WRAPPERS.items() for alias in wrapp
 
 
 def answers(model: ModelDescription) -> dict[str, Recognition]:
-    """The answers of the wrappers to a model."""
-    return {name: kind.recognises(model) for name, kind in TYPES.items()}
+    """The answers of the wrappers to a model, without those that refuse its task."""
+    return {name: TYPES[name].recognises(model) for name in TYPES.of_task(model.task)}
 
 
 def looks_like(model: ModelDescription) -> str:

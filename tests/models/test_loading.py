@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -211,9 +214,38 @@ def test_models_of_the_test_data(assets: Path) -> None:
             assert type(model) is kind
 
 
-def test_wrappers_refuse_models_of_other_tasks() -> None:
+def in_new_process(code: str, *arguments: object) -> Any:
+    """The output of the code, from JSON."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"import json, sys\n{code}", *map(str, arguments)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_wrappers_of_other_tasks_are_not_imported(tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {"task": "detect", **NAMES2})
+    code = """
+from infersdk.models import load
+with load(sys.argv[1]) as model:
+    print(json.dumps([type(model).__name__, *sys.modules]))
+"""
+    name, *modules = in_new_process(code, path)
+    assert name == "YOLOv8"
+    assert "infersdk.models.yolo" in modules
+    assert not {f"infersdk.models.{other}" for other in ("segment", "semantic", "depth", "classifier")} & set(modules)
+
+
+def test_the_registry_knows_the_tasks_of_wrappers_before_they_are_imported() -> None:
     declared = {name: {kind.task, *kind.other_tasks} for name, kind in TYPES.items()}
-    for task in set().union(*declared.values()):
+    tasks = set().union(*declared.values())
+    code = """
+from infersdk.models import TYPES
+print(json.dumps({task: TYPES.of_task(task) for task in sys.argv[1:]}))
+"""
+    asked = in_new_process(code, *tasks)
+    assert {name: {task for task in tasks if name in asked[task]} for name in TYPES} == declared
+    for task in tasks:
         model = ModelDescription.of_specs("m", [], [], {"task": task})
         for name, kind in TYPES.items():
             assert task in declared[name] or kind.recognises(model).answer == "no"

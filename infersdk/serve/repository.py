@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -40,6 +41,7 @@ _log = logger("infersdk.serve")
 
 #: Threads that wait for the last requests of versions and free them.
 _CLOSERS = 4
+_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 #: The reason of a model that a client unloaded.
 _UNLOADED = "unloaded"
 #: Seconds between checks of the pipelines, and between attempts to reload a failed model.
@@ -78,7 +80,7 @@ class ModelEntry:
         """The version for requests that name none."""
         if len(self.versions) == 1:
             return next(iter(self.versions.values()))
-        return self.versions[max(self.versions, key=_version_order)] if self.versions else None
+        return self.versions[max(self.versions, key=int)] if self.versions else None
 
 
 class Repository:
@@ -344,11 +346,6 @@ def _close(endpoint: Endpoint, until: float) -> None:
         _log.exception("model %r could not be closed", endpoint.name)
 
 
-def _version_order(version: str) -> tuple[int, str]:
-    """A sort key: numbers in their order, after all other names."""
-    return (int(version), "") if version.isdecimal() and len(version) < 19 else (-1, version)
-
-
 def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
     """The table of each version: the model's table, updated by that of `versions`. The default version is 1."""
     if not isinstance(table, Mapping):
@@ -358,9 +355,10 @@ def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(versions, Mapping) or not versions:
         raise ConfigError(f"models.{name}.versions is a table with a table for each version, not {versions!r}")
     for version, own in versions.items():
-        if not version.isdecimal() or not isinstance(own, Mapping):
+        if not _VERSION.fullmatch(version) or not isinstance(own, Mapping):
             raise ConfigError(
-                f"models.{name}.versions: a version is a number and has a table, not {version!r}: {own!r}"
+                f"models.{name}.versions: a version is a number of up to 19 digits, without leading zeros, and has a "
+                f"table, not {version!r}: {own!r}"
             )
     return {version: {**base, **own} for version, own in versions.items()}
 
@@ -368,7 +366,7 @@ def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
 def newest_table(name: str, table: Any) -> tuple[str, dict[str, Any]]:
     """The version for requests that name none, and its table."""
     tables = _version_tables(name, table)
-    version = max(tables, key=_version_order)
+    version = max(tables, key=int)
     return version, tables[version]
 
 

@@ -119,7 +119,9 @@ class InferenceService:
             outputs: dict[str, Any] = await endpoint.infer(request, tally)
             for wanted in request.outputs or ():
                 if wanted.classification:
-                    outputs[wanted.name] = _best_classes(outputs[wanted.name], wanted.classification)
+                    outputs[wanted.name] = _best_classes(
+                        outputs[wanted.name], wanted.classification, batched=endpoint.batched
+                    )
                 if wanted.shared_memory is not None and not isinstance(output := outputs[wanted.name], PlacedOutput):
                     quick = output.nbytes <= _QUICK_NBYTES and output.dtype.kind != "O"
                     await in_worker(wanted.shared_memory.write, output, wanted.name, when=not quick)
@@ -227,16 +229,17 @@ def request_timing(parameters: dict[str, Any], default_deadline: float | None) -
     return float(deadline) if deadline is not None else default_deadline, priority or 0
 
 
-def _best_classes(scores: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    """The largest `count` numbers of each row as `number:index`, largest first."""
-    if scores.dtype.kind not in "fiu" or not scores.size:
+def _best_classes(scores: npt.NDArray[Any], count: int, *, batched: bool) -> npt.NDArray[Any]:
+    """The largest `count` numbers of each row of a batch, or of the whole output, as `number:index`, largest first."""
+    if scores.dtype.kind not in "fiu":
         raise RequestError("classification needs an output of numbers")
-    rows = scores.reshape(len(scores), -1) if scores.ndim > 1 else scores.reshape(1, -1)
+    images = len(scores) if batched else 1
+    rows = scores.reshape(images, scores.size // images)
     count, is_float = min(count, rows.shape[1]), scores.dtype.kind == "f"
     best = np.argsort(-rows if is_float else ~rows, axis=1, kind="stable")[:, :count]  # `~` cannot overflow
     form = "{:f}:{}" if is_float else "{}:{}"
     texts = [form.format(row[i], i).encode() for row, order in zip(rows, best.tolist(), strict=True) for i in order]
-    return array_of(texts, (len(rows), count) if scores.ndim > 1 else (count,))
+    return array_of(texts, (images, count) if batched else (count,))
 
 
 def _statistics(endpoint: Endpoint) -> dict[str, Any]:

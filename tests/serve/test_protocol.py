@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import serve_models
-from served_requests import ask, inputs_of, simple_body, triton
+from served_requests import ask, inputs_of, serving, simple_body, triton
 
 import infersdk
 
@@ -197,6 +198,29 @@ def test_classification_of_integers(
     outputs = [triton(protocol).InferRequestedOutput("OUTPUT0", class_count=2)]
     result = client.infer(f"identity_{datatype}", inputs_of(protocol, {"INPUT0": x}, datatype), outputs=outputs)
     assert [value.decode() for value in result.as_numpy("OUTPUT0")[0]] == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "values", "expected"),
+    [
+        (["batch"], 8, [5, 7, 6], [["5:0"], ["7:0"], ["6:0"]]),
+        (["batch", "n"], None, np.zeros((2, 0)), []),
+        ([2, 3], None, [[1, 2, 3], [9, 8, 7]], ["9:3"]),
+    ],
+    ids=["numbers", "empty", "no batch"],
+)
+def test_classification_is_of_each_row_of_a_batch_or_of_the_whole_output(
+    shape: list[int | str], batch: int | None, values: Any, expected: Any, tmp_path: Path
+) -> None:
+    path = serve_models.identity(tmp_path / "m.onnx", "int32", shape)
+    x = np.array(values, np.int32)
+    with serving({"m": {"type": "network", "path": str(path), "max_batch": batch}}) as server:
+        output = {"name": "OUTPUT0", "parameters": {"classification": 1}}
+        entry = {"name": "INPUT0", "shape": x.shape, "datatype": "INT32", "data": x.tolist()}
+        answer = ask(server.http_port, "/v2/models/m/infer", {"inputs": [entry], "outputs": [output]})
+    assert answer.status == 200, answer.json()
+    (found,) = answer.json()["outputs"]
+    assert (found["shape"], found["data"]) == (list(np.shape(expected)), np.ravel(expected).tolist())
 
 
 # ---- refusals ----

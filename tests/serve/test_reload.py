@@ -139,16 +139,17 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(run: Callable[..., Any
 
 def test_versions(run: Callable[..., Any], config: Path, tmp_path: Path) -> None:
     data = json.loads(config.read_text())
-    paths = {str(n): str(times(tmp_path / f"{n}.onnx", n)) for n in (2, 10, 9)}
+    last = 1795968412168000001  # a time in nanoseconds
+    paths = {str(n): str(times(tmp_path / f"{n}.onnx", n % 100)) for n in (2, last, 9)}
     data["models"]["times"] = table(tmp_path / "x", versions={n: {"path": path} for n, path in paths.items()})
     config.write_text(json.dumps(data))
     server = run()
-    assert factor(server) == 10
-    assert [factor(server, version=n) for n in ("2", "9", "10")] == [2, 9, 10]
-    assert ask(server.http_port, "/v2/models/times").json()["versions"] == ["2", "10", "9"]
+    assert factor(server) == 1
+    assert [factor(server, version=n) for n in ("2", "9", str(last))] == [2, 9, 1]
+    assert ask(server.http_port, "/v2/models/times").json()["versions"] == ["2", str(last), "9"]
     assert len(ask(server.http_port, "/v2/models/times/stats").json()["model_stats"]) == 3
     answer = ask(server.http_port, "/v2/models/times/versions/3/infer", {"inputs": []})
-    assert (answer.status, "its versions are 2, 10, 9" in answer.json()["error"]) == (404, True)
+    assert (answer.status, f"its versions are 2, {last}, 9" in answer.json()["error"]) == (404, True)
 
 
 def test_a_changed_file_is_loaded(
@@ -594,8 +595,11 @@ def test_an_ipv6_address(run: Callable[..., Any]) -> None:
         assert answer.status == 200
 
 
-def test_an_entry_that_is_no_table() -> None:
+@pytest.mark.parametrize("version", ["01", "٣", "-1", "1" * 20])
+def test_an_entry_that_is_no_table_or_has_no_number(version: str) -> None:
     from infersdk.serve import Server
 
     with pytest.raises(ConfigError, match=r"^models\.times is a table, not 3"):
         Server({"models": {"times": 3}}).start()
+    with pytest.raises(ConfigError, match=f"up to 19 digits, without leading zeros, and has a table, not '{version}'"):
+        Server({"models": {"times": {"versions": {version: {}}}}}).start()

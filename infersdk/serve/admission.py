@@ -1,8 +1,9 @@
-"""Admission control: requests enter a pipeline, wait, or are refused. It runs in the thread of the event loop.
+"""Admission control: the rows of requests enter a pipeline, wait, or are refused. It runs in the thread of the event
+loop.
 
-A pipeline runs requests in the order of arrival, without priorities. Here a request waits for a slot of the pipeline;
-the lowest priority number goes first. The queue is bounded, and a request that would miss its deadline is refused on
-arrival.
+A pipeline runs requests in the order of arrival, without priorities. Here a row waits for a slot of the pipeline; the
+lowest priority number goes first. A request is refused on arrival if the queue is full, or if it would miss its
+deadline. All rows of a request are admitted with the first one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Admission:
 
     Args:
         slots: the capacity of the pipeline.
-        queue: the maximum number of waiting requests.
+        queue: the maximum number of waiting rows when a request is admitted.
         name: the model, for messages.
         clock: gives the time in seconds.
     """
@@ -47,7 +48,7 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """The number of requests that wait for a slot."""
+        """The number of rows that wait for a slot."""
         return len(self._waiting)
 
     def estimate(self) -> float:
@@ -66,11 +67,12 @@ class Admission:
         self._busy = self._busy * kept + self.running * passed
         self._ended *= kept
 
-    async def enter(self, deadline: float | None, priority: int) -> None:
+    async def enter(self, deadline: float | None, priority: int, *, admitted: bool = False) -> None:
         """Waits for a slot. Call `leave()` after each successful `enter()`.
 
         Args:
             deadline: seconds from now.
+            admitted: whether an earlier row of the same request was admitted. The queue may then be full.
 
         Raises:
             Overloaded: the queue is full, or the deadline would pass before a slot is free.
@@ -81,10 +83,10 @@ class Admission:
             self.running += 1
             return
         wait = self.estimate()
-        if len(self._waiting) >= self.queue_limit:
+        if not admitted and len(self._waiting) >= self.queue_limit:
             raise _overloaded(
-                f"model {self._name!r} has {len(self._waiting)} requests waiting, the most that it takes; "
-                f"send it again in {wait:.1f} s",
+                f"model {self._name!r} has {len(self._waiting)} images or rows waiting, the most that it takes is "
+                f"{self.queue_limit}; send it again in {wait:.1f} s",
                 wait,
             )
         if deadline is not None and wait > deadline:

@@ -240,7 +240,9 @@ class Endpoint(ABC):
             if len(items) == 1:
                 results: Sequence[Any] = [await self._submit_one(items[0], request)]
             else:
-                results = await all_results(self._submit_one(item, request) for item in items)
+                results = await all_results(
+                    self._submit_one(item, request, admitted=row > 0) for row, item in enumerate(items)
+                )
         before = monotonic()
         if self.gathers_slowly(results):
             outputs = await within(request.deadline, in_worker(self.gather, request, results, names))
@@ -249,9 +251,9 @@ class Endpoint(ABC):
         tally.gathered = monotonic() - before
         return outputs
 
-    async def _submit_one(self, item: Any, request: InferRequest) -> Any:
+    async def _submit_one(self, item: Any, request: InferRequest, *, admitted: bool = False) -> Any:
         deadline, came = request.deadline, monotonic()
-        await self.admission.enter(deadline, request.priority)
+        await self.admission.enter(deadline, request.priority, admitted=admitted)
         try:
             if deadline is not None:
                 deadline = max(deadline - (monotonic() - came), 0.0)

@@ -38,8 +38,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             is reloaded. None checks them on loading alone.
         shared_memory_prefix: prefix of the POSIX shared memory that clients may register, such as `"/frames-"`; `"/"`
             allows any name. None disables shared memory, which needs Linux.
-        max_queue: waiting requests of a model; further ones are refused. None is eight times the slots of its pipeline,
-            at least 64.
+        max_queue: waiting images or rows of a model, with which further requests are refused. The rows of one request
+            are admitted together. None is eight times the slots of its pipeline, at least 64.
         default_deadline: deadline in seconds of requests without one.
         max_body: bytes of a request.
         max_decompressed: bytes of a request after decompression.

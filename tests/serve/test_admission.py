@@ -43,10 +43,14 @@ def test_a_full_queue_refuses_at_once() -> None:
         await admission.enter(None, 0)
         waiting = asyncio.ensure_future(admission.enter(None, 0))
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="'m' has 1 requests waiting, the most that it takes"):
+        with pytest.raises(Overloaded, match="'m' has 1 images or rows waiting, the most that it takes is 1"):
             await admission.enter(None, 1)
-        admission.leave()
-        await waiting
+        later = asyncio.ensure_future(admission.enter(None, 1, admitted=True))
+        await asyncio.sleep(0)
+        assert admission.waiting == 2
+        for task in (later, waiting):
+            admission.leave()
+            await task
         admission.leave()
         assert (admission.running, admission.waiting) == (0, 0)
 

@@ -92,6 +92,15 @@ def test_a_threshold_of_one_request(digits: Any, boxes: Any, protocol: str) -> N
             client.infer("detector", encoded(protocol, Path(IMAGE).read_bytes()), parameters={"conf": 7})
 
 
+def test_the_images_of_a_request_are_admitted_together() -> None:
+    """A request with more images than slots runs, however short the queue is."""
+    detector = {"type": "yolov5", "path": str(DETECTOR), "pipeline": {"max_batch": 1, "instances": 1, "slots": 1}}
+    image = Path(IMAGE).read_bytes()
+    with serving({"detector": detector}, max_queue=0) as server, client_of(server, "grpc") as client:
+        found = client.infer("detector", encoded("grpc", *[image] * 4)).as_numpy("num_detections")
+    assert len(set(found.tolist())) == 1
+
+
 def test_what_is_no_image(digits: Any, protocol: str) -> None:
     with client_of(digits, protocol) as client:
         for data in (b"", b"no image", Path(IMAGE).read_bytes()[:200]):

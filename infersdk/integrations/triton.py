@@ -31,6 +31,7 @@ from ..serve.model_config import tensor_fields
 from ..serve.networks import tensor_info
 from ..serve.repository import newest_table, served_tables
 from ..serve.result_tensors import ResultTensors
+from ..serve.settings import ServerSettings
 
 if TYPE_CHECKING:
     from ..serve.messages import TensorInfo
@@ -135,7 +136,6 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str
     source = _source(name, table)
     with create({"models": {name: table}})[name] as model:
         outputs = ResultTensors.of(model).outputs
-        batch = model.details.pipelines[0].max_batch
     files = target / version
     table["path"] = _copy_model(source, files)
     if is_file_of_names(names := table.get("names")):
@@ -143,7 +143,7 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str
         table["names"] = "names.txt"
     atomic_write(files / "app.json", json.dumps({"models": {"model": table}}, indent=2) + "\n")
     atomic_write(files / "model.py", _MODEL_PY.format(name=name))
-    _write_config(target, name, [ENCODED, PIXELS], outputs, batch, {"backend": "python"})
+    _write_config(target, name, [ENCODED, PIXELS], outputs, ServerSettings().max_images, {"backend": "python"})
 
 
 def _write_config(
@@ -192,7 +192,8 @@ class WrapperModel:
 
     def _submit(self, request: Any) -> list[Any] | Exception:
         try:
-            return [self._model.submit(image) for image in self._images(request)]
+            parameters = json.loads(request.parameters() or "{}")
+            return [self._model.submit(image, **parameters) for image in self._images(request)]
         except Exception as error:
             return error
 

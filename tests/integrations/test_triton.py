@@ -55,7 +55,7 @@ def test_configurations(repository: Path) -> None:
     assert [(one.name, list(one.dims)) for one in found.input] == [("x", [4])]
     assert (repository / "double" / "1" / "double.onnx").is_file()
     found = config(repository, "detector")
-    assert found.backend == "python"
+    assert (found.backend, found.max_batch_size) == ("python", 64)
     assert [(one.name, one.optional) for one in found.input] == [("image", True), ("pixels", True)]
     boxes = {one.name: list(one.dims) for one in found.output}
     assert boxes["detection_boxes"] == [-1, 4]
@@ -172,13 +172,13 @@ def port(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield ports.grpc_port
 
 
-def ask(port: int, model: str, *images: bytes) -> Any:
+def ask(port: int, model: str, *images: bytes, **parameters: Any) -> Any:
     import tritonclient.grpc as triton
 
     one = triton.InferInput("image", [len(images), 1], "BYTES")
     one.set_data_from_numpy(np.array(images, dtype=object)[:, None])
     with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
-        return client.infer(model, [one])
+        return client.infer(model, [one], parameters=parameters)
 
 
 @pytest.mark.slow
@@ -192,6 +192,10 @@ def test_a_real_triton_gives_the_boxes_of_the_process(port: int) -> None:
         np.testing.assert_array_equal(result.as_numpy("detection_boxes")[row], boxes.xyxy)
         np.testing.assert_array_equal(result.as_numpy("detection_scores")[row], boxes.scores)
         np.testing.assert_array_equal(result.as_numpy("detection_classes")[row], boxes.class_ids)
+    few = ask(port, "detector", image, max_det=1).as_numpy("num_detections")
+    assert few.reshape(-1).tolist() == [1]
+    with pytest.raises(Exception, match="nonesuch"):
+        ask(port, "detector", image, nonesuch=1)
 
 
 @pytest.mark.slow

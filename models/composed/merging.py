@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ...ops import DetectStats, nms_groups
+from ...errors import UnsupportedModelError
+from ...ops import DetectStats, nms_groups, nms_oriented
 from ..results import Detections, Masks
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ class Merge(NamedTuple):
     match: Literal["iou", "smaller"]
     threshold: float
     class_agnostic: bool
+
+    def check_oriented(self) -> None:
+        """Raises UnsupportedModelError if it cannot merge oriented boxes."""
+        if self.kind != "nms":
+            raise UnsupportedModelError(f"merge={self.kind!r} does not merge oriented boxes; use merge='nms'")
 
 
 def merge_views(
@@ -43,6 +49,9 @@ def merge_views(
 
     Returns:
         The boxes, best first, with the columns that all parts have.
+
+    Raises:
+        UnsupportedModelError: the boxes are oriented, and `merge` is of another kind than "nms".
     """
     data = np.concatenate([part.data for part in parts])
     data["row"] = np.arange(len(data))
@@ -50,26 +59,33 @@ def merge_views(
     shifts = np.repeat(np.asarray(offsets, np.float32).reshape(-1, 2), counts, axis=0)
     data["xyxy"] += np.tile(shifts, 2)
     classes = None if merge.class_agnostic else data["class_id"]
-    if merge.kind == "weighted":
+    values = {
+        name: [part.columns[name] for part in parts]
+        for name in parts[0].columns
+        if all(name in part.columns for part in parts)
+    }
+    if "oriented" in values:
+        merge.check_oriented()
+        turned = _moved("oriented", values["oriented"], shifts)
+        keep = nms_oriented(turned, data["score"], classes, iou=merge.threshold)
+    elif merge.kind == "weighted":
         keep, keepers, edges = _fusion(data["xyxy"], data["score"], classes, merge)
     else:
         keep, keepers = nms_groups(data["xyxy"], data["score"], classes, threshold=merge.threshold, match=merge.match)
-        edges = data["xyxy"][keep]
     merged = data[keep]
-    group = np.empty(len(data), np.int64)  # the position among the kept boxes of each box's keeper
-    group[keep] = np.arange(len(keep))
-    group = group[keepers]
-    merged["xyxy"] = _around(data["xyxy"], group, len(keep)) if merge.kind == "union" else edges
+    if merge.kind != "nms":
+        group = np.empty(len(data), np.int64)  # the position among the kept boxes of each box's keeper
+        group[keep] = np.arange(len(keep))
+        group = group[keepers]
+        merged["xyxy"] = _around(data["xyxy"], group, len(keep)) if merge.kind == "union" else edges
     columns: dict[str, Any] = {}
-    for name in parts[0].columns:
-        if all(name in part.columns for part in parts):
-            values = [part.columns[name] for part in parts]
-            if name == "mask":
-                placed = [masks.placed(offset, size) for masks, offset in zip(values, offsets, strict=True)]
-                masks = Masks.concatenate(placed, size)
-                columns[name] = _unions(masks, group, keep) if merge.kind == "union" else masks[keep]
-            else:
-                columns[name] = _moved(name, values, shifts)[keep]
+    for name, column in values.items():
+        if name == "mask":
+            placed = [masks.placed(offset, size) for masks, offset in zip(column, offsets, strict=True)]
+            masks = Masks.concatenate(placed, size)
+            columns[name] = _unions(masks, group, keep) if merge.kind == "union" else masks[keep]
+        else:
+            columns[name] = _moved(name, column, shifts)[keep]
     stats = [part.stats for part in parts]
     total = DetectStats(
         sum(s.candidates for s in stats),

@@ -87,14 +87,17 @@ class Tiled(Composed[Detections]):
             match the best one, with the union of their masks. `"weighted"` is weighted boxes fusion: each box joins the
             group whose average it matches best, and the result is the weighted average of the group. It takes 0.3 s for
             10,000 crowded boxes. The score is the best one.
+            Oriented boxes take `"nms"`.
         match: `"smaller"` compares the intersection of two boxes with the smaller one, so that a part that a tile's
-            edge cut off belongs to the whole; `"iou"` with their union.
+            edge cut off belongs to the whole; `"iou"` with their union. Oriented boxes match by their probabilistic
+            IoU (`infersdk.ops.nms_oriented`).
         threshold: the match above which two boxes show one object.
         class_agnostic: whether boxes of different classes are merged too.
 
     Raises:
         ConfigError: a setting has a wrong value.
-        UnsupportedModelError: the results of the model are not `Detections`.
+        UnsupportedModelError: the results of the model are not `Detections`, or they are oriented boxes and `merge` is
+            not `"nms"`. The first result raises it where the task of the model is not `obb`.
     """
 
     parts = ("model",)
@@ -115,6 +118,8 @@ class Tiled(Composed[Detections]):
             raise ConfigError(f"{kind} has no input size of its own; pass the side of a tile: tile=640")
         self._tile: tuple[int, int] = tile
         self._merge = Merge(self.merge, self.match, self.threshold, self.class_agnostic)
+        if self.model.task == "obb":
+            self._merge.check_oriented()
         tile_grid((1, 1), self._tile, self.overlap)  # checks them
 
     def tiles(self, size: tuple[int, int]) -> list[Tile]:

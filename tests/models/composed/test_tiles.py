@@ -6,9 +6,11 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from pathlib import Path
 
 import numpy as np
 import pytest
+from head_models import head_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -198,6 +200,15 @@ def test_results_of_another_kind_are_refused() -> None:
         Tiled(classifier, tile=16)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("merge", ["union", "weighted"])
+def test_oriented_boxes_are_kept_not_joined(tmp_path: Path, merge: str) -> None:
+    pytest.importorskip("onnx")
+    metadata = {"task": "obb", "names": "{0: 'plane', 1: 'ship'}"}
+    path = head_model(tmp_path / "m.onnx", [np.zeros((7, 84), np.float32)], metadata)
+    with models.YOLOv8OBB(path) as model, pytest.raises(UnsupportedModelError, match=f"merge='{merge}' does not merge"):
+        Tiled(model, merge=merge)  # type: ignore[arg-type]
+
+
 def test_nv12_is_refused() -> None:
     with models.YOLOv5(DETECTOR, channel_order="nv12") as model, pytest.raises(ImageError, match="NV12"):
         Tiled(model, tile=64)(np.zeros((300, 200), np.uint8))
@@ -302,6 +313,21 @@ def test_columns_come_along() -> None:
     both = merge_views(parts, offsets, (100, 40), Merge("union", "smaller", 0.5, False))
     expected[12:28, 42:60] = True
     np.testing.assert_array_equal(both.masks.numpy(), [expected])
+
+
+def test_oriented_boxes_match_by_their_angles() -> None:
+    """Three long boxes at 45 degrees, side by side: their enclosing boxes overlap, they do not."""
+    centres = np.array([[100.0, 100], [114, 86], [128, 72]])
+    turned = np.float32([[x, y, 160, 12, np.pi / 4] for x, y in centres])
+    upright = np.concatenate([centres - 61, centres + 61], axis=1)
+    part = view(upright, [0.9, 0.8, 0.7], (240, 200), oriented=turned)
+    moved = view(upright - [40, 0, 40, 0], [0.6, 0.5, 0.4], (200, 200), oriented=turned - np.float32([40, 0, 0, 0, 0]))
+    for match in ("smaller", "iou"):
+        result = merge_views([part, moved], [(0, 0), (40, 0)], (240, 200), Merge("nms", match, 0.5, False))
+        np.testing.assert_array_equal(result.oriented, turned)
+    for kind in ("union", "weighted"):
+        with pytest.raises(UnsupportedModelError, match=f"merge='{kind}' does not merge oriented boxes; use merge='n"):
+            merge_views([part], [(0, 0)], (240, 200), Merge(kind, "smaller", 0.5, False))
 
 
 def test_classes_stay_apart_unless_told() -> None:

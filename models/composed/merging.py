@@ -83,7 +83,7 @@ def merge_views(
         if name == "mask":
             placed = [masks.placed(offset, size) for masks, offset in zip(column, offsets, strict=True)]
             masks = Masks.concatenate(placed, size)
-            columns[name] = _unions(masks, group, keep) if merge.kind == "union" else masks[keep]
+            columns[name] = masks[keep] if merge.kind == "nms" else _unions(masks, group, keep)
         else:
             columns[name] = _moved(name, column, shifts)[keep]
     stats = [part.stats for part in parts]

@@ -310,9 +310,11 @@ def test_columns_come_along() -> None:
     expected = np.zeros((40, 100), bool)
     expected[14:30, 46:78] = True
     np.testing.assert_array_equal(result.masks.numpy(), [expected])
-    both = merge_views(parts, offsets, (100, 40), Merge("union", "smaller", 0.5, False))
     expected[12:28, 42:60] = True
-    np.testing.assert_array_equal(both.masks.numpy(), [expected])
+    for kind in ("union", "weighted"):
+        both = merge_views(parts, offsets, (100, 40), Merge(kind, "smaller", 0.5, False))
+        np.testing.assert_array_equal(both.masks.numpy(), [expected])
+        np.testing.assert_array_equal(both.keypoints, [[[50, 20, 0.5]]])
 
 
 def test_oriented_boxes_match_by_their_angles() -> None:

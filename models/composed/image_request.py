@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ class ImageRequest:
         on_done: called once with the result or the exception, in the thread that ends it.
         parameters: those of the call.
         deadline: seconds within which all of its requests have to leave.
-        timeout, wait: whether its requests wait for slots; see `Pipeline.submit_batch()`.
+        timeout, wait: whether its requests wait for slots; see `Pipeline.submit_batch()`. Where `wait` is None, only
+            the first of several images that are submitted together needs a slot; the others wait in the queue.
 
     Attributes:
         parameters, timeout, wait: as given.
@@ -76,9 +78,9 @@ class ImageRequest:
         outcomes: list[Any] = [None] * len(images)
         missing = len(images)
 
-        def ended(index: int, outcome: Any) -> None:
+        def ended(start: int, index: int, outcome: Any) -> None:
             nonlocal missing
-            outcomes[index] = outcome
+            outcomes[start + index] = outcome
             with self._lock:
                 missing -= 1
                 waiting = missing > 0
@@ -91,9 +93,12 @@ class ImageRequest:
                     if not self.end(error):  # it is an exception of `on_done`
                         raise
 
-        self._requests += model.submit_batch(
-            images, ended, parameters, timeout=self.timeout, deadline=left, wait=self.wait
-        )
+        first = len(images) if self.wait is not None else 1  # there may be more images than the pipeline has slots
+        for start, several, wait in ((0, images[:first], self.wait), (first, images[first:], False)):
+            if several:
+                self._requests += model.submit_batch(
+                    several, partial(ended, start), parameters, timeout=self.timeout, deadline=left, wait=wait
+                )
         if self.ended:  # meanwhile
             self._cancel_requests()
 

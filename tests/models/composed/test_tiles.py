@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, UnsupportedModelError
+from infersdk.errors import ConfigError, DeadlineExceeded, ImageError, Overloaded, UnsupportedModelError
 from infersdk.image import read_image
 from infersdk.models import Detections, Tile, Tiled, tile_grid
 from infersdk.models.composed.merging import Merge, merge_views
@@ -169,6 +169,21 @@ def test_the_deadline_holds_for_all_parts(model: models.YOLOv5, large: np.ndarra
     with pytest.raises(DeadlineExceeded):
         tiled.submit(large, deadline=0.0).result(60)
     assert len(tiled.submit(large, deadline=60).result(60)) > 20
+
+
+def test_an_image_may_have_more_parts_than_the_pipeline_has_slots(large: np.ndarray) -> None:
+    """One slot has to be free; the other parts wait in the queue."""
+    image = large[:200, :200]
+    with models.YOLOv5(DETECTOR, threads=1) as model:
+        model.configure_pipeline(max_batch=1, slots=3, when_full="raise")
+        tiled = Tiled(model, tile=64)
+        assert len(tiled.tiles((200, 200))) > 3
+        future = tiled.submit(image, timeout=0)
+        with pytest.raises(Overloaded):
+            tiled.submit(image)
+        expected = table(tiled(image))
+        np.testing.assert_array_equal(table(future.result(60)), expected)
+        np.testing.assert_array_equal(table(asyncio.run(tiled.infer(image))), expected)
 
 
 def test_warming_up_with_an_image(large: np.ndarray) -> None:

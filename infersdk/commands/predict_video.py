@@ -140,7 +140,7 @@ class _Video:
             self._tracker = Tracker(fps=info.fps)
         with self._keeping_errors():
             if self._target is not None:
-                self._writer = VideoWriter(self._target, info.size, info.fps)
+                self._writer = VideoWriter(self._target, fps=info.fps)
 
     def take(self, item: StreamResult[Any]) -> None:
         if item.error is not None:
@@ -154,7 +154,8 @@ class _Video:
             if self._writer is not None or self._window is not None:
                 drawn = result.draw(item.frame.to_host() if isinstance(item.frame, DeviceImage) else item.frame)
                 if self._writer is not None:
-                    self._writer.write(drawn, item.frame.time)
+                    size = self._writer.size or drawn.size  # a stream may change its size, a file cannot
+                    self._writer.write(drawn.resize(size), item.frame.time)
                 if self._window is not None:
                     self._window.show(self.name, drawn, wait=False)
         if self._emit is not None:

@@ -258,6 +258,23 @@ def test_a_drawing_that_fails_takes_no_results_along(tmp_path: Path, capsys: pyt
         assert len(list(drawn)) == 3
 
 
+def test_a_drawing_keeps_the_size_of_its_first_frame(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The frames of the source change theirs."""
+    digits, source, target = Image.open(IMAGE).convert("RGB"), tmp_path / "in.ts", tmp_path / "out.mp4"
+    for size in ((200, 120), (320, 160)):
+        with VideoWriter(tmp_path / "part.ts", fps=10) as writer:
+            for _ in range(3):
+                writer.write(digits.resize(size))
+        with source.open("ab") as file:
+            file.write((tmp_path / "part.ts").read_bytes())
+    assert run(*PREDICT, source, "-o", target, "--json") == 0
+    rows, summaries = lines_of(capsys.readouterr().out)
+    assert [row["size"] for row in rows[str(source)]] == [[200, 120]] * 3 + [[320, 160]] * 3
+    assert summaries[str(source)]["output"] == str(target)
+    with VideoReader(target) as drawn:
+        assert [frame.size for frame in drawn] == [(200, 120)] * 6
+
+
 def test_results_that_are_not_drawn(video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One error for each source, and the results of all frames."""
     (tmp_path / "other.mp4").write_bytes(video.read_bytes())

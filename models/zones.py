@@ -58,7 +58,7 @@ class Zone:
         max_absence: seconds outside of the zone after which `time_in()` begins again at 0 for an object.
 
     Raises:
-        ConfigError: the polygon is no polygon, or an anchor is unknown.
+        ConfigError: the polygon is no polygon, an anchor is unknown, or `max_absence` is no number from 0.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Zone:
         corners = _points_of(polygon, "a polygon")
         if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3 or not np.isfinite(corners).all():
             raise ConfigError(f"a polygon of shape {corners.shape}; use (corners, 2), 3 or more, finite")
-        if not max_absence >= 0:
-            raise ConfigError(f"max_absence={max_absence}; use 0 or more seconds")
+        if not (isinstance(max_absence, (float, Real)) and max_absence >= 0):
+            raise ConfigError(f"max_absence={max_absence!r}; use 0 or more seconds")
         self.polygon = corners
         self._anchors, self._reduce = _checked_anchors(anchors), np.all if require_all else np.any
         self._max_absence = max_absence
@@ -157,7 +157,7 @@ class Line:
         in_count, out_count: the number of crossings so far.
 
     Raises:
-        ConfigError: the ends are equal, an anchor is unknown, or `min_frames` is below 1.
+        ConfigError: the ends are equal, an anchor is unknown, or `min_frames` is no number from 1.
     """
 
     def __init__(
@@ -171,8 +171,8 @@ class Line:
         ends = _points_of([start, end], "a line")
         if ends.shape != (2, 2) or not np.isfinite(ends).all() or (ends[0] == ends[1]).all():
             raise ConfigError(f"a line from {start} to {end}; use two different points (x, y)")
-        if not min_frames >= 1:
-            raise ConfigError(f"min_frames={min_frames}; use 1 or more")
+        if not (isinstance(min_frames, (float, Real)) and min_frames >= 1):
+            raise ConfigError(f"min_frames={min_frames!r}; use 1 or more")
         self._start, self._end = ends
         self._anchors, self._min_frames = _checked_anchors(anchors), min_frames
         self.reset()

@@ -186,11 +186,15 @@ def test_a_share_of_the_frame_rate_as_the_minimum_of_frames() -> None:
         (lambda: Zone(POLYGONS["triangle"], anchors=[["center"]]), "use a list of"),  # type: ignore[list-item]
         (lambda: Zone(POLYGONS["triangle"], anchors=5), "use a list of"),  # type: ignore[arg-type]
         (lambda: Zone(POLYGONS["triangle"], max_absence=-1), "max_absence=-1"),
+        (lambda: Zone(POLYGONS["triangle"], max_absence="x"), "max_absence='x'; use 0 or"),  # type: ignore[arg-type]
+        (lambda: Zone(POLYGONS["triangle"], max_absence=None), "max_absence=None"),  # type: ignore[arg-type]
         (lambda: Line((1, 2), (1, 2)), "two different points"),
         (lambda: Line((1, 2), (np.inf, 2)), "two different points"),
         (lambda: Line("door", (1, 2)), r"a line is made of points \(x, y\)"),  # type: ignore[arg-type]
         (lambda: Line((1, 2), (3, 4), min_frames=0), "min_frames=0"),
         (lambda: Line((1, 2), (3, 4), min_frames=np.nan), "min_frames=nan"),
+        (lambda: Line((1, 2), (3, 4), min_frames="x"), "min_frames='x'; use 1 or"),  # type: ignore[arg-type]
+        (lambda: Line((1, 2), (3, 4), min_frames=None), "min_frames=None"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_zones_and_lines(make: Callable[[], Any], words: str) -> None:

@@ -29,6 +29,9 @@ Image: TypeAlias = "HostImage | DeviceImage"
 Cutter: TypeAlias = "Callable[[Image, Detections], Sequence[Image | Exception]]"
 CropKind = Literal["box", "oriented", "landmarks"]
 
+#: The pixels of the largest oriented box that is cut out, in squares of the longer side of the image.
+MOST_OF_SQUARE = 4
+
 
 def cutter(kind: CropKind, margin: float = 0.0, size: int = 112) -> Cutter:
     """The function that cuts out parts.
@@ -71,8 +74,20 @@ def _of_each(boxes: Detections, column: str, cut: Callable[..., T], *arguments: 
     return parts
 
 
+def _finite(rows: npt.NDArray[np.float32], index: int) -> list[float]:
+    """The numbers of a row.
+
+    Raises:
+        InputError: one of them is not finite.
+    """
+    row: list[float] = rows[index].tolist()
+    if not all(map(math.isfinite, row)):
+        raise InputError(f"box {index} is {row}, which are no finite numbers, so there is nothing to cut out")
+    return row
+
+
 def _within(rows: npt.NDArray[np.float32], index: int, image: Image, margin: float) -> Image:
-    x1, y1, x2, y2 = rows[index].tolist()
+    x1, y1, x2, y2 = _finite(rows, index)
     if not (x2 > x1 and y2 > y1):
         raise InputError(f"box {index} is {x2 - x1:g} x {y2 - y1:g} pixels, so there is nothing to cut out")
     wide, high = margin * (x2 - x1), margin * (y2 - y1)
@@ -83,9 +98,14 @@ def _within(rows: npt.NDArray[np.float32], index: int, image: Image, margin: flo
 
 
 def _upright(rows: npt.NDArray[np.float32], index: int, image: Image, margin: float) -> Geometry:
-    x, y, width, height, angle = rows[index].tolist()
+    x, y, width, height, angle = _finite(rows, index)
     if not (width > 0 and height > 0):
         raise InputError(f"box {index} is {width:g} x {height:g} pixels, so there is nothing to cut out")
+    if max(width, 1) * max(height, 1) > MOST_OF_SQUARE * max(image.size) ** 2:
+        raise InputError(
+            f"box {index} is {width:g} x {height:g} pixels, and the image {image.size[0]} x {image.size[1]}; a box of "
+            f"more than {MOST_OF_SQUARE} times the square of the image's longer side is not cut out"
+        )
     width, height = width * (1 + 2 * margin), height * (1 + 2 * margin)
     canvas = max(round(width), 1), max(round(height), 1)
     cosine, sine = math.cos(angle), math.sin(angle)

@@ -139,6 +139,22 @@ def test_boxes_without_width_fail_alone() -> None:
     assert good.pixels.shape == (4, 4, 3)
 
 
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("kind", ["box", "oriented"])
+def test_boxes_that_are_not_finite_fail_alone(kind: Any, wrong: float) -> None:
+    image = HostImage(np.zeros((20, 20, 3), np.uint8), "bgr")
+    oriented = np.float32([[6, 6, 8, 9, 0]] * 6)
+    boxes = Detections.of([[2, 3, 8, 9]] * 6, [0.5] * 6, names=("a",), size=(20, 20), oriented=oriented)
+    column = boxes.xyxy if kind == "box" else boxes.oriented
+    count = column.shape[1]
+    column[range(count), range(count)] = wrong
+    parts = cutter(kind)(image, boxes)
+    for error in parts[:count]:
+        assert isinstance(error, InputError)
+        assert "no finite numbers" in str(error)
+    assert isinstance(parts[5], HostImage)
+
+
 def test_margins_end_at_the_image() -> None:
     pixels = np.arange(20 * 30 * 3, dtype=np.uint16).astype(np.uint8).reshape(20, 30, 3)
     boxes = Detections.of([[2, 4, 12, 14.5]], [0.9], names=("a",), size=(30, 20))
@@ -161,6 +177,11 @@ def test_oriented_boxes_are_turned_upright() -> None:
     assert np.abs(difference).max() <= 1
     (flat,) = cutter("oriented")(image, oriented(30, 20, 0, 20, 0))
     assert isinstance(flat, InputError)
+    for sides in ((1e6, 1e6), (1e9, 0.001)):
+        (huge,) = cutter("oriented")(image, oriented(30, 20, *sides, 0.5))
+        assert "and the image 80 x 60; a box of more than 4 times the square of the image's longer side" in str(huge)
+    (whole,) = cutter("oriented", margin=1.0)(image, oriented(40, 30, 100, 100, np.pi / 4))
+    assert whole.pixels.shape == (300, 300, 3)
 
 
 def test_a_crop_by_landmarks_needs_five() -> None:

@@ -60,7 +60,7 @@ def tile_grid(size: tuple[int, int], tile: tuple[int, int], overlap: float = 0.2
 
 def _starts(side: int, tile: int, overlap: float) -> list[int]:
     """Where the tiles along one side begin."""
-    step = tile - int(overlap * tile)
+    step = max(tile - int(overlap * tile + 1e-9), 1)  # 0.29 * 100 is a little below 29
     starts = [0]
     while starts[-1] + tile < side:
         starts.append(min(starts[-1] + step, side - tile))

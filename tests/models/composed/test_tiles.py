@@ -42,6 +42,12 @@ def test_the_last_tiles_end_at_the_edge() -> None:
     assert tile_grid((50, 40), (60, 60)) == [Tile(0, 0, 50, 40)]
 
 
+def test_the_overlap_is_that_of_the_decimal_number() -> None:
+    """In floating point, 0.29 * 100 is below 29."""
+    assert [tile.left for tile in tile_grid((300, 100), (100, 100), 0.29)] == [0, 71, 142, 200]
+    assert len(tile_grid((8, 5), (5, 5), 1 - 2**-53)) == 4
+
+
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="overlap is a share of a tile's side, from 0 to below 1, not 1"):
         tile_grid((10, 10), (5, 5), 1.0)

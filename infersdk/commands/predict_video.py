@@ -155,7 +155,7 @@ class _Video:
                 drawn = result.draw(item.frame.to_host() if isinstance(item.frame, DeviceImage) else item.frame)
                 if self._writer is not None:
                     size = self._writer.size or drawn.size  # a stream may change its size, a file cannot
-                    self._writer.write(drawn.resize(size), item.frame.time)
+                    self._writer.write(drawn if drawn.size == size else drawn.resize(size), item.frame.time)
                 if self._window is not None:
                     self._window.show(self.name, drawn, wait=False)
         if self._emit is not None:

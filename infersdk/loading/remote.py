@@ -81,26 +81,21 @@ def _require(package: str, address: Address) -> None:
 def _from_hub(address: Address) -> Path:
     _require("huggingface_hub", address)
     import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    def get(local_files_only: bool) -> Path:
-        path = Path(
-            huggingface_hub.hf_hub_download(
-                address.repository, address.file, revision=address.revision, local_files_only=local_files_only
-            )
-        )
-        _check_digest(address, path)
-        return path
-
+    file = {"repo_id": address.repository, "filename": address.file, "revision": address.revision}
     if address.is_pinned:  # a branch has other files here than on the hub after a new commit
-        with contextlib.suppress(LocalEntryNotFoundError, ModelNotFoundError):
-            return get(local_files_only=True)
+        # hf_hub_download(local_files_only=True) of huggingface_hub 2.4 sends a request.
+        found = huggingface_hub.try_to_load_from_cache(**file)
+        if isinstance(found, str):
+            with contextlib.suppress(ModelNotFoundError):
+                _check_digest(address, Path(found))
+                return Path(found)
     try:
-        return get(local_files_only=False)
-    except InferSDKError:
-        raise
+        path = Path(huggingface_hub.hf_hub_download(**file))
     except Exception as error:  # those of the package, and of its client of HTTP
         raise _unavailable(address, error) from None
+    _check_digest(address, path)
+    return path
 
 
 def commit_of(address: Address) -> str:
@@ -115,8 +110,8 @@ def commit_of(address: Address) -> str:
 
 
 def _unavailable(address: Address, error: BaseException) -> ModelNotFoundError:
-    if type(error) is FileNotFoundError and error.__cause__ is not None:  # fsspec names the address alone
-        error = error.__cause__
+    if type(error) is FileNotFoundError:  # fsspec names the address alone, with its password
+        error = error.__cause__ or ModelNotFoundError("there is no such file")
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     offline = ", and HF_HUB_OFFLINE forbids a download" if _offline() else ""
     return ModelNotFoundError(f"{address.shown} cannot be read{offline}: {reason}")
@@ -171,15 +166,28 @@ def _copy(address: Address, part: Path, progress: Progress | None) -> None:
         system, name = fsspec.core.url_to_fs(address.location)
     except ImportError as error:  # a protocol whose package is missing
         raise BackendUnavailableError(f"{address.shown}: {error}") from None
-    mode = "wb" if address.sha256 is None else "ab"
-    with system.open(name, "rb", cache_type="readahead", block_size=4 * _PIECE) as source, open(part, mode) as target:
-        size, done = int(getattr(source, "size", None) or 0), target.tell()
-        if done and done <= size:
-            source.seek(done)
-        else:
-            target.truncate(0)
-            done = 0
-        while piece := source.read(_PIECE):
+    done = part.stat().st_size if address.sha256 is not None and part.exists() else 0
+    if not done or not _continued(system, name, part, done, progress):
+        hooks = {} if progress is None else {"progress": lambda size, value, **_: progress(value, size or 0)}
+        system.get_file(name, str(part), callback=fsspec.callbacks.Callback(hooks=hooks))
+
+
+def _continued(system: Any, name: str, part: Path, done: int, progress: Progress | None) -> bool:
+    """Appends the rest of a file to its first `done` bytes. False where it has no more, or is read from the beginning
+    alone, as by an HTTP server without ranges.
+    """
+    with system.open(name, "rb", cache_type="readahead", block_size=4 * _PIECE) as source, open(part, "ab") as target:
+        size = int(getattr(source, "size", None) or 0)
+        if done >= size:
+            return False
+        source.seek(done)
+        while True:
+            try:
+                piece = source.read(_PIECE)
+            except ValueError:
+                return False
+            if not piece:
+                return True
             target.write(piece)
             done += len(piece)
             if progress is not None:

@@ -76,6 +76,11 @@ class ModelEntry:
         return next((one.fault for one in self.versions.values() if one.fault is not None), None)
 
     @property
+    def is_unloaded(self) -> bool:
+        """Whether a client has unloaded it."""
+        return self.reason == _UNLOADED
+
+    @property
     def newest(self) -> Endpoint | None:
         """The version for requests that name none."""
         if len(self.versions) == 1:
@@ -135,7 +140,7 @@ class Repository:
                 reason = f": {entry.reason}" if entry.reason else ""
                 raise RequestError(
                     f"Request for unknown model: {name!r} is not ready, its state is {entry.state}{reason}",
-                    Status.NOT_FOUND if entry.reason == _UNLOADED else Status.UNAVAILABLE,
+                    Status.NOT_FOUND if entry.is_unloaded else Status.UNAVAILABLE,
                 )
             raise RequestError(
                 f"Request for unknown model: {name!r} version {version!r} is not found; its versions are "
@@ -162,9 +167,7 @@ class Repository:
     @property
     def ready(self) -> bool:
         """Whether all models serve. Models unloaded by a client count as ready."""
-        return all(
-            entry.fault is None if entry.versions else entry.reason == _UNLOADED for entry in self.models.values()
-        )
+        return all(entry.fault is None if entry.versions else entry.is_unloaded for entry in self.models.values())
 
     def files(self, name: str, table: Any) -> set[str]:
         """The model files named by the table of the model `name`, for all versions.
@@ -183,7 +186,7 @@ class Repository:
             InferSDKError: a model cannot be loaded; the loaded ones are closed.
         """
         for name, entry in list(self.models.items()):
-            if entry.reason != _UNLOADED:
+            if not entry.is_unloaded:
                 await self._load(name)
 
     async def load(self, name: str) -> None:
@@ -220,7 +223,7 @@ class Repository:
         try:
             loaded = await loop.run_in_executor(self._loader, self._load_versions, name)
         except BaseException as error:
-            if entry.reason != _UNLOADED:
+            if not entry.is_unloaded:
                 entry.reason = text_of(error)
             if not entry.versions or entry.fault is not None:
                 entry.state = "UNAVAILABLE"
@@ -228,7 +231,7 @@ class Repository:
         if self.models.get(name) is not entry:
             self._close_later(list(loaded.values()))
             raise ConfigError(f"model {name!r} was taken out of the configuration while it was loaded")
-        if entry.reason == _UNLOADED:  # by a client, while it was loaded
+        if entry.is_unloaded:  # by a client, while it was loaded
             self._close_later(list(loaded.values()))
             return
         replaced = list(entry.versions.values())
@@ -378,8 +381,11 @@ def served_tables(config: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping
     """
     tables = model_tables(read(config))
     for name in tables:
-        if not name or "/" in name or len(name) > 256 or name in (".", ".."):
-            raise ConfigError(f"models.{name}: a served model has a name of 1 to 256 characters without a slash")
+        if not name or "/" in name or len(name) > 256 or name in (".", "..", "stats"):
+            raise ConfigError(
+                f"models.{name}: a served model has a name of 1 to 256 characters without a slash, other than 'stats', "
+                "which is the address of the statistics"
+            )
     return tables
 
 

@@ -58,8 +58,9 @@ async def _apply(repository: Repository, loaded: dict[str, Any], now: dict[str, 
         if loaded.get(name) != signature:
             _log.info("model %r has changed", name)
             repository.add(name)
-            with contextlib.suppress(RequestError):  # `load()` has logged it
-                await repository.load(name)
+            if not repository.models[name].is_unloaded:
+                with contextlib.suppress(RequestError):  # `load()` has logged it
+                    await repository.load(name)
 
 
 def signatures(repository: Repository) -> dict[str, Any]:

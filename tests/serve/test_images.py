@@ -217,7 +217,7 @@ def test_predict_refuses(digits: Any, query: str, status: int, said: str) -> Non
 def test_predict_refuses_forms_without_one_file(digits: Any) -> None:
     image = Path(IMAGE).read_bytes()
     for body, headers, said in (
-        (*multipart(), "a form has one file and no fields, and this one has 0"),
+        (*multipart(), "a form has one complete file and no fields, and this one has 0"),
         (*multipart(image, image), "this one has 2"),
         (multipart(image)[0], {"Content-Type": "multipart/form-data"}, "no boundary"),
         (multipart(image)[0][:-300], multipart()[1], "this one has 0"),

@@ -178,6 +178,17 @@ def test_a_changed_file_is_loaded(
     assert "serve on" not in caplog.text  # a new model has no previous versions
 
 
+def test_a_changed_file_of_an_unloaded_model_is_not_loaded(run: Callable[..., Any], tmp_path: Path) -> None:
+    server = run(watch=0.02)
+    models = "/v2/repository/models/times"
+    assert ask(server.http_port, f"{models}/unload", {}).status == 200
+    replace(tmp_path / "model.onnx", 5)
+    time.sleep(0.3)
+    assert ask(server.http_port, "/v2/models/times").status == 404
+    assert ask(server.http_port, f"{models}/load", {}).status == 200
+    assert factor(server) == 5
+
+
 def test_requests_that_run_end_when_a_server_stops(run: Callable[..., Any]) -> None:
     server = run()
     answers: list[int] = []
@@ -603,3 +614,5 @@ def test_an_entry_that_is_no_table_or_has_no_number(version: str) -> None:
         Server({"models": {"times": 3}}).start()
     with pytest.raises(ConfigError, match=f"up to 19 digits, without leading zeros, and has a table, not '{version}'"):
         Server({"models": {"times": {"versions": {version: {}}}}}).start()
+    with pytest.raises(ConfigError, match="other than 'stats'"):
+        Server({"models": {"stats": {}}}).start()

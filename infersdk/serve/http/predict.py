@@ -135,8 +135,8 @@ def form_file(body: bytes, content_type: bytes) -> bytes:
     if fields or len(files) != 1:
         names = [one.field_name.decode("utf-8", "replace") for one in fields]
         raise RequestError(
-            f"a form has one file and no fields, and this one has {len(files)} and the fields {names!s:.200}; set "
-            "parameters in the query: /predict?conf=0.5"
+            f"a form has one complete file and no fields, and this one has {len(files)} and the fields {names!s:.200}; "
+            "set parameters in the query: /predict?conf=0.5"
         )
     image: bytes = files[0].file_object.getvalue()
     return image

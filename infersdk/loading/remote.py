@@ -181,14 +181,14 @@ def _continued(system: Any, name: str, part: Path, done: int, progress: Progress
         if done >= size:
             return False
         source.seek(done)
-        while True:
-            try:
-                piece = source.read(_PIECE)
-            except ValueError:
-                return False
-            if not piece:
-                return True
+        try:
+            piece = source.read(_PIECE)
+        except Exception:  # each protocol has exceptions of its own
+            return False
+        while piece:
             target.write(piece)
             done += len(piece)
             if progress is not None:
                 progress(done, size)
+            piece = source.read(_PIECE)
+    return True

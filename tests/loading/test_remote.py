@@ -35,7 +35,7 @@ class Hub(http.server.ThreadingHTTPServer):
         requests: method and path of each.
         cut: bytes after which the connection of the next download ends; None for none.
         delay: seconds before each answer.
-        ranges: whether it answers requests for parts of a file.
+        ranges: whether it answers requests for parts of a file; None refuses them.
     """
 
     daemon_threads = True
@@ -46,7 +46,7 @@ class Hub(http.server.ThreadingHTTPServer):
         self.requests: list[str] = []
         self.cut: int | None = None
         self.delay = 0.0
-        self.ranges = True
+        self.ranges: bool | None = True
         self.content = DETECTOR.read_bytes()
 
     @property
@@ -80,6 +80,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": self.server.commit}
         else:
             self.send_error(404)
+            return
+        if self.server.ranges is None and "Range" in self.headers:
+            self.send_error(501)
             return
         start, code = 0, 200
         if self.server.ranges and (wanted := self.headers.get("Range", "").removeprefix("bytes=")):
@@ -191,12 +194,13 @@ def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
     assert list((tmp_path / "cache" / "downloads").iterdir()) == []
 
 
-def test_a_server_without_ranges(hub: Hub, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranges", [False, None], ids=["ignored", "refused"])
+def test_a_server_without_ranges(hub: Hub, tmp_path: Path, ranges: bool | None) -> None:
     """A broken download then begins at the start."""
     for package in ("fsspec", "aiohttp"):
         pytest.importorskip(package)
-    hub.content, hub.ranges = os.urandom(12 << 20), False
-    digest, hub.cut = hashlib.sha256(hub.content).hexdigest(), 7 << 20
+    hub.content, hub.ranges = os.urandom(6 << 20), ranges
+    digest, hub.cut = hashlib.sha256(hub.content).hexdigest(), 1 << 20
     address = f"{hub.address}/plain/model.onnx#sha256={digest}"
     code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
     assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr

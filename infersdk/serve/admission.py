@@ -72,7 +72,7 @@ class Admission:
 
         Args:
             deadline: seconds from now.
-            admitted: whether an earlier row of the same request was admitted. The queue may then be full.
+            admitted: whether an earlier row of the same request was admitted. The row then waits in any case.
 
         Raises:
             Overloaded: the queue is full, or the deadline would pass before a slot is free.
@@ -82,8 +82,14 @@ class Admission:
             self._measure()
             self.running += 1
             return
+        if not admitted:
+            self._check_wait(deadline)
+        await self._wait(deadline, priority)
+
+    def _check_wait(self, deadline: float | None) -> None:
+        """Raises Overloaded if the queue is full, or the deadline would pass before a slot is free."""
         wait = self.estimate()
-        if not admitted and len(self._waiting) >= self.queue_limit:
+        if len(self._waiting) >= self.queue_limit:
             raise _overloaded(
                 f"model {self._name!r} has {len(self._waiting)} images or rows waiting, the most that it takes is "
                 f"{self.queue_limit}; send it again in {wait:.1f} s",
@@ -95,7 +101,6 @@ class Admission:
                 "send it again later",
                 wait - deadline,
             )
-        await self._wait(deadline, priority)
 
     async def _wait(self, deadline: float | None, priority: int) -> None:
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()

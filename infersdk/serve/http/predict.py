@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -22,6 +23,9 @@ __all__ = ["predict_routes"]
 
 #: Longer forms are parsed in a worker thread.
 _LONG_FORM = 1 << 20
+
+# The parser of forms warns of damaged ones, which clients send. Without a handler the warnings go to stderr.
+logging.getLogger("python_multipart").addHandler(logging.NullHandler())
 
 
 def predict_routes(service: InferenceService) -> list[Route]:

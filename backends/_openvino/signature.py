@@ -143,11 +143,13 @@ def _fails_by_values(model: Any) -> bool:
     by_values = {node.get_name() for node in model.get_parameters()}  # nodes whose outputs follow from values
     for node in model.get_ordered_ops():
         kind, sources = node.get_type_name(), node.input_values()
-        given = [source.get_node().get_name() in by_values for source in sources]
-        integer = [source.get_element_type().get_type_name() in ("i32", "i64") for source in sources]
-        if kind in _BY_VALUES or any(map(all, list(zip(given, integer, strict=True))[1:])):
+        follows = [source.get_node().get_name() in by_values for source in sources]
+        if kind in _BY_VALUES or any(
+            follows[index] and sources[index].get_element_type().get_type_name() in ("i32", "i64")
+            for index in range(1, len(sources))
+        ):
             return True
-        if any(given) and kind != "ShapeOf":
+        if any(follows) and kind != "ShapeOf":
             by_values.add(node.get_name())
     return False
 

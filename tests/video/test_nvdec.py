@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from infersdk import ModelGroup, models
-from infersdk.core.stream import device_count, device_info
+from infersdk.core.stream import device_count
 from infersdk.data import DETECTOR
 from infersdk.errors import BackendUnavailableError, ConfigError, DeviceUnavailableError, ImageError, VideoError
 from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, nvdec
@@ -192,12 +192,9 @@ def test_frames_stay_as_they_are_while_others_are_decoded(tmp_path: Path) -> Non
     for frame, pixels in zip(frames, expected, strict=True):
         np.testing.assert_array_equal(frame.to_host().pixels, pixels)
     path = moving(tmp_path / "large.mp4", 300, (1280, 720))
-    free = []
     with DeviceVideoReader(path, prefetch=2) as reader:
-        for frame in reader:
-            if frame.number % 50 == 49:
-                free.append(device_info()["free_bytes"])
-    assert max(free) - min(free) < 100 * 1280 * 720 * 3 // 2, "300 frames have three times as many bytes"
+        addresses = {frame.pixels.address for frame in reader}
+    assert len(addresses) < 100, "300 frames have as many addresses, unless memory is used again"
 
 
 @pytest.mark.gpu

@@ -141,8 +141,12 @@ ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t 
     s.total = (double)total;
     IFS__TRY(allocate(&s));
     fill(&s, bins);
+    /* One filled bin takes everything beyond it and has a divergence of 0, but all values are clipped to it. */
+    int32_t first = levels;
+    while (first < num_bins && s.filled[first] < 2)
+        first++;
     double least = INFINITY;
-    for (int32_t n = levels; n < num_bins; n++) {
+    for (int32_t n = first; n < num_bins; n++) {
         s.divergences[n] = plain ? divergence_plain(&s, n) : divergence_fast(&s, n);
         least = s.divergences[n] < least ? s.divergences[n] : least;
     }
@@ -151,7 +155,7 @@ ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t 
     const double near = least + 1e-9 * (1 + fabs(least));
     int32_t winner = num_bins; /* without a candidate, nothing is cut off */
     double smallest = INFINITY;
-    for (int32_t n = levels; n < num_bins && isfinite(least); n++) {
+    for (int32_t n = first; n < num_bins && isfinite(least); n++) {
         if (!(s.divergences[n] <= near))
             continue;
         const double exact = plain ? s.divergences[n] : divergence_plain(&s, n);

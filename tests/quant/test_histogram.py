@@ -26,9 +26,11 @@ def expand(raw: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], levels: i
 
 
 def divergences(counts: np.ndarray[Any, Any], levels: int) -> np.ndarray[Any, Any]:
-    """KL(P || Q) for each candidate, as the paper has it."""
+    """KL(P || Q) for each candidate, as the paper has it; infinity for those with fewer than two filled bins."""
     found = np.full(len(counts), np.inf)
     for n in range(levels, len(counts)):
+        if np.count_nonzero(counts[:n]) < 2:
+            continue
         p = counts[:n].astype(float)
         p[-1] += counts[n:].sum()
         q = expand(counts[:n].astype(float), p, levels)
@@ -93,6 +95,13 @@ def test_where_nothing_may_be_cut_off() -> None:
     histogram = Histogram()
     histogram.update(np.full(9, 2.0, np.float32))
     assert histogram.entropy() == 2.0
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_values_that_are_all_far_from_zero_are_not_clipped_to_the_smallest(sign: int, rng: np.random.Generator) -> None:
+    histogram = Histogram()
+    histogram.update((sign * rng.uniform(1, 2, 50_000)).astype(np.float32))
+    assert histogram.entropy() > 1.9
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
 from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
+from ..quant.ranges import PERCENTILE
 from .common import add_json_argument, console, new_file, print_json, print_table, print_text, report_file
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method", choices=_METHODS,
         help="auto (the default) takes the one of several whose results agree best with FP32",
     )  # fmt: skip
-    group.add_argument("--percentile", type=float, default=99.999, help="for that method (default: %(default)s)")
+    group.add_argument("--percentile", type=float, help=f"for that method (default: {PERCENTILE})")
     group.add_argument(
         "--bias-correction", action=argparse.BooleanOptionalAction,
         help="let biases make up for the rounding of weights (default: auto compares)",
@@ -93,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and not value >= low:
             raise ConfigError(f"--{name.replace('_', '-')} is a number from {low}, not {value}")
+    if arguments.percentile is not None and arguments.method != "percentile":
+        raise ConfigError(f"--percentile {arguments.percentile:g} needs --method percentile")
     ModelSource.of(arguments.model)  # checks the path first
     target = arguments.target or quant.scheme_of_backend(arguments.backend).name
     if arguments.layers:
@@ -114,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         lambda path: _wrapper(arguments, path),
         target=target,
         method=arguments.method or "auto",
-        percentile=arguments.percentile,
+        percentile=PERCENTILE if arguments.percentile is None else arguments.percentile,
         bias_correction=arguments.bias_correction,
         exclude=arguments.exclude,
         max_drop=arguments.max_drop,
@@ -152,6 +155,11 @@ def _known_table(arguments: argparse.Namespace) -> Any:
     if arguments.method not in (None, "auto", table.method):
         raise ConfigError(
             f"{str(arguments.table)!r} was made by {table.method}; it cannot be used for {arguments.method}"
+        )
+    if arguments.percentile not in (None, table.percentile):
+        raise ConfigError(
+            f"{str(arguments.table)!r} was made with the percentile {table.percentile}; it cannot be used for "
+            f"{arguments.percentile:g}"
         )
     return table
 

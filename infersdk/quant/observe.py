@@ -18,7 +18,7 @@ from ..graph.digest import model_digest
 from ..graph.files import write_large
 from ..graph.weights import data_inputs, graph_values
 from .histogram import ChannelRanges, Histogram
-from .plan import Plan, channel_axis, data_input, plan
+from .plan import Plan, data_input, plan
 from .ranges import PERCENTILE, check_method, function_behind, tensor_range
 from .table import CalibrationTable, Method
 
@@ -116,7 +116,8 @@ class Observer:
         values = dict(graph_values(planned.model.graph))
         self._functions = {name: function_behind(values[name]) for name in planned.activations}
         layers = [planned.nodes_by_name[name] for name in planned.layers]
-        self._axes = {data_input(node).name or "": channel_axis(node) for node in layers}
+        # Biases of these layers are corrected by the means of the channels, on axis 1.
+        self._by_channel = {data_input(node).name for node in layers if node.op_type in ("Conv", "Gemm")}
         self._inputs = [value.name or "" for value in data_inputs(planned.model)]
         self._computed = [name for name in planned.activations if name not in self._inputs]
 
@@ -153,9 +154,8 @@ class Observer:
 
         def look(item: tuple[str, npt.NDArray[Any]]) -> None:
             name, values = item
-            axis = self._axes.get(name)
             if name not in ranges:
-                ranges[name] = ChannelRanges(1 if axis is None or values.ndim < 2 else values.shape[axis], axis or 0)
+                ranges[name] = ChannelRanges(values.shape[1] if name in self._by_channel else 1)
                 histograms[name] = Histogram()
             ranges[name].update(values)
             histograms[name].update(values, ranges[name].absmax)
@@ -291,8 +291,14 @@ def batches_of(data: Inputs, names: Sequence[str]) -> Iterator[dict[str, npt.NDA
         if isinstance(item, Mapping):
             if missing := [name for name in names if name not in item]:
                 raise CalibrationError(f"the data has {sorted(item)}, but not the input {missing[0]!r}")
-            yield {name: np.asarray(item[name]) for name in names}
+            yield {name: _native(item[name]) for name in names}
         elif len(names) != 1:
             raise CalibrationError(f"the model has inputs {list(names)}; give dicts of arrays by these names")
         else:
-            yield {names[0]: np.asarray(item)}
+            yield {names[0]: _native(item)}
+
+
+def _native(values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Values in the byte order of the machine: ONNX Runtime takes arrays of the other one for it."""
+    array = np.asarray(values)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -359,11 +359,6 @@ def _ancestors(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[str]:
     return result
 
 
-def channel_axis(node: ir.Node) -> int:
-    """The channel axis of the input of a layer."""
-    return 1 if node.op_type in ("Conv", "ConvTranspose") else -1
-
-
 def output_axis(node: ir.Node) -> int:
     """The output channel axis of the weights of a layer."""
     if node.op_type == "Conv":

@@ -60,7 +60,8 @@ def quantize(
     """Writes the quantised model.
 
     Args:
-        model: an ONNX file in FP32, or a plan for it.
+        model: an ONNX file in FP32, or a plan for it. Of a plan, the names of activations alone are compared with the
+            table, and nothing protects its file from being `output`.
         output: the file to write.
         table: the calibration table.
         target: the target; ignored for a plan, which has a target.

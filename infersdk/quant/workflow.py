@@ -14,6 +14,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from ..accuracy import Agreement, agreement
 from ..core.executed_layers import seconds_of
 from ..core.files import check_output
@@ -126,6 +128,8 @@ class Workflow:
         self.planned: Plan = plan(model, target, exclude=exclude)
         if table is not None:
             table.check(model)
+            if bias_correction is not None:
+                table = msgspec.structs.replace(table, bias_correction=bias_correction)
         else:
             check_samples(len(images))
         if max_score_shift is not None and not images:

@@ -201,6 +201,7 @@ def test_layers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--data", "{images}", "--limit", "0"], "--limit"),
         (["--data", "{images}", "--exclude", "nonesuch"], "no node 'nonesuch'"),
         (["--data", "{images}", "--method", "percentile", "--percentile", "101"], "percentile"),
+        (["--data", "{images}", "--percentile", "99"], "--percentile 99 needs --method percentile"),
         (["--data", "{blank}"], "all values of activation"),
     ],
 )
@@ -236,5 +237,12 @@ def test_tables_and_models_that_do_not_fit(images: Path, tmp_path: Path, capsys:
     assert "calibrate this model" in capsys.readouterr().err
     assert run(CLASSIFIER, "--table", table, "--method", "entropy", "-o", output) == 2
     assert "was made by minmax" in capsys.readouterr().err
+    percentile = (*settings, "--method", "percentile", "--percentile")
+    cut = tmp_path / "cut.json"
+    assert run(CLASSIFIER, *percentile, 90, "--table", cut, "-o", output) == 0
+    assert run(CLASSIFIER, *percentile, 99, "--table", cut, "-o", output) == 2
+    assert "was made with the percentile 90.0; it cannot be used for 99" in capsys.readouterr().err
+    assert run(CLASSIFIER, *percentile, 90, "--table", cut, "--no-bias-correction", "-o", output) == 0
+    assert "biases corrected" not in capsys.readouterr().out
     assert run(output, *settings) == 2
     assert "is quantised already" in capsys.readouterr().err

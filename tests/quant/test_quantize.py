@@ -313,12 +313,28 @@ def test_ranges_are_those_of_the_activations(model: Path, data: list[np.ndarray[
     np.testing.assert_allclose(found.mean, a1.mean((0, 2, 3)), rtol=1e-4, atol=1e-6)
 
 
+def test_means_are_those_of_channels_where_a_product_of_matrices_reads_the_value_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    path = save(
+        tmp_path / "mixer.onnx",
+        [node("Relu", "x", "r"), node("Conv", "r k", "y"), node("MatMul", "r w", "z"), node("Relu", "y", "yy"),
+         node("Relu", "z", "zz")],
+        [value("x", ["n", 4, 10])],
+        [value("yy", ["n", 8, 10]), value("zz", ["n", 4, 6])],
+        {"k": rng.normal(size=(8, 4, 1)).astype(np.float32), "w": rng.normal(size=(10, 6)).astype(np.float32)},
+    )  # fmt: skip
+    data = [rng.normal(size=(4, 4, 10)).astype(np.float32) for _ in range(4)]
+    means = quant.calibrate(path, data).tensors["r"].mean
+    np.testing.assert_allclose(means, np.maximum(np.concatenate(data), 0).mean((0, 2)), rtol=1e-4)
+
+
 def test_data_in_all_forms(model: Path, data: list[np.ndarray[Any, Any]]) -> None:
     expected = quant.calibrate(model, data).tensors
     assert quant.calibrate(model, [{"x": x, "other": x} for x in data]).tensors == expected
     assert quant.calibrate(model, lambda: iter(data)).tensors == expected
     assert quant.calibrate(model, iter(data)).tensors == expected  # one pass is enough
     assert next(iter(batches_of(data[:1], ["x"])))["x"] is data[0]
+    assert quant.calibrate(model, [x.astype(">f4") for x in data]).tensors == expected
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,7 @@ class Graph:
         Args:
             inputs: the inputs; None omits an optional input.
             outputs: the number of outputs, or their names.
+            domain: of the operator; one that the model does not import is imported with version 1.
             attributes: numbers, strings, arrays and sequences of these, as in `onnx.helper.make_node`.
 
         Raises:
@@ -176,13 +177,15 @@ class Graph:
         if isinstance(outputs, int):
             names = [free_name(f"{name or operator}_output", taken) for _ in range(outputs)]
         else:
-            names = list(outputs)
+            names = [outputs] if isinstance(outputs, str) else list(outputs)
             if clash := [one for one in names if one in taken or names.count(one) > 1]:
                 raise ConfigError(f"the name {clash[0]!r} is taken")
             taken.update(names)
         values = [None if value is None else self._as_value(value, taken) for value in inputs]
         given = {key: ir.tensor(value) if isinstance(value, np.ndarray) else value for key, value in attributes.items()}
         made = ir.node(operator, values, given, domain=domain, name=name, num_outputs=len(names))
+        if domain:
+            self.model.graph.opset_imports.setdefault(domain, 1)
         for value, chosen in zip(made.outputs, names, strict=True):
             value.name = chosen
         self.model.graph.append(made)
@@ -298,6 +301,8 @@ class Graph:
         nodes = [node for node in self.model.graph if node.name == old]
         if new in taken_names(self.model.graph):
             raise ConfigError(f"the name {new!r} is taken")
+        if not new:
+            raise ConfigError(f"{old!r} cannot be renamed to an empty name; give another one")
         if old not in values and not nodes:
             raise unknown("node or value", old, [*values, *(node.name or "" for node in self.model.graph)])
         if old in values:

@@ -44,7 +44,8 @@ def index_nodes(graph: ir.Graph, types: Mapping[ir.Value, ir.DataType]) -> set[i
     kinds: dict[ir.Value, _Kind] = dict.fromkeys(graph.initializers.values(), _Kind.CONSTANT)
     result = set()
     for node in graph:
-        inputs = [(value, kinds.get(value, _Kind.DATA)) for value in node.inputs if value is not None]
+        read = node.inputs[:1] if node.op_type == "CastLike" else node.inputs  # of its second one, the type alone
+        inputs = [(value, kinds.get(value, _Kind.DATA)) for value in read if value is not None]
         of_floats = max((kind for value, kind in inputs if _is_float(types.get(value))), default=None)
         of_others = max((kind for value, kind in inputs if not _is_float(types.get(value))), default=_Kind.CONSTANT)
         for output in node.outputs:
@@ -61,7 +62,7 @@ def _kind(node: ir.Node, gives: ir.DataType | None, of_floats: _Kind | None, of_
     if _is_float(gives):
         if of_floats is None:
             # A Cast of an index, or a value (filled, random, looked up) whose shape alone depends on indices.
-            return of_others if node.op_type == "Cast" or of_others == _Kind.DATA else _Kind.CONSTANT
+            return of_others if node.op_type in ("Cast", "CastLike") or of_others == _Kind.DATA else _Kind.CONSTANT
         return _Kind.DATA if of_floats == _Kind.CONSTANT and of_others == _Kind.DATA else of_floats
     if _is_wide_integer(gives):
         return _Kind.INDEX if node.op_type in _INDICES and (of_all or node.op_type in ("Shape", "Size")) else of_all

@@ -169,6 +169,8 @@ def test_names(path: Path) -> None:
         graph.rename("c", "a")
     with pytest.raises(ConfigError, match="no node or value 'imges'; did you mean 'images'"):
         graph.rename("imges", "z")
+    with pytest.raises(ConfigError, match="'images' cannot be renamed to an empty name"):
+        graph.rename("images", "")
 
 
 #: The branches have a value `taken`.
@@ -202,6 +204,13 @@ def test_new_names_differ_from_those_of_branches(taken: str) -> None:
         graph.rename("x", taken)
     with pytest.raises(ConfigError, match=f"the name '{taken}' is taken"):
         graph.add("Relu", "x", outputs=[taken])
+
+
+def test_nodes_of_another_domain(path: Path) -> None:
+    graph = graphs.open(path)
+    (value,) = graph.add("Gelu2", "y", domain="com.mine", outputs="feat").outputs
+    graph.check()
+    assert value.name == "feat"
 
 
 def test_the_same_edit_twice(path: Path) -> None:

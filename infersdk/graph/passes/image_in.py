@@ -36,7 +36,7 @@ class ImageIn(Pass):
             image. ONNX's linear resize in floating point differs from OpenCV's 8-bit resize by up to 1.
         bgr: whether to swap the order of channels, from BGR to RGB or from RGB to BGR.
         divide: 255 for networks with inputs from 0 to 1.
-        mean, std: a scalar, or a number per channel.
+        mean, std: one number, or one for each channel, in a tuple.
         pad: the value of the padding, 0 to 255.
 
     Raises (`apply`):
@@ -97,8 +97,12 @@ class ImageIn(Pass):
             given = getattr(self, what)
             if len(given) not in (1, channels):
                 raise ConfigError(f"{what} has {len(given)} numbers, and the images have {channels} channels")
-        if not self.divide or not all(self.std):
-            raise ConfigError(f"divide and std must not be 0; they are {self.divide} and {self.std}")
+        divisors = self.divide, *self.std
+        if 0 in divisors or not np.isfinite([*divisors, *self.mean, self.pad]).all():
+            raise ConfigError(
+                f"numbers must be finite, and divide and std not 0: divide={self.divide}, mean={self.mean}, "
+                f"std={self.std}, pad={self.pad}"
+            )
         if self.resize not in ("none", "stretch", "letterbox"):
             raise ConfigError(f"unknown resize {self.resize!r}; use none, stretch or letterbox")
         if self.resize != "none" and None in [fixed(dim) for dim in size]:

@@ -85,7 +85,7 @@ class ToFloat16(Pass):
     """
 
     name: ClassVar[str] = "to-float16"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     keep_nodes: tuple[str, ...] = ()
     keep_ops: tuple[str, ...] = ()

@@ -128,16 +128,18 @@ def test_sizes_and_indices_stay_exact(tmp_path: Path) -> None:
         models.node("Cast", "sm", "size", to=7), models.node("Expand", "half size", "filled"),
         models.node("ArgMax", "a", "best", axis=1, keepdims=1), models.node("Cast", "best", "bf", to=FLOAT),
         models.node("Div", "bf one", "index"), models.node("Add", "a filled", "y"),
+        models.node("CastLike", "s a", "like"), models.node("Mul", "like one", "sizes"),
     ]  # fmt: skip
     size = 2 * 2048 + 3
     path = models.save(
         tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4))],
-        [models.value("y", (None, None)), models.value("index", (None, 1))],
+        [models.value("y", (None, None)), models.value("index", (None, 1)), models.value("sizes", (2,))],
         {"w": np.arange(4 * size, dtype=np.float32).reshape(4, size) / (4 * size), "one": np.float32(1),
          "half": np.float32(0.5)},
     )  # fmt: skip
     feeds = {"x": np.ones((1, 4), np.float32)}
-    y, index = run(convert(path).SerializeToString(), feeds, optimized=False)
+    y, index, sizes = run(convert(path).SerializeToString(), feeds, optimized=False)
+    assert sizes.tolist() == [1, size]
     assert y.shape == (1, size)
     want = run(str(path), feeds)[1]
     assert index[0, 0] > 2048

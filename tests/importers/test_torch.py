@@ -190,6 +190,23 @@ def test_an_exported_program(tmp_path: Path) -> None:
         convert(tmp_path / "net.pt2", shapes=[(1, 3, 8, 8)])
 
 
+class Returning(torch.nn.Module):
+    def forward(this, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: N805 - the name is not fixed
+        return torch.relu(x), x
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+def test_a_module_that_returns_its_input(scripted: bool) -> None:
+    """PyTorch's dynamo exporter writes an invalid file."""
+    net = Returning()
+    model = torch.jit.script(net) if scripted else net
+    with infersdk.load(converted(model, shapes=["2,4"]).content) as infer:
+        x = np.float32([[-1, 2, 3, 4], [5, -6, 7, 8]])
+        first, second = infer(x).values()
+    np.testing.assert_array_equal(first, np.maximum(x, 0))
+    np.testing.assert_array_equal(second, x)
+
+
 def test_external_data_is_for_weights_apart(script: Path) -> None:
     net, shapes = torch.nn.ReLU(), [(2, 3)]
     with pytest.raises(ConfigError, match="external_data is for a PNNX graph .* is a PyTorch module"):

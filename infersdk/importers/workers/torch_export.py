@@ -102,7 +102,7 @@ def check_expression(expression: str) -> None:
 
 def script_inputs(module: Any, shapes: list[dict[str, Any]]) -> tuple[list[str], list[Any]]:
     """The names, shapes and types of the inputs of a script."""
-    arguments = [argument for argument in module.forward.schema.arguments if argument.name != "self"]
+    arguments = module.forward.schema.arguments[1:]  # the first one is the module
     needed = sum(not argument.has_default_value() for argument in arguments)
     names, wanted = positional_inputs([argument.name for argument in arguments], needed, shapes)
     for argument, _ in zip(arguments, names, strict=False):
@@ -224,6 +224,7 @@ def export_dynamo(
     outputs: list[str] | None = None,
     free: list[dict[int, None]] | None = None,
 ) -> None:
+    import onnx
     import torch
 
     torch.onnx.export(
@@ -231,6 +232,7 @@ def export_dynamo(
         input_names=names, output_names=outputs,
         dynamic_shapes=free and (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),),
     )  # fmt: skip
+    onnx.checker.check_model(path)  # PyTorch 2.13 writes invalid files for modules that return an input
 
 
 def export_module(

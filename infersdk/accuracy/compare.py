@@ -378,6 +378,7 @@ def _loaded(loaders: Mapping[str, Loader], file: Path) -> Iterator[dict[str, Run
 
 
 def _loaders(sides: Sequence[str] | Mapping[str, str | Loader]) -> dict[str, Loader]:
+    sides = [sides] if isinstance(sides, str) else sides
     named = sides if isinstance(sides, Mapping) else {side: side for side in sides}
     if len(named) < 2 or len(named) < len(sides):
         raise ConfigError(f"a comparison takes two or more different backends, not {', '.join(sides) or 'none'}")
@@ -415,6 +416,10 @@ def _input_specs(file: Path, runner: Runner) -> tuple[TensorSpec, ...]:
 
 def _check_names(sample: Arrays, specs: Sequence[TensorSpec]) -> None:
     names = [spec.name for spec in specs]
+    if not isinstance(sample, Mapping):
+        raise InputError(
+            f"inputs are a sequence of dicts of arrays by input name, one for each run, not of {type(sample).__name__}"
+        )
     for wrong in sample.keys() ^ set(names):
         what = "no input" if wrong in sample else "nothing was given for input"
         raise InputNameError(f"{what} {wrong!r}; the model's inputs are {names}")

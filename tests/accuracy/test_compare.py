@@ -279,7 +279,7 @@ def test_outputs_that_do_not_match(small: Path) -> None:
 
 def test_wrong_use(small: Path, tmp_path: Path) -> None:
     both = {"a": "onnxruntime", "b": "onnxruntime"}
-    for sides in (["onnxruntime"], [], ["onnxruntime", "onnxruntime"]):
+    for sides in (["onnxruntime"], "onnxruntime", [], ["onnxruntime", "onnxruntime"]):
         with pytest.raises(ConfigError, match="two or more different"):
             compare(small, sides)
     with pytest.raises(ConfigError, match="does not name a backend"):
@@ -290,6 +290,8 @@ def test_wrong_use(small: Path, tmp_path: Path) -> None:
         compare(small, both, [])
     with pytest.raises(InputNameError, match="'y'"):
         compare(small, both, [{"x": np.zeros((1, 3, 8, 8), np.float32), "y": np.zeros(1)}])
+    with pytest.raises(InputError, match="dicts of arrays by input name, one for each run, not of str"):
+        compare(small, both, {"x": np.zeros((1, 3, 8, 8), np.float32)})  # type: ignore[arg-type]
     with pytest.raises(InputNameError, match="nothing was given"):
         compare(small, both, [{}])
     with pytest.raises(ShapeError):

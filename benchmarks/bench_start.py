@@ -1,6 +1,7 @@
 """From the start of a process to the boxes of one file, and its memory, against a script around the runtime itself.
 
-A first start has no cache of ours, a later one has it. Files are in the system's page cache.
+A first start has no cache of ours, a later one has it. Files are in the system's page cache. Bundles are loaded in one
+process, and are compared with the models that they have.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import onnx
 import pytest
+
+from infersdk import models
+from infersdk.bundles import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,3 +139,49 @@ def test_import(turns: Turns) -> None:
         return lambda: subprocess.run([sys.executable, "-c", f"import {name}"], check=True, cwd="/")
 
     turns.times({"import infersdk": imports("infersdk"), "import numpy": imports("numpy"), "nothing": imports("sys")})
+
+
+def large_classifier(path: Path) -> Path:
+    """A model of 105 MB in two layers."""
+    generator = np.random.default_rng(1)
+    shapes = {"a": (3 * 64 * 64, 2048), "b": (2048, 512)}
+    weights = [
+        onnx.numpy_helper.from_array(generator.normal(0, 0.01, shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        onnx.helper.make_node("Flatten", ["x"], ["f"]),
+        onnx.helper.make_node("MatMul", ["f", "a"], ["m"]),
+        onnx.helper.make_node("Relu", ["m"], ["r"]),
+        onnx.helper.make_node("MatMul", ["r", "b"], ["y"]),
+    ]
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in {"x": (1, 3, 64, 64), "y": (1, 512)}.items()
+    )
+    graph = onnx.helper.make_graph(nodes, "large", [x], [y], weights)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("model", ["yolov8n", "classifier of 105 MB"])
+def test_bundles(
+    model: str, backend: str, assets: Path, tmp_path: Path, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading a model, its bundle and its encrypted bundle, whose golden samples have passed before."""
+    pytest.importorskip(backend)
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    path = assets / "models" / "yolov8n.onnx" if model == "yolov8n" else large_classifier(tmp_path / "large.onnx")
+    images, key = assets / "images" / "bus.jpg", bytes(range(32))
+    settings: dict[str, Any] = {} if model == "yolov8n" else {"type": "classifier"}
+    pack(path, tmp_path / "plain.infer", images=images, **settings)
+    pack(path, tmp_path / "encrypted.infer", images=images, encrypt=key, **settings)
+
+    def loads(*arguments: Any, **settings: Any) -> Callable[[], None]:
+        return lambda: models.load(*arguments, backend=backend, **settings).close()
+
+    turns.times({
+        "the model": loads(path, **settings), "bundle": loads(tmp_path / "plain.infer"),
+        "encrypted bundle": loads(tmp_path / "encrypted.infer", key=key),
+    }, warm_up=2)  # fmt: skip

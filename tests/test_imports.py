@@ -6,8 +6,9 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -53,23 +54,27 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(name: str, *, lazy: bool, typing: bool = False) -> Iterator[tuple[str, int]]:
-    """The full names that a module imports, with the line; with `lazy` also those within functions.
+class Import(NamedTuple):
+    target: str
+    line: int
+    lazy: bool  # within a function
+    typing: bool  # under `if TYPE_CHECKING:`
 
-    Imports under `if TYPE_CHECKING:` count with `typing`.
-    """
-    path = MODULES[name]
+
+@cache
+def imports(name: str) -> list[Import]:
+    """The full names that a module imports."""
+    path, found = MODULES[name], []
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
 
-    def visit(node: ast.AST) -> Iterator[tuple[str, int]]:
+    def visit(node: ast.AST, lazy: bool, typing: bool) -> None:
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            for child in [*node.body, *node.orelse] if typing else node.orelse:
-                yield from visit(child)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not lazy:
-            return
+            for child in node.body:
+                visit(child, lazy, True)
+            for child in node.orelse:
+                visit(child, lazy, typing)
         elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, node.lineno
+            found.extend(Import(alias.name, node.lineno, lazy, typing) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -77,57 +82,67 @@ def imports(name: str, *, lazy: bool, typing: bool = False) -> Iterator[tuple[st
                 base = ".".join([*above, *([node.module] if node.module else [])])
             for alias in node.names:  # `from . import errors` names a module, `from .errors import X` does not
                 inner = f"{base}.{alias.name}"
-                yield (inner if inner in MODULES or inner == "infersdk._native" else base), node.lineno
+                target = inner if inner in MODULES or inner == "infersdk._native" else base
+                found.append(Import(target, node.lineno, lazy, typing))
         else:
+            lazy |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             for child in ast.iter_child_nodes(node):
-                yield from visit(child)
+                if not isinstance(child, ast.expr):
+                    visit(child, lazy, typing)
 
-    yield from visit(ast.parse(path.read_text("utf-8")))
+    visit(ast.parse(path.read_text("utf-8")), False, False)
+    return found
 
 
-def ours(name: str, *, lazy: bool = True, typing: bool = False) -> set[str]:
-    return {target for target, _ in imports(name, lazy=lazy, typing=typing) if target.split(".")[0] == "infersdk"}
+def ours(name: str, *, typing: bool = False) -> set[str]:
+    """The modules of the package that a module imports; with `typing`, also those for the type checker alone."""
+    return {one.target for one in imports(name) if within(one.target, "infersdk") and typing >= one.typing}
 
 
 def within(name: str, *parents: str) -> bool:
     return any(name == parent or name.startswith(f"{parent}.") for parent in parents)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_import_direction(name: str) -> None:
-    known = ours(name)
-    if name != "infersdk.core._lib":
-        assert "infersdk._native" not in known, "only _lib imports the native module"
-    if not within(name, "infersdk.backends"):
-        assert not {n for n in known if within(n, "infersdk.backends")}, "backends are named as strings"
-    if within(name, "infersdk.backends"):
-        upper = {n for n in known if within(n, "infersdk.models", "infersdk.cli", "infersdk.commands")}
-        assert not upper, "a backend imports no model and no command"
-    if not within(name, "infersdk.cli", "infersdk.commands", "infersdk.__main__"):
-        assert not {n for n in known if within(n, "infersdk.cli", "infersdk.commands")}, (
-            "only the command line imports the command line"
-        )
-    if within(name, "infersdk.quant"):
-        assert not {n for n in known if within(n, "infersdk.models")}, "quantisation imports no model"
-    if within(name, "infersdk.ops", "infersdk.image.sources"):
-        assert not {n for n in known if within(n, "infersdk.infer", "infersdk.models")}, "operations import no models"
-    if not within(name, "infersdk.testing"):
-        assert "infersdk.testing" not in known
+def test_import_direction() -> None:
+    wrong = []
     core = ("infersdk.core", "infersdk.errors", "infersdk._native", "infersdk._checkout")
-    if within(name, "infersdk.core", "infersdk.infer"):
-        assert not {n for n in known if not within(n, *core)}, "the core imports only the core"
-    if within(name, "infersdk.errors", "infersdk._checkout"):
-        assert not known, "errors import nothing of the package"
+    for name in MODULES:
+        known = ours(name)
+
+        def forbid(reason: str, *packages: str, name: str = name, known: set[str] = known) -> None:
+            wrong.extend(f"{name} imports {other}: {reason}" for other in sorted(known) if within(other, *packages))
+
+        if name != "infersdk.core._lib":
+            forbid("only _lib imports the native module", "infersdk._native")
+        if within(name, "infersdk.backends"):
+            forbid("a backend imports no model and no command", "infersdk.models", "infersdk.cli", "infersdk.commands")
+        else:
+            forbid("backends are named as strings", "infersdk.backends")
+        if not within(name, "infersdk.cli", "infersdk.commands", "infersdk.__main__"):
+            forbid("only the command line imports the command line", "infersdk.cli", "infersdk.commands")
+        if within(name, "infersdk.quant"):
+            forbid("quantisation imports no model", "infersdk.models")
+        if within(name, "infersdk.ops", "infersdk.image.sources"):
+            forbid("operations import no models", "infersdk.infer", "infersdk.models")
+        if not within(name, "infersdk.testing") and "infersdk.testing" in known:
+            wrong.append(f"{name} imports infersdk.testing")
+        if within(name, "infersdk.core", "infersdk.infer"):
+            forbid("the core imports only the core", *(other for other in known if not within(other, *core)))
+        if within(name, "infersdk.errors", "infersdk._checkout"):
+            forbid("errors import nothing of the package", "infersdk")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_module_level_imports_are_of_required_packages(name: str) -> None:
-    if within(name, "infersdk.backends", "infersdk.integrations") or within(name, *ABOUT_A_PACKAGE):
-        pytest.skip("this module needs the package that it is named for")
-    standard = sys.stdlib_module_names
-    for target, line in imports(name, lazy=False):
-        top = target.split(".")[0]
-        assert top in standard or top in NEEDED, f"{MODULES[name]}:{line} imports {top}"
+def test_module_level_imports_are_of_required_packages() -> None:
+    allowed = sys.stdlib_module_names | NEEDED
+    wrong = [
+        f"{MODULES[name]}:{one.line} imports {one.target}"
+        for name in MODULES
+        if not within(name, "infersdk.backends", "infersdk.integrations", *ABOUT_A_PACKAGE)
+        for one in imports(name)
+        if not (one.lazy or one.typing) and one.target.split(".")[0] not in allowed
+    ]
+    assert wrong == []
 
 
 def fresh(code: str) -> str:

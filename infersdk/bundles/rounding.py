@@ -50,16 +50,17 @@ class RoundValues(Pass):
 
         if self.precision == "bf16":
             at_least_opset(model, _CASTS_BFLOAT16)
-        graph, types = model.graph, element_types(model)
+        build, types = GraphBuilder(model.graph), element_types(model)
         rounded: dict[ir.Value, ir.Value] = {}
-        for node in list(graph):
+        for node in list(model.graph):
             product = node.op_type in WEIGHTED and not node.domain
             for index, value in enumerate(node.inputs):
                 if value is None or types.get(value) != ir.DataType.FLOAT:
                     continue
                 if self.precision != "tf32" or (product and index < 2):
                     if value not in rounded:
-                        rounded[value] = self._rounded(GraphBuilder(graph, f"{value.name}/", before=node), value)
+                        build.prefix, build.before = f"{value.name}/", node
+                        rounded[value] = self._rounded(build, value)
                     node.replace_input_with(index, rounded[value])
         return bool(rounded)
 

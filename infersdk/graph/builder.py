@@ -26,10 +26,12 @@ class GraphBuilder:
         graph: the graph to extend.
         prefix: prefix for the names of new nodes, values and weights.
         before: insert the new nodes before this node; None appends them.
+
+    `prefix` and `before` can be changed between nodes.
     """
 
     def __init__(self, graph: ir.Graph, prefix: str = "", before: ir.Node | None = None) -> None:
-        self._graph, self._prefix, self._before = graph, prefix, before
+        self._graph, self.prefix, self.before = graph, prefix, before
         self._taken = taken_names(graph)
         self._constants: dict[tuple[Any, ...], ir.Value] = {}
         self.nodes: list[ir.Node] = []
@@ -47,14 +49,14 @@ class GraphBuilder:
         values = [value if value is None or isinstance(value, ir.Value) else self.constant(value) for value in inputs]
         while values and values[-1] is None:
             values.pop()
-        called = free_name(self._prefix + (name or operator), self._taken)
+        called = free_name(self.prefix + (name or operator), self._taken)
         given = {key: value for key, value in attributes.items() if value is not None}
         made = ir.node(operator, values, given, name=called)
         made.outputs[0].name = free_name(f"{called}_output", self._taken)
-        if self._before is None:
+        if self.before is None:
             self._graph.append(made)
         else:
-            self._graph.insert_before(self._before, made)
+            self._graph.insert_before(self.before, made)
         self.nodes.append(made)
         return made.outputs[0]
 
@@ -64,7 +66,7 @@ class GraphBuilder:
         key = (values.dtype.str, values.shape, values.tobytes()) if values.size <= 64 and not name else None
         if key in self._constants:
             return self._constants[key]
-        made = add_weight(self._graph, free_name(self._prefix + (name or "constant"), self._taken), values)
+        made = add_weight(self._graph, free_name(self.prefix + (name or "constant"), self._taken), values)
         if key is not None:
             self._constants[key] = made
         return made

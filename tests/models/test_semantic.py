@@ -264,15 +264,15 @@ def test_several_maps() -> None:
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_areas_of_twinlitenet(assets: Path, backend: str) -> None:
     pytest.importorskip(backend)
-    images = sorted((assets / "driving").glob("frame_*.jpg"))
+    images = sorted((assets / "driving").glob("frame_*.jpg"))[::2]
     path = assets / "models" / "twinlitenet.onnx"
     with pytest.raises(UnsupportedModelError, match='area="lanes", lanes="segmentation"'):
         load(path)
     with load(path, type="twinlitenet", backend=backend, area="lanes", lanes="segmentation") as model:
         areas = [found.areas for found in model.stream(images)]
     # The figures of the test data's own notes.
-    assert [one["area"] for one in areas] == pytest.approx([0.233, 0.206, 0.207, 0.233, 0.236, 0.112], abs=0.002)
-    assert [one["lanes"] for one in areas] == pytest.approx([0.031, 0.015, 0.024, 0.015, 0.019, 0.009], abs=0.002)
+    assert [one["area"] for one in areas] == pytest.approx([0.233, 0.207, 0.236], abs=0.002)
+    assert [one["lanes"] for one in areas] == pytest.approx([0.031, 0.024, 0.019], abs=0.002)
 
 
 @pytest.mark.assets

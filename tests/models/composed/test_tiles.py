@@ -115,7 +115,7 @@ def test_boxes_equal_those_of_single_calls(model: models.YOLOv5, large: np.ndarr
 
 def test_every_way_gives_the_same(model: models.YOLOv5, large: np.ndarray) -> None:
     tiled = Tiled(model, tile=(220, 180), overlap=0.2, whole_image=False)
-    images = [large, large[:150, :160], large[:300], IMAGE]
+    images = [large[:300], large[:150, :160], IMAGE]
     expected = [table(tiled(image)) for image in images]
 
     async def coroutines() -> list[Detections]:
@@ -128,7 +128,7 @@ def test_every_way_gives_the_same(model: models.YOLOv5, large: np.ndarray) -> No
     ):  # fmt: skip
         for got, want in zip(results, expected, strict=True):
             np.testing.assert_array_equal(table(got), want)
-    strict = tiled(large, conf=0.9)
+    strict = tiled(images[0], conf=0.9)
     assert len(strict) < len(expected[0])
     assert (strict.scores > 0.9).all()
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from infersdk.errors import VideoError
 from infersdk.video import Streams, VideoReader, VideoWriter, source_reader
 
 pytest.importorskip("av")
-from live_server import description, encode, rtp
+from live_server import Encoded, description, encode, rtp
 from waiting import until
 
 if TYPE_CHECKING:
@@ -42,16 +41,10 @@ class Camera:
     """
 
     def __init__(
-        self, folder: Path, frames: int, after: Callable[[socket.socket], object], silent_at: str = "none"
+        self, video: Encoded, frames: int, after: Callable[[socket.socket], object], silent_at: str = "none"
     ) -> None:
         self._silent_at = silent_at
-        path = folder / "sent.mp4"
-        with VideoWriter(path, (320, 240), RATE) as writer:
-            for number in range(RATE):
-                writer.write(noise(number))
-        video = encode(str(path), (320, 240), RATE, 1.0, 0)
-        repeats = -(-frames // RATE)
-        self._chunks, self._description, self._after = rtp(video, repeats)[:frames], description(video), after
+        self._chunks, self._description, self._after = rtp(video, 1)[:frames], description(video), after
         self._server = socket.create_server(("127.0.0.1", 0))
         self.url = f"rtsp://127.0.0.1:{self._server.getsockname()[1]}/"
         self._closed = threading.Event()
@@ -96,12 +89,21 @@ def noise(number: int) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 255, (240, 320, 3), np.uint8)
 
 
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Encoded:
+    path = tmp_path_factory.mktemp("sent") / "sent.mp4"
+    with VideoWriter(path, (320, 240), RATE) as writer:
+        for number in range(FRAMES):
+            writer.write(noise(number))
+    return encode(str(path), (320, 240), RATE, 1.0, 0)
+
+
 @pytest.fixture
-def camera(tmp_path: Path) -> Iterator[Callable[..., Camera]]:
+def camera(video: Encoded) -> Iterator[Callable[..., Camera]]:
     cameras: list[Camera] = []
 
     def make(frames: int, after: Callable[[socket.socket], object] = lambda _: None, silent_at: str = "none") -> Camera:
-        cameras.append(Camera(tmp_path, frames, after, silent_at))
+        cameras.append(Camera(video, frames, after, silent_at))
         return cameras[-1]
 
     yield make

@@ -21,12 +21,14 @@ from labelled import coco_set, crops
 
 import infersdk
 from infersdk.bench import BenchSettings, Combination, Report, bench, combine, read_report
+from infersdk.bench.cold_start import STAGES
 from infersdk.bench.compare import compare_reports
 from infersdk.bench.page import html_report
 from infersdk.bench.plan import targets_of, usable_backends
-from infersdk.bench.report import Energy
+from infersdk.bench.report import ColdStart, Energy
 from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.tune import tune
+from infersdk.bench.worker import Worker
 from infersdk.bench.workload import kind_of, samples_of
 from infersdk.core.target import Target
 from infersdk.data import CLASSIFIER, DETECTOR
@@ -39,16 +41,22 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 
 QUICK = BenchSettings(time=0.1, rounds=5, warmup=0.2, starts=0)
+ONE_ROUND = msgspec.structs.replace(QUICK, rounds=1)
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    """A detector on two backends, in a precision that cannot be had, and on a device that is not there."""
+    """A detector on two backends, in a precision that cannot be had, and on a device that is not there.
+
+    `test_scenarios.py` measures cold starts; here a row has one that nothing measured.
+    """
     combinations = [
         *combine([DETECTOR], ["onnxruntime", "openvino"], batches=[2], threads=1),
         *combine([DETECTOR], ["onnxruntime/int8", "onnxruntime@cuda:99"]),
     ]
-    return bench(combinations, msgspec.structs.replace(QUICK, starts=1))
+    report = bench(combinations, QUICK)
+    report.rows[0].cold_start = ColdStart(seconds=median_of_rounds([1.5]), stages=dict.fromkeys(STAGES, 0.375))
+    return report
 
 
 @pytest.fixture
@@ -286,8 +294,8 @@ def test_comparing_reports_of_other_settings(report: Report) -> None:
 def test_map_where_there_is_truth(tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     annotations, images = coco_set(tmp_path)
-    settings = msgspec.structs.replace(QUICK, data=str(images), annotations=str(annotations), rounds=1)
-    (row,) = bench(combine([DETECTOR]), settings).rows
+    settings = msgspec.structs.replace(ONE_ROUND, data=str(images), annotations=str(annotations))
+    (row,) = bench(combine([DETECTOR]), settings, loading=False).rows
     assert row.accuracy.metric == "mAP"
     assert row.accuracy.images == 3
     assert row.accuracy.value > 0.5
@@ -296,9 +304,9 @@ def test_map_where_there_is_truth(tmp_path: Path) -> None:
 
 def test_top1_where_there_are_labels(tmp_path: Path) -> None:
     settings = msgspec.structs.replace(
-        QUICK, data=str(crops(tmp_path)), labels="folder", rounds=1, wrapper={"preset": "unit", "resize": 32}
+        ONE_ROUND, data=str(crops(tmp_path)), labels="folder", wrapper={"preset": "unit", "resize": 32}
     )
-    (row,) = bench(combine([CLASSIFIER]), settings).rows
+    (row,) = bench(combine([CLASSIFIER]), settings, loading=False).rows
     assert (row.accuracy.metric, row.accuracy.images) == ("top1", 9)
     assert row.accuracy.value > 0.8
 
@@ -306,7 +314,7 @@ def test_top1_where_there_are_labels(tmp_path: Path) -> None:
 def test_arrays_of_several_inputs(tmp_path: Path) -> None:
     file = tmp_path / "two.onnx"
     file.write_bytes(contract_model("two"))
-    (row,) = bench(combine([file], batches=[3]), QUICK).rows
+    (row,) = bench(combine([file], batches=[3]), ONE_ROUND, loading=False).rows
     assert row.status == "ok", row.reason
     assert row.ran["kind"] == "arrays"
     assert row.stages_ms.keys() == {"copy", "engine"}
@@ -317,12 +325,19 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
     free, fixed = tmp_path / "any.onnx", tmp_path / "fixed.onnx"
     free.write_bytes(contract_model("any_size"))
     fixed.write_bytes(contract_model("net", 2))
-    rows = bench([*combine([free]), *combine([fixed], batches=[1, 2])], QUICK, accuracy=False, loading=False).rows
-    assert [row.status for row in rows] == ["failed", "failed", "ok"]
-    assert "has free axes; say how long they are: shape x=" in rows[0].reason
-    assert "has a fixed batch of 2, not 1; export it with a free batch axis" in rows[1].reason
+    for file, batch, words in (
+        (free, 1, "has free axes; say how long they are: shape x="),
+        (fixed, 1, "has a fixed batch of 2, not 1; export it with a free batch axis"),
+    ):
+        worker = Worker()
+        worker.load(msgspec.to_builtins(combine([file], batches=[batch])[0]), msgspec.to_builtins(ONE_ROUND))
+        with pytest.raises(ConfigError, match=words):
+            worker.prepare()
+    worker.load(msgspec.to_builtins(combine([fixed], batches=[2])[0]), msgspec.to_builtins(ONE_ROUND))
+    for scenario in worker.prepare()["scenarios"]:
+        assert worker.measure(scenario, 0.01)["images"] >= 2
     name = infersdk.load(free).input_specs[0].name
-    settings = msgspec.structs.replace(QUICK, shapes={name: [1, 3, 16, 16]})
+    settings = msgspec.structs.replace(ONE_ROUND, shapes={name: [1, 3, 16, 16]})
     (row,) = bench(combine([free], batches=[2]), settings, accuracy=False, loading=False).rows
     assert row.status == "ok", row.reason
     assert row.notes[0].startswith("not run offline or as a server: ")
@@ -340,7 +355,7 @@ def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:
             workers = [int(c) for c in children if b"infersdk.bench.worker" in Path(f"/proc/{c}/cmdline").read_bytes()]
             os.kill(workers[0], signal.SIGKILL)
 
-    rows = bench(combine([net], batches=[1, 2]), QUICK, accuracy=False, progress=progress).rows
+    rows = bench(combine([net], batches=[1, 2]), QUICK, accuracy=False, loading=False, progress=progress).rows
     assert sorted(row.status for row in rows) == ["failed", "ok"]
     dead = next(row for row in rows if row.status == "failed")
     assert dead.reason == "its process was ended by SIGKILL (out of memory?)"
@@ -349,7 +364,7 @@ def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:
 def test_a_search_path_with_other_entries_than_text(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python ignores them."""
     monkeypatch.setattr("sys.path", [*sys.path, Path("elsewhere")])
-    (row,) = bench(combine([net]), msgspec.structs.replace(QUICK, rounds=1, starts=1), accuracy=False).rows
+    (row,) = bench(combine([net]), msgspec.structs.replace(ONE_ROUND, starts=1), accuracy=False).rows
     assert row.status == "ok", row.reason
     assert row.cold_start is not None
 
@@ -364,7 +379,7 @@ def test_interrupted(net: Path) -> None:
         if stage == "round 2 of 5":
             raise KeyboardInterrupt
 
-    found = bench(combine([net, CLASSIFIER]), QUICK, progress=progress)
+    found = bench(combine([net, CLASSIFIER]), QUICK, loading=False, progress=progress)
     assert found.interrupted
     assert {row.status for row in found.rows} <= {"partial"}
     assert all(len(row.scenarios["single_stream"].throughput.rounds) == 1 for row in found.rows)

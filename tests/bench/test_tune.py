@@ -228,7 +228,7 @@ def test_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         return ask(self, do, **order)
 
     monkeypatch.setattr(WorkerProcess, "ask", asked)
-    found = tune([Combination(model=str(DETECTOR)), slow], BenchSettings(type="arrays"), budget=10)
+    found = tune([Combination(model=str(DETECTOR)), slow], BenchSettings(type="arrays"), budget=5)
     assert found.best.combination.options == {}
     assert found.best.latency is not None
     assert found.untried == [slow.name]

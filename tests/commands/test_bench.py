@@ -131,7 +131,7 @@ def test_interrupted_writes_what_there_is(tmp_path: Path, number: int, code: int
     output = tmp_path / "r.json"
     command = [
         sys.executable, "-m", "infersdk", "bench", str(CLASSIFIER), "--backends", "onnxruntime", "--time", "60",
-        "--rounds", "600", "--warmup", "0.5", "--no-accuracy", "-o", str(output),
+        "--rounds", "600", "--warmup", "0.5", "--starts", "0", "--no-accuracy", "-o", str(output),
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path

@@ -131,17 +131,25 @@ def test_a_damaged_video_is_done_as_far_as_it_goes(tmp_path: Path, capsys: pytes
         assert 10 < len(list(reader)) < 30
 
 
+@pytest.fixture(scope="module")
+def long_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("video") / "in.mp4"
+    digits = Image.open(IMAGE).convert("RGB")
+    with VideoWriter(path, fps=20) as writer:
+        for _ in range(400):
+            writer.write(digits)
+    return path
+
+
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-def test_a_signal_leaves_a_video_of_what_was_done(number: int, code: int, word: str, tmp_path: Path) -> None:
+def test_a_signal_leaves_a_video_of_what_was_done(
+    number: int, code: int, word: str, long_video: Path, tmp_path: Path
+) -> None:
     """The command writes more lines than the pipe holds, and so it waits for this process."""
-    source, target = tmp_path / "in.mp4", tmp_path / "out" / "out.mp4"
-    digits = Image.open(IMAGE).convert("RGB")
-    with VideoWriter(source, fps=20) as writer:
-        for _ in range(400):
-            writer.write(digits)
-    command = [sys.executable, "-m", "infersdk", *PREDICT, str(source), "-o", str(target), "--json"]
+    target = tmp_path / "out" / "out.mp4"
+    command = [sys.executable, "-m", "infersdk", *PREDICT, str(long_video), "-o", str(target), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
     process.stdout.readline()
     time.sleep(0.5)

@@ -123,7 +123,9 @@ def files() -> Iterator[Path]:
 
 
 def findings(path: Path) -> Iterator[Finding]:
-    texts = prose_of_page(path.read_text("utf-8")) if path.suffix == ".md" else prose_of_module(path)
+    source = path.read_text("utf-8")
+    nodes = list(ast.walk(ast.parse(source))) if path.suffix == ".py" else []
+    texts = prose_of_module(source, nodes) if path.suffix == ".py" else prose_of_page(source)
     for line, text in texts:
         plain = re.sub(r"``[^`]*``|`[^`]*`|\]\([^)]*\)|https?://\S+", " x ", text)
         for sentence in re.split(r"(?<=[.!?])\s+", plain):
@@ -134,7 +136,7 @@ def findings(path: Path) -> Iterator[Finding]:
         for match in AMERICAN.finditer(plain):
             yield Finding(path, line, "spelling", match[0])
     if path.suffix == ".py" and path != Path(__file__).resolve():
-        for line, text in messages_of_module(path):
+        for line, text in messages_of_module(nodes):
             yield from _phrases(path, line, text)
 
 
@@ -167,10 +169,9 @@ def prose_of_page(text: str) -> Iterator[tuple[int, str]]:
             start, block = (start, f"{block} {line.strip()}") if block else (number, line.strip())
 
 
-def prose_of_module(path: Path) -> Iterator[tuple[int, str]]:
+def prose_of_module(source: str, nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Paragraphs of docstrings, and comments."""
-    source = path.read_text("utf-8")
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node)
             if docstring:
@@ -191,10 +192,10 @@ def prose_of_module(path: Path) -> Iterator[tuple[int, str]]:
         yield start, comment
 
 
-def messages_of_module(path: Path) -> Iterator[tuple[int, str]]:
+def messages_of_module(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Strings of one line and at least four words, apart from docstrings, with `x` in place of values."""
     parts: set[int] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.Expr):
             parts.add(id(node.value))  # a docstring
         if isinstance(node, ast.JoinedStr):

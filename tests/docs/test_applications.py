@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from docs.page_code import cut
 
 from infersdk import models
 
@@ -27,14 +27,6 @@ def code_of_section(title: str) -> str:
 def code_of_text() -> str:
     page = PAGE.parent / "tasks" / "ocr.md"
     return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE))
-
-
-def cut(source: Path, target: Path, start: int, count: int) -> None:
-    from infersdk.video import VideoReader, VideoWriter
-
-    with VideoReader(source) as reader, VideoWriter(target, reader.size, reader.fps) as writer:
-        for frame in itertools.islice(reader, start, start + count):
-            writer.write(frame)
 
 
 @pytest.mark.assets

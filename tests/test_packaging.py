@@ -250,8 +250,7 @@ def failing_build(folder: Path, **environment: str) -> str:
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"CC": "/nonexistent/cc"}, "no C compiler ('/nonexistent/cc').*apt install gcc"),
-        ({"CC": "no-such-compiler -O2"}, "no C compiler ('no-such-compiler').*dnf install gcc"),
+        ({"CC": "no-such-compiler -O2"}, "no C compiler ('no-such-compiler').*apt install gcc.*dnf install gcc"),
         ({"INFERSDK_CUDA": "1", "CC": sys.executable, "PATH": "", "CUDA_HOME": ""}, "INFERSDK_CUDA=1, but .* no nvcc"),
         ({"INFERSDK_CUDA": "yes"}, "INFERSDK_CUDA=yes: it is 1, which builds the CUDA part, or 0"),
     ],

@@ -88,6 +88,9 @@ def greedy_nms(
             if keepers[i] >= 0:
                 continue
             keep.append(int(i))
+            if areas[i] == 0:  # overlaps nothing
+                keepers[i] = i
+                continue
             w = np.maximum(zero, np.minimum(boxes[i, 2], boxes[:, 2]) - np.maximum(boxes[i, 0], boxes[:, 0]))
             h = np.maximum(zero, np.minimum(boxes[i, 3], boxes[:, 3]) - np.maximum(boxes[i, 1], boxes[:, 1]))
             inter = w * h

@@ -40,7 +40,7 @@ def interpolated(scores: np.ndarray, geometry: Geometry) -> np.ndarray:
     """[classes, height, width] of the image, in float64."""
     down = axis(scores.shape[1], geometry.canvas[1], geometry.source[1], geometry.resized[1], geometry.offset[1])
     across = axis(scores.shape[2], geometry.canvas[0], geometry.source[0], geometry.resized[0], geometry.offset[0])
-    return np.einsum("yh,chw,xw->cyx", down, scores.astype(np.float64), across)
+    return down @ scores.astype(np.float64) @ across.T
 
 
 GEOMETRIES = {

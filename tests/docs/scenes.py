@@ -400,7 +400,8 @@ def _text_finder(path: Path) -> None:
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
         helper.make_node("Mul", ["mean", "steep"], ["dark"]),
-        helper.make_node("MaxPool", ["dark"], ["lines"], kernel_shape=[13, 61], pads=[6, 30, 6, 30]),
+        helper.make_node("MaxPool", ["dark"], ["columns"], kernel_shape=[13, 1], pads=[6, 0, 6, 0]),
+        helper.make_node("MaxPool", ["columns"], ["lines"], kernel_shape=[1, 61], pads=[0, 30, 0, 30]),
         helper.make_node("Sigmoid", ["lines"], ["y"]),
     ]
     _text_network(path, nodes, ["n", 1, "h", "w"], [numpy_helper.from_array(np.float32([-9.0]), "steep")], {})

@@ -243,12 +243,20 @@ def test_commands_take_addresses(hub: Hub, tmp_path: Path) -> None:
     for package in ("huggingface_hub", "aiohttp"):
         pytest.importorskip(package)
     address = f"http://user:secret@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST}"
-    for model in (f"hf://org/digits@{COMMIT}/onnx/model.onnx", address):
-        predicted = run(hub, tmp_path, f"cli.main(['predict', {str(IMAGE)!r}, '--model', {model!r}, '--conf', '0.4'])")
-        assert "seven" in predicted.stdout, predicted.stderr
-        shown = run(hub, tmp_path, f"cli.main(['info', {model!r}])")
-        assert "yolov5" in shown.stdout, shown.stderr
-        assert "secret" not in shown.stdout
+    code = f"""
+for model in {(f"hf://org/digits@{COMMIT}/onnx/model.onnx", address)!r}:
+    cli.main(['predict', {str(IMAGE)!r}, '--model', model, '--conf', '0.4'])
+    print('and', flush=True)
+    cli.main(['info', model])
+    print('then', flush=True)
+"""
+    shown = run(hub, tmp_path, code)
+    assert "secret" not in shown.stdout
+    *models, _ = shown.stdout.split("then\n")
+    assert len(models) == 2, shown.stderr
+    for predicted, info in (text.split("and\n") for text in models):
+        assert "seven" in predicted, shown.stderr
+        assert "yolov5" in info, shown.stderr
 
 
 def test_a_bundle_at_an_address(hub: Hub, tmp_path: Path) -> None:
@@ -258,11 +266,14 @@ def test_a_bundle_at_an_address(hub: Hub, tmp_path: Path) -> None:
     hub.content = (tmp_path / "digits.infer").read_bytes()
     address = f"{hub.address}/plain/model.onnx#sha256={hashlib.sha256(hub.content).hexdigest()}"
     (tmp_path / "app.toml").write_text(f'[models.digits]\npath = "{address}"\n')
-    predicted = run(hub, tmp_path, f"cli.main(['predict', {str(IMAGE)!r}, '--model', 'app.toml', '--conf', '0.4'])")
-    assert "seven" in predicted.stdout, predicted.stderr
-    for model in ("app.toml", address):
-        shown = run(hub, tmp_path, f"cli.main(['info', {model!r}])")
-        assert "a bundle" in shown.stdout, shown.stderr
+    code = f"""
+cli.main(['predict', {str(IMAGE)!r}, '--model', 'app.toml', '--conf', '0.4'])
+for model in ('app.toml', {address!r}):
+    cli.main(['info', model])
+"""
+    shown = run(hub, tmp_path, code)
+    assert "seven" in shown.stdout, shown.stderr
+    assert shown.stdout.count("a bundle") == 2, shown.stderr
 
 
 def test_several_processes_download_one_file(hub: Hub, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..core.formats import varint
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
-from ..graph.files import model_bytes, parse_model
+from ..graph.files import model_bytes, read_model
 from ..graph.passes._sizes import lift_constants
 from ..graph.shapes import infer_shapes
 from .processes import worker
@@ -56,7 +56,7 @@ def _tidy(content: bytes) -> bytes:
     import onnx_ir as ir
     from onnx_ir.passes.common import IdentityEliminationPass
 
-    model = parse_model(content)
+    model = read_model(content)
     lift_constants(model)
     IdentityEliminationPass()(model)
     for value in model.graph.inputs:

@@ -126,21 +126,19 @@ def check_weights(stream: BinaryIO, size: int, name: str) -> int:
     """
     offset = count = 0
 
-    def take(length: int) -> bytes:
+    def skip(length: int) -> None:
         nonlocal offset
         if length > size - offset:
             raise ModelFormatError(
                 f"{name!r} is damaged or truncated: tensor {count} needs {length} bytes from {offset} on, and the file "
                 f"has {size}"
             )
-        stream.seek(offset)
         offset += length
-        return stream.read(length)
 
-    def skip(length: int) -> None:
-        nonlocal offset
-        take(0) if length <= size - offset else take(length)
-        offset += length
+    def take(length: int) -> bytes:
+        stream.seek(offset)
+        skip(length)
+        return stream.read(length)
 
     while offset < size:
         version = int.from_bytes(take(4), "little")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -232,25 +233,20 @@ def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
         return
     weights = external_files(source)
     with scratch_folder() as folder:
-        copied = folder / source.name
         with source.open() as content:
-            _write_copy(content, copied)
+            _write_copy(content, folder / source.name)
         for file in weights:
             assert source.external_data is not None, "weights without a folder are refused"
-            target = folder / file.relative_to(source.external_data)  # keeps sub/.., which needs the folder sub
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():  # otherwise copied under another name
-                with open_weights(file, "weights") as content:
-                    _write_copy(content, target)
-        yield str(copied)
+            with open_weights(file, "weights") as content:
+                _write_copy(content, folder / file.relative_to(source.external_data))
+        yield str(folder / source.name)
 
 
 def _write_copy(content: BinaryIO, target: Path) -> None:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(target, "xb") as copy:
-            while block := content.read(1 << 20):
-                copy.write(block)
+        target.parent.mkdir(parents=True, exist_ok=True)  # for sub/.. it is sub
+        with open(target, "wb") as copy:
+            shutil.copyfileobj(content, copy, 1 << 20)
     except OSError as error:
         raise OutputError(
             f"the weights of a model cannot be copied to {str(target.parent)!r}: {error.strerror or error}; set "

@@ -374,7 +374,7 @@ class OnnxRuntimeInfer(Infer):
     @functools.cached_property
     def layer_precisions(self) -> Mapping[str, int]:
         """Read back from the optimised graph. Without a requested precision a second session writes it on first use."""
-        from ..graph.files import parse_model, read_model
+        from ..graph.files import read_model
         from ..graph.precision import layer_precisions
 
         if self._executed is None and self._device.kind not in _OPEN_DEVICES:
@@ -382,7 +382,7 @@ class OnnxRuntimeInfer(Infer):
         if self._executed is None and self._requested_precision is None:
             self._executed = self._written_graph(in_memory=False)
         # If the runtime cannot write its graph, the precisions are those of the model.
-        model = read_model(self.model) if self._executed is None else parse_model(self._executed)
+        model = read_model(self.model if self._executed is None else self._executed)
         if not self.options.profiling:
             self._executed = self._executed and b""  # it may hold weights
         return MappingProxyType(layer_precisions(model, executed=True))

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_models
 import pytest
 
-from infersdk.graph.files import load_proto, model_bytes, parse_model, read_model
+from infersdk.graph.files import load_proto, model_bytes, read_model
 from infersdk.graph.graph_end import UnprovenError
 from infersdk.graph.passes import EndAtHead, prepared_model
 from infersdk.graph.raw_head import RawHead
@@ -19,7 +19,7 @@ def ended(model: Path | bytes) -> tuple[bytes, RawHead]:
     """A model that ends at the maps of its head, or at features, and that head."""
     content = prepared_model(model, [EndAtHead()])
     assert content is not None
-    head = RawHead.read(parse_model(content).metadata_props)
+    head = RawHead.read(read_model(content).metadata_props)
     assert head is not None
     return content, head
 

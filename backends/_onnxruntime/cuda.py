@@ -14,7 +14,7 @@ import onnxruntime as ort
 from ...core.memory_limit import tensor_nbytes
 from ...core.text import size_text
 from ...errors import ConfigError, MemoryLimitError
-from ...graph.files import parse_model, read_model
+from ...graph.files import read_model
 from ...graph.info import onnx_info
 from ...graph.weights import weights_size
 from ...infer import Infer, Scheduling
@@ -132,5 +132,5 @@ def arena_for(infer: Infer, source: Path | str | bytes, settings: Mapping[str, s
         return Arena(budget, 0, len(infer.model.read()), settings)
     info = onnx_info(infer.model)
     tensors = sum(tensor_nbytes(spec, infer.max_batch) for spec in (*info.inputs, *info.outputs))
-    graph = parse_model(source) if isinstance(source, bytes) else read_model(source)
+    graph = read_model(source)
     return Arena(budget, infer.scheduling.concurrency * tensors, weights_size(graph), settings)

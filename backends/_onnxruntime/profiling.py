@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, Role, Span, seconds_of
 from ...errors import ConfigError
-from ...graph.files import parse_model
+from ...graph.files import read_model
 from .providers import provider_device
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class _Graph:
     """The executed graph, by the names of its nodes."""
 
     def __init__(self, executed: bytes | None) -> None:
-        graph = parse_model(executed).graph if executed else None
+        graph = read_model(executed).graph if executed else None
         self._nodes = {node.name: node for node in graph or () if node.name}
         initializers = graph.initializers.values() if graph is not None else ()
         #: Bytes by name.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections import OrderedDict
 
 from ..errors import CustomKernelError
 
@@ -15,7 +14,7 @@ __all__ = ["kernel_failure", "note", "raise_kernel_failure", "raised"]
 _KEPT = 64
 
 _numbers = itertools.count(1)
-_noted: OrderedDict[int, BaseException] = OrderedDict()
+_noted: dict[int, BaseException] = {}
 _guard = threading.Lock()
 _MARK = re.compile(r" \[kernel failure (\d+)\]")
 _TEXT = re.compile(r"operator [\w.]+::\w+, node .*")
@@ -27,7 +26,7 @@ def note(error: BaseException) -> str:
         number = next(_numbers)
         _noted[number] = error
         if len(_noted) > _KEPT:
-            _noted.popitem(last=False)
+            del _noted[next(iter(_noted))]
     return f" [kernel failure {number}]"
 
 

@@ -253,7 +253,7 @@ class Node:
         Raises:
             CustomOpError, ShapeError: `shape()` fails, or the inputs do not meet its requirements.
         """
-        tensors, kept = _tensors([0] * len(inputs), inputs, self.native.inputs)
+        tensors, kept = _tensors([(0, shape) for shape in inputs], self.native.inputs)
         dims = ffi.new("int64_t[]", 16 * len(self.native.outputs))
         ndims = ffi.new("int32_t[]", len(self.native.outputs))
         _checked(lib.ifs_custom_node_shapes(self._handle, tensors, dims, ndims))
@@ -265,21 +265,18 @@ class Node:
         inputs: Sequence[tuple[int, Sequence[int]]],
         outputs: Sequence[tuple[int, Sequence[int]]],
         stream: int = 0,
-        workers: Any = None,
     ) -> None:
         """Runs the kernel on inputs and outputs that are given as addresses and shapes.
 
         Args:
             stream: the cudaStream_t on which a GPU kernel is queued.
-            workers: the native thread pool for C kernels.
 
         Raises:
             CustomKernelError: the kernel fails.
         """
-        sources, kept_in = _tensors([at for at, _ in inputs], [shape for _, shape in inputs], self.native.inputs)
-        results, kept_out = _tensors([at for at, _ in outputs], [shape for _, shape in outputs], self.native.outputs)
-        raw = ffi.cast("void *", stream)
-        _checked(lib.ifs_custom_node_run(self._handle, sources, results, raw, workers or ffi.NULL))
+        sources, kept_in = _tensors(inputs, self.native.inputs)
+        results, kept_out = _tensors(outputs, self.native.outputs)
+        _checked(lib.ifs_custom_node_run(self._handle, sources, results, ffi.cast("void *", stream), ffi.NULL))
         del kept_in, kept_out
 
     def run_arrays(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -298,13 +295,11 @@ def _memory(array: Any) -> tuple[int, tuple[int, ...]]:
     return array.__array_interface__["data"][0], array.shape
 
 
-def _tensors(addresses: Sequence[int], shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> tuple[Any, list[Any]]:
-    array = ffi.new("ifs_op_tensor[]", max(1, len(shapes)))
-    kept = []
-    for index, (at, shape, dtype) in enumerate(zip(addresses, shapes, dtypes, strict=True)):
-        dims = ffi.new("int64_t[]", list(shape))
-        kept.append(dims)
-        tensor = array[index]
+def _tensors(values: Sequence[tuple[int, Sequence[int]]], dtypes: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Addresses and shapes as native structs, and the memory that they point to."""
+    array = ffi.new("ifs_op_tensor[]", len(values))
+    kept = [ffi.new("int64_t[]", list(shape)) for _, shape in values]
+    for tensor, (at, shape), dims, dtype in zip(array, values, kept, dtypes, strict=True):
         tensor.data, tensor.dims = ffi.cast("void *", at), dims
         tensor.ndim, tensor.dtype = len(shape), _code(dtype.name)
     return array, kept
@@ -315,7 +310,7 @@ def _checked(status: int) -> None:
     try:
         check(status)
     except (NativeError, ShapeError) as error:
-        failure = raised(error) or (kernel_failure(error) if isinstance(error, NativeError) else None)
+        failure = kernel_failure(error) if isinstance(error, NativeError) else raised(error)
         if failure is None:
             raise
         raise failure from failure.__cause__

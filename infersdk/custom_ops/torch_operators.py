@@ -147,15 +147,11 @@ def _run(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
         torch.empty(shape, dtype=getattr(torch, dtype), device=at)
         for shape, dtype in zip(shapes, signature.outputs, strict=True)
     ]
-    stream = torch.cuda.current_stream(at).cuda_stream if device.ordinal >= 0 else 0
     if device.ordinal < 0:
         node.run_arrays([tensor.numpy(force=True) for tensor in given], [tensor.numpy() for tensor in made])
     else:
-        node.run(
-            [(tensor.data_ptr(), tuple(tensor.shape)) for tensor in given],
-            [(tensor.data_ptr(), tuple(tensor.shape)) for tensor in made],
-            stream,
-        )
+        inputs, outputs = ([(tensor.data_ptr(), tuple(tensor.shape)) for tensor in side] for side in (given, made))
+        node.run(inputs, outputs, torch.cuda.current_stream(at).cuda_stream)
     return made[0] if len(made) == 1 else tuple(made)
 
 

@@ -258,11 +258,11 @@ def _indexed(call: _Call) -> str | None:
     return None
 
 
-def _product(left: int, right: int) -> Check:
-    """A product of matrices, which does not sum over the batch."""
+def _product(right: int) -> Check:
+    """A product of two matrices, inputs 0 and `right`, which does not sum over the batch."""
 
     def check(call: _Call) -> str | None:
-        sums = {left: len(call.input(left)) - 1, right: max(len(call.input(right)) - 2, 0)}
+        sums = {0: len(call.input()) - 1, right: max(len(call.input(right)) - 2, 0)}
         return _MIXES if call.batched.items() & sums.items() else None
 
     return check
@@ -336,8 +336,8 @@ _RULES: dict[str, tuple[tuple[int, ...], Check]] = {
     "Slice": ((0,), _sliced), "Resize": ((0,), _resized), "Upsample": ((0,), _aligned),
     **dict.fromkeys(("Concat", "GatherElements", "ScatterElements"), ((), _joined)),
     "Gather": ((0, 1), _gathered), "GatherND": ((0, 1), _indexed), "ScatterND": ((0, 2), _indexed),
-    "MatMul": ((0, 1), _product(0, 1)), "MatMulInteger": ((0, 1), _product(0, 1)),
-    "QLinearMatMul": ((0, 3), _product(0, 3)), "Gemm": ((0, 1, 2), _gemm), "Einsum": ((), _einsum),
+    "MatMul": ((0, 1), _product(1)), "MatMulInteger": ((0, 1), _product(1)),
+    "QLinearMatMul": ((0, 3), _product(3)), "Gemm": ((0, 1, 2), _gemm), "Einsum": ((), _einsum),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), ((0, 5, 6), _recurrent)),
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), ((0,), _quantized)),
     "Dropout": ((0,), _dropped), "Attention": ((0, 1, 2), _attention),

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, ModelFormatError, nearest
-from .files import model_bytes, parse_model, read_model, write_model
+from .files import model_bytes, read_model, write_model
 from .parts import extract_part, join_models, rewire
 from .passes import Pass, SetOpset, apply_passes
 from .weights import (
@@ -72,7 +72,7 @@ class Graph:
     @classmethod
     def parse(cls, content: bytes) -> Graph:
         """Parses the bytes of an ONNX file. Raises the errors of `open()`."""
-        return cls(parse_model(content))
+        return cls(read_model(content))
 
     def __repr__(self) -> str:
         names = [", ".join(f"{value.name} {value.shape}" for value in side) for side in (self.inputs, self.outputs)]

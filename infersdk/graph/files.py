@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "load_proto", "model_bytes",
-    "open_weights", "parse_model", "private_copy", "proto_bytes", "proto_graphs", "proto_of", "read_model",
+    "open_weights", "private_copy", "proto_bytes", "proto_graphs", "proto_of", "read_model",
     "require_onnx", "tensor_array", "write_large", "write_model",
 ]  # fmt: skip
 
@@ -65,9 +66,18 @@ def read_model(model: ModelLike) -> ir.Model:
     """
     source = ModelSource.of(model)
     require_onnx("reading an ONNX file")
-    if source.path is None and source.mentions(EXTERNAL_KEY):
-        external_files(source)  # raises for those that cannot be found
-    return _from_proto(load_proto(source), str(source), source.external_data)
+    import onnx_ir as ir
+
+    proto, name = load_proto(source), str(source)
+    if any(graph.sparse_initializer for graph in proto_graphs(proto.graph)):
+        raise UnsupportedModelError(f"{name!r} has sparse weights, which the graph tools would lose; store them dense")
+    try:
+        result: ir.Model = ir.from_proto(proto)
+        result.graph.sort()  # runtimes write nodes out of order
+    except Exception as error:
+        raise ModelFormatError(f"the graph of {name!r} is not valid: {_root(error)}") from None
+    _replace_external(result, lambda tensor: _lazy_tensor(tensor, source.external_data, name))
+    return result
 
 
 @contextlib.contextmanager
@@ -93,17 +103,6 @@ def _owners(model: ir.Model) -> tuple[list[ir.Value], list[ir.Node]]:
     """The objects that may hold tensors: weights, and nodes with their attributes."""
     weights = [value for graph in model.graphs() for value in graph.initializers.values()]
     return weights, [*model.graph.all_nodes(), *(node for one in model.functions.values() for node in one.all_nodes())]
-
-
-def parse_model(content: bytes) -> ir.Model:
-    """Parses the bytes of an ONNX file. External data cannot be read.
-
-    Raises:
-        ModelFormatError, UnsupportedModelError, BackendUnavailableError: as `read_model`.
-    """
-    require_onnx("reading a graph")
-    source = ModelSource.of(content)
-    return _from_proto(load_proto(source), str(source), None)
 
 
 def load_proto(model: ModelLike) -> Any:
@@ -234,25 +233,20 @@ def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
         return
     weights = external_files(source)
     with scratch_folder() as folder:
-        copied = folder / source.name
         with source.open() as content:
-            _write_copy(content, copied)
+            _write_copy(content, folder / source.name)
         for file in weights:
             assert source.external_data is not None, "weights without a folder are refused"
-            target = folder / file.relative_to(source.external_data)  # keeps sub/.., which needs the folder sub
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():  # otherwise copied under another name
-                with open_weights(file, "weights") as content:
-                    _write_copy(content, target)
-        yield str(copied)
+            with open_weights(file, "weights") as content:
+                _write_copy(content, folder / file.relative_to(source.external_data))
+        yield str(folder / source.name)
 
 
 def _write_copy(content: BinaryIO, target: Path) -> None:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(target, "xb") as copy:
-            while block := content.read(1 << 20):
-                copy.write(block)
+        target.parent.mkdir(parents=True, exist_ok=True)  # for sub/.. it is sub
+        with open(target, "wb") as copy:
+            shutil.copyfileobj(content, copy, 1 << 20)
     except OSError as error:
         raise OutputError(
             f"the weights of a model cannot be copied to {str(target.parent)!r}: {error.strerror or error}; set "
@@ -278,21 +272,6 @@ def _tensors(graph: Any) -> Iterator[Any]:
             yield from (sparse.values, sparse.indices)
         for attribute in (attribute for node in one.node for attribute in node.attribute):
             yield from (attribute.t, *attribute.tensors)
-
-
-def _from_proto(proto: Any, name: str, folder: Path | None) -> ir.Model:
-    """Converts a `ModelProto`. `folder` contains its external data."""
-    import onnx_ir as ir
-
-    if any(graph.sparse_initializer for graph in proto_graphs(proto.graph)):
-        raise UnsupportedModelError(f"{name!r} has sparse weights, which the graph tools would lose; store them dense")
-    try:
-        model: ir.Model = ir.from_proto(proto)
-        model.graph.sort()  # runtimes write nodes out of order
-    except Exception as error:
-        raise ModelFormatError(f"the graph of {name!r} is not valid: {_root(error)}") from None
-    _replace_external(model, lambda tensor: _lazy_tensor(tensor, folder, name))
-    return model
 
 
 def _replace_external(model: ir.Model, made: Callable[[ir.ExternalTensor], ir.LazyTensor]) -> None:

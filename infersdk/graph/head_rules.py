@@ -23,24 +23,10 @@ from .raw_head import MOST_ANCHORS, MOST_BINS, MOST_LEVELS, HeadLevel, RawHead
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HeadEnd", "find_head"]
+__all__ = ["find_head"]
 
 Array = Any
 _FLOAT, _FLOAT16 = 1, 10
-
-
-@dataclass(frozen=True)
-class HeadEnd:
-    """A head and the values at which its graph is cut.
-
-    Attributes:
-        head: the head, with the names of these values.
-        dims, types: the dimensions and element types of these values, by name.
-    """
-
-    head: RawHead
-    dims: dict[str, list[int]]
-    types: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -60,12 +46,15 @@ class _Map:
         return self.dims[2], self.dims[3]
 
 
-def find_head(proto: Any, name: str, dims: Sequence[int]) -> HeadEnd:
-    """Finds the head at the end of a model.
+def find_head(proto: Any, name: str, dims: Sequence[int]) -> tuple[RawHead, GraphEnd]:
+    """Finds the head at the end of a model, with the names of the values at which its graph is cut.
 
     Args:
         proto: an `onnx.ModelProto`.
         name, dims: the name and fixed dimensions of its image input.
+
+    Returns:
+        The head, and the graph with the dimensions and types of these values.
 
     Raises:
         UnprovenError: the model does not end with a known head; the message gives the reason.
@@ -91,7 +80,7 @@ def find_head(proto: Any, name: str, dims: Sequence[int]) -> HeadEnd:
         head = _anchor_head(maps, random, decoded, near)
     else:
         head = _distance_head(end, nodes, maps, random, decoded, near)
-    return _at_features(end, msgspec.structs.replace(head, output=output))
+    return _at_features(end, msgspec.structs.replace(head, output=output)), end
 
 
 # ---- the pattern ----
@@ -194,7 +183,7 @@ def _check_limit(what: str, count: int, most: int) -> None:
 # ---- features ----
 
 
-def _at_features(end: GraphEnd, head: RawHead) -> HeadEnd:
+def _at_features(end: GraphEnd, head: RawHead) -> RawHead:
     """Moves the cut of YOLOv5 levels to the input of the 1 x 1 convolution that computes their map.
 
     The convolution must have constant float32 weights; other levels are cut at their maps.
@@ -206,8 +195,7 @@ def _at_features(end: GraphEnd, head: RawHead) -> HeadEnd:
     for index, one in enumerate(found):
         if one is not None and named.count(one.maps[0]) == 1:  # outputs must be distinct
             levels[index] = one
-    head = msgspec.structs.replace(head, levels=tuple(levels))
-    return HeadEnd(head, {name: end.dims(name) for name in head.names}, {name: end.dtype(name) for name in head.names})
+    return msgspec.structs.replace(head, levels=tuple(levels))
 
 
 def _features(end: GraphEnd, level: HeadLevel) -> HeadLevel | None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from .types import inner_graphs
 from .weights import constant_tensor, free_name, graph_values, taken_names, value_names
 
 if TYPE_CHECKING:
@@ -111,12 +110,9 @@ def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value
     for old, new in zip(before, after, strict=True):
         if new.shape is None:
             new.type, new.shape = old.type, old.shape
-        for use in list(old.uses()):
-            use.node.replace_input_with(use.idx, new)
-        _replace_in_branches(graph, old, new)
-        if old.is_graph_output():
-            name = old.name
-            graph.outputs[list(graph.outputs).index(old)] = new
+        is_output, name = old in graph.outputs, old.name
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        if is_output:
             old.name = free_name(f"{name}_replaced", value_names(graph))
             new.name = name
 
@@ -128,16 +124,6 @@ def replace_node(graph: ir.Graph, node: ir.Node, by: ir.Value) -> None:
     rewire(graph, [old], [by])
     graph.remove(node, safe=True)
     by.name = name
-
-
-def _replace_in_branches(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Replaces an outer value that is an output of a subgraph, such as a branch of an If."""
-    for node in graph:
-        for inner in inner_graphs(node):
-            for branch in (inner, *inner.subgraphs()):
-                for index, output in enumerate(branch.outputs):
-                    if output is old:
-                        branch.outputs[index] = new
 
 
 def tail_inputs(model: ir.Model) -> list[str]:

@@ -44,7 +44,7 @@ class ShapeChange:
 
     Attributes:
         old, new: the traces. They exclude values that depend on nodes with data-dependent shapes.
-        changed: the nodes whose constants were rewritten.
+        changed: the nodes whose constants were rewritten, in the order of the changes.
         opens: whether the new size is only an example, and constants have to fit other sizes too.
     """
 
@@ -61,7 +61,7 @@ class ShapeChange:
     ) -> None:
         self._model, self._free, self._image = model, free_batch, image
         self.old, self.new = ShapeTrace(model, before), ShapeTrace(model, after)
-        self.changed: list[ir.Node] = []
+        self.changed: dict[ir.Node, None] = {}
         sizes = next(((shape[0], after[name][0]) for name, shape in before.items() if shape), (1, 1))
         self._batches = BatchRows(self.old, self.new, sizes) if free_batch else None
         self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of feature maps, before and after
@@ -154,9 +154,9 @@ class ShapeChange:
         self.new.know(value)
         self._replace(node, index, value)
 
-    def _replace(self, node: ir.Node, index: int, value: ir.Value) -> None:
+    def _replace(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
         node.replace_input_with(index, value)
-        self._note(node)
+        self.changed[node] = None
 
     def _traced(self, build: GraphBuilder, value: ir.Value) -> ir.Value:
         """Adds the new nodes of a builder to the traces, for another size only to that; returns `value`."""
@@ -170,10 +170,6 @@ class ShapeChange:
                     trace.step(node)
             self._check_batch(node)
         return value
-
-    def _note(self, node: ir.Node) -> None:
-        if node not in self.changed:
-            self.changed.append(node)
 
     # ---- Reshape ----
 
@@ -413,5 +409,4 @@ class ShapeChange:
                 continue
             if np.any(states):
                 raise self._error(node, "its initial states are not 0")
-            node.replace_input_with(index, None)
-            self._note(node)
+            self._replace(node, index, None)

@@ -15,7 +15,7 @@ from ..core.formats import FORMATS, FileFormat
 from ..core.model_source import ModelLike, ModelSource
 from ..core.text import logger
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
-from ..graph.files import model_bytes, parse_model, require_onnx
+from ..graph.files import model_bytes, read_model, require_onnx
 from ..graph.passes import FreeBatch
 from ..loading.registry import is_torch_module, load
 from .conversion import Check, Conversion, Imported, InputShape, Reference, Request, Sample, samples_by_name, shapes_of
@@ -176,24 +176,23 @@ def _importer(source: ModelSource, kind: FileFormat, installed: bool) -> Any:
 
 def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]) -> bytes:
     """Frees the batch. If the graph does not allow this, adds a note and returns the model unchanged."""
-    model = parse_model(content)
+    model = read_model(content)
     shapes = [list(value.shape) for value in model.graph.inputs if value.shape is not None]
     if not shapes or any(not shape or not isinstance(shape[0], int) for shape in shapes):
         return content
-    stays = f"the batch stays at {shapes[0][0]}: "
     try:
         if not FreeBatch().apply(model):
             return content
         free = model_bytes(model)
     except (UnsupportedModelError, ConfigError) as error:
-        notes.append(f"{stays}{error}")
-        return content
+        reason = str(error)
     except Exception as error:  # unexpected failures of the shape trace
-        notes.append(f"{stays}its shapes cannot be traced ({type(error).__name__}: {error})")
-        return content
-    if not samples or _free_batch_agrees(content, free, samples):
-        return free
-    notes.append(f"{stays}with another batch the images affect each other")
+        reason = f"its shapes cannot be traced ({type(error).__name__}: {error})"
+    else:
+        if not samples or _free_batch_agrees(content, free, samples):
+            return free
+        reason = "with another batch the images affect each other"
+    notes.append(f"the batch stays at {shapes[0][0]}: {reason}")
     return content
 
 

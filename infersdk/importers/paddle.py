@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..core.formats import varint
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
-from ..graph.files import model_bytes, parse_model
+from ..graph.files import model_bytes, read_model
 from ..graph.passes._sizes import lift_constants
 from ..graph.shapes import infer_shapes
 from .processes import worker
@@ -56,7 +56,7 @@ def _tidy(content: bytes) -> bytes:
     import onnx_ir as ir
     from onnx_ir.passes.common import IdentityEliminationPass
 
-    model = parse_model(content)
+    model = read_model(content)
     lift_constants(model)
     IdentityEliminationPass()(model)
     for value in model.graph.inputs:
@@ -126,21 +126,19 @@ def check_weights(stream: BinaryIO, size: int, name: str) -> int:
     """
     offset = count = 0
 
-    def take(length: int) -> bytes:
+    def skip(length: int) -> None:
         nonlocal offset
         if length > size - offset:
             raise ModelFormatError(
                 f"{name!r} is damaged or truncated: tensor {count} needs {length} bytes from {offset} on, and the file "
                 f"has {size}"
             )
-        stream.seek(offset)
         offset += length
-        return stream.read(length)
 
-    def skip(length: int) -> None:
-        nonlocal offset
-        take(0) if length <= size - offset else take(length)
-        offset += length
+    def take(length: int) -> bytes:
+        stream.seek(offset)
+        skip(length)
+        return stream.read(length)
 
     while offset < size:
         version = int.from_bytes(take(4), "little")

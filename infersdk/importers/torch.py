@@ -180,7 +180,7 @@ def export_in_process(
         names: the names of its inputs.
         wanted: the shape and element type of each input.
         prefix: the prefix of output names, before a number; empty leaves the names to PyTorch.
-        free: the free axes of each input; None fixes all axes.
+        free: the free axes of each input; None fixes all axes. The signature of the module must then be `*inputs`.
 
     Raises:
         ConfigError: PyTorch cannot run the module with inputs of these shapes.
@@ -193,7 +193,12 @@ def export_in_process(
             folder = Path(name)
             example, results = torch_export.run_module(folder, request.order, module, names, wanted)
             outputs = [f"{prefix}{index}" for index in range(len(results))] if prefix else None
-            notes = torch_export.export_module(module, example, names, str(folder / "model.onnx"), outputs, free)
+            ends = module, example, names, str(folder / "model.onnx"), outputs
+            traced = ("the TorchScript exporter", lambda: torch_export.export_traced(*ends))
+            notes = torch_export.export_first(
+                ("the dynamo exporter", lambda: torch_export.export_dynamo(*ends, free)),
+                *([traced] if free is None else []),  # it would fix all axes
+            )
             return read_result(folder, f"PyTorch {importlib.metadata.version('torch')}", notes)
     finally:
         for one, training in modes.items():

@@ -173,7 +173,8 @@ class Observer:
                 computed.clear()
                 first = next(iter(feeds.values()))
                 count = len(first) if np.ndim(first) else 1
-                _check_finite({name: ranges[name] for name in self._plan.activations}, samples, samples + count)
+                ranges = {name: ranges[name] for name in self._plan.activations}  # threads add them in any order
+                _check_finite(ranges, samples, samples + count)
                 samples += count
                 if progress:
                     progress(samples)

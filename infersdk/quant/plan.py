@@ -84,7 +84,7 @@ class Plan:
 
     def without_moves(self) -> Plan:
         """The plan with each quantiser directly before the nodes that read its value."""
-        return self._graph.plan(replace(self.scheme, moves=False), self.left, self.excluded)
+        return self._graph.plan(replace(self.scheme, moves=False), self.excluded)
 
     def without(self, exclude: Collection[str]) -> Plan:
         """The plan with more nodes, and their activation functions, in floating point.
@@ -96,8 +96,7 @@ class Plan:
         for name in exclude:
             if name not in self.nodes_by_name:
                 raise ConfigError(f"exclude: the model has no node {name!r}; `infersdk quantize --layers` lists them")
-        named = tuple(dict.fromkeys((*self.excluded, *exclude)))
-        return self._graph.plan(self.scheme, self._graph.candidates(self.scheme, named), named)
+        return self._graph.plan(self.scheme, tuple(dict.fromkeys((*self.excluded, *exclude))))
 
 
 def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, exclude: Sequence[str] = ()) -> Plan:
@@ -119,8 +118,7 @@ def plan(model: str | os.PathLike[str], target: str | Scheme = "portable", *, ex
         BackendUnavailableError: a package that reads or runs ONNX models is not installed.
     """
     scheme = find_scheme(target)
-    graph = _Graph(prepare(model))
-    whole = graph.plan(scheme, graph.candidates(scheme, ()), ())
+    whole = _Graph(prepare(model)).plan(scheme, ())
     return whole.without(exclude) if exclude else whole
 
 
@@ -149,7 +147,7 @@ class _Graph:
         self.averages = [node for node in graph if node.op_type == "GlobalAveragePool"]
         self.body = _ancestors(graph, [*(node for node in self.layers if node.name not in self.tail), *self.averages])
 
-    def candidates(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
+    def _left(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
         """The layers that stay in floating point by default, with the reason."""
         left = {}
         for node in self.layers:
@@ -209,8 +207,9 @@ class _Graph:
                 behind.add(name)
         return left
 
-    def plan(self, scheme: Scheme, left: Mapping[str, str], excluded: tuple[str, ...]) -> Plan:
-        """The plan with these layers and nodes in floating point."""
+    def plan(self, scheme: Scheme, excluded: tuple[str, ...]) -> Plan:
+        """The plan with these nodes in floating point."""
+        left = self._left(scheme, excluded)
         floating = {member for name in (*left, *excluded) for member in (name, *self.functions.get(name, ()))}
         layers = [node.name or "" for node in self.layers if node.name not in floating]
         if not layers:
@@ -222,7 +221,7 @@ class _Graph:
                 what = f"has no layer left to quantise for {scheme.name}: {reason}"
             raise UnsupportedModelError(f"the model {what}")
         chosen = self._chosen(scheme, layers, floating)
-        points, moved = self.points(scheme, chosen), dict[str, str]()
+        points, moved = self._points(scheme, chosen), dict[str, str]()
         if scheme.moves:
             points, moved, moving = move_quantizers(self.model.graph, points, chosen, self.floats)
             chosen = [name for name in self.nodes if name in moving or name in chosen]
@@ -231,7 +230,7 @@ class _Graph:
             _graph=self,
         )  # fmt: skip
 
-    def points(self, scheme: Scheme, chosen: Sequence[str]) -> dict[str, str]:
+    def _points(self, scheme: Scheme, chosen: Sequence[str]) -> dict[str, str]:
         """The quantised values for quantised nodes, each with the value whose range it has."""
         nodes = [self.nodes[name] for name in chosen]
         values = {value for node in nodes for value in self._read(node)}

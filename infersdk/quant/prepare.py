@@ -77,10 +77,11 @@ def _folded(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
             raise
         except Exception as error:  # the runtime has no root of its own exceptions
             raise UnsupportedModelError(f"{str(path)!r} cannot be prepared for quantisation: {error}") from None
-        import onnx_ir as ir
-        from onnx_ir.passes.common import RemoveUnusedOpsetsPass
+        for value in prepared.graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value.numpy()  # reads a separate file of weights, and keeps them
+    from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
-        ir.external_data.load_to_model(prepared)
     RemoveUnusedOpsetsPass()(prepared)
     infer_shapes(prepared)
     return prepared

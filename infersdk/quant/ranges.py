@@ -78,8 +78,7 @@ def tensor_range(
             threshold = histogram.entropy(zeros=ranges.zeros)
             ends = -threshold, threshold
         else:
-            search = _Search(histogram, ranges, function)
-            ends, threshold = search.ends(), search.threshold()
+            ends, threshold = _least_errors(histogram, ranges, function or (lambda x: x))
         low, high = max(low, ends[0]), min(high, ends[1])
         threshold = min(threshold, ranges.absmax)
     return TensorRange(
@@ -88,49 +87,38 @@ def tensor_range(
     )  # fmt: skip
 
 
-class _Search:
-    """Search for the range with the minimum squared error, the sum of (f(Q(x)) - f(x))^2 over the values.
+def _least_errors(histogram: Histogram, ranges: ChannelRanges, function: Function) -> tuple[tuple[float, float], float]:
+    """The ends, and T of a range from -T to T, with the minimum sum of (f(Q(x)) - f(x))^2 over the values.
 
     This balances the errors of clipping and of rounding. Errors count after the activation function f: for example, a
     SiLU is nearly 0 for large negative values, which then need no codes.
     """
+    counts, values = histogram.counts.copy(), histogram.centres
+    zero = len(counts) // 2
+    counts[zero] -= min(ranges.zeros, int(counts[zero]))  # every range represents them exactly
+    while np.count_nonzero(counts) > _SEARCHED_BINS:
+        counts, values = counts.reshape(-1, 2).sum(1), values.reshape(-1, 2).mean(1)
+    weights, values = counts[counts > 0].astype(np.float64), values[counts > 0]
+    targets = function(values)
 
-    def __init__(self, histogram: Histogram, ranges: ChannelRanges, function: Function | None) -> None:
-        counts, values = histogram.counts, histogram.centres
-        zero = len(counts) // 2
-        counts = counts.copy()
-        counts[zero] -= min(ranges.zeros, int(counts[zero]))  # every range represents them exactly
-        while np.count_nonzero(counts) > _SEARCHED_BINS:
-            counts, values = counts.reshape(-1, 2).sum(1), values.reshape(-1, 2).mean(1)
-        filled = counts > 0
-        self._counts, self._values = counts[filled].astype(np.float64), values[filled]
-        self._function: Function = function or (lambda x: x)
-        self._targets = self._function(self._values)
-        self._min, self._max, self._absmax = ranges.min, ranges.max, ranges.absmax
-
-    def ends(self) -> tuple[float, float]:
-        """The best asymmetric range (low, high)."""
-        low, high = min(self._min, 0.0), max(self._max, 0.0)
-        for _ in range(2):
-            if high > 0:
-                high = _best(lambda end: self._error(low, end, signed=False), max(self._max, 0.0))  # noqa: B023
-            if low < 0:
-                low = _best(lambda end: self._error(end, high, signed=False), min(self._min, 0.0))  # noqa: B023
-        return low, high
-
-    def threshold(self) -> float:
-        """The best T for a range from -T to T."""
-        return _best(lambda end: self._error(-end, end, signed=True), self._absmax)
-
-    def _error(self, low: float, high: float, *, signed: bool) -> float:
+    def error(low: float, high: float, *, signed: bool = False) -> float:
         scale, zero = scale_and_zero_point(low, high, signed=signed)
         least, most = (-128, 127) if signed else (0, 255)
-        codes = np.rint(self._values * (1 / float(scale)))
+        codes = np.rint(values * (1 / float(scale)))
         codes += zero - least
         np.clip(codes, 0, most - least, out=codes)
-        levels = self._function((np.arange(least, most + 1) - zero) * float(scale))
-        error = levels[codes.astype(np.intp)] - self._targets
-        return float(np.dot(self._counts, error * error))
+        levels = function((np.arange(least, most + 1) - zero) * float(scale))
+        errors = levels[codes.astype(np.intp)] - targets
+        return float(np.dot(weights, errors * errors))
+
+    first, last = min(ranges.min, 0.0), max(ranges.max, 0.0)
+    low, high = first, last
+    for _ in range(2):
+        if high > 0:
+            high = _best(lambda end: error(low, end), last)  # noqa: B023
+        if low < 0:
+            low = _best(lambda end: error(end, high), first)  # noqa: B023
+    return (low, high), _best(lambda end: error(-end, end, signed=True), ranges.absmax)
 
 
 def _best(error: Callable[[float], float], end: float) -> float:

@@ -163,9 +163,12 @@ class Workflow:
                 )
             if self.table is None:
                 self._calibrate(wrapper, show)
-            self._write_measured(wrapper, output, show, comparable=identity is not None)
-        assert self.made is not None
-        return self.made
+            made = self.write(output)
+            if identity is not None and self.search is None:
+                made = self._improve(wrapper, made, show)
+            with _without_target_warnings(), self.open_wrapper(made.path) as quantized:
+                self._compare_speed(wrapper, quantized, show)
+        return made
 
     def write(self, output: str | os.PathLike[str]) -> QuantizedGraph:
         """Writes the file with the present table and search result."""
@@ -190,47 +193,35 @@ class Workflow:
             self.seen = Observer(self.model, self.planned).observe(inputs, progress=advance)
         self.table = self.candidates[0].table(self.seen)
 
-    def _write_measured(
-        self, wrapper: VisionModel[Any], output: str | os.PathLike[str], stage: Stage, *, comparable: bool
-    ) -> None:
-        """Writes the file and measures it; repeats this after a change of the method or of the layers."""
-        while True:
-            made = self.write(output)
-            with _without_target_warnings(), self.open_wrapper(made.path) as quantized:
-                if comparable and self.search is None:
-                    with stage("comparing results"):
-                        self.agreement = agreement(self._reference, _results(quantized, self.compared))
-                if not self._changed(wrapper, stage):
-                    self._compare_speed(wrapper, quantized, stage)
-                    return
+    def _improve(self, wrapper: VisionModel[Any], made: QuantizedGraph, stage: Stage) -> QuantizedGraph:
+        """Selects another method and searches layers if the agreement is too low; returns the file, written again."""
+        whole = self._compare(made, stage)
+        if self.seen is not None and len(self.candidates) > 1:
+            self.choice = self._choose(wrapper, self.seen, whole, stage)
+            if self.choice.candidate is not self.candidates[0]:
+                self.table = self.choice.candidate.table(self.seen)
+                made = self.write(made.path)
+                whole = self._compare(made, stage)
+        self.search = self._search(wrapper, whole, stage)
+        self.agreement = self.search.agreement
+        return self.write(made.path) if self.search.exclude else made
 
-    def _changed(self, wrapper: VisionModel[Any], stage: Stage) -> bool:
-        """Selects another method or searches layers if the agreement is too low; returns whether the file changes."""
-        if self.agreement is None:
-            return False
-        if self.seen is not None and self.choice is None and len(self.candidates) > 1:
-            self._choose(wrapper, self.seen, self.agreement, stage)
-            if self.choice is not None and self.choice.candidate is not self.candidates[0]:
-                return True
-        if self.search is None:
-            self._search(wrapper, self.agreement, stage)
-            return self.search is not None and bool(self.search.exclude)
-        return False
+    def _compare(self, made: QuantizedGraph, stage: Stage) -> Agreement:
+        with stage("comparing results"):
+            self.agreement = self.measure(made.path)
+        return self.agreement
 
-    def _choose(self, wrapper: VisionModel[Any], seen: Observations, whole: Agreement, stage: Stage) -> None:
+    def _choose(self, wrapper: VisionModel[Any], seen: Observations, whole: Agreement, stage: Stage) -> Choice:
         """Compares the candidates if the agreement of the first one is below `ENOUGH`."""
         default = self.candidates[0]
         if whole.percent >= ENOUGH:
-            self.choice = Choice(default, {default.name: whole})
-            return
+            return Choice(default, {default.name: whole})
         with stage("comparing methods", len(self.candidates)) as advance:
-            apart = seen
             if self._kept is not None:
-                apart = Observer(self.model, self.planned).observe(ImageInputs(wrapper, self._kept))
-            self.choice = choose(self.planned, apart, self.measure, candidates=self.candidates, progress=advance)
-        self.table = self.choice.candidate.table(seen)
+                seen = Observer(self.model, self.planned).observe(ImageInputs(wrapper, self._kept))
+            return choose(self.planned, seen, self.measure, candidates=self.candidates, progress=advance)
 
-    def _search(self, wrapper: VisionModel[Any], whole: Agreement, stage: Stage) -> None:
+    def _search(self, wrapper: VisionModel[Any], whole: Agreement, stage: Stage) -> SearchReport:
         assert self.table is not None
         with contextlib.ExitStack() as stack:
             steps: list[Callable[[float], None]] = []
@@ -240,12 +231,11 @@ class Workflow:
                     steps.append(stack.enter_context(stage("searching layers")))
                 steps[0](1 - 1 / done)
 
-            self.search = search(
+            return search(
                 self.planned, self.table, self.measure, self._max_drop, whole=whole,
                 max_score_shift=self._max_score_shift, times=lambda: self.layer_times(wrapper),
                 progress=progress,
             )  # fmt: skip
-        self.agreement = self.search.agreement
 
     def layer_times(
         self, wrapper: VisionModel[Any], planned: Plan | None = None

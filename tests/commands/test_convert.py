@@ -53,9 +53,9 @@ def test_a_difference_beyond_the_tolerance_is_exit_code_1(
     torch = pytest.importorskip("torch")
     from infersdk.importers.workers import torch_export
 
-    export = torch_export.export_module
+    export = torch_export.export_dynamo
     monkeypatch.setattr(
-        torch_export, "export_module", lambda module, *rest: export(torch.nn.Sequential(module, Negated()), *rest)
+        torch_export, "export_dynamo", lambda module, *rest: export(torch.nn.Sequential(module, Negated()), *rest)
     )
 
     class Negated(torch.nn.Module):

@@ -344,21 +344,6 @@ def test_files(path: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(Graph.parse(path.read_bytes()))["y"], want)
 
 
-def test_weights_in_a_file_that_is_gone(path: Path, tmp_path: Path) -> None:
-    graph = graphs.open(path)
-    graph.weights["w"] = np.eye(4, dtype=np.float32).repeat(32, 0)[:4]
-    graph.weights["big"] = np.ones(1000, np.float32)
-    graph.save(tmp_path / "e.onnx", external_data="e.data")
-    (tmp_path / "e.data").unlink()
-    again = graphs.open(tmp_path / "e.onnx")
-    with pytest.raises(ModelFormatError, match="weight 'big' in .* cannot be read"):
-        again.weights["big"]
-    with pytest.raises(ModelFormatError, match="weight 'big' in .* cannot be read"):
-        again.bytes()
-    with pytest.raises(ModelFormatError, match=r"e\.data' cannot be read"):
-        again.save(tmp_path / "f.onnx", external_data="f.data")
-
-
 def test_what_is_not_valid_is_found(path: Path) -> None:
     graph = graphs.open(path)
     graph.replace(graph.nodes("Relu"), "Conv")

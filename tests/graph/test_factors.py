@@ -12,7 +12,7 @@ from onnx_models import node, run, save, value
 from random_graphs import Graph, graphs
 
 from infersdk.graph.factors import fold_factors
-from infersdk.graph.files import model_bytes, parse_model
+from infersdk.graph.files import model_bytes, read_model
 from infersdk.graph.passes import HardSwish
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def equal(before: bytes, after: bytes, x: Any) -> None:
 
 def folded(path: Path, x: Any) -> Counter[str]:
     """The operators that are left behind the folding, which changes no result."""
-    model = parse_model(path.read_bytes())
+    model = read_model(path.read_bytes())
     fold_factors(model.graph)
     content = model_bytes(model)
     equal(path.read_bytes(), content, x)
@@ -45,7 +45,7 @@ def folded(path: Path, x: Any) -> Counter[str]:
 @given(graphs())
 def test_random_graphs(graph: Graph) -> None:
     x = np.random.default_rng(1).normal(size=graph.input_shape).astype(np.float32)
-    model = parse_model(graph.content)
+    model = read_model(graph.content)
     fold_factors(model.graph)
     equal(graph.content, model_bytes(model), x)
 
@@ -54,7 +54,7 @@ def test_random_graphs(graph: Graph) -> None:
 @given(graphs(kinds=("conv", "factor", "offset", "swish", "swish", "relu", "if")))
 def test_random_graphs_with_hard_swish(graph: Graph) -> None:
     x = (np.random.default_rng(1).normal(size=graph.input_shape) * 3).astype(np.float32)
-    model = parse_model(graph.content)
+    model = read_model(graph.content)
     HardSwish().apply(model)
     equal(graph.content, model_bytes(model), x)
 
@@ -98,4 +98,4 @@ def test_operators_of_other_domains_stay(tmp_path: Path) -> None:
     path = save(tmp_path / "m.onnx", nodes, [value("x", [1, 3, 5, 4])], [value("y", None)], weights)
     model = onnx.load(path)
     model.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
-    assert fold_factors(parse_model(model.SerializeToString()).graph) == 0
+    assert fold_factors(read_model(model.SerializeToString()).graph) == 0

@@ -103,6 +103,8 @@ def test_damaged_weights_are_a_typed_error(path: Path, damage: str) -> None:
         weights.mkdir()
     graph = graphs.open(path)
     with pytest.raises(ModelFormatError, match=r"m\.data"):
+        graph.weights["b"]
+    with pytest.raises(ModelFormatError, match=r"m\.data"):
         lint(graph)
     with pytest.raises(ModelFormatError, match=r"m\.data"):
         graph.bytes()

@@ -72,3 +72,9 @@ def test_operators_of_other_standard_domains_keep_their_import(tmp_path: Path) -
     assert set(prepare(model).graph.opset_imports) == {"", "ai.onnx.ml"}
     made, _ = quantised(model, "portable", (1, 3, 4, 4))
     onnx.checker.check_model(str(made))
+
+
+def test_a_model_whose_weights_are_in_a_separate_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infersdk.graph.files._LARGE", 0)  # the limit is 1 GiB
+    made, samples = quantised(backbone(tmp_path / "m.onnx"), "portable", (1, 3, 32, 24))
+    assert np.isfinite(run(made, samples[0])[0]).all()

@@ -18,11 +18,11 @@ __all__ = ["BATCH", "fixed", "has_name", "lift_constants", "shapes_of", "write_o
 BATCH = "batch"
 
 
-def lift_constants(model: ir.Model) -> bool:
-    """Converts Constant nodes to weights; returns whether there were any."""
+def lift_constants(model: ir.Model) -> None:
+    """Converts Constant nodes to weights."""
     from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
-    return bool(LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model).modified)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
 
 
 def fixed(dim: object) -> int | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from ..files import proto_graphs, proto_of
-from ..graph_end import UnprovenError
+from ..graph_end import GraphEnd, UnprovenError
 from ..weights import free_name
 from .base import Pass
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ...core.model_source import ModelSource
-    from ..head_rules import HeadEnd
     from ..raw_head import RawHead
 
 __all__ = ["EndAtHead"]
@@ -50,7 +49,7 @@ class EndAtHead(Pass):
         Raises:
             UnprovenError: the model does not end with a known head; the message gives the reason.
         """
-        return _find(proto).head
+        return _find(proto)[0]
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -71,7 +70,7 @@ class EndAtHead(Pass):
         from onnx import helper
 
         try:
-            end = _find(proto)
+            head, end = _find(proto)
         except UnprovenError:
             return False
         graph = proto.graph
@@ -79,7 +78,7 @@ class EndAtHead(Pass):
         taken = {name for node in graph.node for name in (node.name, *node.input, *node.output)}
         taken |= {one.name for one in (*graph.input, *graph.initializer, *graph.node)}
         names = {}
-        for index, old in enumerate(end.head.names):
+        for index, old in enumerate(head.names):
             names[old] = free_name(f"head_{index}", taken)
         for node in (node for one in proto_graphs(graph) for node in one.node):
             for field in (node.input, node.output):
@@ -88,17 +87,17 @@ class EndAtHead(Pass):
                         field[index] = names[old]
         del graph.output[:]
         for old, name in names.items():
-            dims = [batch.dim_value or batch.dim_param or None, *end.dims[old][1:]]
-            graph.output.append(helper.make_tensor_value_info(name, end.types[old], dims))
+            dims = [batch.dim_value or batch.dim_param or None, *end.dims(old)[1:]]
+            graph.output.append(helper.make_tensor_value_info(name, end.dtype(old), dims))
         _drop_unused(graph)
-        levels = [msgspec.structs.replace(one, maps=tuple(names[name] for name in one.maps)) for one in end.head.levels]
+        levels = [msgspec.structs.replace(one, maps=tuple(names[name] for name in one.maps)) for one in head.levels]
         metadata = {one.key: one.value for one in proto.metadata_props}
-        msgspec.structs.replace(end.head, levels=tuple(levels)).write(metadata)
+        msgspec.structs.replace(head, levels=tuple(levels)).write(metadata)
         helper.set_model_props(proto, metadata)
         return True
 
 
-def _find(proto: Any) -> HeadEnd:
+def _find(proto: Any) -> tuple[RawHead, GraphEnd]:
     """Finds the head for one image: the maps of convolutions contain the images of a batch in order."""
     from ..head_rules import find_head
 

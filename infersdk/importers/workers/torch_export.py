@@ -235,27 +235,6 @@ def export_dynamo(
     onnx.checker.check_model(path)  # PyTorch 2.13 writes invalid files for modules that return an input
 
 
-def export_module(
-    module: Any,
-    example: list[Any],
-    names: list[str],
-    path: str,
-    outputs: list[str] | None = None,
-    free: list[dict[int, None]] | None = None,
-) -> list[str]:
-    """Exports with the dynamo exporter or, if it fails and no axes are free, by tracing. Returns notes.
-
-    Args:
-        outputs: the names of the outputs.
-        free: the free axes of each input. The signature of the module must then be `*inputs`.
-    """
-    traced = ("the TorchScript exporter", lambda: export_traced(module, example, names, path, outputs))
-    return export_first(
-        ("the dynamo exporter", lambda: export_dynamo(module, example, names, path, outputs, free)),
-        *([traced] if free is None else []),
-    )
-
-
 # ---- the process ----
 
 

@@ -15,7 +15,7 @@ from raw_head_reference import check_stays, decoded_yolov5, decoded_yolov8, ende
 from infersdk.core._lib import lib
 from infersdk.errors import ModelFormatError
 from infersdk.graph import files
-from infersdk.graph.files import load_proto, parse_model
+from infersdk.graph.files import load_proto, read_model
 from infersdk.graph.graph_end import UnprovenError
 from infersdk.graph.info import onnx_info
 from infersdk.graph.passes import EndAtHead, prepared_model
@@ -41,7 +41,7 @@ def test_forms_of_the_decoding(tmp_path: Path, form: str, computed_shapes: bool,
     assert list(maps) == list(head.names) == ["head_0", "head_1", "head_2"]
     assert [one.shape for one in maps.values()] == [(2, 24, 8, 12), (2, 24, 4, 6), (2, 24, 2, 3)]
     np.testing.assert_allclose(decoded_yolov5(head, maps), run(str(path), images)["output0"], rtol=1e-5, atol=1e-4)
-    assert not {"Sigmoid", "Transpose", "Concat", "Split"} & {node.op_type for node in parse_model(content).graph}
+    assert not {"Sigmoid", "Transpose", "Concat", "Split"} & {node.op_type for node in read_model(content).graph}
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["joined", "separate"])
@@ -59,7 +59,7 @@ def test_forms_of_distances(tmp_path: Path, separate: bool, last_axis: bool, sli
     np.testing.assert_allclose(
         decoded_yolov8(head, run(content, images)), run(str(path), images)["output0"], rtol=1e-5, atol=1e-4
     )
-    assert not {"Sigmoid", "Softmax", "Concat", "Split"} & {node.op_type for node in parse_model(content).graph}
+    assert not {"Sigmoid", "Softmax", "Concat", "Split"} & {node.op_type for node in read_model(content).graph}
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["joined", "separate"])
@@ -120,7 +120,7 @@ def test_real_models(assets: Path) -> None:
     content, head = ended(assets / "models" / "yolov8n.onnx")
     assert (head.layout, [level.stride for level in head.levels], head.values) == ("yolov8", [8, 16, 32], 84)
     assert len(head.bins) == 16
-    assert "Softmax" not in {node.op_type for node in parse_model(content).graph}
+    assert "Softmax" not in {node.op_type for node in read_model(content).graph}
     for name in ("yolox_nano", "yolov10n", "yolov8n-seg", "yolov8n-pose", "squeezenet1.1", "osnet_x0_25_msmt17"):
         assert prepared_model(assets / "models" / f"{name}.onnx", [EndAtHead()]) is None, name
 

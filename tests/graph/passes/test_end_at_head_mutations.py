@@ -11,7 +11,7 @@ import pytest
 from raw_head_models import quantised_yolov5, yolov5_model, yolov8_model
 from raw_head_reference import decoded_yolov5, decoded_yolov8, run
 
-from infersdk.graph.files import parse_model
+from infersdk.graph.files import read_model
 from infersdk.graph.passes import EndAtHead, prepared_model
 from infersdk.graph.raw_head import RawHead
 
@@ -167,7 +167,7 @@ def test_what_is_cut_computes_the_same(bases: list[bytes], mutation: Callable[[A
                 (wanted,) = run(mutant, images).values()
             except Exception:  # it is no valid network any more, and its cut form need not be one
                 continue
-            head = RawHead.read(parse_model(cut).metadata_props)
+            head = RawHead.read(read_model(cut).metadata_props)
             decode = decoded_yolov5 if head.layout == "yolov5" else decoded_yolov8
             np.testing.assert_allclose(decode(head, run(cut, images)), wanted, rtol=1e-4, atol=2e-3, equal_nan=True)
             cut_off += 1

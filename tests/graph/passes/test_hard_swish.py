@@ -11,7 +11,7 @@ import onnx_models
 import pytest
 from onnx_models import node, save, value
 
-from infersdk.graph.files import model_bytes, parse_model
+from infersdk.graph.files import model_bytes, read_model
 from infersdk.graph.passes import HardSwish, prepared_model
 
 onnx = pytest.importorskip("onnx")
@@ -157,7 +157,7 @@ def test_types_and_axes(dtype: str, shape: Any, constants: Any, changes: bool, t
     lines = ["Add x three a", "Clip a zero high b", "Div b six c", "Mul x c z", "Identity z y"]
     path = save(tmp_path / "m.onnx", nodes_of(lines), [value("x", shape, dtype)], [value("y", None, dtype)], arrays,
                 opset=13)  # fmt: skip
-    model = parse_model(path.read_bytes())
+    model = read_model(path.read_bytes())
     assert HardSwish().apply(model) == changes
     x = (np.arange(np.prod(shape)).reshape(shape) - 3).astype(dtype)
     expected, found = run(str(path), x), run(model_bytes(model), x)
@@ -176,7 +176,7 @@ def test_several_in_nodes_without_names(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = save(tmp_path / "m.onnx", nodes, [value("x", [2, 5])], [value("y", [2, 5])],
                 {name: np.float32(number) for name, number in (("three", 3), ("six", 6))}, opset=10)  # fmt: skip
-    model = parse_model(path.read_bytes())
+    model = read_model(path.read_bytes())
     assert HardSwish().apply(model)
     x = (RNG.normal(size=(2, 5)) * 4).astype(np.float32)
     np.testing.assert_allclose(run(model_bytes(model), x), run(str(path), x), rtol=1e-5, atol=1e-6)
@@ -193,7 +193,7 @@ def test_a_user_in_a_branch_stays(tmp_path: Path) -> None:
     ]
     path = save(tmp_path / "m.onnx", nodes, [value("x", [2, 5])], [value("y", None)],
                 weights(yes=np.asarray(True)), opset=13)  # fmt: skip
-    model = parse_model(path.read_bytes())
+    model = read_model(path.read_bytes())
     assert not HardSwish().apply(model)
     x = (RNG.normal(size=(2, 5)) * 4).astype(np.float32)
     np.testing.assert_array_equal(run(model_bytes(model), x), run(str(path), x))

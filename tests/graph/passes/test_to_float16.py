@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from infersdk.errors import ConfigError, UnsupportedModelError
-from infersdk.graph.files import model_bytes, parse_model, read_model
+from infersdk.graph.files import model_bytes, read_model
 from infersdk.graph.fp16_parity import find_fp16_loss
 from infersdk.graph.passes import ToFloat16
 from infersdk.graph.passes.to_float16 import FP16_MAX, round_to_float16, stays_fp32
@@ -60,7 +60,7 @@ def test_it_computes_the_same(path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
     (want,) = run(str(path), {"x": x})
     proto = convert(path)
-    assert precision_of(parse_model(proto.SerializeToString())) == "fp16"
+    assert precision_of(read_model(proto.SerializeToString())) == "fp16"
     assert {types_of(proto)[name] for name in "abwv"} == {HALF}
     assert casts(proto) == 2
     (got,) = run(proto.SerializeToString(), {"x": x})
@@ -74,7 +74,7 @@ def test_when_nothing_can_change_it_says_so(path: Path) -> None:
 
 
 def test_a_model_that_is_not_fp32(path: Path, tmp_path: Path) -> None:
-    half = parse_model(convert(path).SerializeToString())
+    half = read_model(convert(path).SerializeToString())
     before = ir.to_proto(half).SerializeToString()
     assert not ToFloat16().apply(half)
     assert ir.to_proto(half).SerializeToString() == before
@@ -277,12 +277,12 @@ def test_nodes_of_functions_are_kept_by_their_names(tmp_path: Path) -> None:
 
 def test_functions_of_another_opset() -> None:
     with pytest.raises(UnsupportedModelError, match="functions of the model cannot be inlined: .* version 17"):
-        ToFloat16().apply(parse_model(with_function(18)))
+        ToFloat16().apply(read_model(with_function(18)))
 
 
 @pytest.mark.parametrize("taken", ["w_fp16", "x_fp16", "y_fp32", "y_fp16", "h_fp32"])
 def test_new_names_differ_from_those_of_the_model(taken: str) -> None:
-    model = parse_model(
+    model = read_model(
         onnx.parser.parse_model(f"""
             <ir_version: 8, opset_import: ["": 17]>
             g (float[n,4] x) => (float[n,4] y, float[n,4] z) <float[4] w = {{1, 2, 3, 4}}> {{

@@ -62,14 +62,12 @@ INLINE IFS__TARGET_AVX2 void activate_any_avx2(const void *prototypes, size_t pl
     }
 }
 
-IFS__TARGET_AVX2 static void activate_avx2(const float *prototypes, size_t plane, const float *coefficients,
-                                           int32_t num, float *dst, int32_t n) {
-    activate_any_avx2(prototypes, plane, coefficients, num, dst, n, false);
-}
-
-IFS__TARGET_AVX2 static void activate_half_avx2(const uint16_t *prototypes, size_t plane, const float *coefficients,
-                                                int32_t num, float *dst, int32_t n) {
-    activate_any_avx2(prototypes, plane, coefficients, num, dst, n, true);
+IFS__TARGET_AVX2 static void activate_avx2(const void *prototypes, int32_t dtype, size_t plane,
+                                           const float *coefficients, int32_t num, float *dst, int32_t n) {
+    if (dtype == IFS_FLOAT16)
+        activate_any_avx2(prototypes, plane, coefficients, num, dst, n, true);
+    else
+        activate_any_avx2(prototypes, plane, coefficients, num, dst, n, false);
 }
 
 IFS__TARGET_AVX2 static void columns_avx2(const float *row, const ifs__mask_columns *t, float *dst) {
@@ -112,7 +110,7 @@ IFS__TARGET_AVX2 static void rows_avx2(const float *const row[3], const float we
         rows_any_avx2(row, weight, threshold, bits, n, true);
 }
 
-const ifs__mask_passes ifs__mask_avx2 = {activate_avx2, activate_half_avx2, columns_avx2, rows_avx2};
+const ifs__mask_passes ifs__mask_avx2 = {activate_avx2, columns_avx2, rows_avx2};
 
 #if IFS__AVX512
 /* ---- AVX-512, for the rows alone ---- */
@@ -146,6 +144,6 @@ IFS__TARGET_AVX512 static void rows_avx512(const float *const row[3], const floa
         rows_any_avx512(row, weight, threshold, bits, n, true);
 }
 
-const ifs__mask_passes ifs__mask_avx512 = {activate_avx2, activate_half_avx2, columns_avx2, rows_avx512};
+const ifs__mask_passes ifs__mask_avx512 = {activate_avx2, columns_avx2, rows_avx512};
 #endif
 #endif

@@ -44,8 +44,6 @@ static void rows_plain(const float *const row[3], const float weight[3], float t
 
 static const ifs__mask_passes ifs__mask_plain = {activate_plain, columns_plain, rows_plain};
 
-static const ifs__mask_passes *passes(void) { return IFS__VARIANT(&ifs__mask); }
-
 /* ---- checks, and the layout ---- */
 
 static ifs_status check_params(const ifs_mask_params *p) {
@@ -254,7 +252,7 @@ ifs_status ifs_masks_assemble(ifs_workers *workers, const ifs_mask_params *param
                               const float *coefficients, const ifs_geometry *geometry, const ifs_mask *masks, int32_t n,
                               uint8_t *bits, size_t nbytes) {
     job j = {.params = params,
-             .passes = passes(),
+             .passes = IFS__VARIANT(&ifs__mask),
              .prototypes = prototypes,
              .coefficients = coefficients,
              .masks = masks,

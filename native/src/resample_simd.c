@@ -36,15 +36,15 @@ IFS__TARGET_AVX2 static inline __attribute__((always_inline)) __m128i remaining_
 /* ---- AVX2 and NEON ---- */
 
 IFS__TARGET_AVX2 static void row_avx2(const uint8_t *source, int64_t readable, int32_t pixel, int32_t channels,
-                                      const ifs__taps *taps, int32_t begin, int32_t end, uint8_t *target) {
+                                      const ifs__taps *taps, int32_t n, uint8_t *target) {
     if (channels != 3) {
-        ifs__resample_row_plain(source, readable, pixel, channels, taps, begin, end, target);
+        ifs__resample_row_plain(source, readable, pixel, channels, taps, n, target);
         return;
     }
     const __m128i spread = pixel == 3 ? _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, -1, -1, -1, -1, -1, -1, -1, -1)
                                       : _mm_setr_epi8(0, 1, 2, -1, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1, -1, -1);
     const __m256i pairs = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    for (int32_t i = begin; i < end; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const int64_t offset = (int64_t)taps->first[i] * pixel;
         const uint8_t *at = source + offset;
         const int32_t *weight = taps->weight + (int64_t)i * taps->most;
@@ -102,15 +102,15 @@ const ifs__resampler ifs__resampler_avx2 = {row_avx2, column_avx2};
 /* ---- AVX-512, for the rows alone ---- */
 
 IFS__TARGET_AVX512 static void row_avx512(const uint8_t *source, int64_t readable, int32_t pixel, int32_t channels,
-                                          const ifs__taps *taps, int32_t begin, int32_t end, uint8_t *target) {
+                                          const ifs__taps *taps, int32_t n, uint8_t *target) {
     if (channels != 3 || taps->most < 8) { /* of few taps, two at a time leave fewer for one at a time */
-        row_avx2(source, readable, pixel, channels, taps, begin, end, target);
+        row_avx2(source, readable, pixel, channels, taps, n, target);
         return;
     }
     const __m128i spread = pixel == 3 ? _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1)
                                       : _mm_setr_epi8(0, 1, 2, -1, 4, 5, 6, -1, 8, 9, 10, -1, 12, 13, 14, -1);
     const __m512i fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    for (int32_t i = begin; i < end; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const int64_t offset = (int64_t)taps->first[i] * pixel;
         const uint8_t *at = source + offset;
         const int32_t *weight = taps->weight + (int64_t)i * taps->most;

@@ -79,8 +79,6 @@ void ifs__class_resolve_plain(const ifs__class_scores *s, size_t top, size_t bot
 static const ifs__class_passes ifs__class_plain = {best_plain, agree_plain, ifs__class_spread_plain,
                                                    ifs__class_resolve_plain};
 
-static const ifs__class_passes *passes(void) { return IFS__VARIANT(&ifs__class); }
-
 /* ---- checks ---- */
 
 ifs_status ifs__class_map_sides(const ifs_class_map_params *p, const ifs_geometry *geometry, ifs__mask_side sides[2]) {
@@ -196,7 +194,7 @@ ifs_status ifs_class_map(const ifs_class_map_params *params, const void *scores,
                                     params->num_classes, params->threshold};
     if (s.converted)
         ifs__halves_to_floats(scores, s.converted, classes * points);
-    const ifs__class_passes *pass = passes();
+    const ifs__class_passes *pass = IFS__VARIANT(&ifs__class);
     find_best(pass, &view, params, &s);
     map_image(pass, &view, params, geometry, sides, &s, class_ids);
     ifs__aligned_free(block);

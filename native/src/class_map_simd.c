@@ -12,110 +12,6 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#if IFS__AVX512
-/* ---- AVX-512 ---- */
-
-/* The scores of sixteen points, `step` apart. */
-INLINE IFS__TARGET_AVX512 __m512 points_avx512(const float *at, size_t step, __mmask16 valid) {
-    if (step == 1)
-        return _mm512_maskz_loadu_ps(valid, at);
-    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i index = _mm512_mullo_epi32(lanes, _mm512_set1_epi32((int32_t)step));
-    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), valid, index, at, 4);
-}
-
-IFS__TARGET_AVX512 static void best_avx512(const ifs__class_scores *s, size_t first, uint8_t *dst, int32_t n) {
-    for (int32_t x = 0; x < n; x += 16) {
-        const __mmask16 valid = n - x >= 16 ? 0xffff : (__mmask16)((1u << (n - x)) - 1);
-        const float *at = s->values + (first + (size_t)x) * s->step;
-        __m512 highest = points_avx512(at, s->step, valid);
-        __m512i best = _mm512_setzero_si512();
-        if (s->classes == 1)
-            best = _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask(highest, _mm512_set1_ps(s->threshold), _CMP_GT_OQ), 1);
-        for (int32_t c = 1; c < s->classes; c++) {
-            const __m512 score = points_avx512(at + (size_t)c * s->plane, s->step, valid);
-            const __mmask16 above = _mm512_cmp_ps_mask(score, highest, _CMP_GT_OQ);
-            highest = _mm512_mask_mov_ps(highest, above, score);
-            best = _mm512_mask_set1_epi32(best, above, c);
-        }
-        _mm512_mask_cvtepi32_storeu_epi8(dst + x, valid, best);
-    }
-}
-
-IFS__TARGET_AVX512 static void agree_avx512(const uint8_t *top, const uint8_t *bottom, uint8_t *dst, int32_t n) {
-    for (int32_t x = 0; x < n; x += 64) {
-        const __m512i a = _mm512_loadu_si512(top + x), b = _mm512_loadu_si512(top + x + 1);
-        const __m512i c = _mm512_loadu_si512(bottom + x), d = _mm512_loadu_si512(bottom + x + 1);
-        const __mmask64 same =
-            _mm512_cmpeq_epi8_mask(a, b) & _mm512_cmpeq_epi8_mask(a, c) & _mm512_cmpeq_epi8_mask(a, d);
-        _mm512_storeu_si512(dst + x, _mm512_mask_mov_epi8(_mm512_set1_epi8((char)IFS_NO_CLASS), same, a));
-    }
-}
-
-IFS__TARGET_AVX512 static int32_t spread_avx512(const uint8_t *row, const ifs__class_columns *columns, uint8_t *dst,
-                                                int32_t *open) {
-    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i none = _mm512_set1_epi32(IFS_NO_CLASS);
-    int32_t count = 0;
-    for (int32_t x = 0; x < columns->n; x += 16) {
-        const int32_t left = columns->n - x;
-        const __mmask16 valid = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
-        const __m512i index = _mm512_maskz_loadu_epi32(valid, columns->index + x);
-        const __m512i found =
-            _mm512_and_si512(_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), valid, index, row, 1), none);
-        _mm512_mask_cvtepi32_storeu_epi8(dst + x, valid, found);
-        const __mmask16 undecided = _mm512_mask_cmpeq_epi32_mask(valid, found, none);
-        if (!undecided)
-            continue;
-        const __m512i pixels = _mm512_add_epi32(lanes, _mm512_set1_epi32(x));
-        _mm512_storeu_si512(open + count, _mm512_maskz_compress_epi32(undecided, pixels));
-        count += __builtin_popcount(undecided);
-    }
-    return count;
-}
-
-IFS__TARGET_AVX512 static void resolve_avx512(const ifs__class_scores *s, size_t top, size_t bottom,
-                                              const float down[2], const ifs__class_columns *columns,
-                                              const int32_t *open, int32_t count, uint8_t *dst) {
-    const __m512 v0 = _mm512_set1_ps(down[0]), v1 = _mm512_set1_ps(down[1]), zero = _mm512_setzero_ps();
-    const __m512i step = _mm512_set1_epi32((int32_t)s->step);
-    for (int32_t i = 0; i < count; i += 16) {
-        const __mmask16 valid = count - i >= 16 ? 0xffff : (__mmask16)((1u << (count - i)) - 1);
-        const __m512i x = _mm512_maskz_loadu_epi32(valid, open + i), none = _mm512_setzero_si512();
-        const __m512i k = _mm512_mullo_epi32(_mm512_mask_i32gather_epi32(none, valid, x, columns->index, 4), step);
-        const __m512i next = _mm512_mullo_epi32(_mm512_mask_i32gather_epi32(none, valid, x, columns->next, 4), step);
-        const __m512 w0 = _mm512_mask_i32gather_ps(zero, valid, x, columns->weight[0], 4);
-        const __m512 w1 = _mm512_mask_i32gather_ps(zero, valid, x, columns->weight[1], 4);
-        __m512 highest = zero;
-        __m512i best = none;
-        for (int32_t c = 0; c < s->classes; c++) {
-            const float *upper = s->values + (size_t)c * s->plane + top * s->step;
-            const float *lower = s->values + (size_t)c * s->plane + bottom * s->step;
-            const __m512 row0 = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_mask_i32gather_ps(zero, valid, k, upper, 4)),
-                                              _mm512_mul_ps(w1, _mm512_mask_i32gather_ps(zero, valid, next, upper, 4)));
-            const __m512 row1 = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_mask_i32gather_ps(zero, valid, k, lower, 4)),
-                                              _mm512_mul_ps(w1, _mm512_mask_i32gather_ps(zero, valid, next, lower, 4)));
-            const __m512 score = _mm512_add_ps(_mm512_mul_ps(v0, row0), _mm512_mul_ps(v1, row1));
-            if (c == 0) {
-                highest = score;
-                continue;
-            }
-            const __mmask16 above = _mm512_cmp_ps_mask(score, highest, _CMP_GT_OQ);
-            highest = _mm512_mask_mov_ps(highest, above, score);
-            best = _mm512_mask_set1_epi32(best, above, c);
-        }
-        if (s->classes == 1)
-            best = _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask(highest, _mm512_set1_ps(s->threshold), _CMP_GT_OQ), 1);
-        uint8_t classes[16];
-        _mm_storeu_si128((__m128i *)classes, _mm512_cvtepi32_epi8(best));
-        for (int32_t j = 0; j < 16 && i + j < count; j++)
-            dst[open[i + j]] = classes[j];
-    }
-}
-
-const ifs__class_passes ifs__class_avx512 = {best_avx512, agree_avx512, spread_avx512, resolve_avx512};
-#endif
-
 /* ---- AVX2 and NEON ---- */
 
 /* The scores of eight points, `step` apart; lanes beyond `n` are 0. */
@@ -208,4 +104,98 @@ IFS__TARGET_AVX2 static void resolve_avx2(const ifs__class_scores *s, size_t top
 #endif
 
 const ifs__class_passes ifs__class_avx2 = {best_avx2, agree_avx2, ifs__class_spread_plain, resolve_avx2};
+
+#if IFS__AVX512
+/* ---- AVX-512 ---- */
+
+/* The scores of sixteen points, `step` apart. */
+INLINE IFS__TARGET_AVX512 __m512 points_avx512(const float *at, size_t step, __mmask16 valid) {
+    if (step == 1)
+        return _mm512_maskz_loadu_ps(valid, at);
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i index = _mm512_mullo_epi32(lanes, _mm512_set1_epi32((int32_t)step));
+    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), valid, index, at, 4);
+}
+
+IFS__TARGET_AVX512 static void best_avx512(const ifs__class_scores *s, size_t first, uint8_t *dst, int32_t n) {
+    for (int32_t x = 0; x < n; x += 16) {
+        const __mmask16 valid = n - x >= 16 ? 0xffff : (__mmask16)((1u << (n - x)) - 1);
+        const float *at = s->values + (first + (size_t)x) * s->step;
+        __m512 highest = points_avx512(at, s->step, valid);
+        __m512i best = _mm512_setzero_si512();
+        if (s->classes == 1)
+            best = _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask(highest, _mm512_set1_ps(s->threshold), _CMP_GT_OQ), 1);
+        for (int32_t c = 1; c < s->classes; c++) {
+            const __m512 score = points_avx512(at + (size_t)c * s->plane, s->step, valid);
+            const __mmask16 above = _mm512_cmp_ps_mask(score, highest, _CMP_GT_OQ);
+            highest = _mm512_mask_mov_ps(highest, above, score);
+            best = _mm512_mask_set1_epi32(best, above, c);
+        }
+        _mm512_mask_cvtepi32_storeu_epi8(dst + x, valid, best);
+    }
+}
+
+IFS__TARGET_AVX512 static int32_t spread_avx512(const uint8_t *row, const ifs__class_columns *columns, uint8_t *dst,
+                                                int32_t *open) {
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i none = _mm512_set1_epi32(IFS_NO_CLASS);
+    int32_t count = 0;
+    for (int32_t x = 0; x < columns->n; x += 16) {
+        const int32_t left = columns->n - x;
+        const __mmask16 valid = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
+        const __m512i index = _mm512_maskz_loadu_epi32(valid, columns->index + x);
+        const __m512i found =
+            _mm512_and_si512(_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), valid, index, row, 1), none);
+        _mm512_mask_cvtepi32_storeu_epi8(dst + x, valid, found);
+        const __mmask16 undecided = _mm512_mask_cmpeq_epi32_mask(valid, found, none);
+        if (!undecided)
+            continue;
+        const __m512i pixels = _mm512_add_epi32(lanes, _mm512_set1_epi32(x));
+        _mm512_storeu_si512(open + count, _mm512_maskz_compress_epi32(undecided, pixels));
+        count += __builtin_popcount(undecided);
+    }
+    return count;
+}
+
+IFS__TARGET_AVX512 static void resolve_avx512(const ifs__class_scores *s, size_t top, size_t bottom,
+                                              const float down[2], const ifs__class_columns *columns,
+                                              const int32_t *open, int32_t count, uint8_t *dst) {
+    const __m512 v0 = _mm512_set1_ps(down[0]), v1 = _mm512_set1_ps(down[1]), zero = _mm512_setzero_ps();
+    const __m512i step = _mm512_set1_epi32((int32_t)s->step);
+    for (int32_t i = 0; i < count; i += 16) {
+        const __mmask16 valid = count - i >= 16 ? 0xffff : (__mmask16)((1u << (count - i)) - 1);
+        const __m512i x = _mm512_maskz_loadu_epi32(valid, open + i), none = _mm512_setzero_si512();
+        const __m512i k = _mm512_mullo_epi32(_mm512_mask_i32gather_epi32(none, valid, x, columns->index, 4), step);
+        const __m512i next = _mm512_mullo_epi32(_mm512_mask_i32gather_epi32(none, valid, x, columns->next, 4), step);
+        const __m512 w0 = _mm512_mask_i32gather_ps(zero, valid, x, columns->weight[0], 4);
+        const __m512 w1 = _mm512_mask_i32gather_ps(zero, valid, x, columns->weight[1], 4);
+        __m512 highest = zero;
+        __m512i best = none;
+        for (int32_t c = 0; c < s->classes; c++) {
+            const float *upper = s->values + (size_t)c * s->plane + top * s->step;
+            const float *lower = s->values + (size_t)c * s->plane + bottom * s->step;
+            const __m512 row0 = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_mask_i32gather_ps(zero, valid, k, upper, 4)),
+                                              _mm512_mul_ps(w1, _mm512_mask_i32gather_ps(zero, valid, next, upper, 4)));
+            const __m512 row1 = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_mask_i32gather_ps(zero, valid, k, lower, 4)),
+                                              _mm512_mul_ps(w1, _mm512_mask_i32gather_ps(zero, valid, next, lower, 4)));
+            const __m512 score = _mm512_add_ps(_mm512_mul_ps(v0, row0), _mm512_mul_ps(v1, row1));
+            if (c == 0) {
+                highest = score;
+                continue;
+            }
+            const __mmask16 above = _mm512_cmp_ps_mask(score, highest, _CMP_GT_OQ);
+            highest = _mm512_mask_mov_ps(highest, above, score);
+            best = _mm512_mask_set1_epi32(best, above, c);
+        }
+        if (s->classes == 1)
+            best = _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask(highest, _mm512_set1_ps(s->threshold), _CMP_GT_OQ), 1);
+        uint8_t classes[16];
+        _mm_storeu_si128((__m128i *)classes, _mm512_cvtepi32_epi8(best));
+        for (int32_t j = 0; j < 16 && i + j < count; j++)
+            dst[open[i + j]] = classes[j];
+    }
+}
+
+const ifs__class_passes ifs__class_avx512 = {best_avx512, agree_avx2, spread_avx512, resolve_avx512};
+#endif
 #endif

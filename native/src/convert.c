@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "fmath.h"
 #include "simd.h"
 
 #include <math.h>
@@ -25,18 +26,6 @@ const char *ifs_dtype_name(int32_t dtype) { return is_dtype(dtype) ? dtypes[dtyp
 
 /* ---- float16 ---- */
 
-static uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* Drops the last `shift` bits of `magnitude` (the bits of a float without its sign): to the nearest, ties to even. */
 static uint32_t round_shift(uint32_t magnitude, uint32_t shift) {
     uint32_t half = 1u << (shift - 1), odd = magnitude >> shift & 1;
@@ -44,7 +33,7 @@ static uint32_t round_shift(uint32_t magnitude, uint32_t shift) {
 }
 
 uint16_t ifs__float_to_half(float value) {
-    uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    uint32_t bits = ifs__bits_of_float(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) /* NaN: quiet, with the upper bits of its payload, as the hardware does */
         return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
     if (magnitude >= 0x47800000) /* 65536 and up */
@@ -60,11 +49,11 @@ uint16_t ifs__float_to_half(float value) {
 float ifs__half_to_float(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 0x3ff;
     if (exponent == 31)
-        return float_of(sign | 0x7f800000 | (mantissa ? 0x400000 | mantissa << 13 : 0));
+        return ifs__float_of_bits(sign | 0x7f800000 | (mantissa ? 0x400000 | mantissa << 13 : 0));
     if (exponent)
-        return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
+        return ifs__float_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
     float magnitude = (float)mantissa * 0x1p-24f; /* subnormal: exact */
-    return float_of(sign | bits_of(magnitude));
+    return ifs__float_of_bits(sign | ifs__bits_of_float(magnitude));
 }
 
 #if IFS__AVX2
@@ -178,11 +167,11 @@ static uint16_t double_to_half(double value) {
     float single = (float)value;
     if (isfinite(single) && (double)single != value) {
         /* Round to odd: with the sticky bit in the float's last place, the second rounding is right. */
-        uint32_t bits = bits_of(single);
+        uint32_t bits = ifs__bits_of_float(single);
         bool away = fabs((double)single) > fabs(value);
         if (away)
             bits -= 1;
-        single = float_of(bits | 1);
+        single = ifs__float_of_bits(bits | 1);
     }
     return ifs__float_to_half(single);
 }

@@ -105,8 +105,7 @@ typedef struct host_run {
     host_state *state;
     ifs_geometry geometry;
     size_t nbytes;      /* of one image's output */
-    ifs_status *status; /* [batch] */
-    char (*texts)[256]; /* [batch] */
+    char (*texts)[256]; /* [batch] of errors; empty for an image without one */
 } host_run;
 
 static void write_rows(const ifs_detection *boxes, int32_t count, int32_t most, float *rows) {
@@ -127,10 +126,8 @@ static void run_image(void *arg, size_t i) {
     int32_t most = r->state->params.max_detections, count = 0;
     ifs_detection *boxes = r->state->boxes + i * (size_t)most;
     ifs_detect_stats stats;
-    r->status[i] =
-        ifs_detection_decoder_run(r->state->decoders[i], (const char *)r->call->inputs[0].data + i * r->nbytes,
-                                  &r->geometry, boxes, &count, &stats);
-    if (r->status[i] != IFS_OK) {
+    const char *output = (const char *)r->call->inputs[0].data + i * r->nbytes;
+    if (ifs_detection_decoder_run(r->state->decoders[i], output, &r->geometry, boxes, &count, &stats) != IFS_OK) {
         strncpy(r->texts[i], ifs_last_error(), sizeof *r->texts - 1);
         return;
     }
@@ -160,17 +157,15 @@ int32_t ifs_detection_nms(const ifs_op_call *call) {
     }
     r.state = s;
     r.nbytes = (size_t)(x->dims[1] * x->dims[2]) * ifs_dtype_size(x->dtype);
-    r.status = calloc(batch + 1, sizeof *r.status);
     r.texts = calloc(batch + 1, sizeof *r.texts);
     int32_t result = 0;
-    if (!r.status || !r.texts)
+    if (!r.texts)
         result = IFS_OP_FAIL(call, "no memory for %zu images", batch);
     else
         call->parallel_for(call, run_image, &r, batch);
     for (size_t i = 0; !result && i < batch; i++)
-        if (r.status[i] != IFS_OK)
+        if (*r.texts[i])
             result = IFS_OP_FAIL(call, "image %zu: %s", i, r.texts[i]);
-    free(r.status);
     free(r.texts);
     return result;
 }

@@ -209,24 +209,17 @@ static ifs__detect_view view_of(const ifs_detect_params *p, const void *output, 
 static ifs_status scan_rows(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan) {
     size_t num_anchors = (size_t)d->params.num_anchors, length = v->row_length;
     size_t num_scores = 1 + (size_t)d->params.num_classes;
-    float threshold = d->params.conf_threshold;
-    int32_t hits[ROWS];
+    int32_t hits[ROWS], dtype = d->params.dtype;
     for (size_t start = 0; start < num_anchors; start += ROWS) {
-        size_t rows = num_anchors - start < ROWS ? num_anchors - start : ROWS;
-        if (d->params.dtype == IFS_FLOAT32) {
-            const float *first = (const float *)v->output + start * length;
-            size_t n = scan->objectness(first + 4, length, rows, threshold, hits);
-            for (size_t i = 0; i < n; i++) {
-                const float *row = first + (size_t)hits[i] * length;
-                IFS__TRY(ifs__scan_anchor(d, v, scan, (int32_t)start + hits[i], row + 5, row[4]));
-            }
-        } else {
-            const uint16_t *first = (const uint16_t *)v->output + start * length;
-            size_t n = scan->objectness_half(first + 4, length, rows, threshold, hits);
-            for (size_t i = 0; i < n; i++) {
-                ifs__halves_to_floats(first + (size_t)hits[i] * length + 4, d->row, num_scores);
-                IFS__TRY(ifs__scan_anchor(d, v, scan, (int32_t)start + hits[i], d->row + 1, d->row[0]));
-            }
+        size_t rows = num_anchors - start < ROWS ? num_anchors - start : ROWS, first = start * length + 4;
+        size_t n = scan->objectness(ifs__element_at(v->output, dtype, first), dtype, length, rows,
+                                    d->params.conf_threshold, hits);
+        for (size_t i = 0; i < n; i++) {
+            const void *at = ifs__element_at(v->output, dtype, first + (size_t)hits[i] * length);
+            if (dtype == IFS_FLOAT16)
+                ifs__halves_to_floats(at, d->row, num_scores);
+            const float *scores = dtype == IFS_FLOAT16 ? d->row : at;
+            IFS__TRY(ifs__scan_anchor(d, v, scan, (int32_t)start + hits[i], scores + 1, scores[0]));
         }
     }
     return IFS_OK;
@@ -254,14 +247,10 @@ static void copy_column(ifs_detection_decoder *d, const ifs__detect_view *v, siz
 static uint64_t columns_above(const ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
                               size_t start, size_t width) {
     size_t num_anchors = (size_t)d->params.num_anchors;
-    float threshold = d->params.conf_threshold;
     uint64_t mask = 0;
     for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
-        size_t first = (4 + run->first) * num_anchors + start;
-        mask |=
-            d->params.dtype == IFS_FLOAT32
-                ? scan->columns((const float *)v->output + first, num_anchors, run->count, width, threshold)
-                : scan->columns_half((const uint16_t *)v->output + first, num_anchors, run->count, width, threshold);
+        const void *first = ifs__element_at(v->output, d->params.dtype, (4 + run->first) * num_anchors + start);
+        mask |= scan->columns(first, d->params.dtype, num_anchors, run->count, width, d->params.conf_threshold);
     }
     return mask;
 }

@@ -60,10 +60,6 @@ struct ifs__detect_view {
     const void *const *maps;              /* of a raw head */
 };
 
-static inline float ifs__element(const void *array, int32_t dtype, size_t i) {
-    return dtype == IFS_FLOAT16 ? ifs__half_to_float(((const uint16_t *)array)[i]) : ((const float *)array)[i];
-}
-
 /* Adds the candidates of one anchor whose objectness (1 for a head without) is above the threshold. */
 ifs_status ifs__scan_anchor(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int32_t anchor,
                             const float *classes, float objectness);

@@ -97,7 +97,7 @@ ifs_status ifs__scan_features(ifs_detection_decoder *d, const ifs__detect_view *
     size_t plane = (size_t)l->width * (size_t)l->height, features = (size_t)l->num_features,
            values = ifs__yolov5_values(&d->params);
     const float *logits = d->objectness + anchor * plane + start;
-    for (uint64_t mask = scan->columns(logits, plane, 1, width, d->logit_limit); mask; mask &= mask - 1) {
+    for (uint64_t mask = scan->columns(logits, IFS_FLOAT32, plane, 1, width, d->logit_limit); mask; mask &= mask - 1) {
         size_t at = (size_t)__builtin_ctzll(mask);
         float objectness = ifs__sigmoid(logits[at]);
         if (!(objectness > d->params.conf_threshold))

@@ -148,9 +148,8 @@ ifs__box ifs__raw_box(const ifs__detect_view *v, int32_t row) {
 /* Which of `width` <= 64 neighbouring positions have a logit above the limit, in one of `count` planes: a bit each. */
 static uint64_t positions_above(const ifs_detection_decoder *d, const ifs__scan *scan, const void *map, size_t first,
                                 size_t plane, size_t count, size_t width) {
-    if (d->params.dtype == IFS_FLOAT32)
-        return scan->columns((const float *)map + first, plane, count, width, d->logit_limit);
-    return scan->columns_half((const uint16_t *)map + first, plane, count, width, d->logit_limit);
+    return scan->columns(ifs__element_at(map, d->params.dtype, first), d->params.dtype, plane, count, width,
+                         d->logit_limit);
 }
 
 /* Copies the class logits of the positions in `mask`, the first of which is `first` in the plane of class 0, to

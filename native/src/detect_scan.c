@@ -8,19 +8,11 @@
 
 #include <math.h>
 
-static size_t objectness_plain(const float *first, size_t row_length, size_t n, float threshold, int32_t *hits) {
+static size_t objectness_plain(const void *first, int32_t dtype, size_t row_length, size_t n, float threshold,
+                               int32_t *hits) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++)
-        if (first[i * row_length] > threshold)
-            hits[count++] = (int32_t)i;
-    return count;
-}
-
-static size_t objectness_half_plain(const uint16_t *first, size_t row_length, size_t n, float threshold,
-                                    int32_t *hits) {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++)
-        if (ifs__half_to_float(first[i * row_length]) > threshold)
+        if (ifs__element(first, dtype, i * row_length) > threshold)
             hits[count++] = (int32_t)i;
     return count;
 }
@@ -52,20 +44,12 @@ static size_t products_above_plain(const float *classes, size_t n, float objectn
     return count;
 }
 
-static uint64_t columns_plain(const float *first, size_t row_length, size_t num_rows, size_t width, float threshold) {
+static uint64_t columns_plain(const void *first, int32_t dtype, size_t row_length, size_t num_rows, size_t width,
+                              float threshold) {
     uint64_t mask = 0;
     for (size_t row = 0; row < num_rows; row++)
         for (size_t i = 0; i < width; i++)
-            mask |= (uint64_t)(first[row * row_length + i] > threshold) << i;
-    return mask;
-}
-
-static uint64_t columns_half_plain(const uint16_t *first, size_t row_length, size_t num_rows, size_t width,
-                                   float threshold) {
-    uint64_t mask = 0;
-    for (size_t row = 0; row < num_rows; row++)
-        for (size_t i = 0; i < width; i++)
-            mask |= (uint64_t)(ifs__half_to_float(first[row * row_length + i]) > threshold) << i;
+            mask |= (uint64_t)(ifs__element(first, dtype, row * row_length + i) > threshold) << i;
     return mask;
 }
 
@@ -82,8 +66,8 @@ static void add_weighted_plain(const float *weights, size_t step, const float *r
 }
 
 static const ifs__scan ifs__scan_plain = {
-    objectness_plain, objectness_half_plain, best_product_plain, find_product_plain, products_above_plain,
-    columns_plain,    columns_half_plain,    sigmoids_plain,     add_weighted_plain,
+    objectness_plain, best_product_plain, find_product_plain, products_above_plain,
+    columns_plain,    sigmoids_plain,     add_weighted_plain,
 };
 
 const ifs__scan *ifs__scan_best(void) { return IFS__VARIANT_AVX2(&ifs__scan); }

@@ -12,13 +12,13 @@
 #define IFS__COLUMNS 64 /* anchors that `columns` scans in one call */
 
 /*
- * All thresholds are strict. NaN is above no threshold. An infinity is above; the caller rejects it.
+ * All thresholds are strict. NaN is above no threshold. An infinity is above; the caller rejects it. Where there is a
+ * `dtype`, elements are IFS_FLOAT32 or IFS_FLOAT16; otherwise they are float32.
  */
 typedef struct ifs__scan {
     /* The indices i of `n` rows, `row_length` elements each, whose first element is above the threshold; their number.
      */
-    size_t (*objectness)(const float *first, size_t row_length, size_t n, float threshold, int32_t *hits);
-    size_t (*objectness_half)(const uint16_t *first, size_t row_length, size_t n, float threshold, int32_t *hits);
+    size_t (*objectness)(const void *first, int32_t dtype, size_t row_length, size_t n, float threshold, int32_t *hits);
 
     /* The largest of classes[i] * objectness; -inf if all are NaN. */
     float (*best_product)(const float *classes, size_t n, float objectness);
@@ -32,8 +32,8 @@ typedef struct ifs__scan {
 
     /* The columns, of `width` <= 64, with an element above the threshold in `num_rows` rows: one bit for each column.
      */
-    uint64_t (*columns)(const float *first, size_t row_length, size_t num_rows, size_t width, float threshold);
-    uint64_t (*columns_half)(const uint16_t *first, size_t row_length, size_t num_rows, size_t width, float threshold);
+    uint64_t (*columns)(const void *first, int32_t dtype, size_t row_length, size_t num_rows, size_t width,
+                        float threshold);
 
     /* values[i] = ifs__sigmoid(values[i]) */
     void (*sigmoids)(float *values, size_t n);

@@ -41,14 +41,11 @@ IFS__TARGET_AVX2 static inline __attribute__((always_inline)) size_t objectness_
     return count;
 }
 
-IFS__TARGET_AVX2 static size_t objectness_avx2(const float *first, size_t row_length, size_t n, float threshold,
-                                               int32_t *hits) {
+IFS__TARGET_AVX2 static size_t objectness_avx2(const void *first, int32_t dtype, size_t row_length, size_t n,
+                                               float threshold, int32_t *hits) {
+    if (dtype == IFS_FLOAT16)
+        return objectness_any_avx2(first, row_length, n, threshold, hits, true);
     return objectness_any_avx2(first, row_length, n, threshold, hits, false);
-}
-
-IFS__TARGET_AVX2 static size_t objectness_half_avx2(const uint16_t *first, size_t row_length, size_t n, float threshold,
-                                                    int32_t *hits) {
-    return objectness_any_avx2(first, row_length, n, threshold, hits, true);
 }
 
 IFS__TARGET_AVX2 static float best_product_avx2(const float *classes, size_t n, float objectness) {
@@ -146,14 +143,11 @@ IFS__TARGET_AVX2 static inline
     return mask;
 }
 
-IFS__TARGET_AVX2 static uint64_t columns_avx2(const float *first, size_t row_length, size_t num_rows, size_t width,
-                                              float threshold) {
+IFS__TARGET_AVX2 static uint64_t columns_avx2(const void *first, int32_t dtype, size_t row_length, size_t num_rows,
+                                              size_t width, float threshold) {
+    if (dtype == IFS_FLOAT16)
+        return columns_any_avx2(first, row_length, num_rows, width, threshold, true);
     return columns_any_avx2(first, row_length, num_rows, width, threshold, false);
-}
-
-IFS__TARGET_AVX2 static uint64_t columns_half_avx2(const uint16_t *first, size_t row_length, size_t num_rows,
-                                                   size_t width, float threshold) {
-    return columns_any_avx2(first, row_length, num_rows, width, threshold, true);
 }
 
 IFS__TARGET_AVX2 static void sigmoids_avx2(float *values, size_t n) {
@@ -199,7 +193,7 @@ IFS__TARGET_AVX2 static void add_weighted_avx2(const float *weights, size_t step
 }
 
 const ifs__scan ifs__scan_avx2 = {
-    objectness_avx2, objectness_half_avx2, best_product_avx2, find_product_avx2, products_above_avx2,
-    columns_avx2,    columns_half_avx2,    sigmoids_avx2,     add_weighted_avx2,
+    objectness_avx2, best_product_avx2, find_product_avx2, products_above_avx2,
+    columns_avx2,    sigmoids_avx2,     add_weighted_avx2,
 };
 #endif

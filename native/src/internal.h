@@ -41,6 +41,15 @@ float ifs__half_to_float(uint16_t half);
 void ifs__floats_to_halves(const float *src, uint16_t *dst, size_t count);
 void ifs__halves_to_floats(const uint16_t *src, float *dst, size_t count);
 
+/* Element i of an array of float32 or float16, and its address. */
+static inline float ifs__element(const void *array, int32_t dtype, size_t i) {
+    return dtype == IFS_FLOAT16 ? ifs__half_to_float(((const uint16_t *)array)[i]) : ((const float *)array)[i];
+}
+
+static inline const void *ifs__element_at(const void *array, int32_t dtype, size_t i) {
+    return (const char *)array + i * (dtype == IFS_FLOAT16 ? sizeof(uint16_t) : sizeof(float));
+}
+
 /* ---- sizes: products that may overflow ---- */
 
 static inline bool ifs__mul_overflows(size_t a, size_t b, size_t *out) {

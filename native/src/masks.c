@@ -19,22 +19,12 @@
 
 /* ---- the plain reference ---- */
 
-static void activate_plain(const float *prototypes, size_t plane, const float *coefficients, int32_t num, float *dst,
-                           int32_t n) {
+static void activate_plain(const void *prototypes, int32_t dtype, size_t plane, const float *coefficients, int32_t num,
+                           float *dst, int32_t n) {
     for (int32_t x = 0; x < n; x++) {
         float sum = 0;
         for (int32_t k = 0; k < num; k++)
-            sum += coefficients[k] * prototypes[(size_t)k * plane + (size_t)x];
-        dst[x] = ifs__mask_sigmoid(sum);
-    }
-}
-
-static void activate_half_plain(const uint16_t *prototypes, size_t plane, const float *coefficients, int32_t num,
-                                float *dst, int32_t n) {
-    for (int32_t x = 0; x < n; x++) {
-        float sum = 0;
-        for (int32_t k = 0; k < num; k++)
-            sum += coefficients[k] * ifs__half_to_float(prototypes[(size_t)k * plane + (size_t)x]);
+            sum += coefficients[k] * ifs__element(prototypes, dtype, (size_t)k * plane + (size_t)x);
         dst[x] = ifs__mask_sigmoid(sum);
     }
 }
@@ -52,9 +42,7 @@ static void rows_plain(const float *const row[3], const float weight[3], float t
         bits[x / 8] |= (uint8_t)((ifs__mask_blend(row[0][x], row[1][x], row[2][x], weight) > threshold) << (x % 8));
 }
 
-static const ifs__mask_passes ifs__mask_plain = {activate_plain, activate_half_plain, columns_plain, rows_plain};
-
-static const ifs__mask_passes *passes(void) { return IFS__VARIANT(&ifs__mask); }
+static const ifs__mask_passes ifs__mask_plain = {activate_plain, columns_plain, rows_plain};
 
 /* ---- checks, and the layout ---- */
 
@@ -203,12 +191,8 @@ static const float *resized_row(const job *j, scratch *s, const float *coefficie
     const ifs_mask_params *p = j->params;
     const size_t plane = (size_t)p->width * (size_t)p->height;
     const size_t at = (size_t)row * (size_t)p->width + (size_t)s->first;
-    if (p->dtype == IFS_FLOAT32)
-        j->passes->activate((const float *)j->prototypes + at, plane, coefficients, p->num_coefficients, s->activations,
-                            s->count);
-    else
-        j->passes->activate_half((const uint16_t *)j->prototypes + at, plane, coefficients, p->num_coefficients,
-                                 s->activations, s->count);
+    j->passes->activate(ifs__element_at(j->prototypes, p->dtype, at), p->dtype, plane, coefficients,
+                        p->num_coefficients, s->activations, s->count);
     j->passes->columns(s->activations, &s->columns, s->resized[slot]);
     s->row[slot] = row;
     return s->resized[slot];
@@ -268,7 +252,7 @@ ifs_status ifs_masks_assemble(ifs_workers *workers, const ifs_mask_params *param
                               const float *coefficients, const ifs_geometry *geometry, const ifs_mask *masks, int32_t n,
                               uint8_t *bits, size_t nbytes) {
     job j = {.params = params,
-             .passes = passes(),
+             .passes = IFS__VARIANT(&ifs__mask),
              .prototypes = prototypes,
              .coefficients = coefficients,
              .masks = masks,

@@ -25,10 +25,8 @@ typedef struct ifs__mask_columns {
 
 typedef struct ifs__mask_passes {
     /* dst[x] = sigmoid(sum of coefficients[k] * prototypes[k * plane + x]), in the order of k. Float32 or float16. */
-    void (*activate)(const float *prototypes, size_t plane, const float *coefficients, int32_t num, float *dst,
-                     int32_t n);
-    void (*activate_half)(const uint16_t *prototypes, size_t plane, const float *coefficients, int32_t num, float *dst,
-                          int32_t n);
+    void (*activate)(const void *prototypes, int32_t dtype, size_t plane, const float *coefficients, int32_t num,
+                     float *dst, int32_t n);
     /* Resizes a row of activations horizontally. */
     void (*columns)(const float *row, const ifs__mask_columns *columns, float *dst);
     /* One bit for each of n pixels: whether the weighted sum of three rows is above the threshold. Writes whole words

@@ -62,14 +62,12 @@ INLINE IFS__TARGET_AVX2 void activate_any_avx2(const void *prototypes, size_t pl
     }
 }
 
-IFS__TARGET_AVX2 static void activate_avx2(const float *prototypes, size_t plane, const float *coefficients,
-                                           int32_t num, float *dst, int32_t n) {
-    activate_any_avx2(prototypes, plane, coefficients, num, dst, n, false);
-}
-
-IFS__TARGET_AVX2 static void activate_half_avx2(const uint16_t *prototypes, size_t plane, const float *coefficients,
-                                                int32_t num, float *dst, int32_t n) {
-    activate_any_avx2(prototypes, plane, coefficients, num, dst, n, true);
+IFS__TARGET_AVX2 static void activate_avx2(const void *prototypes, int32_t dtype, size_t plane,
+                                           const float *coefficients, int32_t num, float *dst, int32_t n) {
+    if (dtype == IFS_FLOAT16)
+        activate_any_avx2(prototypes, plane, coefficients, num, dst, n, true);
+    else
+        activate_any_avx2(prototypes, plane, coefficients, num, dst, n, false);
 }
 
 IFS__TARGET_AVX2 static void columns_avx2(const float *row, const ifs__mask_columns *t, float *dst) {
@@ -112,26 +110,10 @@ IFS__TARGET_AVX2 static void rows_avx2(const float *const row[3], const float we
         rows_any_avx2(row, weight, threshold, bits, n, true);
 }
 
-const ifs__mask_passes ifs__mask_avx2 = {activate_avx2, activate_half_avx2, columns_avx2, rows_avx2};
+const ifs__mask_passes ifs__mask_avx2 = {activate_avx2, columns_avx2, rows_avx2};
 
 #if IFS__AVX512
-/* ---- AVX-512, with the activation of AVX2 ---- */
-
-INLINE IFS__TARGET_AVX512 __m512 blend_avx512(__m512 a, __m512 b, __m512 c, __m512 w0, __m512 w1, __m512 w2) {
-    return _mm512_add_ps(_mm512_add_ps(_mm512_mul_ps(w0, a), _mm512_mul_ps(w1, b)), _mm512_mul_ps(w2, c));
-}
-
-IFS__TARGET_AVX512 static void columns_avx512(const float *row, const ifs__mask_columns *t, float *dst) {
-    for (int32_t x = 0; x < t->padded; x += 16) {
-        __m512 value[3], weight[3];
-#pragma GCC unroll 3
-        for (int i = 0; i < 3; i++) {
-            value[i] = _mm512_i32gather_ps(_mm512_load_si512(t->index[i] + x), row, 4);
-            weight[i] = _mm512_load_ps(t->weight[i] + x);
-        }
-        _mm512_store_ps(dst + x, blend_avx512(value[0], value[1], value[2], weight[0], weight[1], weight[2]));
-    }
-}
+/* ---- AVX-512, for the rows alone ---- */
 
 /* `three`: the third row has weight. A term of weight 0 changes nothing. */
 INLINE IFS__TARGET_AVX512 void rows_any_avx512(const float *const row[3], const float weight[3], float threshold,
@@ -162,6 +144,6 @@ IFS__TARGET_AVX512 static void rows_avx512(const float *const row[3], const floa
         rows_any_avx512(row, weight, threshold, bits, n, true);
 }
 
-const ifs__mask_passes ifs__mask_avx512 = {activate_avx2, activate_half_avx2, columns_avx512, rows_avx512};
+const ifs__mask_passes ifs__mask_avx512 = {activate_avx2, columns_avx2, rows_avx512};
 #endif
 #endif

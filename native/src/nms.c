@@ -16,6 +16,7 @@
  * which is then compared with all cells that it touches.
  */
 #include "nms.h"
+#include "platform.h"
 #include "simd.h"
 
 #include "sort.h"
@@ -26,78 +27,67 @@
 
 /* ---- one box against a chain of chunks: one function for each SIMD variant ---- */
 
+static inline bool matches(const ifs__nms_chunk *c, int i, ifs__box box, float area, int32_t match, float threshold) {
+    const ifs__box kept = {c->x1[i], c->y1[i], c->x2[i], c->y2[i]};
+    return match == IFS_MATCH_IOU ? ifs__overlap(kept, c->area[i], box, area, threshold)
+                                  : ifs__covers(kept, c->area[i], box, area, threshold);
+}
+
 static bool ifs__suppressed_plain(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
-                                  float area, float iou_threshold) {
-    for (int32_t at = head; at >= 0; at = links[at].next) {
-        const ifs__nms_chunk *c = &pool[at];
-        for (int i = 0; i < links[at].count; i++) {
-            ifs__box kept = {c->x1[i], c->y1[i], c->x2[i], c->y2[i]};
-            if (ifs__overlap(kept, c->area[i], box, area, iou_threshold))
+                                  float area, int32_t match, float threshold) {
+    for (int32_t at = head; at >= 0; at = links[at].next)
+        for (int i = 0; i < links[at].count; i++)
+            if (matches(&pool[at], i, box, area, match, threshold))
                 return true;
-        }
-    }
     return false;
-}
-
-static bool ifs__covered_plain(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
-                               float area, float threshold) {
-    for (int32_t at = head; at >= 0; at = links[at].next) {
-        const ifs__nms_chunk *c = &pool[at];
-        for (int i = 0; i < links[at].count; i++) {
-            ifs__box kept = {c->x1[i], c->y1[i], c->x2[i], c->y2[i]};
-            if (ifs__covers(kept, c->area[i], box, area, threshold))
-                return true;
-        }
-    }
-    return false;
-}
-
-static ifs__suppressed_fn *suppressed_best(int32_t match) {
-    return match == IFS_MATCH_IOU ? IFS__VARIANT_AVX2(ifs__suppressed) : IFS__VARIANT_AVX2(ifs__covered);
 }
 
 /* The lowest rank of the boxes of a chain that suppress `box`, or `best` if none is lower. */
 static uint32_t best_keeper(const ifs__nms *nms, int32_t head, ifs__box box, float area, int32_t match, float threshold,
                             uint32_t best) {
     for (int32_t at = head; at >= 0; at = nms->links[at].next) {
-        const ifs__nms_chunk *c = &nms->pool[at];
         const uint32_t *ranks = nms->ranks + (size_t)at * 16;
-        for (int i = 0; i < nms->links[at].count; i++) {
-            ifs__box kept = {c->x1[i], c->y1[i], c->x2[i], c->y2[i]};
-            bool hit = match == IFS_MATCH_IOU ? ifs__overlap(kept, c->area[i], box, area, threshold)
-                                              : ifs__covers(kept, c->area[i], box, area, threshold);
-            if (hit && ranks[i] < best)
+        for (int i = 0; i < nms->links[at].count; i++)
+            if (ranks[i] < best && matches(&nms->pool[at], i, box, area, match, threshold))
                 best = ranks[i];
-        }
     }
     return best;
 }
 
 /* ---- scratch ---- */
 
+static size_t lay_out(ifs__nms *nms, char *block, size_t n) {
+    size_t used = 0;
+    nms->boxes = ifs__take(block, &used, n * sizeof *nms->boxes);
+    nms->class_ids = ifs__take(block, &used, n * sizeof *nms->class_ids);
+    nms->kept = ifs__take(block, &used, n * sizeof *nms->kept);
+    nms->groups = ifs__take(block, &used, n * sizeof *nms->groups);
+    nms->scratch = ifs__take(block, &used, n * sizeof *nms->scratch);
+    nms->areas = ifs__take(block, &used, n * sizeof *nms->areas);
+    nms->order = ifs__take(block, &used, n * sizeof *nms->order);
+    nms->keepers = ifs__take(block, &used, n * sizeof *nms->keepers);
+    return used;
+}
+
 ifs_status ifs__nms_reserve(ifs__nms *nms, size_t n) {
-    IFS__TRY(ifs__grow((void **)&nms->boxes, &nms->boxes_size, n, 0, sizeof *nms->boxes));
-    IFS__TRY(ifs__grow((void **)&nms->class_ids, &nms->class_ids_size, n, 0, sizeof *nms->class_ids));
-    IFS__TRY(ifs__grow((void **)&nms->kept, &nms->kept_size, n, 0, sizeof *nms->kept));
-    IFS__TRY(ifs__grow((void **)&nms->groups, &nms->groups_size, n, 0, sizeof *nms->groups));
-    IFS__TRY(ifs__grow((void **)&nms->scratch, &nms->scratch_size, n, 0, sizeof *nms->scratch));
-    IFS__TRY(ifs__grow((void **)&nms->order, &nms->order_size, n, 0, sizeof *nms->order));
-    return ifs__grow((void **)&nms->areas, &nms->areas_size, n, 0, sizeof *nms->areas);
+    if (n <= nms->size)
+        return IFS_OK;
+    const size_t more = nms->size + nms->size / 2, size = n > more ? n : more;
+    free(nms->block);
+    nms->size = 0;
+    nms->block = malloc(lay_out(nms, NULL, size));
+    if (!nms->block)
+        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate the scratch memory of NMS of %zu boxes", size);
+    lay_out(nms, nms->block, size);
+    nms->size = size;
+    return IFS_OK;
 }
 
 void ifs__nms_release(ifs__nms *nms) {
-    free(nms->boxes);
-    free(nms->class_ids);
-    free(nms->kept);
-    free(nms->groups);
-    free(nms->scratch);
-    free(nms->areas);
-    free(nms->order);
-    free(nms->keepers);
+    free(nms->block);
     free(nms->pool_block);
     free(nms->links);
     free(nms->ranks);
-    memset(nms, 0, sizeof *nms);
 }
 
 /* Makes space for `count` more chunks, with `group` for the ranks of their boxes too. */
@@ -232,7 +222,7 @@ typedef struct task {
  * Compares a box with the one chain of a grid of one cell, and enters it there if none suppresses it. */
 static inline __attribute__((always_inline)) ifs_status add_to_chain(ifs__nms *nms, uint32_t rank, ifs__box box,
                                                                      float area, const task *t) {
-    if (t->suppressed(nms->pool, nms->links, nms->cells[0], box, area, t->threshold)) {
+    if (t->suppressed(nms->pool, nms->links, nms->cells[0], box, area, t->match, t->threshold)) {
         nms->kept[rank] = 0;
         if (t->group)
             nms->keepers[rank] = best_keeper(nms, nms->cells[0], box, area, t->match, t->threshold, UINT32_MAX);
@@ -253,7 +243,7 @@ static inline __attribute__((always_inline)) ifs_status add_to_grid(ifs__nms *nm
     for (int32_t r = 0; r < num_rows && kept; r++)
         for (int32_t c = 0; c < num_columns && kept; c++)
             kept = !t->suppressed(nms->pool, nms->links, nms->cells[rows[r] * g->size + columns[c]], box, area,
-                                  t->threshold);
+                                  t->match, t->threshold);
     if (!kept) {
         nms->kept[rank] = 0;
         if (!t->group)
@@ -300,12 +290,9 @@ static ifs_status run_class(ifs__nms *nms, const uint64_t *members, float *areas
 }
 
 ifs_status ifs__nms_match(ifs__nms *nms, size_t n, bool by_class, int32_t match, float threshold, bool group) {
-    task t = {suppressed_best(match), match, threshold, group};
-    if (group) {
-        IFS__TRY(ifs__grow((void **)&nms->keepers, &nms->keepers_size, n, 0, sizeof *nms->keepers));
-        for (size_t i = 0; i < n; i++)
-            nms->keepers[i] = (uint32_t)i;
-    }
+    task t = {IFS__VARIANT_AVX2(ifs__suppressed), match, threshold, group};
+    for (size_t i = 0; i < n && group; i++)
+        nms->keepers[i] = (uint32_t)i;
     for (size_t i = 0; i < n; i++) {
         uint32_t order = by_class ? (uint32_t)nms->class_ids[i] : 0;
         nms->groups[i] = (uint64_t)order << 32 | i;

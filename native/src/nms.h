@@ -20,31 +20,31 @@ typedef struct ifs__nms_link {
     int32_t count, next;
 } ifs__nms_link;
 
-/* Whether a box of the chain suppresses `box`, whose area is `area`. One function for each SIMD variant and match. */
+/* Whether a box of the chain suppresses `box`, whose area is `area`. One function for each SIMD variant. */
 typedef bool ifs__suppressed_fn(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head, ifs__box box,
-                                float area, float threshold);
+                                float area, int32_t match, float threshold);
 
-ifs__suppressed_fn ifs__suppressed_avx2, ifs__covered_avx2;
+ifs__suppressed_fn ifs__suppressed_avx2;
 
 #define IFS__NMS_MAX_GRID 64
 
 /* Scratch memory of NMS. It starts as all zeros, and grows as needed. */
 typedef struct ifs__nms {
-    ifs__box *boxes;    /* [n] best first; filled by the caller */
-    int32_t *class_ids; /* [n] likewise */
-    uint8_t *kept;      /* [n] out: 1 where NMS keeps the box */
-    uint64_t *groups;   /* [n] class and rank */
-    uint64_t *scratch;  /* [n] */
-    float *areas;       /* [n] in the order of `groups` */
-    uint32_t *order;    /* [n] for the caller: the index of each rank before sorting */
-    uint32_t *keepers;  /* [n] out, for ifs__nms_match(): the rank of the best kept box that suppresses each one */
+    char *block;        /* of the arrays of `size` boxes */
+    size_t size;
+    ifs__box *boxes;    /* best first; filled by the caller */
+    int32_t *class_ids; /* likewise */
+    uint8_t *kept;      /* out: 1 where NMS keeps the box */
+    uint64_t *groups;   /* class and rank */
+    uint64_t *scratch;
+    float *areas;       /* in the order of `groups` */
+    uint32_t *order;    /* for the caller: the index of each rank before sorting */
+    uint32_t *keepers;  /* out, with `group`: the rank of the best kept box that suppresses each one */
     void *pool_block;   /* the allocation of `pool`, which is aligned to 64 bytes */
-    ifs__nms_chunk *pool;
-    ifs__nms_link *links; /* [pool_size] */
-    uint32_t *ranks;      /* [pool_size * 16] of the boxes of each chunk, for ifs__nms_match() */
-    size_t keepers_size, ranks_size;
-    size_t boxes_size, class_ids_size, kept_size, groups_size, scratch_size, areas_size, order_size;
-    size_t pool_size, links_size;
+    ifs__nms_chunk *pool; /* [pool_size] aligned to a cache line */
+    ifs__nms_link *links; /* [links_size] */
+    uint32_t *ranks;      /* [ranks_size], 16 a chunk, with `group` */
+    size_t pool_size, links_size, ranks_size;
     size_t pool_count;
     int32_t cells[IFS__NMS_MAX_GRID * IFS__NMS_MAX_GRID]; /* the head of each cell's chain */
 } ifs__nms;

@@ -25,8 +25,6 @@ static bool ifs__oriented_suppressed_plain(const ifs__oriented_boxes *boxes, siz
     return false;
 }
 
-static ifs__oriented_suppressed_fn *suppressed_best(void) { return IFS__VARIANT_AVX2(ifs__oriented_suppressed); }
-
 /* Scratch memory, in one block. */
 typedef struct scratch {
     uint64_t *ranked, *groups, *sorting; /* [n] score and index; class and rank; for the sort */
@@ -81,7 +79,7 @@ static ifs_status rank(scratch *s, const float *boxes, const float *scores, cons
 static void suppress(scratch *s, size_t n, float iou_threshold) {
     const ifs__oriented_boxes *boxes = &s->boxes;
     const ifs__oriented_limit limit = ifs__oriented_limit_of(iou_threshold);
-    ifs__oriented_suppressed_fn *suppressed = suppressed_best();
+    ifs__oriented_suppressed_fn *suppressed = IFS__VARIANT_AVX2(ifs__oriented_suppressed);
     for (size_t i = 0, first = 0; i < n; i++) {
         if (s->groups[i] >> 32 != s->groups[first] >> 32)
             first = i;

@@ -26,8 +26,9 @@ static inline __m256 maximum(__m256 a, __m256 b) {
 #define maximum _mm256_max_ps
 #endif
 
-IFS__TARGET_AVX2 static inline bool matched_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
-                                                 ifs__box box, float area, float limit, bool covers) {
+IFS__TARGET_AVX2 static inline
+    __attribute__((always_inline)) bool matched_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links,
+                                                     int32_t head, ifs__box box, float area, float limit, bool covers) {
     __m256 x1 = _mm256_set1_ps(box.x1), y1 = _mm256_set1_ps(box.y1), x2 = _mm256_set1_ps(box.x2),
            y2 = _mm256_set1_ps(box.y2), own = _mm256_set1_ps(area), threshold = _mm256_set1_ps(limit),
            zero = _mm256_setzero_ps();
@@ -50,12 +51,8 @@ IFS__TARGET_AVX2 static inline bool matched_avx2(const ifs__nms_chunk *pool, con
 }
 
 IFS__TARGET_AVX2 bool ifs__suppressed_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
-                                           ifs__box box, float area, float threshold) {
-    return matched_avx2(pool, links, head, box, area, threshold, false);
-}
-
-IFS__TARGET_AVX2 bool ifs__covered_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
-                                        ifs__box box, float area, float threshold) {
-    return matched_avx2(pool, links, head, box, area, threshold, true);
+                                           ifs__box box, float area, int32_t match, float threshold) {
+    return match == IFS_MATCH_IOU ? matched_avx2(pool, links, head, box, area, threshold, false)
+                                  : matched_avx2(pool, links, head, box, area, threshold, true);
 }
 #endif

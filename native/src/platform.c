@@ -7,11 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-typedef struct start {
-    void (*run)(void *argument);
-    void *argument;
-} start;
-
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
 #include <io.h>
@@ -34,23 +29,9 @@ void ifs__condition_wait(ifs__condition *condition, ifs__mutex *mutex) {
 }
 void ifs__condition_wake_all(ifs__condition *condition) { WakeAllConditionVariable((CONDITION_VARIABLE *)condition); }
 
-static unsigned __stdcall run_thread(void *argument) {
-    const start s = *(start *)argument;
-    free(argument);
-    s.run(s.argument);
-    return 0;
-}
-
-int ifs__thread_start(ifs__thread *thread, void (*run)(void *argument), void *argument) {
-    start *s = malloc(sizeof *s);
-    if (!s)
-        return ENOMEM;
-    *s = (start){run, argument};
-    *thread = (ifs__thread)_beginthreadex(NULL, 0, run_thread, s, 0, NULL);
-    if (*thread)
-        return 0;
-    free(s);
-    return errno;
+int ifs__thread_start(ifs__thread *thread, ifs__thread_run *run, void *argument) {
+    *thread = (ifs__thread)_beginthreadex(NULL, 0, run, argument, 0, NULL);
+    return *thread ? 0 : errno;
 }
 
 void ifs__thread_join(ifs__thread thread) {
@@ -110,22 +91,8 @@ void ifs__condition_destroy(ifs__condition *condition) { pthread_cond_destroy(co
 void ifs__condition_wait(ifs__condition *condition, ifs__mutex *mutex) { pthread_cond_wait(condition, mutex); }
 void ifs__condition_wake_all(ifs__condition *condition) { pthread_cond_broadcast(condition); }
 
-static void *run_thread(void *argument) {
-    const start s = *(start *)argument;
-    free(argument);
-    s.run(s.argument);
-    return NULL;
-}
-
-int ifs__thread_start(ifs__thread *thread, void (*run)(void *argument), void *argument) {
-    start *s = malloc(sizeof *s);
-    if (!s)
-        return ENOMEM;
-    *s = (start){run, argument};
-    const int error = pthread_create(thread, NULL, run_thread, s);
-    if (error)
-        free(s);
-    return error;
+int ifs__thread_start(ifs__thread *thread, ifs__thread_run *run, void *argument) {
+    return pthread_create(thread, NULL, run, argument);
 }
 
 void ifs__thread_join(ifs__thread thread) { pthread_join(thread, NULL); }

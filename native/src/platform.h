@@ -30,12 +30,14 @@ typedef struct ifs__condition {
     void *condition_variable;
 } ifs__condition;
 typedef void *ifs__thread;
+#define IFS__THREAD_RESULT unsigned __stdcall
 #define IFS__MUTEX_INITIALIZER {0}
 #else
 #include <pthread.h>
 typedef pthread_mutex_t ifs__mutex;
 typedef pthread_cond_t ifs__condition;
 typedef pthread_t ifs__thread;
+#define IFS__THREAD_RESULT void *
 #define IFS__MUTEX_INITIALIZER PTHREAD_MUTEX_INITIALIZER
 #endif
 
@@ -49,8 +51,9 @@ void ifs__condition_destroy(ifs__condition *condition);
 void ifs__condition_wait(ifs__condition *condition, ifs__mutex *mutex);
 void ifs__condition_wake_all(ifs__condition *condition);
 
-/* Starts a thread that calls run(argument), and returns 0 or the system's error number. */
-int ifs__thread_start(ifs__thread *thread, void (*run)(void *argument), void *argument);
+/* Starts a thread that calls run(argument), and returns 0 or the system's error number. `run` returns 0. */
+typedef IFS__THREAD_RESULT ifs__thread_run(void *argument);
+int ifs__thread_start(ifs__thread *thread, ifs__thread_run *run, void *argument);
 void ifs__thread_join(ifs__thread thread);
 
 /* The number of this process. A fork has another one. */

@@ -170,16 +170,6 @@ INLINE void put(int dtype, void *dst, __mmask16 mask, __m128i bytes, __m512 scal
 
 INLINE size_t size_of(int dtype) { return dtype == IFS_FLOAT32 ? 4 : dtype == IFS_FLOAT16 ? 2 : 1; }
 
-INLINE bool unscaled(const ifs__store *s) {
-    bool same = true;
-    for (int32_t c = 0; c < s->channels; c++)
-        same &= s->scale[c] == 1 && s->bias[c] == 0;
-    return same;
-}
-
-/* A mask of the first n bytes; none below 0, all from 64 on. */
-INLINE __mmask64 first_bytes(int32_t n) { return n <= 0 ? 0 : n >= 64 ? ~0ULL : _bzhi_u64(~0ULL, (unsigned)n); }
-
 /* Past the caches; `dst` is aligned to the vector. */
 INLINE void put_past(int dtype, uint8_t *dst, __m128i bytes, __m512 scale, __m512 bias) {
     const __m512 y = scaled(bytes, scale, bias);
@@ -208,84 +198,21 @@ INLINE void put_plane(int dtype, uint8_t *dst, const uint8_t *src, int32_t n, fl
             _mm_loadu_si128((const __m128i *)(src + x)), scale, bias);
 }
 
-/* For each of the 3 x 64 bytes of 64 interleaved pixels, which plane it is out of, and which pixel. */
-typedef struct interleaving {
-    __m512i index[3];
-    __mmask64 third[3];
-} interleaving;
-
-INLINE interleaving interleaving_of(void) {
-    uint8_t index[192];
-    interleaving result = {.third = {0, 0, 0}};
-    for (int i = 0; i < 192; i++) {
-        index[i] = (uint8_t)(i % 3 == 1 ? 64 + i / 3 : i / 3);
-        if (i % 3 == 2)
-            result.third[i / 64] |= 1ULL << (i % 64);
-    }
-    for (int j = 0; j < 3; j++)
-        result.index[j] = _mm512_loadu_si512(index + 64 * j);
-    return result;
-}
-
-INLINE void put_interleaved(int dtype, const ifs__store *s, uint8_t *dst, const uint8_t *planes, size_t pitch) {
-    const interleaving order = interleaving_of();
-    float scales[48], biases[48];
-    for (int i = 0; i < 48; i++) {
-        scales[i] = s->scale[i % 3];
-        biases[i] = s->bias[i % 3];
-    }
-    __m512 scale[3], bias[3];
-    for (int j = 0; j < 3; j++) {
-        scale[j] = _mm512_loadu_ps(scales + 16 * j);
-        bias[j] = _mm512_loadu_ps(biases + 16 * j);
-    }
-    const bool copied = dtype == IFS_UINT8 && unscaled(s);
-    for (int32_t x = 0; x < s->width; x += 64) {
-        const __m512i a = _mm512_loadu_si512(planes + x), b = _mm512_loadu_si512(planes + pitch + x);
-        const __m512i c = _mm512_loadu_si512(planes + 2 * pitch + x);
-        __m128i bytes[12];
-        uint8_t *const out = dst + 3 * (size_t)x * size_of(dtype);
-        const int32_t left = 3 * (s->width - x);
-        for (int j = 0; j < 3; j++) {
-            __m512i mixed = _mm512_permutex2var_epi8(a, order.index[j], b);
-            mixed = _mm512_mask_permutexvar_epi8(mixed, order.third[j], order.index[j], c);
-            if (copied)
-                _mm512_mask_storeu_epi8(out + 64 * j, first_bytes(left - 64 * j), mixed);
-            else
-                _mm512_storeu_si512(bytes + 4 * j, mixed);
-        }
-        if (copied)
-            continue;
-        if (left >= 192) {
-#pragma GCC unroll 12
-            for (int j = 0; j < 12; j++)
-                put(dtype, out + 16 * (size_t)j * size_of(dtype), 0xFFFF, bytes[j], scale[j % 3], bias[j % 3]);
-        } else {
-            for (int j = 0; j < 12; j++)
-                put(dtype, out + 16 * (size_t)j * size_of(dtype), (__mmask16)first_bytes(left - 16 * j), bytes[j],
-                    scale[j % 3], bias[j % 3]);
-        }
-    }
-}
-
 INLINE void store_as(int dtype, const ifs__store *s, const uint8_t *planes, size_t pitch, int32_t y) {
-    uint8_t *dst = s->dst + (size_t)y * s->row;
-    if (s->layout == IFS_LAYOUT_HWC && s->channels == 3) {
-        put_interleaved(dtype, s, dst, planes, pitch);
-        return;
+    for (int32_t c = 0; c < s->channels; c++) {
+        uint8_t *const dst = s->dst + (size_t)y * s->row + (size_t)c * s->plane;
+        const uint8_t *const src = planes + (size_t)c * pitch;
+        if (dtype == IFS_UINT8 && s->scale[c] == 1 && s->bias[c] == 0)
+            memcpy(dst, src, (size_t)s->width);
+        else
+            put_plane(dtype, dst, src, s->width, s->scale[c], s->bias[c], s->past);
     }
-    if (dtype == IFS_UINT8 && unscaled(s)) {
-        for (int32_t c = 0; c < s->channels; c++)
-            memcpy(dst + (size_t)c * s->plane, planes + (size_t)c * pitch, (size_t)s->width);
-        return;
-    }
-    for (int32_t c = 0; c < s->channels; c++)
-        put_plane(dtype, dst + (size_t)c * s->plane, planes + (size_t)c * pitch, s->width, s->scale[c], s->bias[c],
-                  s->past);
 }
 
 TARGET static void store_avx512(const ifs__store *s, const uint8_t *planes, size_t pitch, int32_t y) {
-    if (s->dtype == IFS_FLOAT32)
+    if (s->layout == IFS_LAYOUT_HWC && s->channels == 3)
+        ifs__kernels_avx2.store(s, planes, pitch, y); /* longer vectors are slower here */
+    else if (s->dtype == IFS_FLOAT32)
         store_as(IFS_FLOAT32, s, planes, pitch, y);
     else if (s->dtype == IFS_FLOAT16)
         store_as(IFS_FLOAT16, s, planes, pitch, y);

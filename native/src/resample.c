@@ -81,9 +81,9 @@ static ifs_status make_taps(int32_t source, int32_t target, int32_t begin, int32
 /* ---- the plain passes ---- */
 
 void ifs__resample_row_plain(const uint8_t *source, int64_t readable, int32_t pixel, int32_t channels,
-                             const ifs__taps *taps, int32_t begin, int32_t end, uint8_t *target) {
+                             const ifs__taps *taps, int32_t n, uint8_t *target) {
     (void)readable;
-    for (int32_t i = begin; i < end; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const uint8_t *at = source + (int64_t)taps->first[i] * pixel;
         const int32_t *weight = taps->weight + (int64_t)i * taps->most;
         for (int32_t c = 0; c < channels; c++) {
@@ -106,8 +106,6 @@ static void column_plain(const uint8_t *source, int64_t stride, const int32_t *w
 }
 
 static const ifs__resampler ifs__resampler_plain = {ifs__resample_row_plain, column_plain};
-
-static const ifs__resampler *best_resampler(void) { return IFS__VARIANT(&ifs__resampler); }
 
 /* ---- a call ---- */
 
@@ -162,7 +160,7 @@ static ifs_status rows_first(const resampling *r, const ifs__resampler *passes) 
     if (!between)
         return out_of_memory(nbytes);
     for (int32_t y = first; y < end; y++) /* in order: a row is written a little beyond its end */
-        passes->row(r->image->data + (int64_t)y * r->image->stride, readable, r->pixel, r->channels, &r->columns, 0,
+        passes->row(r->image->data + (int64_t)y * r->image->stride, readable, r->pixel, r->channels, &r->columns,
                     r->width, between + (int64_t)(y - first) * row);
     for (int32_t y = 0; y < r->height; y++)
         passes->column(between + (int64_t)(r->rows.first[y] - first) * row, row,
@@ -188,7 +186,7 @@ static ifs_status columns_first(resampling *r, const ifs__resampler *passes) {
             r->image->data + (int64_t)r->rows.first[y] * r->image->stride + (int64_t)first * r->pixel;
         passes->column(source, r->image->stride, r->rows.weight + (int64_t)y * r->rows.most, r->rows.count[y], readable,
                        between);
-        passes->row(between, readable, r->pixel, r->channels, columns, 0, r->width, result);
+        passes->row(between, readable, r->pixel, r->channels, columns, r->width, result);
         memcpy(r->out + (int64_t)y * row, result, (size_t)row); /* it is written a little beyond its end */
     }
     free(between);
@@ -212,10 +210,9 @@ ifs_status ifs_resample(const ifs_image *image, int32_t width, int32_t height, i
         status = make_taps(image->height, height, y, crop_height, filter, &r.rows);
     if (status == IFS_OK) {
         const int64_t fewer_rows = (int64_t)image->height - height, fewer_columns = (int64_t)image->width - width;
-        if (fewer_rows > 0 && fewer_rows > 2 * fewer_columns)
-            status = columns_first(&r, best_resampler());
-        else
-            status = rows_first(&r, best_resampler());
+        const ifs__resampler *passes = IFS__VARIANT(&ifs__resampler);
+        const bool shrinks = fewer_rows > 0 && fewer_rows > 2 * fewer_columns;
+        status = shrinks ? columns_first(&r, passes) : rows_first(&r, passes);
     }
     free_taps(&r.columns);
     free_taps(&r.rows);

@@ -27,10 +27,10 @@ static inline uint8_t ifs__resample_byte(int32_t sum) {
 
 /* All variants compute in integers, so their order does not matter. */
 typedef struct ifs__resampler {
-    /* One row of `channels` (1 or 3) bytes a pixel from one of `pixel` bytes a pixel. `readable` bytes of the source
-     * row may be read; behind the target there is the slack. */
+    /* `n` pixels of `channels` (1 or 3) bytes, from a row of `pixel` bytes a pixel. `readable` bytes of the source row
+     * may be read; behind the target there is the slack. */
     void (*row)(const uint8_t *source, int64_t readable, int32_t pixel, int32_t channels, const ifs__taps *taps,
-                int32_t begin, int32_t end, uint8_t *target);
+                int32_t n, uint8_t *target);
     /* `n` bytes, each the sum of `count` bytes that lie `stride` apart. */
     void (*column)(const uint8_t *source, int64_t stride, const int32_t *weight, int32_t count, int64_t n,
                    uint8_t *target);
@@ -38,7 +38,7 @@ typedef struct ifs__resampler {
 
 /* The plain row, for what a variant has no code for. */
 void ifs__resample_row_plain(const uint8_t *source, int64_t readable, int32_t pixel, int32_t channels,
-                             const ifs__taps *taps, int32_t begin, int32_t end, uint8_t *target);
+                             const ifs__taps *taps, int32_t n, uint8_t *target);
 
 extern const ifs__resampler ifs__resampler_avx2, ifs__resampler_avx512;
 

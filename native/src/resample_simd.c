@@ -36,15 +36,15 @@ IFS__TARGET_AVX2 static inline __attribute__((always_inline)) __m128i remaining_
 /* ---- AVX2 and NEON ---- */
 
 IFS__TARGET_AVX2 static void row_avx2(const uint8_t *source, int64_t readable, int32_t pixel, int32_t channels,
-                                      const ifs__taps *taps, int32_t begin, int32_t end, uint8_t *target) {
+                                      const ifs__taps *taps, int32_t n, uint8_t *target) {
     if (channels != 3) {
-        ifs__resample_row_plain(source, readable, pixel, channels, taps, begin, end, target);
+        ifs__resample_row_plain(source, readable, pixel, channels, taps, n, target);
         return;
     }
     const __m128i spread = pixel == 3 ? _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, -1, -1, -1, -1, -1, -1, -1, -1)
                                       : _mm_setr_epi8(0, 1, 2, -1, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1, -1, -1);
     const __m256i pairs = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    for (int32_t i = begin; i < end; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const int64_t offset = (int64_t)taps->first[i] * pixel;
         const uint8_t *at = source + offset;
         const int32_t *weight = taps->weight + (int64_t)i * taps->most;
@@ -99,18 +99,18 @@ IFS__TARGET_AVX2 static void column_avx2(const uint8_t *source, int64_t stride, 
 const ifs__resampler ifs__resampler_avx2 = {row_avx2, column_avx2};
 
 #if IFS__AVX512
-/* ---- AVX-512 ---- */
+/* ---- AVX-512, for the rows alone ---- */
 
 IFS__TARGET_AVX512 static void row_avx512(const uint8_t *source, int64_t readable, int32_t pixel, int32_t channels,
-                                          const ifs__taps *taps, int32_t begin, int32_t end, uint8_t *target) {
-    if (channels != 3) {
-        ifs__resample_row_plain(source, readable, pixel, channels, taps, begin, end, target);
+                                          const ifs__taps *taps, int32_t n, uint8_t *target) {
+    if (channels != 3 || taps->most < 8) { /* of few taps, two at a time leave fewer for one at a time */
+        row_avx2(source, readable, pixel, channels, taps, n, target);
         return;
     }
     const __m128i spread = pixel == 3 ? _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1)
                                       : _mm_setr_epi8(0, 1, 2, -1, 4, 5, 6, -1, 8, 9, 10, -1, 12, 13, 14, -1);
     const __m512i fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    for (int32_t i = begin; i < end; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const int64_t offset = (int64_t)taps->first[i] * pixel;
         const uint8_t *at = source + offset;
         const int32_t *weight = taps->weight + (int64_t)i * taps->most;
@@ -132,21 +132,6 @@ IFS__TARGET_AVX512 static void row_avx512(const uint8_t *source, int64_t readabl
     }
 }
 
-IFS__TARGET_AVX512 static void column_avx512(const uint8_t *source, int64_t stride, const int32_t *weight,
-                                             int32_t count, int64_t n, uint8_t *target) {
-    for (int64_t i = 0; i < n; i += 16) {
-        const __mmask16 valid = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-        __m512i sums = _mm512_set1_epi32(HALF);
-        for (int32_t k = 0; k < count; k++) {
-            const __m128i bytes = _mm_maskz_loadu_epi8(valid, source + k * stride + i);
-            sums =
-                _mm512_add_epi32(sums, _mm512_mullo_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(weight[k])));
-        }
-        sums = _mm512_max_epi32(_mm512_srai_epi32(sums, IFS__RESAMPLE_BITS), _mm512_setzero_si512());
-        _mm512_mask_cvtusepi32_storeu_epi8(target + i, valid, sums);
-    }
-}
-
-const ifs__resampler ifs__resampler_avx512 = {row_avx512, column_avx512};
+const ifs__resampler ifs__resampler_avx512 = {row_avx512, column_avx2};
 #endif
 #endif

@@ -45,8 +45,6 @@ static uint64_t above_plain(const float *x, size_t n, float threshold) {
 
 static const ifs__topk_passes ifs__topk_plain = {ifs__maximum_plain, ifs__add_exps_plain, above_plain};
 
-static const ifs__topk_passes *passes(void) { return IFS__VARIANT_AVX2(&ifs__topk); }
-
 /* The scores from `start` on as float32, at most CHUNK of them. `buffer` holds them where they are converted. */
 static const float *chunk_of(const void *scores, int32_t dtype, size_t start, size_t n, float *buffer) {
     if (dtype == IFS_FLOAT32)
@@ -140,8 +138,8 @@ ifs_status ifs_topk(const void *scores, int32_t dtype, int64_t n, int32_t k, int
         if (!keys)
             return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a buffer for the %d best scores", (int)k);
     }
-    ifs_status status =
-        topk(passes(), scores, dtype, (size_t)n, (size_t)k, softmax != 0, keys, size, class_ids, out_scores);
+    ifs_status status = topk(IFS__VARIANT_AVX2(&ifs__topk), scores, dtype, (size_t)n, (size_t)k, softmax != 0, keys,
+                             size, class_ids, out_scores);
     if (keys != small)
         free(keys);
     return status;

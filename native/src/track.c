@@ -7,6 +7,7 @@
  * treat the four edges alike and apart, and the first covariance is I. So the covariance of 8 x 8 consists of four
  * equal blocks of 2 x 2, and one of them is kept.
  */
+#include "platform.h"
 #include "track.h"
 
 #include <math.h>
@@ -168,27 +169,20 @@ static void end_tracks(ifs_tracker *t) {
 
 /* ---- memory ---- */
 
-/* The next `count` elements of `size` bytes of a block, aligned to 8; only counts where the block is NULL. */
-static void *take(char *block, size_t *used, size_t count, size_t size) {
-    void *part = block ? block + *used : NULL;
-    *used += (count * size + 7) / 8 * 8;
-    return part;
-}
-
 static size_t lay_out(scratch *s, size_t n, size_t m) {
     size_t used = 0;
     double **parts[] = {&s->track_edges.x1,   &s->track_edges.y1, &s->track_edges.x2, &s->track_edges.y2,
                         &s->track_edges.area, &s->box_edges.x1,   &s->box_edges.y1,   &s->box_edges.x2,
                         &s->box_edges.y2,     &s->box_edges.area};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        *parts[i] = take(s->block, &used, i < 5 ? n : m, sizeof(double));
-    s->tracks = take(s->block, &used, n, sizeof(int32_t));
-    s->box_of = take(s->block, &used, n, sizeof(int32_t));
-    s->boxes = take(s->block, &used, m, sizeof(int32_t));
-    s->low = take(s->block, &used, m, sizeof(int32_t));
-    s->column_of = take(s->block, &used, n < m ? n : m, sizeof(int32_t));
-    s->costs = take(s->block, &used, n * m, sizeof(float));
-    s->assign = take(s->block, &used, ifs__assign_nbytes(n < m ? n : m, n < m ? m : n), 1);
+        *parts[i] = ifs__take(s->block, &used, (i < 5 ? n : m) * sizeof(double));
+    s->tracks = ifs__take(s->block, &used, n * sizeof(int32_t));
+    s->box_of = ifs__take(s->block, &used, n * sizeof(int32_t));
+    s->boxes = ifs__take(s->block, &used, m * sizeof(int32_t));
+    s->low = ifs__take(s->block, &used, m * sizeof(int32_t));
+    s->column_of = ifs__take(s->block, &used, (n < m ? n : m) * sizeof(int32_t));
+    s->costs = ifs__take(s->block, &used, n * m * sizeof(float));
+    s->assign = ifs__take(s->block, &used, ifs__assign_nbytes(n < m ? n : m, n < m ? m : n));
     return used;
 }
 

@@ -42,7 +42,7 @@ static void work_on(job *j) {
     }
 }
 
-static void serve(void *argument) {
+static IFS__THREAD_RESULT serve(void *argument) {
     ifs_workers *pool = argument;
     uint64_t seen = 0;
     ifs__mutex_lock(&pool->lock);
@@ -61,6 +61,7 @@ static void serve(void *argument) {
             ifs__condition_wake_all(&pool->done);
     }
     ifs__mutex_unlock(&pool->lock);
+    return 0;
 }
 
 ifs_status ifs_workers_create(int32_t threads, ifs_workers **out) {

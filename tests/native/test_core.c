@@ -251,7 +251,7 @@ typedef struct work {
     const char *folder;
 } work;
 
-static void use_view(void *argument) {
+static IFS__THREAD_RESULT use_view(void *argument) {
     work *mine = argument;
     char path[4096];
     snprintf(path, sizeof path, "%s/thread-%d.bin", mine->folder, (int)mine->number);
@@ -279,6 +279,7 @@ static void use_view(void *argument) {
         }
     }
     ifs_tensor_destroy(mine->part);
+    return 0;
 }
 
 static void test_threads(const char *folder) {

@@ -193,7 +193,7 @@ class _Graph:
         inner, last = set[str](), set[str]()
         for name in reversed(self.nodes):
             readers = {use.name for use in self.nodes[name].successors()}
-            if readers & inner or (name in layers and _products(layers[name]) >= scheme.least_products):
+            if readers & inner or (name in layers and not self._has_few(layers[name], scheme.least_products)):
                 inner.add(name)
             elif name in layers:
                 last.add(name)
@@ -201,11 +201,16 @@ class _Graph:
         behind = set[str]()
         for name, node in self.nodes.items():
             follows = any(maker.name in behind for maker in node.predecessors())
-            if name in last and (follows or _products(node) < scheme.least_last_products):
+            if name in last and (follows or self._has_few(node, scheme.least_last_products)):
                 left[name] = f"{scheme.name} computes it and the layers after it faster in floating point"
             if follows or name in left:
                 behind.add(name)
         return left
+
+    def _has_few(self, node: ir.Node, least: int) -> bool:
+        """Whether a layer has fewer products per value than `least`, and a function that 8 bits make slower."""
+        functions = {self.nodes[name].op_type for name in self.functions[node.name or ""]}
+        return _products(node) < least and not functions <= {"Clip", "Relu"}
 
     def plan(self, scheme: Scheme, excluded: tuple[str, ...]) -> Plan:
         """The plan with these nodes in floating point."""

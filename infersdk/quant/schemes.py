@@ -14,7 +14,7 @@ They follow from the properties of the runtimes and are valid for all models:
   with many products per value outweigh this. The layers before the first such layer stay in floating point, since later
   exceptions would need two conversions. For a 3x3 convolution over 16 channels, gain and conversion cost are equal.
 - The same applies at the end of a model: depthwise convolutions take twice as long in 8 bits, and the layers after them
-  gain little.
+  gain little. A ReLU is part of the codes and costs nothing, so layers with a ReLU or without a function do gain.
 - TensorRT-RTX 1.6 has no INT8 convolutions.
 """
 
@@ -46,8 +46,8 @@ class Scheme:
         float_results: a layer may be INT8 with a floating-point result.
         depthwise: depthwise convolutions are quantised.
         least_products: a layer with fewer products per value stays in floating point if all layers before it do.
-        least_last_products: a layer with fewer products per value stays in floating point if no later layer has
-            `least_products`; so do all layers after it.
+        least_last_products: a layer with fewer products per value and a function other than ReLU stays in floating
+            point if each later layer has one, too, and fewer than `least_products`; so do all layers after it.
         operators: the operators with weights that are quantised.
     """
 

@@ -16,8 +16,8 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
-def chain(path: Path, shapes: list[tuple[int, ...]], pooled: bool = False) -> Path:
-    """Convolutions of these shapes, each with a ReLU, perhaps a pooling after the first; then a sigmoid."""
+def chain(path: Path, shapes: list[tuple[int, ...]], pooled: bool = False, silu: bool = False) -> Path:
+    """Convolutions of these shapes, each with a ReLU or SiLU, perhaps a pooling after the first; then a sigmoid."""
     rng = np.random.default_rng(1)
     weights, nodes, source = {}, list[Any](), "x"
     for index, shape in enumerate(shapes):
@@ -26,7 +26,10 @@ def chain(path: Path, shapes: list[tuple[int, ...]], pooled: bool = False) -> Pa
         group = shapes[index - 1][0] if index and shape[1] == 1 else 1
         pads = [side // 2] * 4
         nodes.append(node("Conv", f"{source} w{index}", f"c{index}", kernel_shape=[side, side], pads=pads, group=group))
-        nodes.append(node("Relu", f"c{index}", f"r{index}"))
+        if silu:
+            nodes += [node("Sigmoid", f"c{index}", f"s{index}"), node("Mul", f"c{index} s{index}", f"r{index}")]
+        else:
+            nodes.append(node("Relu", f"c{index}", f"r{index}"))
         source = f"r{index}"
         if pooled and not index:
             nodes.append(node("MaxPool", source, "p", kernel_shape=[2, 2], strides=[2, 2]))
@@ -67,15 +70,19 @@ def test_a_layer_before_a_pooling_is_quantised(tmp_path: Path) -> None:
 def test_up_to_the_end_layers_behind_a_depthwise_one_stay_in_floating_point(tmp_path: Path) -> None:
     # 27 products, 216, 9 that an INT8 layer follows, 216, 24, 9, 24, 24.
     start = [(24, 3, 3, 3), (24, 24, 3, 3), (24, 1, 3, 3), (24, 24, 3, 3)]
-    model = chain(tmp_path / "m.onnx", [*start, (24, 24, 1, 1), (24, 1, 3, 3), (24, 24, 1, 1), (4, 24, 1, 1)])
-    planned = quant.plan(model, "onnxruntime")
+    whole = [*start, (24, 24, 1, 1), (24, 1, 3, 3), (24, 24, 1, 1), (4, 24, 1, 1)]
+    # With a ReLU, which costs nothing in 8 bits, only the last one does.
+    planned = quant.plan(chain(tmp_path / "m.onnx", whole), "onnxruntime")
+    assert planned.layers == tuple(f"Conv_c{index}" for index in range(1, 7))
+    planned = quant.plan(chain(tmp_path / "m.onnx", whole, silu=True), "onnxruntime")
     assert planned.layers == ("Conv_c1", "Conv_c2", "Conv_c3")
     assert planned.left["Conv_c5"] == "onnxruntime computes it and the layers after it faster in floating point"
     assert sorted(planned.left) == ["Conv_c0", *(f"Conv_c{index}" for index in range(4, 8))]
     # One of 64 products does not begin it, and stays in floating point behind one of fewer.
-    model = chain(tmp_path / "m.onnx", [(64, 3, 3, 3), (64, 64, 3, 3), (64, 64, 1, 1), (4, 64, 1, 1)])
+    model = chain(tmp_path / "m.onnx", [(64, 3, 3, 3), (64, 64, 3, 3), (64, 64, 1, 1), (4, 64, 1, 1)], silu=True)
     assert quant.plan(model, "onnxruntime").layers == ("Conv_c1", "Conv_c2")
-    model = chain(tmp_path / "m.onnx", [(64, 3, 3, 3), (64, 64, 3, 3), (64, 1, 3, 3), (64, 64, 1, 1), (4, 64, 1, 1)])
+    shapes = [(64, 3, 3, 3), (64, 64, 3, 3), (64, 1, 3, 3), (64, 64, 1, 1), (4, 64, 1, 1)]
+    model = chain(tmp_path / "m.onnx", shapes, silu=True)
     assert quant.plan(model, "onnxruntime").layers == ("Conv_c1",)
     assert len(quant.plan(model, "portable").layers) == 5
 

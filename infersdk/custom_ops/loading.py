@@ -25,6 +25,9 @@ def with_custom_ops(
 ) -> Callable[..., Infer]:
     """A factory for the `Infer` of a model: the class of the backend, or `CutInfer`.
 
+    ONNX Runtime identifies some operators by their names alone, in any domain: a custom `Mul` of one input aborts the
+    process. Therefore a model with a custom operator that has the name of a standard one is cut.
+
     Raises:
         CustomOpError: as `operators_for`, or an operator has no kernel for the device.
     """
@@ -32,11 +35,12 @@ def with_custom_ops(
     if ops is not None:
         for op in ops:
             op.kernel_for(device.kind)
+        cut = cut or not kind.declaration.runs_custom_ops(device) or (kind.backend == "onnxruntime" and _standard(ops))
 
     def make(model: ModelSource, **arguments: Any) -> Infer:
         try:
             with registered(*(ops or ())):  # passes need the type constraints of operators
-                if ops is not None and (cut or not kind.declaration.runs_custom_ops(device)):
+                if ops is not None and cut:
                     from .cut_infer import CutInfer
 
                     return CutInfer(model, kind, **arguments, custom_ops=ops)
@@ -45,6 +49,13 @@ def with_custom_ops(
             raise explain(source, ops, error) from error.__cause__
 
     return make
+
+
+def _standard(ops: OperatorSet) -> bool:
+    """Whether one of the operators has the name of an operator of the ONNX standard."""
+    from onnx import defs
+
+    return any(defs.has(op.name) for op in ops)
 
 
 def register_operators(session_options: Any, ops: OperatorSet, device: Device) -> None:

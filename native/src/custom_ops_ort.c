@@ -152,25 +152,34 @@ static int one(const OrtCustomOp *face) {
 
 /* ---- making a kernel ---- */
 
-/* Reads one attribute; `memory` gets what has to be freed. Absent ones keep their defaults. */
+/* Reads one attribute; `memory` gets what has to be freed. Absent ones keep their defaults. A node may give whole
+ * numbers for an attribute of floats: ONNX Runtime then finds no float, or none in the list. */
 static OrtStatus *read_attribute(const OrtApi *api, const OrtKernelInfo *info, ifs_op_attribute *a, void **memory) {
-    size_t size = 0;
+    size_t size = 0, whole = 0;
     *memory = NULL;
     if (a->kind == IFS_OP_INT || a->kind == IFS_OP_FLOAT) {
         int64_t i;
         float f;
-        if (a->kind == IFS_OP_INT && went_well(api, ATTRIBUTE_INT(api)(info, a->name, &i)))
-            a->i = i;
         if (a->kind == IFS_OP_FLOAT && went_well(api, ATTRIBUTE_FLOAT(api)(info, a->name, &f)))
             a->f = f;
+        else if (went_well(api, ATTRIBUTE_INT(api)(info, a->name, &i))) {
+            if (a->kind == IFS_OP_INT)
+                a->i = i;
+            else
+                a->f = (float)i;
+        }
         return NULL;
     }
     bool text = a->kind == IFS_OP_STRING, ints = a->kind == IFS_OP_INTS;
-    if (!went_well(api, text   ? ATTRIBUTE_STRING(api)(info, a->name, NULL, &size)
-                        : ints ? ATTRIBUTE_INTS(api)(info, a->name, NULL, &size)
-                               : ATTRIBUTE_FLOATS(api)(info, a->name, NULL, &size)))
+    bool found = went_well(api, text   ? ATTRIBUTE_STRING(api)(info, a->name, NULL, &size)
+                                : ints ? ATTRIBUTE_INTS(api)(info, a->name, NULL, &size)
+                                       : ATTRIBUTE_FLOATS(api)(info, a->name, NULL, &size));
+    bool converts = a->kind == IFS_OP_FLOATS && !(found && size) &&
+                    went_well(api, ATTRIBUTE_INTS(api)(info, a->name, NULL, &whole)) && whole;
+    if (!found && !converts)
         return NULL;
-    void *values = *memory = calloc(size + 1, text ? 1 : ints ? sizeof(int64_t) : sizeof(float));
+    size = converts ? whole : size;
+    void *values = *memory = calloc(size + 1, text ? 1 : sizeof(int64_t));
     if (!values)
         return CREATE_STATUS(api)(FAIL, "no memory for an attribute");
     a->s = text ? values : NULL;
@@ -179,8 +188,12 @@ static OrtStatus *read_attribute(const OrtApi *api, const OrtKernelInfo *info, i
     a->count = text ? 0 : (int32_t)size;
     if (text)
         return ATTRIBUTE_STRING(api)(info, a->name, values, &size);
-    return ints ? ATTRIBUTE_INTS(api)(info, a->name, values, &size)
-                : ATTRIBUTE_FLOATS(api)(info, a->name, values, &size);
+    if (!ints && !converts)
+        return ATTRIBUTE_FLOATS(api)(info, a->name, values, &size);
+    TRY(ATTRIBUTE_INTS(api)(info, a->name, values, &size));
+    for (size_t k = 0; converts && k < size; k++) /* in place: a float is the smaller one */
+        ((float *)values)[k] = (float)((const int64_t *)values)[k];
+    return NULL;
 }
 
 static OrtStatus *make_node(const OrtApi *api, const ifs_custom_op *op, const OrtKernelInfo *info,

@@ -71,6 +71,18 @@ def test_attributes_of_every_type_and_several_outputs(tmp_path: Path, backend: s
     np.testing.assert_array_equal(got["m"], i + 1)
 
 
+def test_whole_numbers_for_attributes_of_floats(tmp_path: Path, backend: str) -> None:
+    path = save_model(
+        tmp_path / "m.onnx",
+        [node(Everything, ["x", "i"], ["y", "n"], "given", whole=1, factor=3, factors=[20, 1], wholes=[7])],
+        {"x": ("float32", ["b", 3]), "i": ("int64", ["n"])},
+        {"y": ("float32", ["b", 3]), "n": ("int32", ["n"])},
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3), dtype="float32")
+    with infersdk.load(path, backend, custom_ops=[Everything]) as infer:
+        np.testing.assert_allclose(infer({"x": x, "i": np.arange(4)})["y"], x * 3 + 21 + 7 + 3, atol=1e-5)
+
+
 def test_two_models_clones_and_threads(tmp_path: Path, backend: str) -> None:
     """Two sessions of one operator with other attributes, a clone for each thread, all at the same time."""
     quarter = infersdk.load(swish_model(tmp_path / "a.onnx", alpha=0.25), backend, custom_ops=[HSwish])

@@ -69,6 +69,46 @@ def test_too_few_inputs(tmp_path: Path, backend: str) -> None:
         infersdk.load(path, backend, custom_ops=[HSwish])
 
 
+def with_function(path: Path, after: Any, calls: Any, opset: int = 17) -> Path:
+    """`x` through a function of the model, which computes one node, and then through another node to `y`."""
+    import onnx
+    from onnx import helper
+
+    save_model(path, [helper.make_node("F", ["x"], ["a"], domain="local"), after], {"x": ("float32", ["b", 8])},
+               {"y": ("float32", ["b", 8])})  # fmt: skip
+    model = onnx.load(path)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("local", 1), helper.make_opsetid(DOMAIN, 1)]
+    model.functions.append(helper.make_function("local", "F", ["x"], ["y"], [calls], opsets))
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    onnx.save(model, path)
+    return path
+
+
+def test_functions_of_a_model_without_custom_operators(tmp_path: Path) -> None:
+    """They are not inlined: ONNX allows functions with another opset than the model."""
+    from onnx import helper
+
+    pytest.importorskip("onnxruntime")
+    neg, relu = helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Relu", ["a"], ["y"])
+    with infersdk.load(with_function(tmp_path / "m.onnx", relu, neg, opset=16), "onnxruntime") as infer:
+        np.testing.assert_array_equal(infer(X)["y"], np.maximum(-X, 0))
+
+
+@pytest.mark.parametrize(
+    ("calls", "domain", "opset", "message"),
+    [("Neg", "", 16, "Opset mismatch .* 'local::F'"), ("F", "local", 17, "Cyclic dependency .* local::F -> local::F")],
+)
+def test_functions_that_cannot_be_inlined(
+    tmp_path: Path, backend: str, calls: str, domain: str, opset: int, message: str
+) -> None:
+    from onnx import helper
+
+    called = helper.make_node(calls, ["x"], ["y"], domain=domain)
+    path = with_function(tmp_path / "m.onnx", node(HSwish, ["a"], ["y"]), called, opset)
+    with pytest.raises(UnsupportedModelError, match=f"functions of the model cannot be inlined: {message}"):
+        infersdk.load(path, backend, custom_ops=[HSwish])
+
+
 def test_another_version(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx")
     with pytest.raises(

@@ -25,9 +25,6 @@ def with_custom_ops(
 ) -> Callable[..., Infer]:
     """A factory for the `Infer` of a model: the class of the backend, or `CutInfer`.
 
-    ONNX Runtime identifies some operators by their names alone, in any domain: a custom `Mul` of one input aborts the
-    process. Therefore a model with a custom operator that has the name of a standard one is cut.
-
     Raises:
         CustomOpError: as `operators_for`, or an operator has no kernel for the device.
     """
@@ -35,7 +32,7 @@ def with_custom_ops(
     if ops is not None:
         for op in ops:
             op.kernel_for(device.kind)
-        cut = cut or not kind.declaration.runs_custom_ops(device) or (kind.backend == "onnxruntime" and _standard(ops))
+        cut = cut or not _runs_whole(kind, ops, device)
 
     def make(model: ModelSource, **arguments: Any) -> Infer:
         try:
@@ -51,11 +48,17 @@ def with_custom_ops(
     return make
 
 
-def _standard(ops: OperatorSet) -> bool:
-    """Whether one of the operators has the name of an operator of the ONNX standard."""
+def _runs_whole(kind: type[Infer], ops: OperatorSet, device: Device) -> bool:
+    """Whether the runtime itself runs a model with these operators.
+
+    ONNX Runtime identifies some operators by their names alone, in any domain: a custom `Mul` of one input aborts the
+    process. It does not infer the types of custom operators in functions of the model. OpenVINO reads no functions.
+    """
     from onnx import defs
 
-    return any(defs.has(op.name) for op in ops)
+    if ops.in_functions or (kind.backend == "onnxruntime" and any(defs.has(op.name) for op in ops)):
+        return False
+    return kind.declaration.runs_custom_ops(device)
 
 
 def register_operators(session_options: Any, ops: OperatorSet, device: Device) -> None:

@@ -48,6 +48,9 @@ class ModelNode:
 class OperatorSet:
     """Declared operators, by domain and name.
 
+    Attributes:
+        in_functions: whether the model of the operators has functions, which were inlined to find them.
+
     Args:
         ops: the classes.
 
@@ -56,6 +59,7 @@ class OperatorSet:
     """
 
     def __init__(self, ops: Sequence[type[CustomOp]]) -> None:
+        self.in_functions = False
         self.ops: dict[tuple[str, str], type[CustomOp]] = {}
         for op in ops:
             self._add(op, "custom_ops")
@@ -148,8 +152,14 @@ def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | No
         return ops if len(ops) else None
     from ..graph.files import read_model
 
-    used = {node.op.title(): type(node.op) for node in custom_nodes(read_model(source), ops, source.name)}
-    return OperatorSet(list(used.values())) if used else None
+    model = read_model(source)
+    in_functions = bool(model.functions)
+    used = {node.op.title(): type(node.op) for node in custom_nodes(model, ops, source.name)}
+    if not used:
+        return None
+    result = OperatorSet(list(used.values()))
+    result.in_functions = in_functions
+    return result
 
 
 def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode]:

@@ -94,6 +94,17 @@ def test_functions_of_a_model_without_custom_operators(tmp_path: Path) -> None:
         np.testing.assert_array_equal(infer(X)["y"], np.maximum(-X, 0))
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_functions_and_custom_operators(tmp_path: Path, backend: str, inside: bool) -> None:
+    from onnx import helper
+
+    relu = helper.make_node("Relu", ["a" if inside else "x"], ["y"])
+    first, second = (node(HSwish, ["x"], ["y"]), relu) if inside else (relu, node(HSwish, ["a"], ["y"]))
+    with infersdk.load(with_function(tmp_path / "m.onnx", second, first), backend, custom_ops=[HSwish]) as infer:
+        x = X if inside else np.maximum(X, 0)
+        np.testing.assert_allclose(infer(X)["y"], np.maximum(x * np.clip(x / 6 + 0.5, 0, 1), 0), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("calls", "domain", "opset", "message"),
     [("Neg", "", 16, "Opset mismatch .* 'local::F'"), ("F", "local", 17, "Cyclic dependency .* local::F -> local::F")],

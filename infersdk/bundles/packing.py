@@ -14,9 +14,10 @@ import numpy as np
 
 from ..core.files import IMAGE_SUFFIXES, atomic_path, atomic_write, check_output, image_files
 from ..core.model_source import ModelSource
-from ..errors import ConfigError, OutputError, UnsupportedModelError
+from ..errors import ConfigError, ImageError, OutputError, UnsupportedModelError
 from ..graph.passes import prepared_model
 from ..image import read_image
+from ..image.sources import check_several
 from ..importers.loading import source_files
 from ..loading.registry import load as load_network
 from ..models.loading import load
@@ -95,11 +96,15 @@ def pack(
     Raises:
         ConfigError: there is no image, a setting or another argument does not fit, or `output` is a file that is read.
         BundleKeyError: `sign_with` or `encrypt` is not a valid key.
+        InputError: `images` is one image that is no file.
         OutputError: the file cannot be written, or would exceed 4 GiB.
         ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
     """
     from .. import __version__
 
+    for argument, value in {"settings": settings, "forms": forms}.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"{argument} is a mapping, such as a dict, not {value!r}")
     given = dict(settings or {})
     if wrong := sorted((_OF_THE_MACHINE | loading_names(_REFERENCE)) & given.keys()):
         raise ConfigError(f"{wrong[0]} is a setting of the machine that loads the bundle; leave it out")
@@ -190,6 +195,7 @@ def _images(images: str | os.PathLike[str] | Sequence[Any]) -> list[Any]:
         path = Path(images)
         found: list[Any] = list(image_files(path)) if path.is_dir() else [path]
     else:
+        check_several(images)
         found = list(images)
     if not found:
         raise ConfigError(
@@ -204,8 +210,12 @@ def _png(source: Any) -> bytes:
     from PIL import Image
 
     image, buffer = read_image(source), io.BytesIO()
-    pixels = np.ascontiguousarray(image.pixels[..., ::-1]) if image.format.startswith("bgr") else image.pixels
-    Image.fromarray(pixels[..., :3] if pixels.ndim == 3 else pixels).save(buffer, "PNG")
+    if image.format == "nv12":
+        raise ImageError("a golden sample is not an NV12 frame; give frames that were read with format='bgr'")
+    pixels = image.pixels.reshape(image.pixels.shape[:2]) if image.format == "gray" else image.pixels[..., :3]
+    if image.format.startswith("bgr"):
+        pixels = np.ascontiguousarray(pixels[..., ::-1])
+    Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
 
 

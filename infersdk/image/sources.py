@@ -18,7 +18,7 @@ import importlib
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 
@@ -134,7 +134,9 @@ def check_several(items: Any, *, arrays: bool = True) -> None:
         arrays: whether an array may be one image; the items of a network are arrays of any shape.
     """
     one = isinstance(items, (str, bytes, bytearray, memoryview, os.PathLike, HostImage)) or hasattr(items, "read")
-    if arrays and isinstance(items, np.ndarray):
+    if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):  # such as a PIL image
+        one = True
+    elif arrays and isinstance(items, np.ndarray):
         one = items.ndim < 3 or (items.ndim == 3 and items.shape[-1] in (1, 3, 4))
     if one:
         shown = repr(os.fspath(items)) if isinstance(items, (str, os.PathLike)) else "image"

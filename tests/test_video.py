@@ -491,6 +491,29 @@ def test_an_encoder_that_fails_says_so_and_leaves_nothing(tmp_path: Path) -> Non
     assert (tmp_path / "a.mp4").read_text() == "what was there"
 
 
+def test_a_link_is_followed_and_a_read_only_file_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.mp4").symlink_to(tmp_path / "real" / "a.mp4")
+    write(tmp_path / "link.mp4")
+    assert (tmp_path / "link.mp4").is_symlink()
+    (tmp_path / "real" / "a.mp4").chmod(0o400)
+    with pytest.raises(OutputError, match="it is read-only; make it writable, or give another name"):
+        VideoWriter(tmp_path / "link.mp4")
+    assert [p.name for p in (tmp_path / "real").iterdir()] == ["a.mp4"]
+    with VideoReader(tmp_path / "link.mp4") as reader:
+        assert len(list(reader)) == 20
+
+
+def test_two_writers_of_one_path(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "a.mp4") as first, VideoWriter(tmp_path / "a.mp4") as second:
+        for _ in range(5):
+            first.write(image(3), channel_order="rgb")
+            second.write(image(5, (32, 48)), channel_order="rgb")
+    with VideoReader(tmp_path / "a.mp4") as reader:  # of the one that was closed last
+        assert [number_of(frame) for frame in reader] == [3] * 5
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
 def test_nothing_written_is_nothing_left(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48)):
         pass

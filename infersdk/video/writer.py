@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.files import atomic_path
 from ..errors import ClosedError, ConfigError, InputError, OutputError, ShapeError
 from ..image import HostImage, read_image
 from ._av import MAX_FPS, import_av, reason
@@ -48,7 +49,8 @@ _IMAGE_FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "rgba": "rgba", "bgra": "bgra"
 class VideoWriter:
     """Encodes images on a thread of its own. Use it in a `with`: the file is complete when that ends.
 
-    The file is written under another name in the same folder, and gets its name in `close()`. If the `with` ends by an
+    The file is written under another name in the same folder, and gets its name in `close()`. A link is followed, and a
+    read-only file is refused. If the `with` ends by an
     exception, Ctrl-C included, the frames up to then are encoded, and the file can be played. Without any frame there
     is no file. Sound is not copied.
 
@@ -90,23 +92,19 @@ class VideoWriter:
         self.size = _checked(size)
         av = import_av()
         self.codec = _codec(av, self.path, codec)
-        absolute = self.path.absolute()  # the working directory may change before close()
-        self._partial = absolute.with_name(f".{absolute.stem}.{os.getpid()}{absolute.suffix}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.is_dir():
-                raise IsADirectoryError(f"{self.path} is a folder")
-            container = av.open(str(self._partial), "w")
-        except (av.error.FFmpegError, OSError) as error:
-            raise OutputError(f"cannot write the video {str(self.path)!r}: {reason(error)}") from None
+        with contextlib.ExitStack() as place:
+            partial = place.enter_context(atomic_path(self.path))
+            try:
+                container = av.open(str(partial), "w")
+            except (av.error.FFmpegError, OSError) as error:
+                raise OutputError(f"cannot write {str(self.path)!r}: {reason(error)}") from None
+            self._place = place.pop_all()
         self.frames = 0
         rate = Fraction(self._fps).limit_denominator(1001)
         # The length of a tick. AVI has no times: all of its frames have the same length.
         self._tick = 1 / rate if self.path.suffix.lower() == ".avi" else Fraction(1, _TICKS)
         self._last = -1  # the tick of the last image
-        self._encoder = _Encoder(
-            av, container, self._partial, self.codec, rate, self._tick, dict(options or {}), queue_size
-        )
+        self._encoder = _Encoder(av, container, partial, self.codec, rate, self._tick, dict(options or {}), queue_size)
         self._av = av
         self._finalizer = weakref.finalize(self, self._encoder.discard)
 
@@ -158,17 +156,11 @@ class VideoWriter:
         """
         if self._finalizer.detach() is None:
             return
-        try:
+        with contextlib.suppress(_NoFramesError), self._place:
             self._encoder.finish()
             self._encoder.check(self.path)
-            if self.frames:
-                try:
-                    self._partial.replace(self._partial.with_name(self.path.name))
-                except OSError as error:
-                    raise OutputError(f"cannot write the video {str(self.path)!r}: {error.strerror}") from None
-        finally:
-            with contextlib.suppress(OSError):
-                self._partial.unlink()
+            if not self.frames:
+                raise _NoFramesError
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +170,10 @@ class VideoWriter:
 
     def __repr__(self) -> str:
         return f"<VideoWriter {str(self.path)!r}, {self.codec}, {self.frames} frames>"
+
+
+class _NoFramesError(Exception):
+    """There is no frame, and so no file."""
 
 
 class _Encoder:
@@ -218,7 +214,7 @@ class _Encoder:
 
     def check(self, path: Path) -> None:
         if self.error is not None:
-            raise OutputError(f"cannot write the video {str(path)!r} with {self._codec}: {reason(self.error)}")
+            raise OutputError(f"cannot write {str(path)!r} with {self._codec}: {reason(self.error)}")
 
     def _work(self) -> None:
         stream: Any = None

@@ -82,7 +82,7 @@ def _named_key(source: str) -> bytes:
     if kind == "env":
         if rest not in os.environ:
             raise BundleKeyError(f"the environment variable {rest} has no key: it is not set")
-        return os.environb[os.fsencode(rest)]
+        return os.fsencode(os.environ[rest])  # Windows has no os.environb
     try:
         if kind == "file":
             return Path(rest).read_bytes()

@@ -15,6 +15,7 @@ import numpy as np
 from ..core.files import IMAGE_SUFFIXES, atomic_path, atomic_write, check_output, image_files
 from ..core.model_source import ModelSource
 from ..errors import ConfigError, ImageError, OutputError, UnsupportedModelError
+from ..graph.info import onnx_info
 from ..graph.passes import prepared_model
 from ..image import read_image
 from ..image.sources import check_several
@@ -33,6 +34,7 @@ from .sealing import KeySource, Sealer, public_key, read_key, sign
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..core.tensor_spec import TensorSpec
     from ..models import VisionModel
     from .bundle import Bundle
 
@@ -94,7 +96,8 @@ def pack(
         encrypt: the key of 32 bytes that encrypts all parts, or where it is; see `Bundle`.
 
     Raises:
-        ConfigError: there is no image, a setting or another argument does not fit, or `output` is a file that is read.
+        ConfigError: there is no image, a setting, a form or another argument does not fit, or `output` is a file that
+            is read.
         BundleKeyError: `sign_with` or `encrypt` is not a valid key.
         InputError: `images` is one image that is no file.
         OutputError: the file cannot be written, or would exceed 4 GiB.
@@ -122,6 +125,8 @@ def pack(
     files = [_png(image) for image in chosen]
     if unknown := sorted(others.keys() - (_NOISE.keys() - {"fp32"})):
         raise ConfigError(f"a further form is for fp16, bf16 or int8, not for {unknown[0]!r}; the model itself is fp32")
+    for precision, one in others.items():
+        _check_form(one, precision, source)
     recorder = _Recorder(source, type, given)
     golden, wrapper = recorder.golden(files, others)
     classes = list(wrapper.class_names)
@@ -145,6 +150,35 @@ def pack(
     )  # fmt: skip
     write_bundle(output, manifest, parts, sign_with)
     return manifest
+
+
+def _check_form(form: ModelSource, precision: str, model: ModelSource) -> None:
+    """Raises ConfigError for a form of another precision, or with other inputs and outputs than the model.
+
+    Their element types may differ. A size that one of both leaves free fits any.
+    """
+    found, expected = onnx_info(form), onnx_info(model)
+    if found.precision != precision:
+        raise ConfigError(
+            f"forms has {str(form)!r} for {precision}, and the file is {found.precision}; give the file of that "
+            "precision"
+        )
+    tensors, wanted = (*found.inputs, *found.outputs), (*expected.inputs, *expected.outputs)
+    counts = [(len(info.inputs), len(info.outputs)) for info in (found, expected)]
+    if counts[0] != counts[1] or not all(map(_fits, tensors, wanted)):
+        raise ConfigError(
+            f"{str(form)!r} is not a form of {str(model)!r}: it has {', '.join(map(str, tensors))}, and the model has "
+            f"{', '.join(map(str, wanted))}; give a file that was made of the model"
+        )
+
+
+def _fits(one: TensorSpec, other: TensorSpec) -> bool:
+    """Whether names are equal, and shapes may be."""
+    if one.name != other.name or len(one.shape) != len(other.shape):
+        return False
+    return all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in zip(one.shape, other.shape, strict=True)
+    )
 
 
 def _whole(source: ModelSource) -> bytes:

@@ -84,13 +84,14 @@ def _sealed(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> Path:
     return path
 
 
-def small_model(path: Path, weight: float = 0.1, output: str = "y", classes: int = 5) -> Path:
+def small_model(path: Path, weight: float = 0.1, output: str = "y", classes: int = 5, dtype: str = "float32") -> Path:
     """A convolution of images of 32x32, which is packed fast. Its settings are `{"preset": "unit"}`."""
     from onnx_models import node, save, value
 
     size = ["n", classes, 32, 32]
-    weights = {"w": np.full((classes, 3, 1, 1), weight, np.float32)}
-    return save(path, [node("Conv", "x w", output)], [value("x", ["n", 3, 32, 32])], [value(output, size)], weights)
+    weights = {"w": np.full((classes, 3, 1, 1), weight, dtype)}
+    tensors = [value("x", ["n", 3, 32, 32], dtype)], [value(output, size, dtype)]
+    return save(path, [node("Conv", "x w", output)], *tensors, weights)
 
 
 @pytest.fixture(name="small")
@@ -437,6 +438,23 @@ def test_who_signed(sealed: Path, plain: Path, keys: Keys, tmp_path: Path) -> No
 def test_a_form_of_another_precision(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a further form is for fp16, bf16 or int8, not for 'fp32'"):
         pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], forms={"fp32": DETECTOR})
+    with pytest.raises(ConfigError, match=r"forms has '.*\.onnx' for int8, and the file is fp32"):
+        pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], forms={"int8": DETECTOR})
+
+
+@pytest.mark.parametrize("other", [{"output": "z"}, {"classes": 4}])
+def test_a_form_of_another_model(tmp_path: Path, other: dict[str, Any]) -> None:
+    model = small_model(tmp_path / "m.onnx")
+    form = small_model(tmp_path / "form.onnx", dtype="float16", **other)
+    words = r"form.onnx' is not a form of '.*m.onnx': it has x: float16 .*, and the model has x: float32 .*y: float32"
+    with pytest.raises(ConfigError, match=words):
+        pack(model, tmp_path / "x.infer", images=[IMAGE], settings={"preset": "unit"}, forms={"fp16": form})
+
+
+def test_a_form_of_other_element_types(tmp_path: Path) -> None:
+    model, form = small_model(tmp_path / "m.onnx"), small_model(tmp_path / "form.onnx", dtype="float16")
+    pack(model, tmp_path / "x.infer", images=[IMAGE], settings={"preset": "unit"}, forms={"fp16": form})
+    assert [one.precision for one in Bundle(tmp_path / "x.infer").manifest.forms] == ["fp32", "fp16"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@
 #include "custom_ops.h"
 #include "platform.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,7 +100,12 @@ typedef struct kernel {
 
 #define FAIL 1 /* ORT_FAIL */
 
-static OrtStatus *failed(const OrtApi *api) { return CREATE_STATUS(api)(FAIL, ifs_last_error()); }
+/* The last error. Its text tells the status, for infersdk/custom_ops/failures.py: ONNX Runtime passes text alone. */
+static OrtStatus *failed(const OrtApi *api, ifs_status status) {
+    char text[1100];
+    snprintf(text, sizeof text, "%s%s", status == IFS_ERR_SHAPE ? "[shape] " : "", ifs_last_error());
+    return CREATE_STATUS(api)(FAIL, text);
+}
 
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \
@@ -210,8 +216,9 @@ static OrtStatus *make_node(const OrtApi *api, const ifs_custom_op *op, const Or
         attributes[read] = op->spec.attributes[read];
         status = read_attribute(api, info, &attributes[read], &memory[read]);
     }
-    if (!status && ifs__custom_node_of_runtime(op, name, attributes, out) != IFS_OK)
-        status = failed(api);
+    ifs_status made = status ? IFS_OK : ifs__custom_node_of_runtime(op, name, attributes, out);
+    if (made != IFS_OK)
+        status = failed(api, made);
     for (int32_t i = 0; memory && i < read; i++)
         free(memory[i]);
     free(memory);
@@ -286,8 +293,9 @@ static OrtStatus *compute(void *raw, OrtKernelContext *context) {
         TRY(take_input(api, context, (size_t)i, in_dims[i], &inputs[i]));
         inputs[i].dtype = spec->input_dtypes[i];
     }
-    if (ifs_custom_node_shapes(k->node, inputs, &out_dims[0][0], out_ndims) != IFS_OK)
-        return failed(api);
+    ifs_status status = ifs_custom_node_shapes(k->node, inputs, &out_dims[0][0], out_ndims);
+    if (status != IFS_OK)
+        return failed(api, status);
     for (int32_t i = 0; i < spec->num_outputs; i++) {
         OrtValue *value = NULL;
         TRY(GET_OUTPUT(api)(context, (size_t)i, out_dims[i], (size_t)out_ndims[i], &value));
@@ -300,7 +308,8 @@ static OrtStatus *compute(void *raw, OrtKernelContext *context) {
     ifs_op_call call = {.inputs = inputs, .outputs = outputs, .runtime = &r, .parallel_for = parallel_for};
     if (spec->device >= 0)
         TRY(GPU_STREAM(api)(context, &call.stream));
-    return ifs__custom_node_call(k->node, &call) == IFS_OK ? NULL : failed(api);
+    status = ifs__custom_node_call(k->node, &call);
+    return status == IFS_OK ? NULL : failed(api, status);
 }
 
 /* ---- registering ---- */

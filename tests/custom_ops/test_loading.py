@@ -11,7 +11,7 @@ import pytest
 from custom_operators import C_SOURCE, DOMAIN, HardSwishInC, HSwish, node, save_model, swish, swish_model
 
 import infersdk
-from infersdk.custom_ops import CFunction, CSource, CustomOp
+from infersdk.custom_ops import CFunction, CSource, CustomOp, require_equal
 from infersdk.errors import CustomKernelError, CustomOpError, ShapeError, UnsupportedModelError
 
 pytest.importorskip("onnx")
@@ -23,6 +23,11 @@ X = np.linspace(-4, 4, 16, dtype="float32").reshape(2, 8)
 def variant(**body: Any) -> type[CustomOp]:
     """HSwish with another body."""
     return type("HSwish", (HSwish,), body)
+
+
+def wants_ten(self: Any, x: Any) -> Any:
+    require_equal(x[1], 10, "ten columns")
+    return x
 
 
 def test_an_operator_that_is_not_declared(tmp_path: Path, backend: str) -> None:
@@ -205,20 +210,34 @@ def test_a_kernel_in_c_that_fails(tmp_path: Path, backend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("error", "body", "message"),
     [
-        ({"cpu": lambda self, x, y: x + 1}, r"returns a ndarray; a kernel must fill its outputs .*, y\[:\] = ..."),
-        ({"cpu": lambda self, x, y: x.__setitem__(0, 1)}, "ValueError: assignment destination is read-only"),
-        ({"shape": lambda self, x: (x[0], x[1] + 1)}, r"could not broadcast .* y float32 \(2, 9\), with outputs"),
-        ({"shape": lambda self, x: (x[0], x[1] - 9)}, r"shape\(\) gives output 0 the size -1 in dimension 1"),
-        ({"shape": lambda self, x: (x[0] // (x[1] - 8), 8)}, r"shape\(\) divides 2 by 0"),
+        (
+            CustomKernelError, {"cpu": lambda self, x, y: x + 1},
+            r"returns a ndarray; a kernel must fill its outputs .*, y\[:\] = ...",
+        ),
+        (
+            CustomKernelError, {"cpu": lambda self, x, y: x.__setitem__(0, 1)},
+            "ValueError: assignment destination is read-only",
+        ),
+        (
+            CustomKernelError, {"shape": lambda self, x: (x[0], x[1] + 1)},
+            r"could not broadcast .* y float32 \(2, 9\), with outputs",
+        ),
+        (
+            ShapeError, {"shape": lambda self, x: (x[0], x[1] - 9)},
+            r"shape\(\) gives output 0 the size -1 in dimension 1",
+        ),
+        (ShapeError, {"shape": lambda self, x: (x[0] // (x[1] - 8), 8)}, r"shape\(\) divides 2 by 0"),
+        (ShapeError, {"shape": lambda self, x: (x[0] * 2**62, 8)}, r"size that shape\(\) works out has more than 63"),
+        (ShapeError, {"shape": wants_ten}, "ten columns: it is 8, not 10"),
     ],
 )  # fmt: skip
 def test_what_a_kernel_or_shape_may_not_do(
-    tmp_path: Path, backend: str, body: dict[str, Callable[..., Any]], message: str
+    tmp_path: Path, backend: str, error: type[Exception], body: dict[str, Callable[..., Any]], message: str
 ) -> None:
     path = swish_model(tmp_path / "m.onnx")
-    with pytest.raises((CustomKernelError, ShapeError), match=rf"(?s)HSwish, node .*{message}"):  # noqa: SIM117
+    with pytest.raises(error, match=rf"(?s)HSwish, node .*{message}"):  # noqa: SIM117
         with infersdk.load(path, backend, custom_ops=[variant(**body)]) as infer:
             infer(X)
 

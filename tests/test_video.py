@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from waiting import free_port, until
+from waiting import free_port, together, until
 
 from infersdk.core.prefetch import NoItemError
 from infersdk.errors import (
@@ -512,6 +512,14 @@ def test_two_writers_of_one_path(tmp_path: Path) -> None:
     with VideoReader(tmp_path / "a.mp4") as reader:  # of the one that was closed last
         assert [number_of(frame) for frame in reader] == [3] * 5
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_several_threads_write(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "a.mp4", (64, 48)) as writer:
+        together(lambda number: [writer.write(image(number)) for _ in range(50)], [(number,) for number in range(4)])
+    assert writer.frames == 200
+    with VideoReader(tmp_path / "a.mp4") as reader:
+        assert len(list(reader)) == 200
 
 
 def test_nothing_written_is_nothing_left(tmp_path: Path) -> None:

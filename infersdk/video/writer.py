@@ -104,6 +104,7 @@ class VideoWriter:
         # The length of a tick. AVI has no times: all of its frames have the same length.
         self._tick = 1 / rate if self.path.suffix.lower() == ".avi" else Fraction(1, _TICKS)
         self._last = -1  # the tick of the last image
+        self._lock = threading.Lock()  # images enter the queue in the order of their ticks
         self._encoder = _Encoder(av, container, partial, self.codec, rate, self._tick, dict(options or {}), queue_size)
         self._av = av
         self._finalizer = weakref.finalize(self, self._encoder.discard)
@@ -115,7 +116,8 @@ class VideoWriter:
         *,
         channel_order: str = "bgr",
     ) -> None:
-        """Copies an image into the queue of the encoder; waits while `queue_size` others are in there.
+        """Copies an image into the queue of the encoder; waits while `queue_size` others are in there. Several threads
+        may write at the same time.
 
         Args:
             time: when it is shown, in seconds; None is 1 / fps after the one before. An image cannot be shown before or
@@ -127,10 +129,14 @@ class VideoWriter:
             InputError: `time` is negative, NaN or too large for a file.
             OutputError: encoding failed, and there will be no file.
         """
+        image = read_image(image, channel_order=channel_order)
+        with self._lock:
+            self._write(image, time)
+
+    def _write(self, image: HostImage, time: float | None) -> None:
         if not self._finalizer.alive:
             raise ClosedError(f"the video {str(self.path)!r} was closed; make a new VideoWriter")
         self._encoder.check(self.path)
-        image = read_image(image, channel_order=channel_order)
         self.size = self.size or image.size
         if image.size != self.size:
             raise ShapeError(
@@ -154,8 +160,9 @@ class VideoWriter:
         Raises:
             OutputError: encoding failed, or the file cannot get its name; then it is removed.
         """
-        if self._finalizer.detach() is None:
-            return
+        with self._lock:
+            if self._finalizer.detach() is None:
+                return
         with contextlib.suppress(_NoFramesError), self._place:
             self._encoder.finish()
             self._encoder.check(self.path)

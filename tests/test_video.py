@@ -363,6 +363,7 @@ def test_a_video_without_a_frame(tmp_path: Path) -> None:
         ({"drop": "newest"}, "unknown drop 'newest'; use 'never' or 'oldest'"),
         ({"drop": "oldest"}, "drop='oldest' is for live sources, and .* is a file"),
         ({"prefetch": 0}, "prefetch is a number of frames from 1, not 0"),
+        ({"drop_after": 1}, "drop_after=1 is for live sources, and .* is a file; leave it out"),
         ({"drop_after": -1}, "drop_after is a number of seconds from 0, not -1"),
         ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
         ({"timeout": "5"}, "timeout is a number of seconds above 0, not '5'"),

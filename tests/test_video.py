@@ -224,9 +224,9 @@ def test_times_only_go_up(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
         for at in (1.0, 1.0, 0.5, None, 2.0):
             writer.write(image(3), at)
-        for at in (-1.0, float("nan"), float("inf"), 1e300):
+        for at in (-1.0, float("nan"), float("inf"), 1e300, "1"):
             with pytest.raises(InputError, match="seconds from 0"):
-                writer.write(image(3), at)
+                writer.write(image(3), at)  # type: ignore[arg-type]
     with VideoReader(tmp_path / "a.mp4") as reader:
         times = [frame.time for frame in reader]
     assert len(times) == 5
@@ -365,6 +365,7 @@ def test_a_video_without_a_frame(tmp_path: Path) -> None:
         ({"prefetch": 0}, "prefetch is a number of frames from 1, not 0"),
         ({"drop_after": 1}, "drop_after=1 is for live sources, and .* is a file; leave it out"),
         ({"drop_after": -1}, "drop_after is a number of seconds from 0, not -1"),
+        ({"options": "x"}, "options is a mapping of names to values, such as a dict, not 'x'"),
         ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
         ({"timeout": "5"}, "timeout is a number of seconds above 0, not '5'"),
         ({"timeout": float("nan")}, "timeout is .*, not nan"),
@@ -423,6 +424,7 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         ("a.mp4", {"size": (0, 4)}, "size is .width, height. in pixels"),
         ("a.mp4", {"size": (1, 2, 3)}, "size is"),
         ("a.mp4", {"size": 5}, "size is .*, not 5"),
+        ("a.mp4", {"options": "x"}, "options is a mapping of names to values, such as a dict, not 'x'"),
         ("a.mp4", {"queue_size": 0}, "queue_size is a number of images from 1, not 0"),
     ):
         with pytest.raises(ConfigError, match=message):

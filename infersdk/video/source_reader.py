@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..core.prefetch import NoItemError, Prefetch
 from ..core.text import without_password
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
-from ._av import MAX_FPS, import_av, reason
+from ._av import MAX_FPS, import_av, option_texts, reason
 from .frames import DeviceFrame, Frame
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class SourceReader(ABC, Generic[FrameKind]):
             raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
         check_timeout(timeout)
         self._av = import_av()
-        options = {name: str(value) for name, value in (options or {}).items()}
+        options = option_texts(options)
         #: Seconds to wait for a frame; None where PyAV interrupts FFmpeg after them.
         self._patience: float | None = None
         if scheme and scheme[1].lower() in _TIMED_BY_FFMPEG and "timeout" not in options and 0 < timeout < math.inf:

@@ -18,7 +18,7 @@ import numpy as np
 from ..core.files import atomic_path
 from ..errors import ClosedError, ConfigError, InputError, OutputError, ShapeError
 from ..image import HostImage, read_image
-from ._av import MAX_FPS, import_av, reason
+from ._av import MAX_FPS, import_av, option_texts, reason
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -90,6 +90,7 @@ class VideoWriter:
         if isinstance(queue_size, bool) or not isinstance(queue_size, int) or queue_size < 1:
             raise ConfigError(f"queue_size is a number of images from 1, not {queue_size!r}")
         self.size = _checked(size)
+        texts = option_texts(options)
         av = import_av()
         self.codec = _codec(av, self.path, codec)
         with contextlib.ExitStack() as place:
@@ -105,7 +106,7 @@ class VideoWriter:
         self._tick = 1 / rate if self.path.suffix.lower() == ".avi" else Fraction(1, _TICKS)
         self._last = -1  # the tick of the last image
         self._lock = threading.Lock()  # images enter the queue in the order of their ticks
-        self._encoder = _Encoder(av, container, partial, self.codec, rate, self._tick, dict(options or {}), queue_size)
+        self._encoder = _Encoder(av, container, partial, self.codec, rate, self._tick, texts, queue_size)
         self._av = av
         self._finalizer = weakref.finalize(self, self._encoder.discard)
 
@@ -126,7 +127,7 @@ class VideoWriter:
 
         Raises:
             ShapeError: it has another size than the first one.
-            InputError: `time` is negative, NaN or too large for a file.
+            InputError: `time` is no number, negative, NaN or too large for a file.
             OutputError: encoding failed, and there will be no file.
         """
         image = read_image(image, channel_order=channel_order)
@@ -144,7 +145,7 @@ class VideoWriter:
             )
         if time is None:
             tick = self._last + max(1, round(1 / (self._tick * Fraction(self._fps)))) if self.frames else 0
-        elif 0 <= time < _END:
+        elif isinstance(time, (float, Real)) and 0 <= time < _END:
             tick = max(round(time / self._tick), self._last + 1)
         else:
             raise InputError(f"time is a number of seconds from 0 to {_END:.1e}, not {time!r}")
@@ -246,7 +247,7 @@ class _Encoder:
                 self.error = self.error or error
 
     def _add(self, width: int, height: int) -> Any:
-        options = {name: str(value) for name, value in {**_OPTIONS.get(self._codec, {}), **self._options}.items()}
+        options = {**_OPTIONS.get(self._codec, {}), **self._options}
         stream = self._container.add_stream(self._codec, rate=self._rate, options=options)
         context = stream.codec_context
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"

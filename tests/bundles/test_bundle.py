@@ -433,6 +433,9 @@ def test_who_signed(sealed: Path, plain: Path, keys: Keys, tmp_path: Path) -> No
         Bundle(plain, trust=keys.public)
     with pytest.raises(BundleKeyError, match="no public key"):
         Bundle(sealed, trust=keys.private)
+    for trust in (keys.public.read_bytes(), 5):
+        with pytest.raises(ConfigError, match="trust is 64 hexadecimal digits or the path of a PEM file, not of type"):
+            Bundle(sealed, trust=trust)  # type: ignore[arg-type]
 
 
 def test_a_form_of_another_precision(tmp_path: Path) -> None:

@@ -199,6 +199,16 @@ def test_a_kernel_that_raises(tmp_path: Path, backend: str) -> None:
         np.testing.assert_allclose(infer(X)["y"], swish(X), atol=1e-6)  # it stays usable
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_kernel_that_is_interrupted(tmp_path: Path, backend: str, error: type[BaseException]) -> None:
+    def cpu(self: Any, x: Any, y: Any) -> None:
+        raise error
+
+    path = swish_model(tmp_path / "m.onnx")
+    with infersdk.load(path, backend, custom_ops=[variant(cpu=cpu)]) as infer, pytest.raises(error):
+        infer(X)
+
+
 def test_a_kernel_in_c_that_fails(tmp_path: Path, backend: str) -> None:
     source = '#include "infersdk_custom_op.h"\nint32_t f(const ifs_op_call *c) { return IFS_OP_FAIL(c, "no %d", 42); }'
     op = type("HardSwishInC", (HardSwishInC,), {"cpu": CSource(source, "f")})

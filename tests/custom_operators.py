@@ -11,7 +11,7 @@ from infersdk.custom_ops import CSource, CustomOp
 
 DOMAIN = "tests.custom"
 
-#: The kernels of `HardSwish` in C, one function for each element type that it takes.
+#: The kernels of `HSwish` in C, one function for each element type that it takes.
 C_SOURCE = r"""
 #include "infersdk_custom_op.h"
 
@@ -41,7 +41,7 @@ int32_t hard_swish(const ifs_op_call *call) {
 """
 
 
-class HardSwish(CustomOp):
+class HSwish(CustomOp):
     """x * clip(alpha * x + beta, 0, 1)"""
 
     domain = DOMAIN
@@ -125,7 +125,7 @@ def save_model(
     return path
 
 
-def swish_model(path: Path, op: type[CustomOp] = HardSwish, dtype: str = "float32", **attributes: Any) -> Path:
+def swish_model(path: Path, op: type[CustomOp] = HSwish, dtype: str = "float32", **attributes: Any) -> Path:
     """`x` [batch, 8] through Relu, the operator and Relu to `y`."""
     from onnx import helper
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from waiting import free_port, until
+from waiting import free_port, together, until
 
 from infersdk.core.prefetch import NoItemError
 from infersdk.errors import (
@@ -224,9 +224,9 @@ def test_times_only_go_up(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
         for at in (1.0, 1.0, 0.5, None, 2.0):
             writer.write(image(3), at)
-        for at in (-1.0, float("nan"), float("inf"), 1e300):
+        for at in (-1.0, float("nan"), float("inf"), 1e300, "1"):
             with pytest.raises(InputError, match="seconds from 0"):
-                writer.write(image(3), at)
+                writer.write(image(3), at)  # type: ignore[arg-type]
     with VideoReader(tmp_path / "a.mp4") as reader:
         times = [frame.time for frame in reader]
     assert len(times) == 5
@@ -363,7 +363,9 @@ def test_a_video_without_a_frame(tmp_path: Path) -> None:
         ({"drop": "newest"}, "unknown drop 'newest'; use 'never' or 'oldest'"),
         ({"drop": "oldest"}, "drop='oldest' is for live sources, and .* is a file"),
         ({"prefetch": 0}, "prefetch is a number of frames from 1, not 0"),
+        ({"drop_after": 1}, "drop_after=1 is for live sources, and .* is a file; leave it out"),
         ({"drop_after": -1}, "drop_after is a number of seconds from 0, not -1"),
+        ({"options": "x"}, "options is a mapping of names to values, such as a dict, not 'x'"),
         ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
         ({"timeout": "5"}, "timeout is a number of seconds above 0, not '5'"),
         ({"timeout": float("nan")}, "timeout is .*, not nan"),
@@ -422,6 +424,7 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         ("a.mp4", {"size": (0, 4)}, "size is .width, height. in pixels"),
         ("a.mp4", {"size": (1, 2, 3)}, "size is"),
         ("a.mp4", {"size": 5}, "size is .*, not 5"),
+        ("a.mp4", {"options": "x"}, "options is a mapping of names to values, such as a dict, not 'x'"),
         ("a.mp4", {"queue_size": 0}, "queue_size is a number of images from 1, not 0"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -489,6 +492,37 @@ def test_an_encoder_that_fails_says_so_and_leaves_nothing(tmp_path: Path) -> Non
         writer.close()
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
     assert (tmp_path / "a.mp4").read_text() == "what was there"
+
+
+def test_a_link_is_followed_and_a_read_only_file_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.mp4").symlink_to(tmp_path / "real" / "a.mp4")
+    write(tmp_path / "link.mp4")
+    assert (tmp_path / "link.mp4").is_symlink()
+    (tmp_path / "real" / "a.mp4").chmod(0o400)
+    with pytest.raises(OutputError, match="it is read-only; make it writable, or give another name"):
+        VideoWriter(tmp_path / "link.mp4")
+    assert [p.name for p in (tmp_path / "real").iterdir()] == ["a.mp4"]
+    with VideoReader(tmp_path / "link.mp4") as reader:
+        assert len(list(reader)) == 20
+
+
+def test_two_writers_of_one_path(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "a.mp4") as first, VideoWriter(tmp_path / "a.mp4") as second:
+        for _ in range(5):
+            first.write(image(3), channel_order="rgb")
+            second.write(image(5, (32, 48)), channel_order="rgb")
+    with VideoReader(tmp_path / "a.mp4") as reader:  # of the one that was closed last
+        assert [number_of(frame) for frame in reader] == [3] * 5
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_several_threads_write(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "a.mp4", (64, 48)) as writer:
+        together(lambda number: [writer.write(image(number)) for _ in range(50)], [(number,) for number in range(4)])
+    assert writer.frames == 200
+    with VideoReader(tmp_path / "a.mp4") as reader:
+        assert len(list(reader)) == 200
 
 
 def test_nothing_written_is_nothing_left(tmp_path: Path) -> None:

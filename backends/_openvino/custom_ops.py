@@ -213,5 +213,5 @@ def _marked(work: Any) -> Any:
     """OpenVINO keeps only the text of an exception. A mark in the text identifies the exception."""
     try:
         return work()
-    except InferSDKError as error:
+    except (InferSDKError, KeyboardInterrupt, SystemExit) as error:
         raise RuntimeError(f"{error}{note(error)}") from error

@@ -49,7 +49,7 @@ class Bundle:
         BundleSignatureError: it is not signed by `trust`, or was changed after it was signed.
         BundleIntegrityError: a part was changed.
         BundleKeyError: `trust` is no public key.
-        ConfigError: `key` is given for a bundle that is not encrypted.
+        ConfigError: `key` is given for a bundle that is not encrypted, or `trust` is neither text nor a path.
         BackendUnavailableError: the bundle is signed or encrypted, and `cryptography` is not installed.
     """
 

@@ -14,9 +14,11 @@ import numpy as np
 
 from ..core.files import IMAGE_SUFFIXES, atomic_path, atomic_write, check_output, image_files
 from ..core.model_source import ModelSource
-from ..errors import ConfigError, OutputError, UnsupportedModelError
+from ..errors import ConfigError, ImageError, OutputError, UnsupportedModelError
+from ..graph.info import onnx_info
 from ..graph.passes import prepared_model
 from ..image import read_image
+from ..image.sources import check_several
 from ..importers.loading import source_files
 from ..loading.registry import load as load_network
 from ..models.loading import load
@@ -32,6 +34,7 @@ from .sealing import KeySource, Sealer, public_key, read_key, sign
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..core.tensor_spec import TensorSpec
     from ..models import VisionModel
     from .bundle import Bundle
 
@@ -93,13 +96,18 @@ def pack(
         encrypt: the key of 32 bytes that encrypts all parts, or where it is; see `Bundle`.
 
     Raises:
-        ConfigError: there is no image, a setting or another argument does not fit, or `output` is a file that is read.
+        ConfigError: there is no image, a setting, a form or another argument does not fit, or `output` is a file that
+            is read.
         BundleKeyError: `sign_with` or `encrypt` is not a valid key.
+        InputError: `images` is one image that is no file.
         OutputError: the file cannot be written, or would exceed 4 GiB.
         ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
     """
     from .. import __version__
 
+    for argument, value in {"settings": settings, "forms": forms}.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"{argument} is a mapping, such as a dict, not {value!r}")
     given = dict(settings or {})
     if wrong := sorted((_OF_THE_MACHINE | loading_names(_REFERENCE)) & given.keys()):
         raise ConfigError(f"{wrong[0]} is a setting of the machine that loads the bundle; leave it out")
@@ -117,6 +125,8 @@ def pack(
     files = [_png(image) for image in chosen]
     if unknown := sorted(others.keys() - (_NOISE.keys() - {"fp32"})):
         raise ConfigError(f"a further form is for fp16, bf16 or int8, not for {unknown[0]!r}; the model itself is fp32")
+    for precision, one in others.items():
+        _check_form(one, precision, source)
     recorder = _Recorder(source, type, given)
     golden, wrapper = recorder.golden(files, others)
     classes = list(wrapper.class_names)
@@ -140,6 +150,35 @@ def pack(
     )  # fmt: skip
     write_bundle(output, manifest, parts, sign_with)
     return manifest
+
+
+def _check_form(form: ModelSource, precision: str, model: ModelSource) -> None:
+    """Raises ConfigError for a form of another precision, or with other inputs and outputs than the model.
+
+    Their element types may differ. A size that one of both leaves free fits any.
+    """
+    found, expected = onnx_info(form), onnx_info(model)
+    if found.precision != precision:
+        raise ConfigError(
+            f"forms has {str(form)!r} for {precision}, and the file is {found.precision}; give the file of that "
+            "precision"
+        )
+    tensors, wanted = (*found.inputs, *found.outputs), (*expected.inputs, *expected.outputs)
+    counts = [(len(info.inputs), len(info.outputs)) for info in (found, expected)]
+    if counts[0] != counts[1] or not all(map(_fits, tensors, wanted)):
+        raise ConfigError(
+            f"{str(form)!r} is not a form of {str(model)!r}: it has {', '.join(map(str, tensors))}, and the model has "
+            f"{', '.join(map(str, wanted))}; give a file that was made of the model"
+        )
+
+
+def _fits(one: TensorSpec, other: TensorSpec) -> bool:
+    """Whether names are equal, and shapes may be."""
+    if one.name != other.name or len(one.shape) != len(other.shape):
+        return False
+    return all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in zip(one.shape, other.shape, strict=True)
+    )
 
 
 def _whole(source: ModelSource) -> bytes:
@@ -190,6 +229,7 @@ def _images(images: str | os.PathLike[str] | Sequence[Any]) -> list[Any]:
         path = Path(images)
         found: list[Any] = list(image_files(path)) if path.is_dir() else [path]
     else:
+        check_several(images)
         found = list(images)
     if not found:
         raise ConfigError(
@@ -204,8 +244,12 @@ def _png(source: Any) -> bytes:
     from PIL import Image
 
     image, buffer = read_image(source), io.BytesIO()
-    pixels = np.ascontiguousarray(image.pixels[..., ::-1]) if image.format.startswith("bgr") else image.pixels
-    Image.fromarray(pixels[..., :3] if pixels.ndim == 3 else pixels).save(buffer, "PNG")
+    if image.format == "nv12":
+        raise ImageError("a golden sample is not an NV12 frame; give frames that were read with format='bgr'")
+    pixels = image.pixels.reshape(image.pixels.shape[:2]) if image.format == "gray" else image.pixels[..., :3]
+    if image.format.startswith("bgr"):
+        pixels = np.ascontiguousarray(pixels[..., ::-1])
+    Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
 
 

@@ -82,7 +82,7 @@ def _named_key(source: str) -> bytes:
     if kind == "env":
         if rest not in os.environ:
             raise BundleKeyError(f"the environment variable {rest} has no key: it is not set")
-        return os.environb[os.fsencode(rest)]
+        return os.fsencode(os.environ[rest])  # Windows has no os.environb
     try:
         if kind == "file":
             return Path(rest).read_bytes()
@@ -197,7 +197,11 @@ def trusted_key(trust: str | os.PathLike[str]) -> str:
 
     Raises:
         BundleKeyError: it is no Ed25519 public key.
+        ConfigError: it is neither text nor a path.
     """
+    if not isinstance(trust, (str, os.PathLike)):
+        kind = type(trust).__name__
+        raise ConfigError(f"trust is 64 hexadecimal digits or the path of a PEM file, not of type {kind}")
     text = os.fspath(trust)
     if HEX_32.fullmatch(text.lower()):
         return text.lower()
@@ -221,7 +225,7 @@ def check_signature(signer: str, signature: bytes, data: bytes, trust: str | os.
 
     Raises:
         BundleSignatureError: another key signed it, or the signature is of other bytes.
-        BundleKeyError: `trust` is no public key.
+        BundleKeyError, ConfigError: `trust` is no public key.
     """
     if trust is not None and (wanted := trusted_key(trust)) != signer:
         raise BundleSignatureError(f"it is signed by {_short(signer)}, and the trusted key is {_short(wanted)}")

@@ -130,11 +130,9 @@ def _bundle(bundle: Bundle, *, with_key: bool) -> dict[str, Any]:
         "signed_by": manifest.signer or "not signed",
         "encrypted": "yes" if manifest.encryption is not None else "no",
         "created_by": manifest.created_by,
-        "metadata": {},
     }
-    if manifest.encryption is None or with_key or KEY_VARIABLE in os.environ:
-        result = {**_onnx(bundle.source()), **result}
-    return result
+    readable = manifest.encryption is None or with_key or KEY_VARIABLE in os.environ
+    return {**(_onnx(bundle.source()) if readable else {"metadata": {}}), **result}
 
 
 def _reader_of(kind: FileFormat) -> str | None:

@@ -89,8 +89,8 @@ def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
         if node.nested:
             raise CustomOpError(
                 f"operator {node.op.title()}, node {node.name!r}: it is in a subgraph (a branch of an If, the body of "
-                "a Loop), where a model cannot be divided; use a backend with custom operators, such as 'onnxruntime', "
-                "or move the node out of the subgraph"
+                "a Loop), where a model cannot be divided; use a backend with custom operators, such as 'onnxruntime' "
+                "(if ONNX has no operator of that name), or move the node out of the subgraph"
             )
     with registered(*ops):
         infer_shapes(model)

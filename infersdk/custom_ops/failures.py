@@ -6,7 +6,7 @@ import itertools
 import re
 import threading
 
-from ..errors import CustomKernelError
+from ..errors import CustomKernelError, ShapeError
 
 __all__ = ["kernel_failure", "note", "raise_kernel_failure", "raised"]
 
@@ -17,7 +17,8 @@ _numbers = itertools.count(1)
 _noted: dict[int, BaseException] = {}
 _guard = threading.Lock()
 _MARK = re.compile(r" \[kernel failure (\d+)\]")
-_TEXT = re.compile(r"operator [\w.]+::\w+, node .*")
+#: The message of the core. native/src/custom_ops_ort.c writes "[shape]" before the one of a ShapeError.
+_TEXT = re.compile(r"(\[shape\] )?(operator [\w.]+::\w+, node .*)")
 
 
 def note(error: BaseException) -> str:
@@ -48,9 +49,12 @@ def raise_kernel_failure(error: BaseException) -> None:
 def kernel_failure(error: BaseException) -> BaseException | None:
     """The failure of a custom operator that caused a runtime's exception; None if there is none.
 
-    Failures of Python code are the original exceptions; others are a CustomKernelError with the message of the core.
+    Failures of Python code are the original exceptions; others are a ShapeError or a CustomKernelError with the message
+    of the core.
     """
     if (original := raised(error)) is not None:
         return original
     match = _TEXT.search(" ".join(_MARK.sub("", str(error)).split()))
-    return CustomKernelError(match[0]) if match else None
+    if match is None:
+        return None
+    return (ShapeError if match[1] else CustomKernelError)(match[2])

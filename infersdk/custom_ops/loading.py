@@ -32,11 +32,12 @@ def with_custom_ops(
     if ops is not None:
         for op in ops:
             op.kernel_for(device.kind)
+        cut = cut or not _runs_whole(kind, ops, device)
 
     def make(model: ModelSource, **arguments: Any) -> Infer:
         try:
             with registered(*(ops or ())):  # passes need the type constraints of operators
-                if ops is not None and (cut or not kind.declaration.runs_custom_ops(device)):
+                if ops is not None and cut:
                     from .cut_infer import CutInfer
 
                     return CutInfer(model, kind, **arguments, custom_ops=ops)
@@ -45,6 +46,19 @@ def with_custom_ops(
             raise explain(source, ops, error) from error.__cause__
 
     return make
+
+
+def _runs_whole(kind: type[Infer], ops: OperatorSet, device: Device) -> bool:
+    """Whether the runtime itself runs a model with these operators.
+
+    ONNX Runtime identifies some operators by their names alone, in any domain: a custom `Mul` of one input aborts the
+    process. It does not infer the types of custom operators in functions of the model. OpenVINO reads no functions.
+    """
+    from onnx import defs
+
+    if ops.in_functions or (kind.backend == "onnxruntime" and any(defs.has(op.name) for op in ops)):
+        return False
+    return kind.declaration.runs_custom_ops(device)
 
 
 def register_operators(session_options: Any, ops: OperatorSet, device: Device) -> None:

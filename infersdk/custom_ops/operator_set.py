@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.model_source import KNOWN_DOMAINS
 from ..errors import CustomOpError, ModelFormatError, UnsupportedModelError
+from ..graph.parts import inline_functions
 from .declaration import CustomOp
 from .failures import raised
 from .onnx_schema import registered
@@ -47,6 +48,9 @@ class ModelNode:
 class OperatorSet:
     """Declared operators, by domain and name.
 
+    Attributes:
+        in_functions: whether the model of the operators has functions, which were inlined to find them.
+
     Args:
         ops: the classes.
 
@@ -55,6 +59,7 @@ class OperatorSet:
     """
 
     def __init__(self, ops: Sequence[type[CustomOp]]) -> None:
+        self.in_functions = False
         self.ops: dict[tuple[str, str], type[CustomOp]] = {}
         for op in ops:
             self._add(op, "custom_ops")
@@ -137,17 +142,24 @@ def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | No
     Raises:
         CustomOpError: an operator is not declared, is declared twice, or has another version than in the model, or an
             attribute is unknown or missing.
+        UnsupportedModelError: as `inline_functions`.
     """
     domains = source.foreign_domains
     if not domains and not custom_ops:
         return None
     ops = declared(custom_ops or (), domains)
-    if not source.is_onnx:
+    if not source.is_onnx or not len(ops):
         return ops if len(ops) else None
     from ..graph.files import read_model
 
-    used = {node.op.title(): type(node.op) for node in custom_nodes(read_model(source), ops, source.name)}
-    return OperatorSet(list(used.values())) if used else None
+    model = read_model(source)
+    in_functions = bool(model.functions)
+    used = {node.op.title(): type(node.op) for node in custom_nodes(model, ops, source.name)}
+    if not used:
+        return None
+    result = OperatorSet(list(used.values()))
+    result.in_functions = in_functions
+    return result
 
 
 def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode]:
@@ -158,10 +170,9 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
 
     Raises:
         CustomOpError: as `operators_for`.
+        UnsupportedModelError: as `inline_functions`.
     """
-    from onnx_ir.passes.common import InlinePass
-
-    InlinePass(lambda function: ops.get(function.domain, function.name) is None)(model)
+    inline_functions(model, lambda function: ops.get(function.domain, function.name) is None)
     imported = model.graph.opset_imports
     ours = ({op.domain for op in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
     result = []

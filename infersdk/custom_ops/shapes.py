@@ -226,9 +226,12 @@ def _shape(returned: Any) -> Shape:
 def compute(operation: str, left: Any, right: Any) -> Any:
     """Computes with ints."""
     try:
-        return _FOLD[operation](left, right)
+        result = _FOLD[operation](left, right)
     except ZeroDivisionError:
         raise ShapeError(f"shape() divides {left} by {right}") from None
+    if isinstance(result, int) and not -(2**63) <= result < 2**63:  # not a symbol of PyTorch
+        raise ShapeError("a size that shape() works out has more than 63 bits")
+    return result
 
 
 def compute_known(operation: str, left: Any, right: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,8 +34,11 @@ def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str])
     )  # fmt: skip
 
 
-def inline_functions(model: ir.Model) -> None:
+def inline_functions(model: ir.Model, wanted: Callable[[ir.Function], bool] | None = None) -> None:
     """Replaces the calls of functions of the model by the nodes of the functions.
+
+    Args:
+        wanted: returns whether a function is inlined; None inlines all.
 
     Raises:
         UnsupportedModelError: a function calls itself, or has another opset than the model.
@@ -44,7 +47,7 @@ def inline_functions(model: ir.Model) -> None:
     from onnx_ir.passes.common import InlinePass
 
     try:
-        InlinePass()(model)
+        InlinePass(wanted)(model)
     except (InvariantError, ValueError) as error:
         raise UnsupportedModelError(f"the functions of the model cannot be inlined: {error}") from None
 

@@ -18,7 +18,7 @@ import importlib
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 
@@ -134,7 +134,9 @@ def check_several(items: Any, *, arrays: bool = True) -> None:
         arrays: whether an array may be one image; the items of a network are arrays of any shape.
     """
     one = isinstance(items, (str, bytes, bytearray, memoryview, os.PathLike, HostImage)) or hasattr(items, "read")
-    if arrays and isinstance(items, np.ndarray):
+    if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):  # such as a PIL image
+        one = True
+    elif arrays and isinstance(items, np.ndarray):
         one = items.ndim < 3 or (items.ndim == 3 and items.shape[-1] in (1, 3, 4))
     if one:
         shown = repr(os.fspath(items)) if isinstance(items, (str, os.PathLike)) else "image"
@@ -301,7 +303,7 @@ def _from_array(array: npt.NDArray[Any], channel_order: str) -> HostImage:
 _SIDEWAYS = frozenset({5, 6, 7, 8})
 
 _ORIENTATION = 0x0112  # the tag of EXIF
-_BITS = 0x0102  # the tag of TIFF
+_BITS, _PHOTOMETRIC = 0x0102, 0x0106  # tags of TIFF
 #: Maximum number of scans of a progressive file. Encoders write about ten. A scan of 200 bytes takes 0.35 s for 144
 #: million pixels: a file of 1 MB could occupy a processor for half an hour.
 MAX_SCANS = 100
@@ -459,8 +461,11 @@ def _from_pil(image: Image.Image, what: str, by: int = 1) -> HostImage:
         reduced_from = upright_size(size, orientation) if by > 1 else None
         deep = image.mode == "I" and image.format == "PPM"  # of PGM, whose numbers Pillow scales to 16 bits
         if deep or image.mode.startswith("I;16"):  # Pillow would clip at 255, and so make nearly all of it white
-            bits = getattr(image, "tag_v2", {}).get(_BITS, (16,))[0]  # a TIFF file may have 12
-            return HostImage(_upright((np.asarray(image) >> (bits - 8)).astype(np.uint8), orientation), "gray", decoder)
+            tags = getattr(image, "tag_v2", {})
+            gray = (np.asarray(image) >> (tags.get(_BITS, (16,))[0] - 8)).astype(np.uint8)  # a TIFF file may have 12
+            if tags.get(_PHOTOMETRIC) == 0:  # white is 0, which Pillow inverts in 8 bits only
+                gray = ~gray
+            return HostImage(_upright(gray, orientation), "gray", decoder)
         if image.mode in ("I", "F"):
             raise ImageError(
                 f"{what}: its pixels are numbers of 32 bits or signed ones, whose range is unknown; scale "

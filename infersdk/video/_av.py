@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from ..errors import BackendUnavailableError
+from ..errors import BackendUnavailableError, ConfigError
 
-__all__ = ["MAX_FPS", "import_av", "reason"]
+__all__ = ["MAX_FPS", "import_av", "option_texts", "reason"]
 
 #: The highest rate of a video. FFmpeg takes the unit of times for the rate where a file has few frames, and its muxers
 #: lose frames of higher rates (MP4) or refuse them (AVI).
@@ -24,6 +25,13 @@ def import_av() -> Any:
     except ImportError as error:
         raise BackendUnavailableError(f'videos need PyAV ({error}): pip install "infersdk[video]"') from None
     return av
+
+
+def option_texts(options: Any) -> dict[str, str]:
+    """Options of FFmpeg as text; raises ConfigError if they are no mapping."""
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(f"options is a mapping of names to values, such as a dict, not {options!r}")
+    return {name: str(value) for name, value in (options or {}).items()}
 
 
 def reason(error: BaseException) -> str:

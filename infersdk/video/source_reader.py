@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..core.prefetch import NoItemError, Prefetch
 from ..core.text import without_password
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
-from ._av import MAX_FPS, import_av, reason
+from ._av import MAX_FPS, import_av, option_texts, reason
 from .frames import DeviceFrame, Frame
 
 if TYPE_CHECKING:
@@ -112,19 +112,20 @@ class SourceReader(ABC, Generic[FrameKind]):
         camera = self.source.startswith("/dev/")
         if drop not in (None, "never", "oldest"):
             raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
-        if drop == "oldest" and not scheme and not camera:
-            raise ConfigError(f"drop='oldest' is for live sources, and {self._shown!r} is a file; leave it out")
         if drop_after is not None and not drop_after >= 0:
             raise ConfigError(f"drop_after is a number of seconds from 0, not {drop_after!r}")
         if drop_after is not None and drop == "never":
             raise ConfigError(
                 f"drop='never' drops no frame after {drop_after:g} s; leave one of drop and drop_after out"
             )
+        if (drop == "oldest" or drop_after is not None) and not scheme and not camera:
+            given = "drop='oldest'" if drop == "oldest" else f"drop_after={drop_after:g}"
+            raise ConfigError(f"{given} is for live sources, and {self._shown!r} is a file; leave it out")
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
         check_timeout(timeout)
         self._av = import_av()
-        options = {name: str(value) for name, value in (options or {}).items()}
+        options = option_texts(options)
         #: Seconds to wait for a frame; None where PyAV interrupts FFmpeg after them.
         self._patience: float | None = None
         if scheme and scheme[1].lower() in _TIMED_BY_FFMPEG and "timeout" not in options and 0 < timeout < math.inf:

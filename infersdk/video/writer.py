@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.files import atomic_path
 from ..errors import ClosedError, ConfigError, InputError, OutputError, ShapeError
 from ..image import HostImage, read_image
-from ._av import MAX_FPS, import_av, reason
+from ._av import MAX_FPS, import_av, option_texts, reason
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -48,7 +49,8 @@ _IMAGE_FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "rgba": "rgba", "bgra": "bgra"
 class VideoWriter:
     """Encodes images on a thread of its own. Use it in a `with`: the file is complete when that ends.
 
-    The file is written under another name in the same folder, and gets its name in `close()`. If the `with` ends by an
+    The file is written under another name in the same folder, and gets its name in `close()`. A link is followed, and a
+    read-only file is refused. If the `with` ends by an
     exception, Ctrl-C included, the frames up to then are encoded, and the file can be played. Without any frame there
     is no file. Sound is not copied.
 
@@ -88,25 +90,23 @@ class VideoWriter:
         if isinstance(queue_size, bool) or not isinstance(queue_size, int) or queue_size < 1:
             raise ConfigError(f"queue_size is a number of images from 1, not {queue_size!r}")
         self.size = _checked(size)
+        texts = option_texts(options)
         av = import_av()
         self.codec = _codec(av, self.path, codec)
-        absolute = self.path.absolute()  # the working directory may change before close()
-        self._partial = absolute.with_name(f".{absolute.stem}.{os.getpid()}{absolute.suffix}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.is_dir():
-                raise IsADirectoryError(f"{self.path} is a folder")
-            container = av.open(str(self._partial), "w")
-        except (av.error.FFmpegError, OSError) as error:
-            raise OutputError(f"cannot write the video {str(self.path)!r}: {reason(error)}") from None
+        with contextlib.ExitStack() as place:
+            partial = place.enter_context(atomic_path(self.path))
+            try:
+                container = av.open(str(partial), "w")
+            except (av.error.FFmpegError, OSError) as error:
+                raise OutputError(f"cannot write {str(self.path)!r}: {reason(error)}") from None
+            self._place = place.pop_all()
         self.frames = 0
         rate = Fraction(self._fps).limit_denominator(1001)
         # The length of a tick. AVI has no times: all of its frames have the same length.
         self._tick = 1 / rate if self.path.suffix.lower() == ".avi" else Fraction(1, _TICKS)
         self._last = -1  # the tick of the last image
-        self._encoder = _Encoder(
-            av, container, self._partial, self.codec, rate, self._tick, dict(options or {}), queue_size
-        )
+        self._lock = threading.Lock()  # images enter the queue in the order of their ticks
+        self._encoder = _Encoder(av, container, partial, self.codec, rate, self._tick, texts, queue_size)
         self._av = av
         self._finalizer = weakref.finalize(self, self._encoder.discard)
 
@@ -117,7 +117,8 @@ class VideoWriter:
         *,
         channel_order: str = "bgr",
     ) -> None:
-        """Copies an image into the queue of the encoder; waits while `queue_size` others are in there.
+        """Copies an image into the queue of the encoder; waits while `queue_size` others are in there. Several threads
+        may write at the same time.
 
         Args:
             time: when it is shown, in seconds; None is 1 / fps after the one before. An image cannot be shown before or
@@ -126,13 +127,17 @@ class VideoWriter:
 
         Raises:
             ShapeError: it has another size than the first one.
-            InputError: `time` is negative, NaN or too large for a file.
+            InputError: `time` is no number, negative, NaN or too large for a file.
             OutputError: encoding failed, and there will be no file.
         """
+        image = read_image(image, channel_order=channel_order)
+        with self._lock:
+            self._write(image, time)
+
+    def _write(self, image: HostImage, time: float | None) -> None:
         if not self._finalizer.alive:
             raise ClosedError(f"the video {str(self.path)!r} was closed; make a new VideoWriter")
         self._encoder.check(self.path)
-        image = read_image(image, channel_order=channel_order)
         self.size = self.size or image.size
         if image.size != self.size:
             raise ShapeError(
@@ -140,7 +145,7 @@ class VideoWriter:
             )
         if time is None:
             tick = self._last + max(1, round(1 / (self._tick * Fraction(self._fps)))) if self.frames else 0
-        elif 0 <= time < _END:
+        elif isinstance(time, (float, Real)) and 0 <= time < _END:
             tick = max(round(time / self._tick), self._last + 1)
         else:
             raise InputError(f"time is a number of seconds from 0 to {_END:.1e}, not {time!r}")
@@ -156,19 +161,14 @@ class VideoWriter:
         Raises:
             OutputError: encoding failed, or the file cannot get its name; then it is removed.
         """
-        if self._finalizer.detach() is None:
-            return
-        try:
+        with self._lock:
+            if self._finalizer.detach() is None:
+                return
+        with contextlib.suppress(_NoFramesError), self._place:
             self._encoder.finish()
             self._encoder.check(self.path)
-            if self.frames:
-                try:
-                    self._partial.replace(self._partial.with_name(self.path.name))
-                except OSError as error:
-                    raise OutputError(f"cannot write the video {str(self.path)!r}: {error.strerror}") from None
-        finally:
-            with contextlib.suppress(OSError):
-                self._partial.unlink()
+            if not self.frames:
+                raise _NoFramesError
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +178,10 @@ class VideoWriter:
 
     def __repr__(self) -> str:
         return f"<VideoWriter {str(self.path)!r}, {self.codec}, {self.frames} frames>"
+
+
+class _NoFramesError(Exception):
+    """There is no frame, and so no file."""
 
 
 class _Encoder:
@@ -218,7 +222,7 @@ class _Encoder:
 
     def check(self, path: Path) -> None:
         if self.error is not None:
-            raise OutputError(f"cannot write the video {str(path)!r} with {self._codec}: {reason(self.error)}")
+            raise OutputError(f"cannot write {str(path)!r} with {self._codec}: {reason(self.error)}")
 
     def _work(self) -> None:
         stream: Any = None
@@ -243,7 +247,7 @@ class _Encoder:
                 self.error = self.error or error
 
     def _add(self, width: int, height: int) -> Any:
-        options = {name: str(value) for name, value in {**_OPTIONS.get(self._codec, {}), **self._options}.items()}
+        options = {**_OPTIONS.get(self._codec, {}), **self._options}
         stream = self._container.add_stream(self._codec, rate=self._rate, options=options)
         context = stream.codec_context
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"

@@ -11,6 +11,7 @@
 #include "custom_ops.h"
 #include "platform.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,7 +100,12 @@ typedef struct kernel {
 
 #define FAIL 1 /* ORT_FAIL */
 
-static OrtStatus *failed(const OrtApi *api) { return CREATE_STATUS(api)(FAIL, ifs_last_error()); }
+/* The last error. Its text tells the status, for infersdk/custom_ops/failures.py: ONNX Runtime passes text alone. */
+static OrtStatus *failed(const OrtApi *api, ifs_status status) {
+    char text[1100];
+    snprintf(text, sizeof text, "%s%s", status == IFS_ERR_SHAPE ? "[shape] " : "", ifs_last_error());
+    return CREATE_STATUS(api)(FAIL, text);
+}
 
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \
@@ -152,25 +158,34 @@ static int one(const OrtCustomOp *face) {
 
 /* ---- making a kernel ---- */
 
-/* Reads one attribute; `memory` gets what has to be freed. Absent ones keep their defaults. */
+/* Reads one attribute; `memory` gets what has to be freed. Absent ones keep their defaults. A node may give whole
+ * numbers for an attribute of floats: ONNX Runtime then finds no float, or none in the list. */
 static OrtStatus *read_attribute(const OrtApi *api, const OrtKernelInfo *info, ifs_op_attribute *a, void **memory) {
-    size_t size = 0;
+    size_t size = 0, whole = 0;
     *memory = NULL;
     if (a->kind == IFS_OP_INT || a->kind == IFS_OP_FLOAT) {
         int64_t i;
         float f;
-        if (a->kind == IFS_OP_INT && went_well(api, ATTRIBUTE_INT(api)(info, a->name, &i)))
-            a->i = i;
         if (a->kind == IFS_OP_FLOAT && went_well(api, ATTRIBUTE_FLOAT(api)(info, a->name, &f)))
             a->f = f;
+        else if (went_well(api, ATTRIBUTE_INT(api)(info, a->name, &i))) {
+            if (a->kind == IFS_OP_INT)
+                a->i = i;
+            else
+                a->f = (float)i;
+        }
         return NULL;
     }
     bool text = a->kind == IFS_OP_STRING, ints = a->kind == IFS_OP_INTS;
-    if (!went_well(api, text   ? ATTRIBUTE_STRING(api)(info, a->name, NULL, &size)
-                        : ints ? ATTRIBUTE_INTS(api)(info, a->name, NULL, &size)
-                               : ATTRIBUTE_FLOATS(api)(info, a->name, NULL, &size)))
+    bool found = went_well(api, text   ? ATTRIBUTE_STRING(api)(info, a->name, NULL, &size)
+                                : ints ? ATTRIBUTE_INTS(api)(info, a->name, NULL, &size)
+                                       : ATTRIBUTE_FLOATS(api)(info, a->name, NULL, &size));
+    bool converts = a->kind == IFS_OP_FLOATS && !(found && size) &&
+                    went_well(api, ATTRIBUTE_INTS(api)(info, a->name, NULL, &whole)) && whole;
+    if (!found && !converts)
         return NULL;
-    void *values = *memory = calloc(size + 1, text ? 1 : ints ? sizeof(int64_t) : sizeof(float));
+    size = converts ? whole : size;
+    void *values = *memory = calloc(size + 1, text ? 1 : sizeof(int64_t));
     if (!values)
         return CREATE_STATUS(api)(FAIL, "no memory for an attribute");
     a->s = text ? values : NULL;
@@ -179,8 +194,12 @@ static OrtStatus *read_attribute(const OrtApi *api, const OrtKernelInfo *info, i
     a->count = text ? 0 : (int32_t)size;
     if (text)
         return ATTRIBUTE_STRING(api)(info, a->name, values, &size);
-    return ints ? ATTRIBUTE_INTS(api)(info, a->name, values, &size)
-                : ATTRIBUTE_FLOATS(api)(info, a->name, values, &size);
+    if (!ints && !converts)
+        return ATTRIBUTE_FLOATS(api)(info, a->name, values, &size);
+    TRY(ATTRIBUTE_INTS(api)(info, a->name, values, &size));
+    for (size_t k = 0; converts && k < size; k++) /* in place: a float is the smaller one */
+        ((float *)values)[k] = (float)((const int64_t *)values)[k];
+    return NULL;
 }
 
 static OrtStatus *make_node(const OrtApi *api, const ifs_custom_op *op, const OrtKernelInfo *info,
@@ -197,8 +216,9 @@ static OrtStatus *make_node(const OrtApi *api, const ifs_custom_op *op, const Or
         attributes[read] = op->spec.attributes[read];
         status = read_attribute(api, info, &attributes[read], &memory[read]);
     }
-    if (!status && ifs__custom_node_of_runtime(op, name, attributes, out) != IFS_OK)
-        status = failed(api);
+    ifs_status made = status ? IFS_OK : ifs__custom_node_of_runtime(op, name, attributes, out);
+    if (made != IFS_OK)
+        status = failed(api, made);
     for (int32_t i = 0; memory && i < read; i++)
         free(memory[i]);
     free(memory);
@@ -273,8 +293,9 @@ static OrtStatus *compute(void *raw, OrtKernelContext *context) {
         TRY(take_input(api, context, (size_t)i, in_dims[i], &inputs[i]));
         inputs[i].dtype = spec->input_dtypes[i];
     }
-    if (ifs_custom_node_shapes(k->node, inputs, &out_dims[0][0], out_ndims) != IFS_OK)
-        return failed(api);
+    ifs_status status = ifs_custom_node_shapes(k->node, inputs, &out_dims[0][0], out_ndims);
+    if (status != IFS_OK)
+        return failed(api, status);
     for (int32_t i = 0; i < spec->num_outputs; i++) {
         OrtValue *value = NULL;
         TRY(GET_OUTPUT(api)(context, (size_t)i, out_dims[i], (size_t)out_ndims[i], &value));
@@ -287,7 +308,8 @@ static OrtStatus *compute(void *raw, OrtKernelContext *context) {
     ifs_op_call call = {.inputs = inputs, .outputs = outputs, .runtime = &r, .parallel_for = parallel_for};
     if (spec->device >= 0)
         TRY(GPU_STREAM(api)(context, &call.stream));
-    return ifs__custom_node_call(k->node, &call) == IFS_OK ? NULL : failed(api);
+    status = ifs__custom_node_call(k->node, &call);
+    return status == IFS_OK ? NULL : failed(api, status);
 }
 
 /* ---- registering ---- */

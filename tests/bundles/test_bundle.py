@@ -36,13 +36,17 @@ from infersdk.errors import (
     BundlePartError,
     BundleSignatureError,
     ConfigError,
+    ImageError,
+    InputError,
     ModelFormatError,
     ModelNotFoundError,
     OutputError,
     UnsupportedModelError,
 )
+from infersdk.image import HostImage, read_image
 
 pytest.importorskip("onnxruntime")
+Image = pytest.importorskip("PIL.Image")
 ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
 serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
 
@@ -78,6 +82,16 @@ def _sealed(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "sealed.infer"
     pack(DETECTOR, path, images=[IMAGE], sign_with=keys.private, encrypt=KEY)
     return path
+
+
+def small_model(path: Path, weight: float = 0.1, output: str = "y", classes: int = 5, dtype: str = "float32") -> Path:
+    """A convolution of images of 32x32, which is packed fast. Its settings are `{"preset": "unit"}`."""
+    from onnx_models import node, save, value
+
+    size = ["n", classes, 32, 32]
+    weights = {"w": np.full((classes, 3, 1, 1), weight, dtype)}
+    tensors = [value("x", ["n", 3, 32, 32], dtype)], [value(output, size, dtype)]
+    return save(path, [node("Conv", "x w", output)], *tensors, weights)
 
 
 @pytest.fixture(name="small")
@@ -156,7 +170,28 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     for samples in (0, 1.5, "4", True):
         with pytest.raises(ConfigError, match="samples is a whole number from 1, not"):
             pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], samples=samples)  # type: ignore[arg-type]
+    for name in ("settings", "forms"):
+        with pytest.raises(ConfigError, match=rf"{name} is a mapping, such as a dict, not \['x'\]"):
+            pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], **{name: ["x"]})  # type: ignore[arg-type]
+    one = read_image(IMAGE)
+    for images in (5, Image.open(IMAGE), one, one.pixels):
+        with pytest.raises(InputError, match="an iterable of images is expected, not one image"):
+            pack(DETECTOR, tmp_path / "x.infer", images=images)
+    with pytest.raises(ImageError, match="not an NV12 frame; give frames that were read with format='bgr'"):
+        pack(DETECTOR, tmp_path / "x.infer", images=[HostImage(np.zeros((96, 64), np.uint8), "nv12")])
     assert not list(tmp_path.iterdir())
+
+
+def test_the_pixels_of_golden_samples(tmp_path: Path) -> None:
+    """PNG files have no gray images of three dimensions, and no BGR."""
+    rng = np.random.default_rng(0)
+    gray, color, alpha = (rng.integers(0, 256, (64, 64, channels), np.uint8) for channels in (1, 3, 4))
+    model = small_model(tmp_path / "m.onnx")
+    pack(model, tmp_path / "x.infer", images=[gray, color, alpha], settings={"preset": "unit"})
+    bundle = Bundle(tmp_path / "x.infer")
+    for number, want in enumerate((gray[..., 0], color[..., ::-1], alpha[..., 2::-1])):
+        kept = Image.open(io.BytesIO(bundle.read(f"golden/{number}.png")))
+        np.testing.assert_array_equal(np.asarray(kept), want)
 
 
 @pytest.mark.parametrize("which", ["model", "form", "image", "names", "signer", "key"])
@@ -180,14 +215,7 @@ def test_no_input_is_overwritten(which: str, keys: Keys, tmp_path: Path) -> None
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_outputs_without_tolerance(tmp_path: Path, value: float) -> None:
     """JSON has no infinity: such a bundle could not be loaded."""
-    from onnx_models import node, save
-    from onnx_models import value as tensor
-
-    weights = {"w": np.full((5, 3, 1, 1), value, np.float32)}
-    path = save(
-        tmp_path / "m.onnx", [node("Conv", "x w", "y")], [tensor("x", ["n", 3, 32, 32])],
-        [tensor("y", ["n", 5, 32, 32])], weights,
-    )  # fmt: skip
+    path = small_model(tmp_path / "m.onnx", value)
     with pytest.raises(UnsupportedModelError, match=r"output 'y' of .* has NaN or infinity for image 1 of 1"):
         pack(path, tmp_path / "m.infer", images=[IMAGE], settings={"preset": "unit"})
     assert not (tmp_path / "m.infer").exists()
@@ -339,6 +367,7 @@ def _sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_sources_of_keys(sealed: Path, sources: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "environb", raising=False)  # as on Windows
     for source in sources:
         bundle = Bundle(sealed, key=source)
         assert bundle.read("model.onnx") == DETECTOR.read_bytes()
@@ -404,11 +433,31 @@ def test_who_signed(sealed: Path, plain: Path, keys: Keys, tmp_path: Path) -> No
         Bundle(plain, trust=keys.public)
     with pytest.raises(BundleKeyError, match="no public key"):
         Bundle(sealed, trust=keys.private)
+    for trust in (keys.public.read_bytes(), 5):
+        with pytest.raises(ConfigError, match="trust is 64 hexadecimal digits or the path of a PEM file, not of type"):
+            Bundle(sealed, trust=trust)  # type: ignore[arg-type]
 
 
 def test_a_form_of_another_precision(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a further form is for fp16, bf16 or int8, not for 'fp32'"):
         pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], forms={"fp32": DETECTOR})
+    with pytest.raises(ConfigError, match=r"forms has '.*\.onnx' for int8, and the file is fp32"):
+        pack(DETECTOR, tmp_path / "x.infer", images=[IMAGE], forms={"int8": DETECTOR})
+
+
+@pytest.mark.parametrize("other", [{"output": "z"}, {"classes": 4}])
+def test_a_form_of_another_model(tmp_path: Path, other: dict[str, Any]) -> None:
+    model = small_model(tmp_path / "m.onnx")
+    form = small_model(tmp_path / "form.onnx", dtype="float16", **other)
+    words = r"form.onnx' is not a form of '.*m.onnx': it has x: float16 .*, and the model has x: float32 .*y: float32"
+    with pytest.raises(ConfigError, match=words):
+        pack(model, tmp_path / "x.infer", images=[IMAGE], settings={"preset": "unit"}, forms={"fp16": form})
+
+
+def test_a_form_of_other_element_types(tmp_path: Path) -> None:
+    model, form = small_model(tmp_path / "m.onnx"), small_model(tmp_path / "form.onnx", dtype="float16")
+    pack(model, tmp_path / "x.infer", images=[IMAGE], settings={"preset": "unit"}, forms={"fp16": form})
+    assert [one.precision for one in Bundle(tmp_path / "x.infer").manifest.forms] == ["fp32", "fp16"]
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,15 @@ def test_keys_are_relative_to_the_configuration(folder: Path, capsys: pytest.Cap
     assert "the trusted key is 0000" in capsys.readouterr().err
 
 
+def test_info_has_the_metadata_of_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for file in (DETECTOR, folder / "a.infer", folder / "b.infer"):
+        assert cli.main(["info", str(file), "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["metadata"])
+    assert found == [found[0], found[0], {}]  # the last one is encrypted
+    assert found[0]
+
+
 def test_info_does_not_ignore_trust(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info", str(DETECTOR), "--trust", "0" * 64]) == 2
     assert "--key and --trust are for a bundle" in capsys.readouterr().err

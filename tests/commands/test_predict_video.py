@@ -100,7 +100,7 @@ def test_videos_are_known_by_what_is_in_them(video: Path, tmp_path: Path, capsys
         (["text"], "not an image"),
         (["/dev/video97"], "/dev/video97"),
         (["VIDEO", "-o", "out.gif"], "the suffix of a video is one of .mp4"),
-        (["VIDEO", "-o", "text/out.mp4"], "cannot write the video"),
+        (["VIDEO", "-o", "text/out.mp4"], "cannot write 'text/out.mp4': "),
     ],
 )
 def test_errors_are_one_line(
@@ -261,7 +261,7 @@ def test_a_drawing_that_fails_takes_no_results_along(tmp_path: Path, capsys: pyt
     rows, summaries = lines_of(capsys.readouterr().out)
     for video in videos:
         assert [row["frame"] for row in rows[str(video)] if "results" in row] == [0, 1, 2]
-    assert "cannot write the video" in summaries[str(videos[0])]["error"]
+    assert "0.mp4': it is a folder" in summaries[str(videos[0])]["error"]
     with VideoReader(tmp_path / "drawn" / "1.mp4") as drawn:
         assert len(list(drawn)) == 3
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from custom_operators import (
     Everything,
-    HardSwish,
     HardSwishInC,
+    HSwish,
     choice_of,
     node,
     save_model,
@@ -28,7 +28,7 @@ from infersdk.errors import CustomKernelError
 
 pytest.importorskip("onnx")
 
-OPERATORS = [HardSwish, HardSwishInC]
+OPERATORS = [HSwish, HardSwishInC]
 
 
 def batch(rows: int, dtype: str = "float32", seed: int = 0) -> Any:
@@ -45,7 +45,7 @@ def test_any_batch(tmp_path: Path, backend: str, op: Any) -> None:
 
 def test_float16(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx", dtype="float16")
-    with infersdk.load(path, backend, custom_ops=[HardSwish]) as infer:
+    with infersdk.load(path, backend, custom_ops=[HSwish]) as infer:
         got = infer(batch(3, "float16"))["y"]
         assert got.dtype == np.float16
         np.testing.assert_allclose(got, swish(batch(3, "float16").astype("float32")), rtol=2e-3, atol=2e-3)
@@ -71,9 +71,21 @@ def test_attributes_of_every_type_and_several_outputs(tmp_path: Path, backend: s
     np.testing.assert_array_equal(got["m"], i + 1)
 
 
+def test_whole_numbers_for_attributes_of_floats(tmp_path: Path, backend: str) -> None:
+    path = save_model(
+        tmp_path / "m.onnx",
+        [node(Everything, ["x", "i"], ["y", "n"], "given", whole=1, factor=3, factors=[20, 1], wholes=[7])],
+        {"x": ("float32", ["b", 3]), "i": ("int64", ["n"])},
+        {"y": ("float32", ["b", 3]), "n": ("int32", ["n"])},
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3), dtype="float32")
+    with infersdk.load(path, backend, custom_ops=[Everything]) as infer:
+        np.testing.assert_allclose(infer({"x": x, "i": np.arange(4)})["y"], x * 3 + 21 + 7 + 3, atol=1e-5)
+
+
 def test_two_models_clones_and_threads(tmp_path: Path, backend: str) -> None:
     """Two sessions of one operator with other attributes, a clone for each thread, all at the same time."""
-    quarter = infersdk.load(swish_model(tmp_path / "a.onnx", alpha=0.25), backend, custom_ops=[HardSwish])
+    quarter = infersdk.load(swish_model(tmp_path / "a.onnx", alpha=0.25), backend, custom_ops=[HSwish])
     half = infersdk.load(swish_model(tmp_path / "b.onnx", HardSwishInC, alpha=0.5), backend, custom_ops=[HardSwishInC])
 
     def work(infer: Any, alpha: float, seed: int) -> None:
@@ -116,8 +128,8 @@ def test_openvino_keeps_attributes_in_its_cache(tmp_path: Path) -> None:
     np.testing.assert_allclose(results[0]["y"], np.tile(x * np.float32(0.1), 2) + 6 + 4 + 0.6, atol=1e-5)
 
 
-class HardSwishNext(HardSwish):
-    name = "HardSwish"
+class HardSwishNext(HSwish):
+    name = "HSwish"
     version = 2
 
     def cpu(self, x: Any, y: Any) -> None:
@@ -128,13 +140,13 @@ def test_openvino_compiles_anew_for_another_version(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     path = save_model(
         tmp_path / "m.onnx",
-        [node(HardSwish, ["x"], ["y"], "swish")],
+        [node(HSwish, ["x"], ["y"], "swish")],
         {"x": ("float32", ["b", 8])},
         {"y": ("float32", ["b", 8])},
         version=2,
     )
     options = {"cache_dir": str(tmp_path / "cache")}
-    for count, op in enumerate((HardSwish, HardSwishNext), 1):
+    for count, op in enumerate((HSwish, HardSwishNext), 1):
         with infersdk.load(path, "openvino", custom_ops=[op], **options) as infer:
             assert (infer(batch(1))["y"] == -1).all() == (op is HardSwishNext)
         assert len(Cache(tmp_path / "cache").entries()) == count
@@ -170,23 +182,31 @@ def test_a_second_process_finds_the_compiled_kernel(tmp_path: Path) -> None:
 def test_nested_graphs(tmp_path: Path) -> None:
     """A custom operator in the branch of an If."""
     pytest.importorskip("onnxruntime")
-    choice = choice_of([node(HardSwish, ["x"], ["b"], "inner")])
+    choice = choice_of([node(HSwish, ["x"], ["b"], "inner")])
     path = save_model(
         tmp_path / "m.onnx", [choice], {"x": ("float32", ["n", 8]), "c": ("bool", [])}, {"y": ("float32", ["n", 8])}
     )
-    with infersdk.load(path, "onnxruntime", custom_ops=[HardSwish]) as infer:
+    with infersdk.load(path, "onnxruntime", custom_ops=[HSwish]) as infer:
         x = batch(2)
         got = infer({"x": x, "c": np.array(True)})["y"]
         np.testing.assert_allclose(got, x * np.clip(x / 6 + 0.5, 0, 1), atol=1e-6)
         np.testing.assert_array_equal(infer({"x": x, "c": np.array(False)})["y"], -x)
 
 
+@pytest.mark.parametrize("name", ["Mul", "Identity", "HardSwish"])
+def test_the_name_of_a_standard_operator(tmp_path: Path, backend: str, name: str) -> None:
+    """ONNX Runtime aborts the process with its own Mul of one input, and removes an Identity."""
+    op = type(name, (HSwish,), {})
+    with infersdk.load(swish_model(tmp_path / "m.onnx", op), backend, custom_ops=[op]) as infer:
+        np.testing.assert_allclose(infer(batch(3))["y"], swish(batch(3)), atol=1e-6)
+
+
 @pytest.mark.parametrize("is_output", [False, True])
 def test_a_failure_names_the_node(tmp_path: Path, backend: str, is_output: bool) -> None:
     """OpenVINO calls a node whose result is an output of the model by the name of that output."""
 
-    class Failing(HardSwish):
-        name = "HardSwish"
+    class Failing(HSwish):
+        name = "HSwish"
 
         def cpu(self, x: Any, y: Any) -> None:
             raise ValueError("boom \udce9")  # as in a file name that is not UTF-8
@@ -195,6 +215,6 @@ def test_a_failure_names_the_node(tmp_path: Path, backend: str, is_output: bool)
     if not is_output:
         nodes.append(node(Failing, ["a"], ["y"], "another"))
     path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["b", 8])}, {"y": ("float32", ["b", 8])})
-    named = pytest.raises(CustomKernelError, match="HardSwish, node the culprit: its CPU kernel raises .*boom")
+    named = pytest.raises(CustomKernelError, match="HSwish, node the culprit: its CPU kernel raises .*boom")
     with infersdk.load(path, backend, custom_ops=[Failing]) as infer, named:
         infer(batch(2))

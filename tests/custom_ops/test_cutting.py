@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from custom_operators import Everything, HardSwish, HardSwishInC, choice_of, node, save_model, swish, swish_model
+from custom_operators import Everything, HardSwishInC, HSwish, choice_of, node, save_model, swish, swish_model
 from onnx_models import node as plain
 from waiting import together
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 onnx = pytest.importorskip("onnx")
 
-OPS = [HardSwish, HardSwishInC, Everything]
+OPS = [HSwish, HardSwishInC, Everything]
 
 
 def load(path: Path, backend: str = "onnxruntime", **options: Any) -> Any:
@@ -66,7 +66,7 @@ def random_model(path: Path, rng: np.random.Generator) -> Path:
         (lambda i, o: [plain("Mul", f"{i[0]} weight", o)], 1),
         (lambda i, o: [plain("Constant", "", f"{o}c", value_float=0.5), plain("Sub", f"{i[0]} {o}c", o)], 1),
         (reshape, 1),
-        (lambda i, o: [node(HardSwish, i[:1], [o], f"swish {o}")], 1),
+        (lambda i, o: [node(HSwish, i[:1], [o], f"swish {o}")], 1),
         (lambda i, o: [node(HardSwishInC, i[:1], [o], f"swish {o}", alpha=0.3)], 1),
     ]
     for _ in range(int(rng.integers(4, 25))):
@@ -105,7 +105,7 @@ def test_a_branch_goes_around_the_cut(tmp_path: Path, backend: str) -> None:
     path = save_model(
         tmp_path / "m.onnx",
         [
-            plain("Relu", "x", "a"), plain("Neg", "a", "around"), node(HardSwish, ["a"], ["b"], "one"),
+            plain("Relu", "x", "a"), plain("Neg", "a", "around"), node(HSwish, ["a"], ["b"], "one"),
             node(HardSwishInC, ["around"], ["c"], "two"), plain("Add", "b c", "d"), plain("Add", "d around", "y"),
         ],
         {"x": ("float32", ["n", 8])},
@@ -123,14 +123,14 @@ def test_a_branch_goes_around_the_cut(tmp_path: Path, backend: str) -> None:
         assert infer.describe() == (
             f"m.onnx is divided at 2 custom nodes into 2 segments on {backend}, cpu:\n"
             f"  segment 0 on {backend}, 2 nodes: x -> a, around\n"
-            "  kernel of tests.custom::HardSwish, node one: a -> b\n"
+            "  kernel of tests.custom::HSwish, node one: a -> b\n"
             "  kernel of tests.custom::HardSwishInC, node two: around -> c\n"
             f"  segment 1 on {backend}, 2 nodes: around, b, c -> y"
         )
 
 
 def test_nothing_but_a_custom_node(tmp_path: Path, backend: str) -> None:
-    nodes = [node(HardSwish, ["x"], ["y"], "one")]
+    nodes = [node(HSwish, ["x"], ["y"], "one")]
     path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n"])}, {"y": ("float32", ["n"])})
     with load(path, backend) as infer:
         assert steps(infer) == ["one"]
@@ -157,7 +157,7 @@ def test_what_is_handed_through(tmp_path: Path) -> None:
 def test_sizes_are_worked_out_where_they_are_needed(tmp_path: Path) -> None:
     """No size goes over a cut: runtimes that need shapes when they build could not take it."""
     nodes = [
-        plain("Shape", "x", "s"), plain("Relu", "x", "a"), node(HardSwish, ["a"], ["b"], "one"),
+        plain("Shape", "x", "s"), plain("Relu", "x", "a"), node(HSwish, ["a"], ["b"], "one"),
         plain("Constant", "", "m", value_ints=[-1]), plain("Reshape", "b m", "flat"), plain("Reshape", "flat s", "y"),
     ]  # fmt: skip
     path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n", 8])}, {"y": ("float32", ["n", 8])})
@@ -172,7 +172,7 @@ def test_functions_of_the_model_are_put_in_place(tmp_path: Path) -> None:
     """The attribute of a node in a function may be that of the call."""
     from onnx import helper
 
-    inner = node(HardSwish, ["a"], ["b"], "inner")
+    inner = node(HSwish, ["a"], ["b"], "inner")
     inner.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="alpha", type=onnx.AttributeProto.FLOAT))
     function = helper.make_function(
         "tests.functions", "Twice", ["a"], ["c"], [inner, helper.make_node("Add", ["b", "b"], ["c"])],
@@ -202,12 +202,12 @@ def test_a_declared_operator_is_used_instead_of_a_function_of_its_name(cut: bool
     from onnx import helper
 
     path = save_model(
-        tmp_path / "m.onnx", [node(HardSwish, ["x"], ["y"])], {"x": ("float32", ["n"])}, {"y": ("float32", ["n"])}
+        tmp_path / "m.onnx", [node(HSwish, ["x"], ["y"])], {"x": ("float32", ["n"])}, {"y": ("float32", ["n"])}
     )
     model = onnx.load(path)
     model.functions.append(
         helper.make_function(
-            HardSwish.domain, HardSwish.name, ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])],
+            HSwish.domain, HSwish.name, ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])],
             [helper.make_opsetid("", 17)],
         )
     )  # fmt: skip
@@ -219,7 +219,7 @@ def test_a_declared_operator_is_used_instead_of_a_function_of_its_name(cut: bool
 
 def model_with_branch(path: Path) -> Path:
     """A custom node, `inner`, in a branch of an If."""
-    choice = choice_of([node(HardSwish, ["x"], ["b"], "inner")])
+    choice = choice_of([node(HSwish, ["x"], ["b"], "inner")])
     return save_model(path, [choice], {"x": ("float32", ["n"]), "c": ("bool", [])}, {"y": ("float32", ["n"])})
 
 
@@ -232,7 +232,7 @@ def test_a_branch_that_takes_values_from_outside(tmp_path: Path) -> None:
     """The graph within an If uses a value that a kernel makes."""
     path = save_model(
         tmp_path / "m.onnx",
-        [node(HardSwish, ["x"], ["made"], "one"), choice_of([plain("Relu", "made", "b")])],
+        [node(HSwish, ["x"], ["made"], "one"), choice_of([plain("Relu", "made", "b")])],
         {"x": ("float32", ["n"]), "c": ("bool", [])},
         {"y": ("float32", ["n"])},
     )
@@ -270,16 +270,16 @@ def test_a_kernel_that_fails(tmp_path: Path) -> None:
     def cpu(self: Any, x: Any, y: Any) -> None:
         raise ValueError("boom")
 
-    broken: type[CustomOp] = type("HardSwish", (HardSwish,), {"cpu": cpu})
+    broken: type[CustomOp] = type("HSwish", (HSwish,), {"cpu": cpu})
     infer = infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=[broken], cut_custom_ops=True)
-    with infer, pytest.raises(CustomKernelError, match="tests.custom::HardSwish, node swish: .* ValueError: boom"):
+    with infer, pytest.raises(CustomKernelError, match="tests.custom::HSwish, node swish: .* ValueError: boom"):
         infer(np.ones((1, 8), "float32"))
 
 
 def weighted_model(path: Path) -> Path:
     """Two products with a custom node between them."""
     weights = [onnx.numpy_helper.from_array(np.eye(8, dtype="float32")[::-1].copy(), name) for name in ("w1", "w2")]
-    nodes = [plain("MatMul", "x w1", "a"), node(HardSwish, ["a"], ["b"], "one"), plain("MatMul", "b w2", "y")]
+    nodes = [plain("MatMul", "x w1", "a"), node(HSwish, ["a"], ["b"], "one"), plain("MatMul", "b w2", "y")]
     return save_model(path, nodes, {"x": ("float32", ["n", 8])}, {"y": ("float32", ["n", 8])}, initializer=weights)
 
 
@@ -303,11 +303,11 @@ def test_in_fp16_the_values_at_the_cuts_are_float16(tmp_path: Path) -> None:
     from infersdk.graph.files import read_model
     from infersdk.graph.passes import ToFloat16
 
-    class Full(HardSwish):
-        name = "HardSwish"
+    class Full(HSwish):
+        name = "HSwish"
         types = {"T": ("float32",)}
 
-    for op, dtype in ((HardSwish, "float16"), (Full, "float32")):
+    for op, dtype in ((HSwish, "float16"), (Full, "float32")):
         model = read_model(weighted_model(tmp_path / "m.onnx"))
         with registered(op):
             ToFloat16().apply(model)
@@ -340,16 +340,16 @@ def test_segments_carry_the_versions(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     with load(swish_model(tmp_path / "m.onnx")) as infer:
         for segment in infer.plan.segments:
-            assert segment.model.metadata_props["infersdk.custom_ops"] == "tests.custom::HardSwish@1"
+            assert segment.model.metadata_props["infersdk.custom_ops"] == "tests.custom::HSwish@1"
 
 
 # ---- TensorRT, which needs no GPU up to the first segment ----
 
 
-class OnGpu(HardSwish):
+class OnGpu(HSwish):
     """With a launcher that is never loaded."""
 
-    name = "HardSwish"
+    name = "HSwish"
     cuda = CFunction("libops.so", "hard_swish")
 
 
@@ -400,8 +400,6 @@ def test_no_engine_file_of_a_model_with_custom_operators(tmp_path: Path, monkeyp
     from infersdk.backends.tensorrt import build
 
     path = swish_model(tmp_path / "m.onnx")
-    monkeypatch.setattr("infersdk.custom_ops.operator_set._installed", lambda: [(HardSwish, "a package")])
-    with pytest.raises(
-        CustomOpError, match=r"custom operators \(tests.custom::HardSwish\), which an engine file cannot"
-    ):
+    monkeypatch.setattr("infersdk.custom_ops.operator_set._installed", lambda: [(HSwish, "a package")])
+    with pytest.raises(CustomOpError, match=r"custom operators \(tests.custom::HSwish\), which an engine file cannot"):
         build(path, tmp_path / "m.engine", backend="tensorrt-rtx")

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from custom_operators import Everything, HardSwish
+from custom_operators import Everything, HSwish
 
 from infersdk.custom_ops import CustomOp
 from infersdk.errors import CustomOpError
@@ -22,25 +22,25 @@ def declare(**body: Any) -> type[CustomOp]:
 
 
 def test_what_a_declaration_says() -> None:
-    assert HardSwish.title() == "tests.custom::HardSwish"
-    assert [s.inputs for s in HardSwish.signatures()] == [("float32",), ("float16",)]
+    assert HSwish.title() == "tests.custom::HSwish"
+    assert [s.inputs for s in HSwish.signatures()] == [("float32",), ("float16",)]
     assert [s.outputs for s in Everything.signatures()] == [("float32", "int32"), ("float64", "int32")]
-    assert HardSwish(alpha=0.25).values() == {"alpha": 0.25, "beta": 0.5}
-    assert HardSwish() == HardSwish(beta=0.5)
-    assert HardSwish(alpha=0.1).alpha == np.float32(0.1)  # as ONNX keeps it
+    assert HSwish(alpha=0.25).values() == {"alpha": 0.25, "beta": 0.5}
+    assert HSwish() == HSwish(beta=0.5)
+    assert HSwish(alpha=0.1).alpha == np.float32(0.1)  # as ONNX keeps it
     assert Everything(whole=2, wholes=[1, 2]).wholes == (1, 2)
     with pytest.raises(AttributeError):
-        HardSwish().alpha = 2  # type: ignore[misc]
+        HSwish().alpha = 2  # type: ignore[misc]
 
 
 def test_inheritance() -> None:
-    class Next(HardSwish):
-        name = "HardSwish"
+    class Next(HSwish):
+        name = "HSwish"
         version = 2
         gamma: float = 1.0
         note: ClassVar[str] = "no attribute"
 
-    assert Next.title() == "tests.custom::HardSwish"
+    assert Next.title() == "tests.custom::HSwish"
     assert [a.name for a in Next.attributes] == ["alpha", "beta", "gamma"]
     assert Next(gamma=2).values() == {"alpha": np.float32(1 / 6), "beta": 0.5, "gamma": 2.0}
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from boxes_in_models import check_rows, decoded, detector, head_output
-from custom_operators import C_SOURCE, DOMAIN, HardSwish, node, save_model, swish, swish_model
+from custom_operators import C_SOURCE, DOMAIN, HSwish, node, save_model, swish, swish_model
 from waiting import together
 
 import infersdk
@@ -52,10 +52,10 @@ extern "C" int32_t hard_swish_launch(const ifs_op_call *call) {
 
 
 class OnGpu(CustomOp):
-    """HardSwish by device code that is compiled here."""
+    """HSwish by device code that is compiled here."""
 
     domain = DOMAIN
-    name = "HardSwish"
+    name = "HSwish"
     inputs = {"x": "T"}
     outputs = {"y": "T"}
     types = {"T": ("float32", "float16")}
@@ -90,10 +90,10 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> type[CustomOp]:
         check=True,
     )  # fmt: skip
     body = {
-        "name": "HardSwish", "cuda": CFunction(library, "hard_swish_launch"), "cpu": CSource(C_SOURCE, "hard_swish"),
+        "name": "HSwish", "cuda": CFunction(library, "hard_swish_launch"), "cpu": CSource(C_SOURCE, "hard_swish"),
         "types": {"T": ("float32",)},
     }  # fmt: skip
-    return type("HardSwish", (HardSwish,), body)
+    return type("HSwish", (HSwish,), body)
 
 
 BACKENDS = [
@@ -177,8 +177,8 @@ def test_branches_around_several_nodes(tmp_path: Path, how: tuple[str, dict[str,
 
 def test_no_cuda_kernel(tmp_path: Path, how: tuple[str, dict[str, Any]]) -> None:
     backend, options = how
-    with pytest.raises(CustomOpError, match="HardSwish has no kernel for device 'cuda'; it has cpu: write cuda"):
-        infersdk.load(swish_model(tmp_path / "m.onnx"), backend, device="cuda:0", custom_ops=[HardSwish], **options)
+    with pytest.raises(CustomOpError, match="HSwish has no kernel for device 'cuda'; it has cpu: write cuda"):
+        infersdk.load(swish_model(tmp_path / "m.onnx"), backend, device="cuda:0", custom_ops=[HSwish], **options)
 
 
 @pytest.mark.parametrize("head", ["yolov5", "yolov8"])

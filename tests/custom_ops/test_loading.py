@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from custom_operators import C_SOURCE, DOMAIN, HardSwish, HardSwishInC, node, save_model, swish, swish_model
+from custom_operators import C_SOURCE, DOMAIN, HardSwishInC, HSwish, node, save_model, swish, swish_model
 
 import infersdk
-from infersdk.custom_ops import CFunction, CSource, CustomOp
+from infersdk.custom_ops import CFunction, CSource, CustomOp, require_equal
 from infersdk.errors import CustomKernelError, CustomOpError, ShapeError, UnsupportedModelError
 
 pytest.importorskip("onnx")
@@ -21,52 +21,108 @@ X = np.linspace(-4, 4, 16, dtype="float32").reshape(2, 8)
 
 
 def variant(**body: Any) -> type[CustomOp]:
-    """HardSwish with another body."""
-    return type("HardSwish", (HardSwish,), body)
+    """HSwish with another body."""
+    return type("HSwish", (HSwish,), body)
+
+
+def wants_ten(self: Any, x: Any) -> Any:
+    require_equal(x[1], 10, "ten columns")
+    return x
 
 
 def test_an_operator_that_is_not_declared(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx")
     with pytest.raises(
         UnsupportedModelError,
-        match=r"operator tests.custom::HardSwish, node 'swish' of m.onnx: not declared. Derive a class from "
-        r"infersdk.custom_ops.CustomOp with domain = 'tests.custom' and name = 'HardSwish', .*=\[that class\]",
+        match=r"operator tests.custom::HSwish, node 'swish' of m.onnx: not declared. Derive a class from "
+        r"infersdk.custom_ops.CustomOp with domain = 'tests.custom' and name = 'HSwish', .*=\[that class\]",
     ):
         infersdk.load(path, backend)
-    with pytest.raises(CustomOpError, match="tests.custom::HardSwish, node 'swish' of m.onnx: not declared"):
+    with pytest.raises(CustomOpError, match="tests.custom::HSwish, node 'swish' of m.onnx: not declared"):
         infersdk.load(path, backend, custom_ops=[HardSwishInC])
 
 
 def test_declared_twice(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx")
-    with pytest.raises(CustomOpError, match="tests.custom::HardSwish is declared twice: by custom_operators.HardSwish"):
-        infersdk.load(path, backend, custom_ops=[HardSwish, variant()])
-    with pytest.raises(CustomOpError, match="custom_ops has custom_operators.HardSwish twice; give it once"):
-        infersdk.load(path, backend, custom_ops=[HardSwish, HardSwish])
+    with pytest.raises(CustomOpError, match="tests.custom::HSwish is declared twice: by custom_operators.HSwish"):
+        infersdk.load(path, backend, custom_ops=[HSwish, variant()])
+    with pytest.raises(CustomOpError, match="custom_ops has custom_operators.HSwish twice; give it once"):
+        infersdk.load(path, backend, custom_ops=[HSwish, HSwish])
 
 
-@pytest.mark.parametrize("given", [HardSwish, "HardSwish", 3, [HardSwish()], [int]])
+@pytest.mark.parametrize("given", [HSwish, "HSwish", 3, [HSwish()], [int]])
 def test_no_list_of_classes(tmp_path: Path, given: Any) -> None:
     with pytest.raises(CustomOpError, match="use a list of classes|custom_ops has .* use classes that derive from"):
         infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=given)
 
 
 def test_an_attribute_that_it_has_not(tmp_path: Path, backend: str) -> None:
-    made = node(HardSwish, ["x"], ["y"], "swish")
+    made = node(HSwish, ["x"], ["y"], "swish")
     from onnx import helper
 
     made.attribute.append(helper.make_attribute("gamma", 1.0))
     path = save_model(tmp_path / "m.onnx", [made], {"x": ("float32", ["b"])}, {"y": ("float32", ["b"])})
     with pytest.raises(CustomOpError, match="node 'swish': it has no attribute 'gamma'; it has alpha, beta"):
-        infersdk.load(path, backend, custom_ops=[HardSwish])
+        infersdk.load(path, backend, custom_ops=[HSwish])
 
 
 def test_too_few_inputs(tmp_path: Path, backend: str) -> None:
     path = save_model(
-        tmp_path / "m.onnx", [node(HardSwish, [], ["y"], "swish")], {"x": ("float32", [1])}, {"y": ("float32", [1])}
+        tmp_path / "m.onnx", [node(HSwish, [], ["y"], "swish")], {"x": ("float32", [1])}, {"y": ("float32", [1])}
     )
     with pytest.raises(CustomOpError, match=r"node 'swish': it has 0 inputs, and the operator declares 1 \(x\)"):
-        infersdk.load(path, backend, custom_ops=[HardSwish])
+        infersdk.load(path, backend, custom_ops=[HSwish])
+
+
+def with_function(path: Path, after: Any, calls: Any, opset: int = 17) -> Path:
+    """`x` through a function of the model, which computes one node, and then through another node to `y`."""
+    import onnx
+    from onnx import helper
+
+    save_model(path, [helper.make_node("F", ["x"], ["a"], domain="local"), after], {"x": ("float32", ["b", 8])},
+               {"y": ("float32", ["b", 8])})  # fmt: skip
+    model = onnx.load(path)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("local", 1), helper.make_opsetid(DOMAIN, 1)]
+    model.functions.append(helper.make_function("local", "F", ["x"], ["y"], [calls], opsets))
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    onnx.save(model, path)
+    return path
+
+
+def test_functions_of_a_model_without_custom_operators(tmp_path: Path) -> None:
+    """They are not inlined: ONNX allows functions with another opset than the model."""
+    from onnx import helper
+
+    pytest.importorskip("onnxruntime")
+    neg, relu = helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Relu", ["a"], ["y"])
+    with infersdk.load(with_function(tmp_path / "m.onnx", relu, neg, opset=16), "onnxruntime") as infer:
+        np.testing.assert_array_equal(infer(X)["y"], np.maximum(-X, 0))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_functions_and_custom_operators(tmp_path: Path, backend: str, inside: bool) -> None:
+    from onnx import helper
+
+    relu = helper.make_node("Relu", ["a" if inside else "x"], ["y"])
+    first, second = (node(HSwish, ["x"], ["y"]), relu) if inside else (relu, node(HSwish, ["a"], ["y"]))
+    with infersdk.load(with_function(tmp_path / "m.onnx", second, first), backend, custom_ops=[HSwish]) as infer:
+        x = X if inside else np.maximum(X, 0)
+        np.testing.assert_allclose(infer(X)["y"], np.maximum(x * np.clip(x / 6 + 0.5, 0, 1), 0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("calls", "domain", "opset", "message"),
+    [("Neg", "", 16, "Opset mismatch .* 'local::F'"), ("F", "local", 17, "Cyclic dependency .* local::F -> local::F")],
+)
+def test_functions_that_cannot_be_inlined(
+    tmp_path: Path, backend: str, calls: str, domain: str, opset: int, message: str
+) -> None:
+    from onnx import helper
+
+    called = helper.make_node(calls, ["x"], ["y"], domain=domain)
+    path = with_function(tmp_path / "m.onnx", node(HSwish, ["a"], ["y"]), called, opset)
+    with pytest.raises(UnsupportedModelError, match=f"functions of the model cannot be inlined: {message}"):
+        infersdk.load(path, backend, custom_ops=[HSwish])
 
 
 def test_another_version(tmp_path: Path, backend: str) -> None:
@@ -81,7 +137,7 @@ def test_a_model_for_a_later_version_of_the_domain(tmp_path: Path, backend: str)
     """Operators of one domain have versions of their own: the model names the latest."""
     path = save_model(
         tmp_path / "m.onnx",
-        [node(HardSwish, ["x"], ["y"], "swish")],
+        [node(HSwish, ["x"], ["y"], "swish")],
         {"x": ("float32", ["b", 8])},
         {"y": ("float32", ["b", 8])},
         version=3,
@@ -93,16 +149,16 @@ def test_a_model_for_a_later_version_of_the_domain(tmp_path: Path, backend: str)
 def test_no_kernel_for_the_device(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx")
     on_gpu = variant(cpu=None, cuda=CFunction("libnonesuch.so", "f"))
-    with pytest.raises(CustomOpError, match="tests.custom::HardSwish has no kernel for device 'cpu'; it has cuda"):
+    with pytest.raises(CustomOpError, match="tests.custom::HSwish has no kernel for device 'cpu'; it has cuda"):
         infersdk.load(path, backend, custom_ops=[on_gpu])
 
 
 def test_a_type_that_it_does_not_take(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx", dtype="float64")
     with pytest.raises(
-        CustomOpError, match=r"HardSwish takes inputs of types \(float32\) or \(float16\), not \(float64\)"
+        CustomOpError, match=r"HSwish takes inputs of types \(float32\) or \(float16\), not \(float64\)"
     ):
-        infersdk.load(path, backend, custom_ops=[HardSwish])
+        infersdk.load(path, backend, custom_ops=[HSwish])
 
 
 @pytest.mark.parametrize(
@@ -130,17 +186,27 @@ def test_a_kernel_that_raises(tmp_path: Path, backend: str) -> None:
         calls.append(1)
         if len(calls) == 1:
             raise ZeroDivisionError("by nought")
-        HardSwish.cpu(self, x, y)
+        HSwish.cpu(self, x, y)
 
     with infersdk.load(swish_model(tmp_path / "m.onnx"), backend, custom_ops=[variant(cpu=cpu)]) as infer:
         with pytest.raises(
             CustomKernelError,
-            match=r"operator tests.custom::HardSwish, node swish: its CPU kernel raises ZeroDivisionError: by nought; "
+            match=r"operator tests.custom::HSwish, node swish: its CPU kernel raises ZeroDivisionError: by nought; "
             r"its arguments are x float32 \(2, 8\), y float32 \(2, 8\)",
         ) as caught:
             infer(X)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         np.testing.assert_allclose(infer(X)["y"], swish(X), atol=1e-6)  # it stays usable
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_kernel_that_is_interrupted(tmp_path: Path, backend: str, error: type[BaseException]) -> None:
+    def cpu(self: Any, x: Any, y: Any) -> None:
+        raise error
+
+    path = swish_model(tmp_path / "m.onnx")
+    with infersdk.load(path, backend, custom_ops=[variant(cpu=cpu)]) as infer, pytest.raises(error):
+        infer(X)
 
 
 def test_a_kernel_in_c_that_fails(tmp_path: Path, backend: str) -> None:
@@ -154,27 +220,41 @@ def test_a_kernel_in_c_that_fails(tmp_path: Path, backend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("error", "body", "message"),
     [
-        ({"cpu": lambda self, x, y: x + 1}, r"returns a ndarray; a kernel must fill its outputs .*, y\[:\] = ..."),
-        ({"cpu": lambda self, x, y: x.__setitem__(0, 1)}, "ValueError: assignment destination is read-only"),
-        ({"shape": lambda self, x: (x[0], x[1] + 1)}, r"could not broadcast .* y float32 \(2, 9\), with outputs"),
-        ({"shape": lambda self, x: (x[0], x[1] - 9)}, r"shape\(\) gives output 0 the size -1 in dimension 1"),
-        ({"shape": lambda self, x: (x[0] // (x[1] - 8), 8)}, r"shape\(\) divides 2 by 0"),
+        (
+            CustomKernelError, {"cpu": lambda self, x, y: x + 1},
+            r"returns a ndarray; a kernel must fill its outputs .*, y\[:\] = ...",
+        ),
+        (
+            CustomKernelError, {"cpu": lambda self, x, y: x.__setitem__(0, 1)},
+            "ValueError: assignment destination is read-only",
+        ),
+        (
+            CustomKernelError, {"shape": lambda self, x: (x[0], x[1] + 1)},
+            r"could not broadcast .* y float32 \(2, 9\), with outputs",
+        ),
+        (
+            ShapeError, {"shape": lambda self, x: (x[0], x[1] - 9)},
+            r"shape\(\) gives output 0 the size -1 in dimension 1",
+        ),
+        (ShapeError, {"shape": lambda self, x: (x[0] // (x[1] - 8), 8)}, r"shape\(\) divides 2 by 0"),
+        (ShapeError, {"shape": lambda self, x: (x[0] * 2**62, 8)}, r"size that shape\(\) works out has more than 63"),
+        (ShapeError, {"shape": wants_ten}, "ten columns: it is 8, not 10"),
     ],
 )  # fmt: skip
 def test_what_a_kernel_or_shape_may_not_do(
-    tmp_path: Path, backend: str, body: dict[str, Callable[..., Any]], message: str
+    tmp_path: Path, backend: str, error: type[Exception], body: dict[str, Callable[..., Any]], message: str
 ) -> None:
     path = swish_model(tmp_path / "m.onnx")
-    with pytest.raises((CustomKernelError, ShapeError), match=rf"(?s)HardSwish, node .*{message}"):  # noqa: SIM117
+    with pytest.raises(error, match=rf"(?s)HSwish, node .*{message}"):  # noqa: SIM117
         with infersdk.load(path, backend, custom_ops=[variant(**body)]) as infer:
             infer(X)
 
 
 def test_a_shape_that_raises(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx")
-    with pytest.raises(CustomOpError, match=r"tests.custom::HardSwish.* shape\(\) raises AttributeError"):  # noqa: SIM117
+    with pytest.raises(CustomOpError, match=r"tests.custom::HSwish.* shape\(\) raises AttributeError"):  # noqa: SIM117
         with infersdk.load(path, backend, custom_ops=[variant(shape=lambda self, x: x.nonesuch)]) as infer:
             infer(X)
 
@@ -201,7 +281,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("value", [HardSwish, [HardSwishInC, HardSwish]])
+@pytest.mark.parametrize("value", [HSwish, [HardSwishInC, HSwish]])
 def test_operators_of_installed_packages(
     tmp_path: Path, backend: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,8 +302,8 @@ def test_an_installed_package_that_fails(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_given_operator_and_an_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, HardSwish)
-    with infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=[HardSwish]):
+    installed(monkeypatch, HSwish)
+    with infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=[HSwish]):
         pass  # the very same class: no doubt
     with pytest.raises(CustomOpError, match="declared twice"):
         infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=[variant()])
@@ -232,7 +312,7 @@ def test_a_given_operator_and_an_installed_one(tmp_path: Path, monkeypatch: pyte
 def test_a_plain_model_takes_any_operators(tmp_path: Path, backend: str) -> None:
     import onnx_models
 
-    with infersdk.load(onnx_models.double(tmp_path / "m.onnx"), backend, custom_ops=[HardSwish]) as infer:
+    with infersdk.load(onnx_models.double(tmp_path / "m.onnx"), backend, custom_ops=[HSwish]) as infer:
         assert infer.custom_ops is None
         np.testing.assert_array_equal(infer(np.ones((1, 4), "float32"))["y"], np.full((1, 4), 2))
     assert DOMAIN

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from custom_operators import DOMAIN, Everything, HardSwish, node, save_model, swish_model
+from custom_operators import DOMAIN, Everything, HSwish, node, save_model, swish_model
 
 from infersdk import custom_ops
 from infersdk.custom_ops import CustomOp, require_equal
@@ -40,21 +40,21 @@ def inferred(path: Path, **options: Any) -> dict[str, list[Any]]:
 
 
 def test_checker_and_shape_inference(tmp_path: Path, register: Callable[..., None]) -> None:
-    register(HardSwish)
+    register(HSwish)
     path = swish_model(tmp_path / "m.onnx")
     onnx.checker.check_model(onnx.load(path), full_check=True)
     assert inferred(path)["b"] == ["batch", 8]
-    schema = onnx.defs.get_schema("HardSwish", 1, DOMAIN)
+    schema = onnx.defs.get_schema("HSwish", 1, DOMAIN)
     assert schema.doc == "x * clip(alpha * x + beta, 0, 1)"
     assert {t.type_param_str: sorted(t.allowed_type_strs) for t in schema.type_constraints} == {
         "T": ["tensor(float)", "tensor(float16)"]
     }
-    assert schema.attributes["alpha"].default_value.f == HardSwish().alpha
+    assert schema.attributes["alpha"].default_value.f == HSwish().alpha
 
 
 def test_attributes_and_computed_sizes(tmp_path: Path, register: Callable[..., None]) -> None:
     register(Everything)
-    made = [node(Everything, ["x", "i"], ["y", "n"], whole=3), node(HardSwish, ["y"], ["z"])]
+    made = [node(Everything, ["x", "i"], ["y", "n"], whole=3), node(HSwish, ["y"], ["z"])]
     path = save_model(
         tmp_path / "m.onnx",
         made,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from custom_operators import DOMAIN, Everything, HardSwish, HardSwishInC, swish
+from custom_operators import DOMAIN, Everything, HardSwishInC, HSwish, swish
 
 import infersdk
 from infersdk.custom_ops import CustomOp, ceil_div, opset_versions, require_equal, torch_operator, translation_table
@@ -35,7 +35,7 @@ class Halves(CustomOp):
         y[...] = np.concatenate([a, b])[::2]
 
 
-@pytest.mark.parametrize("op", [HardSwish, HardSwishInC])
+@pytest.mark.parametrize("op", [HSwish, HardSwishInC])
 def test_it_runs(op: type[CustomOp]) -> None:
     x = torch.randn(3, 8)
     function = torch_operator(op)
@@ -49,17 +49,17 @@ def swish_of(x: Any, alpha: float = 1 / 6) -> Any:
 
 
 def test_other_types_and_several_outputs() -> None:
-    assert torch_operator(HardSwish)(torch.ones(2).half()).dtype == torch.float16
+    assert torch_operator(HSwish)(torch.ones(2).half()).dtype == torch.float16
     y, n = torch_operator(Everything)(torch.ones(2, 3), torch.arange(4), whole=2, flag=False)
     assert (y.shape, n.dtype, n.tolist()) == ((2, 6), torch.int32, [0, 1, 2, 3])
-    with pytest.raises(Exception, match="HardSwish takes inputs of types"):
-        torch_operator(HardSwish)(torch.ones(2).int())
+    with pytest.raises(Exception, match="HSwish takes inputs of types"):
+        torch_operator(HSwish)(torch.ones(2).int())
     with pytest.raises(Exception, match="whole"):
         torch_operator(Everything)(torch.ones(2, 3), torch.arange(4))
 
 
 def test_fake_tensors_and_meta() -> None:
-    assert torch_operator(HardSwish)(torch.empty(3, 8, device="meta")).shape == (3, 8)
+    assert torch_operator(HSwish)(torch.empty(3, 8, device="meta")).shape == (3, 8)
     halves = torch_operator(Halves)
     assert halves(torch.empty(3, 8, device="meta"), torch.empty(4, 8, device="meta")).shape == (4, 8)
     with pytest.raises(Exception, match="rows are as long"):
@@ -68,7 +68,7 @@ def test_fake_tensors_and_meta() -> None:
 
 def test_torchs_own_checks() -> None:
     """What `torch.library.opcheck` says of an operator: its schema, fake tensors and symbolic sizes fit it."""
-    torch.library.opcheck(torch_operator(HardSwish), (torch.randn(3, 8),), {"alpha": 0.3})
+    torch.library.opcheck(torch_operator(HSwish), (torch.randn(3, 8),), {"alpha": 0.3})
     torch.library.opcheck(torch_operator(Halves), (torch.randn(3, 8), torch.randn(4, 8)))
 
 
@@ -119,12 +119,12 @@ class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
     """Operators with attributes that are given and that are not, between layers of torch's own."""
 
     def forward(self, x: Any, i: Any) -> Any:
-        a = torch_operator(HardSwish)(torch.relu(x), alpha=0.3)
+        a = torch_operator(HSwish)(torch.relu(x), alpha=0.3)
         y, n = torch_operator(Everything)(a, i, whole=2, text="q", factors=[1.5])
         return torch_operator(HardSwishInC)(y), n
 
 
-OPS = [HardSwish, HardSwishInC, Everything]
+OPS = [HSwish, HardSwishInC, Everything]
 
 
 def export(path: Path, dynamo: bool) -> tuple[Any, Any, Any]:
@@ -154,7 +154,7 @@ def test_from_torch_to_every_backend(tmp_path: Path, dynamo: bool) -> None:
     _, _, module = export(path, dynamo)
     graph = onnx.load(path).graph
     made = [node for node in graph.node if node.domain == DOMAIN]
-    assert [node.op_type for node in made] == ["HardSwish", "Everything", "HardSwishInC"]
+    assert [node.op_type for node in made] == ["HSwish", "Everything", "HardSwishInC"]
     values = {a.name: onnx.helper.get_attribute_value(a) for a in made[1].attribute}
     assert values["whole"] == 2
     assert values["text"] == b"q"
@@ -182,7 +182,7 @@ def test_an_older_modules_symbolic(tmp_path: Path) -> None:
 
         @staticmethod
         def symbolic(g: Any, x: Any) -> Any:
-            return g.op("tests.custom::HardSwish", x, alpha_f=0.3)
+            return g.op("tests.custom::HSwish", x, alpha_f=0.3)
 
     class Old(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
@@ -192,5 +192,5 @@ def test_an_older_modules_symbolic(tmp_path: Path) -> None:
     torch.onnx.export(
         Old(), (x,), path, dynamo=False, custom_opsets={"tests.custom": 1}, input_names=["x"], output_names=["y"]
     )
-    with infersdk.load(path, "onnxruntime", custom_ops=[HardSwish]) as infer:
+    with infersdk.load(path, "onnxruntime", custom_ops=[HSwish]) as infer:
         np.testing.assert_allclose(infer(x.numpy())["y"], swish(x.numpy(), 0.3), atol=1e-6)

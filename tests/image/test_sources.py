@@ -111,6 +111,16 @@ def test_twelve_bits_keep_their_upper_eight() -> None:
     np.testing.assert_array_equal(read_image(file + bytes(4)).pixels, [[0x00, 0x7F, 0xFF, 0x3E]])
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+def test_tiff_files_whose_white_is_zero(bits: int) -> None:
+    tags = {256: 2, 257: 1, 258: bits, 259: 1, 262: 0, 273: 8, 277: 1, 278: 1, 279: bits // 4}
+    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
+    pixels = np.array([0, 0x3FFF], "<u2") if bits == 16 else np.array([0, 0x3F], np.uint8)
+    start = b"II*\0" + struct.pack("<I", 8 + bits // 4)
+    file = start + pixels.tobytes() + struct.pack("<H", len(tags)) + entries + bytes(4)
+    np.testing.assert_array_equal(read_image(file).pixels, [[0xFF, 0xC0]])
+
+
 @pytest.mark.parametrize("bits", [10, 12, 16])
 def test_pgm_files_keep_their_upper_eight(bits: int) -> None:
     white = 2**bits - 1

@@ -197,8 +197,12 @@ static OrtStatus *read_attribute(const OrtApi *api, const OrtKernelInfo *info, i
     if (!ints && !converts)
         return ATTRIBUTE_FLOATS(api)(info, a->name, values, &size);
     TRY(ATTRIBUTE_INTS(api)(info, a->name, values, &size));
-    for (size_t k = 0; converts && k < size; k++) /* in place: a float is the smaller one */
-        ((float *)values)[k] = (float)((const int64_t *)values)[k];
+    for (size_t k = 0; converts && k < size; k++) { /* in place: a float is the smaller one */
+        int64_t i;
+        memcpy(&i, (const char *)values + k * sizeof i, sizeof i);
+        const float f = (float)i;
+        memcpy((char *)values + k * sizeof f, &f, sizeof f);
+    }
     return NULL;
 }
 

@@ -46,8 +46,8 @@ class Scheme:
         float_results: a layer may be INT8 with a floating-point result.
         depthwise: depthwise convolutions are quantised.
         least_products: a layer with fewer products per value stays in floating point if all layers before it do.
-        least_last_products: a layer with fewer products per value and a function other than ReLU stays in floating
-            point if each later layer has one, too, and fewer than `least_products`; so do all layers after it.
+        least_last_products: a layer with fewer products per value stays in floating point if no later layer gains from
+            8 bits; so do all layers after it. A layer gains with `least_products`, with a ReLU, and without a function.
         operators: the operators with weights that are quantised.
     """
 

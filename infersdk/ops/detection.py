@@ -379,8 +379,9 @@ def _raw_head(head: str, levels: Sequence[GridLevel], bins: Sequence[float], val
         if level.weights is None and level.bias is not None:
             raise InputError(f"levels[{index}] has a bias, and no weights; give both, or neither for a map")
         if level.weights is not None:
-            one.num_features, one.weights, one.bias = _weights(index, level, len(level.anchors) * values)
-            held.append((one.weights, one.bias))
+            features, *pointers = _weights(index, level, len(level.anchors) * values)
+            one.num_features, (one.weights, one.bias) = features, pointers
+            held += pointers  # a pointer in a struct does not keep its memory alive
     return raw, held
 
 

@@ -506,7 +506,8 @@ void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder);
  *
  * A candidate has a finite score and a finite decoded box. The best class of an anchor is the one with the highest
  * finite score, of equal ones the lowest. `geometry` says how the image came to the network. YOLOX takes the size of
- * its grids from the canvas (ERR_SHAPE if they do not have num_anchors cells). `stats` may be NULL.
+ * its grids from the canvas (ERR_SHAPE if they do not have num_anchors cells). `stats` may be NULL. While another
+ * thread runs the decoder, the result is ERR_IN_USE, and nothing is written.
  */
 ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
                                      ifs_detection *out, int32_t *count, ifs_detect_stats *stats);

@@ -77,6 +77,19 @@ def test_padding_does_not_count() -> None:
     assert resize_map(values, geometry).max() == 0
 
 
+@pytest.mark.parametrize("name", ["letterbox_warp", "mirrored", "thin"])
+def test_padding_of_a_warp_does_not_count(name: str) -> None:
+    values = np.full((40, 40), 1000, np.float32)
+    if name == "thin":  # the image lies between the centres of two rows
+        geometry, rows = Geometry.affine((80, 40), (40, 40), [[2, 0, 0], [0, 200, -4620]]), slice(23, 24)
+    elif name == "mirrored":
+        geometry, rows = Geometry.affine((80, 40), (40, 40), [[-2, 0, 80], [0, -2, 60]]), slice(10, 30)
+    else:
+        geometry, rows = Geometry.letterbox_warp((80, 40), (40, 40)), slice(10, 30)
+    values[rows] = 1
+    assert np.all(resize_map(values, geometry) == 1)
+
+
 def test_equals_torch(rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
     values = rng.normal(0, 3, (36, 52)).astype(np.float32)

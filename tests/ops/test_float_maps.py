@@ -100,6 +100,17 @@ def test_equals_torch(rng: np.random.Generator) -> None:
             np.testing.assert_allclose(mine, its[0, 0].numpy(), atol=1e-4)  # torch has coordinates of float32
 
 
+@pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
+def test_points_without_weight_take_no_part(filter: Any) -> None:
+    values = np.ones((8, 8), np.float32)
+    values[2, 3], values[5, 5], values[7, 0] = np.inf, -np.inf, np.nan
+    assert np.array_equal(resize_map(values, Geometry.stretch((8, 8), (8, 8)), filter=filter), values, equal_nan=True)
+    values[5:] = 1
+    larger = resize_map(values, Geometry.stretch((16, 16), (8, 8)), filter=filter)
+    points = 2 if filter == "bilinear" else 4
+    assert (~np.isfinite(larger)).sum() == (2 * points) ** 2
+
+
 def test_pixels_that_the_canvas_does_not_show_are_nan() -> None:
     found = resize_map(np.ones((8, 8), np.float32), Geometry.resize_crop((32, 16), 8, (8, 8)))
     assert np.isnan(found[:, :8]).all()

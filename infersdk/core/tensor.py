@@ -422,7 +422,8 @@ class Tensor(Handle):
                 `source` stays as it is until the copy is done.
 
         Raises:
-            InputError: a copy on a stream is between other types or devices.
+            InputError: a copy on a stream is between other types or devices, or a tensor of another type has the same
+                bytes.
         """
         if stream is not None:
             if not isinstance(source, Tensor):

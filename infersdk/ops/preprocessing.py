@@ -64,6 +64,8 @@ def preprocess(
             raise InputError(f"out of shape {out.shape} is not C-contiguous; use a whole array or a slice of a batch")
         if not out.flags.writeable:
             raise ReadOnlyError("out is read-only; use a writable array")
+        if any(np.may_share_memory(out, part) for part in image._keep):
+            raise InputError("out shares memory with the image, which is read while out is written; use another array")
     check(lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address_of(out)), out.nbytes))
     return out
 

@@ -282,7 +282,8 @@ ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, voi
 ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out);
 
 /* Copies the content of `src` to `dst`, which must have as many elements (ERR_SHAPE), and converts the element type as
- * ifs_convert does. The copy runs on the host unless the types are equal and both tensors have a device. */
+ * ifs_convert does. The copy runs on the host unless the types are equal and both tensors have a device. Tensors of
+ * different types must not overlap (ERR_INVALID_ARGUMENT). */
 ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src);
 
 /*

@@ -239,7 +239,13 @@ static ifs_status copy(ifs_tensor *dst, ifs_tensor *src) {
     ifs_status status = ifs__tensor_access(src, side, IFS_READ, NULL, &from, &source);
     if (status == IFS_OK)
         status = ifs__tensor_access(dst, side, IFS_WRITE, NULL, &to, &target);
-    if (status == IFS_OK && on_device)
+    if (status == IFS_OK && src->dtype != dst->dtype && (char *)from < (char *)to + dst->nbytes &&
+        (char *)to < (char *)from + src->nbytes)
+        status = ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                           "cannot convert %s to %s in the same memory, where results overwrite elements that are not "
+                           "read yet; copy the source first",
+                           ifs_dtype_name(src->dtype), ifs_dtype_name(dst->dtype));
+    else if (status == IFS_OK && on_device)
         status = ifs__copy_between(dst_device, to, src_device, from, src->nbytes);
     else if (status == IFS_OK)
         status = ifs_convert(from, src->dtype, to, dst->dtype, src->count);

@@ -594,6 +594,16 @@ def test_copy_from_between_overlapping_views() -> None:
     np.testing.assert_array_equal(tensor.numpy(), np.concatenate([array[:1], array[:-1]]))
 
 
+def test_copy_from_the_same_bytes_as_another_type() -> None:
+    bytes_ = np.arange(4096, dtype=np.uint8)
+    target = Tensor.wrap(bytes_.view(np.float32))
+    with pytest.raises(InputError, match="cannot convert uint8 to float32 in the same memory.*; copy the source first"):
+        target.copy_from(bytes_[:1024])
+    np.testing.assert_array_equal(bytes_, np.arange(4096, dtype=np.uint8))
+    Tensor.wrap(bytes_[:1024].view(np.float32)).copy_from(bytes_[1024:1280])  # beside them
+    np.testing.assert_array_equal(bytes_[:1024].view(np.float32), np.arange(256))
+
+
 def test_copy_from_of_another_number_of_elements() -> None:
     with pytest.raises(ShapeError, match=r"cannot copy \(3,\) \(3 elements\) into \(2, 2\) \(4 elements\)"):
         Tensor((2, 2)).copy_from([1, 2, 3])

@@ -648,6 +648,10 @@ def test_bad_out_says_why(rng: np.random.Generator) -> None:
     frozen.flags.writeable = False
     with pytest.raises(errors.ReadOnlyError, match="read-only"):
         preprocess(view, geometry, transform, out=frozen)
+    pixels = np.zeros((16, 16, 3), np.uint8)
+    turn, same = Geometry.affine((16, 16), (16, 16), [[0, -1, 16], [1, 0, 0]]), PixelTransform("bgr", "hwc", "uint8")
+    with pytest.raises(errors.InputError, match="out shares memory with the image"):
+        preprocess(pixels, turn, same, out=pixels)
     with pytest.raises(errors.ShapeError, match="needs 3072 bytes, but the destination has 3071"):
         preprocess_into(view, geometry, transform, np.empty((3, 16, 16), np.float32).ctypes.data, 3071)
     with pytest.raises(errors.ShapeError, match=r"30 x 20.* made for 20 x 30"):

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core._lib import check, ffi, lib
 from ..errors import DTypeError, InputError, ReadOnlyError, ShapeError
-from ..image.geometry import Geometry
+from ..image.geometry import Geometry, size_of
 from ..image.images import ImageView, PixelFormat, address_of, image_view
 from ..image.transforms import PixelTransform
 
@@ -100,8 +100,7 @@ def letterbox(
     """
     if not isinstance(image, ImageView):
         image = image_view(image, format)
-    canvas = (size, size) if isinstance(size, int) else size
-    geometry = Geometry.letterbox(image.size, canvas, scale_up=scale_up)
+    geometry = Geometry.letterbox(image.size, size_of("size", size), scale_up=scale_up)
     return preprocess(image, geometry, transform or _YOLOV5), geometry
 
 

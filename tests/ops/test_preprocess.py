@@ -243,6 +243,13 @@ def test_bad_geometry_says_why(make: Any, message: str) -> None:
         make()
 
 
+@pytest.mark.parametrize("side", [64, np.int64(64), np.array(64)])
+def test_letterbox_takes_a_side(side: Any) -> None:
+    assert letterbox(np.zeros((32, 48, 3), np.uint8), side)[1] == Geometry.letterbox((48, 32), (64, 64))
+    with pytest.raises(errors.InputError, match=r"size is 64.5; use \(width, height\)"):
+        letterbox(np.zeros((32, 48, 3), np.uint8), 64.5)  # type: ignore[arg-type]
+
+
 def test_points_need_two_columns() -> None:
     with pytest.raises(errors.ShapeError, match=r"\(3,\)"):
         Geometry.stretch((5, 5), (4, 4)).to_source([1, 2, 3])

@@ -975,7 +975,7 @@ ifs_status ifs_assign(const float *costs, int64_t rows, int64_t columns, int32_t
  * track has a Kalman filter with constant velocity for each of the four edges, in float64. A frame is associated in
  * two rounds, each a linear assignment with the maximum sum of IoU: boxes with a high score to all tracks, then the
  * other boxes to the tracks that are left. Classes play no part. A box with a high score that is left begins a track,
- * which gets its number when it has been found in `min_consecutive` frames in a row.
+ * which gets its number when it has been found in `min_consecutive` frames in a row, at the earliest in its second one.
  */
 typedef struct ifs_tracker_params {
     float high_score; /* boxes with at least this score take part in the first round */

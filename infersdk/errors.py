@@ -283,7 +283,9 @@ class ClosedError(InferSDKError):
 
 
 class InUseError(InferSDKError, RuntimeError):
-    """Two threads use an `Infer` or a `Tensor` at the same time. Nothing was changed by the second one."""
+    """Two threads use an object at the same time: an `Infer`, a `Tensor`, a tracker or a decoder. The second one
+    changes nothing.
+    """
 
     code = "IFS802"
 

@@ -209,7 +209,10 @@ class Tensor(Handle):
         """
         handle = self._open
         with atomic_path(path) as sibling:
-            check(lib.ifs_tensor_save(handle, os.fsencode(sibling)))
+            try:
+                check(lib.ifs_tensor_save(handle, os.fsencode(sibling)))
+            except OutputError as error:
+                raise OutputError(str(error).replace(str(sibling), os.fsdecode(path))) from None
 
     # ---- properties ----
 
@@ -422,7 +425,8 @@ class Tensor(Handle):
                 `source` stays as it is until the copy is done.
 
         Raises:
-            InputError: a copy on a stream is between other types or devices.
+            InputError: a copy on a stream is between other types or devices, or a tensor of another type has the same
+                bytes.
         """
         if stream is not None:
             if not isinstance(source, Tensor):
@@ -433,7 +437,11 @@ class Tensor(Handle):
             self._shared.stream = stream
             return self
         if not isinstance(source, Tensor):
-            source = Tensor.wrap(np.require(source, requirements=["C", "A"]))
+            try:
+                array = np.require(source, requirements=["C", "A"])
+            except ValueError as error:
+                raise InputError(f"the source cannot be an array: {error}") from None
+            source = Tensor.wrap(array)
         check(lib.ifs_tensor_copy(self._open, source._open))
         return self
 

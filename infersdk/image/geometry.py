@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from contextlib import suppress
+from operator import attrgetter, index
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,12 +13,20 @@ from ..errors import InputError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import SupportsIndex
 
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Geometry"]
 
 _INT32_MAX = 2**31 - 1
+
+
+def size_of(what: str, size: SupportsIndex | Sequence[int]) -> tuple[int, int]:
+    """(width, height) of a size, or of the side of a square."""
+    with suppress(TypeError):
+        size = (index(size),) * 2  # type: ignore[arg-type]
+    return _size(what, size)  # type: ignore[arg-type]
 
 
 def _size(what: str, size: Sequence[int]) -> tuple[int, int]:

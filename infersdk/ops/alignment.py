@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError, ShapeError
-from ..image.geometry import Geometry
+from ..image.geometry import Geometry, size_of
 from ..image.images import ImageView, PixelFormat, image_view
 from ..image.transforms import PixelTransform
 from .preprocessing import preprocess
@@ -100,8 +100,7 @@ def aligned_crops(
         image = image_view(image, format)
     geometries = alignments(image.size, landmarks, size, template=template)
     transform = transform or PixelTransform("bgr", "hwc", "uint8", fill=0, scale=1.0)
-    canvas = (size, size) if isinstance(size, int) else size
-    shape = transform.shape(Geometry.stretch(image.size, canvas))
+    shape = transform.shape(Geometry.stretch(image.size, size_of("size", size)))
     crops = np.empty((len(geometries), *shape), transform.dtype)
     for crop, geometry in zip(crops, geometries, strict=True):
         preprocess(image, geometry, transform, out=crop)
@@ -124,7 +123,7 @@ def alignments(
     Raises:
         ShapeError, InputError: see `aligned_crops()`.
     """
-    width, height = (size, size) if isinstance(size, int) else size
+    width, height = size_of("size", size)
     if template is None:
         if width != height:
             raise InputError(f"the default template is of a square, and size is {width} x {height}; give a template")

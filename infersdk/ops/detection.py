@@ -107,8 +107,8 @@ class DetectionDecoder(Handle):
         self.shape = (4 + numbers, num_anchors) if head == "yolov8" else (num_anchors, 5 + numbers)
         self._shapes = self.shape, (1, *self.shape)
         limit = num_anchors * num_classes if multi_label else num_anchors
-        self._out = ffi.new("ifs_detection[]", min(max_det, limit))
-        self._count, self._stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
+        self._capacity = min(max_det, limit)
+        self._idle: list[tuple[Any, Any, Any]] = []  # results that no call uses
 
     def __call__(self, output: npt.NDArray[Any] | int, geometry: Geometry) -> tuple[npt.NDArray[np.void], DetectStats]:
         """Decodes the output of one image to boxes, best first.
@@ -124,6 +124,7 @@ class DetectionDecoder(Handle):
 
         Raises:
             ClosedError, ShapeError, DTypeError, InputError.
+            InUseError: another thread uses the decoder.
         """
         handle = self._c or self._open
         if isinstance(output, np.ndarray):
@@ -137,10 +138,22 @@ class DetectionDecoder(Handle):
                 raise InputError("the output is not in C order; pass np.ascontiguousarray(output)") from None
         else:
             first = ffi.cast("void *", output)
-        count, stats = self._count, self._stats
-        if status := lib.ifs_detection_decoder_run(handle, first, geometry._c, self._out, count, stats):
+        results = boxes, count, stats = _take_results(self._idle, self._capacity)
+        if status := lib.ifs_detection_decoder_run(handle, first, geometry._c, boxes, count, stats):
             check(status)
-        return decoded(self._out, count, stats)
+        found = decoded(boxes, count, stats)
+        self._idle.append(results)
+        return found
+
+
+def _take_results(idle: list[tuple[Any, Any, Any]], capacity: int) -> tuple[Any, Any, Any]:
+    """What one call of a decoder writes, `ifs_detection *`, `int32_t *` and `ifs_detect_stats *`: those of an earlier
+    call, which no other thread uses, or new ones.
+    """
+    try:
+        return idle.pop()
+    except IndexError:
+        return ffi.new("ifs_detection[]", capacity), ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
 
 
 def detect_params(
@@ -299,9 +312,8 @@ class RawHeadDecoder(Handle):
             for channels in ([_channels(level, values)] if head == "yolov5" else [4 * len(bins), num_classes])
         )
         limit = rows * num_classes if self._params.multi_label else rows
-        self._maps = ffi.new("void *[]", len(self.shapes))
-        self._out = ffi.new("ifs_detection[]", min(self._params.max_detections, limit))
-        self._count, self._stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
+        self._capacity = min(self._params.max_detections, limit)
+        self._idle: list[tuple[Any, Any, Any]] = []
 
     def __call__(
         self, maps: Sequence[npt.NDArray[Any]], geometry: Geometry
@@ -317,17 +329,18 @@ class RawHeadDecoder(Handle):
 
         Raises:
             ClosedError, ShapeError, DTypeError, InputError.
+            InUseError: another thread uses the decoder.
         """
         handle = self._c or self._open
         if len(maps) != len(self.shapes):
             raise ShapeError(f"{len(maps)} maps were given, and the decoder was made for {len(self.shapes)}")
         held = [self._address(index, array) for index, array in enumerate(maps)]
-        for index, address in enumerate(held):
-            self._maps[index] = address
-        count, stats = self._count, self._stats
-        if status := lib.ifs_detection_decoder_run_raw(handle, self._maps, geometry._c, self._out, count, stats):
+        results = boxes, count, stats = _take_results(self._idle, self._capacity)
+        if status := lib.ifs_detection_decoder_run_raw(handle, held, geometry._c, boxes, count, stats):
             check(status)
-        return decoded(self._out, count, stats)
+        found = decoded(boxes, count, stats)
+        self._idle.append(results)
+        return found
 
     def _address(self, index: int, array: npt.NDArray[Any]) -> Any:
         if array.dtype != self._dtype:
@@ -379,8 +392,9 @@ def _raw_head(head: str, levels: Sequence[GridLevel], bins: Sequence[float], val
         if level.weights is None and level.bias is not None:
             raise InputError(f"levels[{index}] has a bias, and no weights; give both, or neither for a map")
         if level.weights is not None:
-            one.num_features, one.weights, one.bias = _weights(index, level, len(level.anchors) * values)
-            held.append((one.weights, one.bias))
+            features, *pointers = _weights(index, level, len(level.anchors) * values)
+            one.num_features, (one.weights, one.bias) = features, pointers
+            held += pointers  # a pointer in a struct does not keep its memory alive
     return raw, held
 
 

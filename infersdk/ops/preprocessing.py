@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core._lib import check, ffi, lib
 from ..errors import DTypeError, InputError, ReadOnlyError, ShapeError
-from ..image.geometry import Geometry
+from ..image.geometry import Geometry, size_of
 from ..image.images import ImageView, PixelFormat, address_of, image_view
 from ..image.transforms import PixelTransform
 
@@ -64,6 +64,8 @@ def preprocess(
             raise InputError(f"out of shape {out.shape} is not C-contiguous; use a whole array or a slice of a batch")
         if not out.flags.writeable:
             raise ReadOnlyError("out is read-only; use a writable array")
+        if any(np.may_share_memory(out, part) for part in image._keep):
+            raise InputError("out shares memory with the image, which is read while out is written; use another array")
     check(lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address_of(out)), out.nbytes))
     return out
 
@@ -98,8 +100,7 @@ def letterbox(
     """
     if not isinstance(image, ImageView):
         image = image_view(image, format)
-    canvas = (size, size) if isinstance(size, int) else size
-    geometry = Geometry.letterbox(image.size, canvas, scale_up=scale_up)
+    geometry = Geometry.letterbox(image.size, size_of("size", size), scale_up=scale_up)
     return preprocess(image, geometry, transform or _YOLOV5), geometry
 
 

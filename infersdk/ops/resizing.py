@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -51,7 +52,14 @@ def resample(
     """
     code = choice("filter", filter, _FILTERS)
     view = image if isinstance(image, ImageView) else image_view(image, format)
-    left, top, right, bottom = part = crop if crop is not None else (0, 0, *size)
+    try:
+        width, height = map(index, size)
+        left, top, right, bottom = map(index, crop) if crop is not None else (0, 0, width, height)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"size is {size!r} and crop {crop!r}; use whole numbers, (width, height) and (left, top, right, bottom)"
+        ) from None
+    size, part = (width, height), (left, top, right, bottom)
     for side, first, end in zip(size, part[:2], part[2:], strict=True):
         if not 0 < side <= _MAX_SIDE:
             raise InputError(f"a side is {side} pixels; it must be 1 to {_MAX_SIDE}")

@@ -56,7 +56,8 @@ class ByteTracker(Handle):
         frame_rate: frames a second.
         lost_track_buffer: how long a lost object is searched for, in frames at 30 a second.
         track_activation_threshold: the minimum score of the first box of a track.
-        minimum_consecutive_frames: the frames in a row in which an object is found before it gets a number.
+        minimum_consecutive_frames: the frames in a row in which an object is found before it gets a number, at the
+            earliest in its second frame.
         minimum_iou_threshold: the minimum IoU of a box and its track, above 0.
         high_conf_det_threshold: boxes with at least this score are associated first.
 
@@ -81,8 +82,14 @@ class ByteTracker(Handle):
             raise InputError(f"lost_track_buffer={lost_track_buffer}; use 0 or more, and at most {_MAX_INT32} frames")
         if not 1 <= minimum_consecutive_frames <= _MAX_INT32:
             raise InputError(f"minimum_consecutive_frames={minimum_consecutive_frames}; use 1 to {_MAX_INT32}")
-        if not 0 < minimum_iou_threshold <= 1:
-            raise InputError(f"minimum_iou_threshold={minimum_iou_threshold}; use a number above 0, at most 1")
+        if not 1e-45 <= minimum_iou_threshold <= 1:  # in float32, a smaller one is 0
+            raise InputError(f"minimum_iou_threshold={minimum_iou_threshold}; use 1e-45 to 1")
+        for name, score in (
+            ("track_activation_threshold", track_activation_threshold),
+            ("high_conf_det_threshold", high_conf_det_threshold),
+        ):
+            if math.isnan(score):
+                raise InputError(f"{name}={score}; use a number")
         params = ffi.new("ifs_tracker_params *")
         params.high_score = high_conf_det_threshold
         params.iou_threshold = minimum_iou_threshold

@@ -40,14 +40,14 @@ template <typename T> __global__ void __launch_bounds__(THREADS) best_kernel(con
     uint8_t *best = run.best + blockIdx.y * points;
     for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < points; i += (size_t)gridDim.x * THREADS) {
         const T *at = scores + i * run.step;
-        float highest = load(at);
-        int32_t found = run.classes == 1 && highest > run.threshold;
-        for (int32_t c = 1; c < run.classes; c++) {
+        float highest = -INFINITY;
+        int32_t found = 0;
+        for (int32_t c = 0; c < run.classes; c++) {
             const float score = load(at + (size_t)c * run.plane);
             found = score > highest ? c : found;
             highest = score > highest ? score : highest;
         }
-        best[i] = (uint8_t)found;
+        best[i] = (uint8_t)(run.classes == 1 ? highest > run.threshold : found);
     }
 }
 
@@ -55,7 +55,7 @@ template <typename T>
 __device__ uint8_t interpolated(const Run &run, const T *scores, const ifs__class_tap &across,
                                 const ifs__class_tap &down) {
     const size_t top = (size_t)down.index * run.width, bottom = (size_t)down.next * run.width;
-    float highest = 0;
+    float highest = -INFINITY;
     int32_t found = 0;
     for (int32_t c = 0; c < run.classes; c++) {
         const T *plane = scores + (size_t)c * run.plane;
@@ -63,15 +63,12 @@ __device__ uint8_t interpolated(const Run &run, const T *scores, const ifs__clas
             load(plane + (top + across.index) * run.step), load(plane + (top + across.next) * run.step),
             load(plane + (bottom + across.index) * run.step), load(plane + (bottom + across.next) * run.step),
             across.weight, down.weight);
-        if (c == 0) {
-            highest = score;
-            found = run.classes == 1 && score > run.threshold;
-        } else if (score > highest) {
+        if (score > highest) {
             highest = score;
             found = c;
         }
     }
-    return (uint8_t)found;
+    return (uint8_t)(run.classes == 1 ? highest > run.threshold : found);
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS) map_kernel(const __grid_constant__ Run run) {
@@ -84,13 +81,13 @@ template <typename T> __global__ void __launch_bounds__(THREADS) map_kernel(cons
     for (int32_t y = (int32_t)blockIdx.x; y < image.height; y += (int32_t)gridDim.x) {
         const bool row_shown = y >= rows.first && y < rows.end;
         const ifs__class_tap down = ifs__class_tap_of(&rows, row_shown ? y : rows.first);
-        const uint8_t *top = best + (size_t)down.index * run.width, *bottom = best + (size_t)down.next * run.width;
+        const uint8_t *top = best + (size_t)down.index * run.width, *bottom = best + (size_t)down.beside * run.width;
         for (int32_t x = (int32_t)threadIdx.x; x < image.width; x += THREADS) {
             uint8_t found = IFS_NO_CLASS;
             if (row_shown && x >= columns.first && x < columns.end) {
                 const ifs__class_tap across = ifs__class_tap_of(&columns, x);
                 found = top[across.index];
-                if (found != top[across.next] || found != bottom[across.index] || found != bottom[across.next])
+                if (found != top[across.beside] || found != bottom[across.index] || found != bottom[across.beside])
                     found = interpolated(run, scores, across, down);
             }
             out[(size_t)y * image.width + x] = found;

@@ -282,7 +282,8 @@ ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, voi
 ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out);
 
 /* Copies the content of `src` to `dst`, which must have as many elements (ERR_SHAPE), and converts the element type as
- * ifs_convert does. The copy runs on the host unless the types are equal and both tensors have a device. */
+ * ifs_convert does. The copy runs on the host unless the types are equal and both tensors have a device. Tensors of
+ * different types must not overlap (ERR_INVALID_ARGUMENT). */
 ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src);
 
 /*
@@ -506,7 +507,8 @@ void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder);
  *
  * A candidate has a finite score and a finite decoded box. The best class of an anchor is the one with the highest
  * finite score, of equal ones the lowest. `geometry` says how the image came to the network. YOLOX takes the size of
- * its grids from the canvas (ERR_SHAPE if they do not have num_anchors cells). `stats` may be NULL.
+ * its grids from the canvas (ERR_SHAPE if they do not have num_anchors cells). `stats` may be NULL. While another
+ * thread runs the decoder, the result is ERR_IN_USE, and nothing is written.
  */
 ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
                                      ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
@@ -973,7 +975,7 @@ ifs_status ifs_assign(const float *costs, int64_t rows, int64_t columns, int32_t
  * track has a Kalman filter with constant velocity for each of the four edges, in float64. A frame is associated in
  * two rounds, each a linear assignment with the maximum sum of IoU: boxes with a high score to all tracks, then the
  * other boxes to the tracks that are left. Classes play no part. A box with a high score that is left begins a track,
- * which gets its number when it has been found in `min_consecutive` frames in a row.
+ * which gets its number when it has been found in `min_consecutive` frames in a row, at the earliest in its second one.
  */
 typedef struct ifs_tracker_params {
     float high_score; /* boxes with at least this score take part in the first round */

@@ -21,16 +21,16 @@
 static void best_plain(const ifs__class_scores *s, size_t first, uint8_t *dst, int32_t n) {
     for (int32_t x = 0; x < n; x++) {
         const float *at = s->values + (first + (size_t)x) * s->step;
-        float highest = at[0];
-        uint8_t best = s->classes == 1 && highest > s->threshold;
-        for (int32_t c = 1; c < s->classes; c++) {
+        float highest = -INFINITY;
+        uint8_t best = 0;
+        for (int32_t c = 0; c < s->classes; c++) {
             const float score = at[(size_t)c * s->plane];
             if (score > highest) {
                 highest = score;
                 best = (uint8_t)c;
             }
         }
-        dst[x] = best;
+        dst[x] = s->classes == 1 ? highest > s->threshold : best;
     }
 }
 
@@ -57,22 +57,19 @@ void ifs__class_resolve_plain(const ifs__class_scores *s, size_t top, size_t bot
         const int32_t x = open[i];
         const size_t k = (size_t)columns->index[x], next = (size_t)columns->next[x];
         const float across[2] = {columns->weight[0][x], columns->weight[1][x]};
-        float highest = 0;
+        float highest = -INFINITY;
         uint8_t best = 0;
         for (int32_t c = 0; c < s->classes; c++) {
             const float *plane = s->values + (size_t)c * s->plane;
             const float score =
                 ifs__class_blend(plane[(top + k) * s->step], plane[(top + next) * s->step],
                                  plane[(bottom + k) * s->step], plane[(bottom + next) * s->step], across, down);
-            if (c == 0) {
-                highest = score;
-                best = s->classes == 1 && score > s->threshold;
-            } else if (score > highest) {
+            if (score > highest) {
                 highest = score;
                 best = (uint8_t)c;
             }
         }
-        dst[x] = best;
+        dst[x] = s->classes == 1 ? highest > s->threshold : best;
     }
 }
 
@@ -164,7 +161,8 @@ static void map_image(const ifs__class_passes *pass, const ifs__class_scores *sc
         const ifs__class_tap tap = ifs__class_tap_of(&sides[1], y);
         if (tap.index != top) {
             top = tap.index;
-            pass->agree(s->best + (size_t)top * s->stride, s->best + (size_t)tap.next * s->stride, s->agreed, p->width);
+            pass->agree(s->best + (size_t)top * s->stride, s->best + (size_t)tap.beside * s->stride, s->agreed,
+                        p->width);
         }
         const int32_t open = pass->spread(s->agreed, &s->columns, row + first, s->open);
         pass->resolve(scores, (size_t)tap.index * (size_t)p->width, (size_t)tap.next * (size_t)p->width, tap.weight,

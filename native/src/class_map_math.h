@@ -8,7 +8,8 @@
  *     v0 (w0 s00 + w1 s01) + v1 (w0 s10 + w1 s11)
  *
  * with each operation rounded to float32 by itself, and the highest score wins, of equal ones that of the first class.
- * NaN is higher than nothing.
+ * NaN is higher than nothing. A neighbour of weight 0 takes no part, since 0 times an infinity is NaN: next is index
+ * there, with a weight that changes no sum.
  */
 #ifndef IFS_CLASS_MAP_MATH_H
 #define IFS_CLASS_MAP_MATH_H
@@ -17,6 +18,7 @@
 
 typedef struct ifs__class_tap {
     int32_t index, next;
+    int32_t beside; /* the point behind index: where all four have one class, nothing is interpolated */
     float weight[2];
 } ifs__class_tap;
 
@@ -29,9 +31,10 @@ static inline IFS__HD ifs__class_tap ifs__class_tap_of(const ifs__mask_side *sid
     const double f = v - index;
     ifs__class_tap tap;
     tap.index = index;
-    tap.next = index < last ? index + 1 : last;
+    tap.beside = index < last ? index + 1 : last;
+    tap.next = f > 0 ? tap.beside : index;
     tap.weight[0] = (float)(1 - f);
-    tap.weight[1] = (float)f;
+    tap.weight[1] = f > 0 ? (float)f : 0x1p-60f;
     return tap;
 }
 

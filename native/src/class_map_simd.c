@@ -37,15 +37,15 @@ INLINE IFS__TARGET_AVX2 __m256 number_avx2(int32_t c) { return _mm256_castsi256_
 IFS__TARGET_AVX2 static void best_avx2(const ifs__class_scores *s, size_t first, uint8_t *dst, int32_t n) {
     for (int32_t x = 0; x < n; x += 8) {
         const float *at = s->values + (first + (size_t)x) * s->step;
-        __m256 highest = points_avx2(at, s->step, n - x), best = _mm256_setzero_ps();
-        if (s->classes == 1)
-            best = _mm256_and_ps(_mm256_cmp_ps(highest, _mm256_set1_ps(s->threshold), _CMP_GT_OQ), number_avx2(1));
-        for (int32_t c = 1; c < s->classes; c++) {
+        __m256 highest = _mm256_set1_ps(-INFINITY), best = _mm256_setzero_ps();
+        for (int32_t c = 0; c < s->classes; c++) {
             const __m256 score = points_avx2(at + (size_t)c * s->plane, s->step, n - x);
             const __m256 above = _mm256_cmp_ps(score, highest, _CMP_GT_OQ);
             highest = _mm256_blendv_ps(highest, score, above);
             best = _mm256_blendv_ps(best, number_avx2(c), above);
         }
+        if (s->classes == 1)
+            best = _mm256_and_ps(_mm256_cmp_ps(highest, _mm256_set1_ps(s->threshold), _CMP_GT_OQ), number_avx2(1));
         store_avx2(best, dst + x, n - x);
     }
 }
@@ -79,7 +79,7 @@ IFS__TARGET_AVX2 static void resolve_avx2(const ifs__class_scores *s, size_t top
         const __m256i k = _mm256_mullo_epi32(_mm256_mask_i32gather_epi32(none, columns->index, x, valid, 4), step);
         const __m256i next = _mm256_mullo_epi32(_mm256_mask_i32gather_epi32(none, columns->next, x, valid, 4), step);
         const __m256 w0 = GATHER(columns->weight[0], x), w1 = GATHER(columns->weight[1], x);
-        __m256 highest = zero, best = zero;
+        __m256 highest = _mm256_set1_ps(-INFINITY), best = zero;
         for (int32_t c = 0; c < s->classes; c++) {
             const float *upper = s->values + (size_t)c * s->plane + top * s->step;
             const float *lower = s->values + (size_t)c * s->plane + bottom * s->step;
@@ -88,8 +88,8 @@ IFS__TARGET_AVX2 static void resolve_avx2(const ifs__class_scores *s, size_t top
             const __m256 row1 =
                 _mm256_add_ps(_mm256_mul_ps(w0, GATHER(lower, k)), _mm256_mul_ps(w1, GATHER(lower, next)));
             const __m256 score = _mm256_add_ps(_mm256_mul_ps(v0, row0), _mm256_mul_ps(v1, row1));
-            const __m256 above = c ? _mm256_cmp_ps(score, highest, _CMP_GT_OQ) : zero;
-            highest = c ? _mm256_blendv_ps(highest, score, above) : score;
+            const __m256 above = _mm256_cmp_ps(score, highest, _CMP_GT_OQ);
+            highest = _mm256_blendv_ps(highest, score, above);
             best = _mm256_blendv_ps(best, number_avx2(c), above);
         }
         if (s->classes == 1)
@@ -121,16 +121,16 @@ IFS__TARGET_AVX512 static void best_avx512(const ifs__class_scores *s, size_t fi
     for (int32_t x = 0; x < n; x += 16) {
         const __mmask16 valid = n - x >= 16 ? 0xffff : (__mmask16)((1u << (n - x)) - 1);
         const float *at = s->values + (first + (size_t)x) * s->step;
-        __m512 highest = points_avx512(at, s->step, valid);
+        __m512 highest = _mm512_set1_ps(-INFINITY);
         __m512i best = _mm512_setzero_si512();
-        if (s->classes == 1)
-            best = _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask(highest, _mm512_set1_ps(s->threshold), _CMP_GT_OQ), 1);
-        for (int32_t c = 1; c < s->classes; c++) {
+        for (int32_t c = 0; c < s->classes; c++) {
             const __m512 score = points_avx512(at + (size_t)c * s->plane, s->step, valid);
             const __mmask16 above = _mm512_cmp_ps_mask(score, highest, _CMP_GT_OQ);
             highest = _mm512_mask_mov_ps(highest, above, score);
             best = _mm512_mask_set1_epi32(best, above, c);
         }
+        if (s->classes == 1)
+            best = _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask(highest, _mm512_set1_ps(s->threshold), _CMP_GT_OQ), 1);
         _mm512_mask_cvtepi32_storeu_epi8(dst + x, valid, best);
     }
 }
@@ -169,7 +169,7 @@ IFS__TARGET_AVX512 static void resolve_avx512(const ifs__class_scores *s, size_t
         const __m512i next = _mm512_mullo_epi32(_mm512_mask_i32gather_epi32(none, valid, x, columns->next, 4), step);
         const __m512 w0 = _mm512_mask_i32gather_ps(zero, valid, x, columns->weight[0], 4);
         const __m512 w1 = _mm512_mask_i32gather_ps(zero, valid, x, columns->weight[1], 4);
-        __m512 highest = zero;
+        __m512 highest = _mm512_set1_ps(-INFINITY);
         __m512i best = none;
         for (int32_t c = 0; c < s->classes; c++) {
             const float *upper = s->values + (size_t)c * s->plane + top * s->step;
@@ -179,10 +179,6 @@ IFS__TARGET_AVX512 static void resolve_avx512(const ifs__class_scores *s, size_t
             const __m512 row1 = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_mask_i32gather_ps(zero, valid, k, lower, 4)),
                                               _mm512_mul_ps(w1, _mm512_mask_i32gather_ps(zero, valid, next, lower, 4)));
             const __m512 score = _mm512_add_ps(_mm512_mul_ps(v0, row0), _mm512_mul_ps(v1, row1));
-            if (c == 0) {
-                highest = score;
-                continue;
-            }
             const __mmask16 above = _mm512_cmp_ps_mask(score, highest, _CMP_GT_OQ);
             highest = _mm512_mask_mov_ps(highest, above, score);
             best = _mm512_mask_set1_epi32(best, above, c);

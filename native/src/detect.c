@@ -320,17 +320,28 @@ static ifs_status finish_run(ifs_detection_decoder *d, const ifs__detect_view *v
     return IFS_OK;
 }
 
+/* The scan and what follows, by one thread at a time. */
+static ifs_status run_alone(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs_geometry *geometry,
+                            ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
+    IFS__TRY(ifs__begin_use(&d->in_use, "a detection decoder", "give each thread a decoder of its own, or a lock"));
+    d->num_keys = 0;
+    ifs_status status = v->maps                                    ? ifs__scan_raw(d, v, ifs__scan_best())
+                        : d->params.head == IFS_DETECT_HEAD_YOLOV8 ? scan_columns(d, v, ifs__scan_best())
+                                                                   : scan_rows(d, v, ifs__scan_best());
+    if (status == IFS_OK)
+        status = finish_run(d, v, geometry, out, count, stats);
+    ifs__end_use(&d->in_use);
+    return status;
+}
+
 ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
                                      ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
     IFS__TRY(check_run(decoder, output, geometry, out, count));
     if (decoder->raw.num_levels)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "this decoder is for the maps of a raw head; use "
                                                    "ifs_detection_decoder_run_raw");
-    const ifs_detect_params *p = &decoder->params;
-    const ifs__detect_view v = view_of(p, output, geometry);
-    decoder->num_keys = 0;
-    IFS__TRY((p->head == IFS_DETECT_HEAD_YOLOV8 ? scan_columns : scan_rows)(decoder, &v, ifs__scan_best()));
-    return finish_run(decoder, &v, geometry, out, count, stats);
+    const ifs__detect_view v = view_of(&decoder->params, output, geometry);
+    return run_alone(decoder, &v, geometry, out, count, stats);
 }
 
 ifs_status ifs_detection_decoder_run_raw(ifs_detection_decoder *decoder, const void *const *maps,
@@ -345,7 +356,5 @@ ifs_status ifs_detection_decoder_run_raw(ifs_detection_decoder *decoder, const v
         if (!maps[i])
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "maps[%d] is NULL", (int)i);
     const ifs__detect_view v = {&decoder->params, ifs__raw_box, NULL, 0, {0}, {0}, decoder, maps};
-    decoder->num_keys = 0;
-    IFS__TRY(ifs__scan_raw(decoder, &v, ifs__scan_best()));
-    return finish_run(decoder, &v, geometry, out, count, stats);
+    return run_alone(decoder, &v, geometry, out, count, stats);
 }

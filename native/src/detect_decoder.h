@@ -8,6 +8,7 @@
 
 #include "detect.h"
 #include "detect_scan.h"
+#include "in_use.h"
 #include "nms.h"
 
 /* Neighbouring classes that count. */
@@ -23,6 +24,7 @@ typedef struct ifs__features {
 } ifs__features;
 
 struct ifs_detection_decoder {
+    atomic_bool in_use; /* by the thread that decodes */
     ifs_detect_params params;
     ifs__class_run *runs; /* [num_runs] ascending */
     size_t num_runs;

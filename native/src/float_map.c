@@ -39,16 +39,19 @@ static tap tap_of(const ifs__mask_side *side, int32_t filter, int32_t d) {
     return t;
 }
 
+/* A value with its weight; of weight 0, none: 0 times an infinity is NaN. */
+static inline float term(float weight, float value) { return weight == 0 ? 0 : weight * value; }
+
 static float blend(const float *const values[4], size_t at, const float weight[4]) {
-    return (weight[0] * values[0][at] + weight[1] * values[1][at]) +
-           (weight[2] * values[2][at] + weight[3] * values[3][at]);
+    return (term(weight[0], values[0][at]) + term(weight[1], values[1][at])) +
+           (term(weight[2], values[2][at]) + term(weight[3], values[3][at]));
 }
 
 static void resize_row(const float *row, const tap *columns, int32_t n, float *out) {
     for (int32_t x = 0; x < n; x++) {
         const tap *t = &columns[x];
-        out[x] = (t->weight[0] * row[t->index[0]] + t->weight[1] * row[t->index[1]]) +
-                 (t->weight[2] * row[t->index[2]] + t->weight[3] * row[t->index[3]]);
+        out[x] = (term(t->weight[0], row[t->index[0]]) + term(t->weight[1], row[t->index[1]])) +
+                 (term(t->weight[2], row[t->index[2]]) + term(t->weight[3], row[t->index[3]]));
     }
 }
 

@@ -96,6 +96,12 @@ static ifs_status side_of(const char *name, const ifs_geometry *g, int axis, int
         side.shift = -origin / step - 0.5;
         edges[0] = origin;
         edges[1] = origin + step * canvas;
+        const double edge0 = -origin / step, edge1 = (source - origin) / step; /* of the image, on the canvas */
+        const double low = fmin(edge0, edge1), high = fmax(edge0, edge1);
+        side.low = (int32_t)ifs__mask_clamp(ceil(low - 0.5), 0, canvas - 1);
+        side.high = (int32_t)ifs__mask_clamp(ceil(high - 0.5) - 1, 0, canvas - 1);
+        if (side.high < side.low) /* the image lies between two centres: the pixel that it lies in */
+            side.low = side.high = (int32_t)ifs__mask_clamp(floor(low), 0, canvas - 1);
     }
     set_visible(&side, edges[0], edges[1], source);
     *out = side;

@@ -2,8 +2,8 @@
 #include "tensor.h"
 
 #include "device.h"
+#include "in_use.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,13 +28,11 @@ struct ifs_tensor {
     } while (0)
 
 ifs_status ifs__tensor_begin_use(ifs_tensor *tensor) {
-    if (!atomic_exchange_explicit(&tensor->in_use, true, memory_order_acquire))
-        return IFS_OK;
-    return ifs__fail(IFS_ERR_IN_USE, "two threads use a tensor at the same time; give each thread a tensor or a view "
-                                     "(tensor[:]) of its own, or a lock");
+    return ifs__begin_use(&tensor->in_use, "a tensor",
+                          "give each thread a tensor or a view (tensor[:]) of its own, or a lock");
 }
 
-void ifs__tensor_end_use(ifs_tensor *tensor) { atomic_store_explicit(&tensor->in_use, false, memory_order_release); }
+void ifs__tensor_end_use(ifs_tensor *tensor) { ifs__end_use(&tensor->in_use); }
 
 static bool is_view(const ifs_tensor *tensor) { return tensor->limit != SIZE_MAX; }
 
@@ -241,7 +239,13 @@ static ifs_status copy(ifs_tensor *dst, ifs_tensor *src) {
     ifs_status status = ifs__tensor_access(src, side, IFS_READ, NULL, &from, &source);
     if (status == IFS_OK)
         status = ifs__tensor_access(dst, side, IFS_WRITE, NULL, &to, &target);
-    if (status == IFS_OK && on_device)
+    if (status == IFS_OK && src->dtype != dst->dtype && (char *)from < (char *)to + dst->nbytes &&
+        (char *)to < (char *)from + src->nbytes)
+        status = ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                           "cannot convert %s to %s in the same memory, where results overwrite elements that are not "
+                           "read yet; copy the source first",
+                           ifs_dtype_name(src->dtype), ifs_dtype_name(dst->dtype));
+    else if (status == IFS_OK && on_device)
         status = ifs__copy_between(dst_device, to, src_device, from, src->nbytes);
     else if (status == IFS_OK)
         status = ifs_convert(from, src->dtype, to, dst->dtype, src->count);

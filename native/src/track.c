@@ -9,9 +9,9 @@
  */
 #include "platform.h"
 #include "track.h"
+#include "in_use.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -243,13 +243,9 @@ void ifs_tracker_destroy(ifs_tracker *tracker) {
 }
 
 static ifs_status begin_use(ifs_tracker *tracker) {
-    if (!atomic_exchange_explicit(&tracker->in_use, true, memory_order_acquire))
-        return IFS_OK;
-    return ifs__fail(IFS_ERR_IN_USE, "two threads use a tracker at the same time; give each stream a tracker of its "
-                                     "own, whose frames come one after another");
+    return ifs__begin_use(&tracker->in_use, "a tracker",
+                          "give each stream a tracker of its own, whose frames come one after another");
 }
-
-static void end_use(ifs_tracker *tracker) { atomic_store_explicit(&tracker->in_use, false, memory_order_release); }
 
 static ifs_status check_boxes(const ifs_detection *boxes, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -297,7 +293,7 @@ ifs_status ifs_tracker_update(ifs_tracker *tracker, const ifs_detection *boxes, 
     const ifs_status status = reserve(tracker, (size_t)count);
     if (status == IFS_OK)
         update(tracker, boxes, (size_t)count, track_ids);
-    end_use(tracker);
+    ifs__end_use(&tracker->in_use);
     return status;
 }
 
@@ -307,6 +303,6 @@ ifs_status ifs_tracker_reset(ifs_tracker *tracker) {
     IFS__TRY(begin_use(tracker));
     tracker->count = 0;
     tracker->next_id = 0;
-    end_use(tracker);
+    ifs__end_use(&tracker->in_use);
     return IFS_OK;
 }

@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import pickle
+import re
 import sys
 import threading
 import weakref
@@ -594,6 +595,21 @@ def test_copy_from_between_overlapping_views() -> None:
     np.testing.assert_array_equal(tensor.numpy(), np.concatenate([array[:1], array[:-1]]))
 
 
+def test_copy_from_the_same_bytes_as_another_type() -> None:
+    bytes_ = np.arange(4096, dtype=np.uint8)
+    target = Tensor.wrap(bytes_.view(np.float32))
+    with pytest.raises(InputError, match="cannot convert uint8 to float32 in the same memory.*; copy the source first"):
+        target.copy_from(bytes_[:1024])
+    np.testing.assert_array_equal(bytes_, np.arange(4096, dtype=np.uint8))
+    Tensor.wrap(bytes_[:1024].view(np.float32)).copy_from(bytes_[1024:1280])  # beside them
+    np.testing.assert_array_equal(bytes_[:1024].view(np.float32), np.arange(256))
+
+
+def test_copy_from_what_is_no_array() -> None:
+    with pytest.raises(InputError, match="cannot be an array: .*inhomogeneous"):
+        Tensor((2,)).copy_from([[1], [1, 2]])
+
+
 def test_copy_from_of_another_number_of_elements() -> None:
     with pytest.raises(ShapeError, match=r"cannot copy \(3,\) \(3 elements\) into \(2, 2\) \(4 elements\)"):
         Tensor((2, 2)).copy_from([1, 2, 3])
@@ -825,7 +841,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-        with pytest.raises(OutputError, match=r"cannot write .*: File too large"):
+        with pytest.raises(OutputError, match=re.escape(f"cannot write {path}: File too large")):
             filled((10_000,))[0].save(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -93,6 +93,9 @@ def test_sizes_transforms_and_what_does_not_fit(rng: np.random.Generator) -> Non
     image = rng.integers(0, 256, (100, 120, 3), np.uint8)
     landmarks = np.asarray(FIVE_POINTS)[None] * 0.8
     assert aligned_crops(image, landmarks, 224).shape == (1, 224, 224, 3)
+    assert aligned_crops(image, landmarks, np.int64(96)).shape == (1, 96, 96, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"size is \(96, 96, 3\); use \(width, height\)"):
+        aligned_crops(image, landmarks, (96, 96, 3))  # type: ignore[arg-type]
     chw = aligned_crops(image, landmarks, transform=PixelTransform("rgb", scale=1 / 127.5, bias=-1.0))
     assert (chw.shape, chw.dtype) == ((1, 3, 112, 112), np.float32)
     with_scores = np.dstack([landmarks, np.ones((1, 5, 1))])

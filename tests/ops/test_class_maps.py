@@ -150,6 +150,18 @@ def test_equal_scores_give_the_first_class(simd: int) -> None:
     assert not class_map(np.full((1, 8, 8), 0.5, F), GEOMETRIES["same size"]).any(), "not above the threshold"
 
 
+def test_scores_that_are_not_finite(rng: np.random.Generator, simd: int) -> None:
+    """A class of -inf or NaN is nowhere the best one, one of +inf is, and no point changes the class of another one."""
+    scores = rng.normal(0, 1, (5, 40, 40)).astype(F)
+    scores[0] = -np.inf
+    assert class_map(scores, Geometry.stretch((95, 90), (40, 40))).all()
+    scores[1, ::3, ::2] = -np.inf
+    scores[3, 1::3, ::5] = np.inf
+    scores[:2, ::7, 1::3] = np.nan
+    expected = np.where(np.isnan(scores), -np.inf, scores).argmax(axis=0)
+    assert np.array_equal(class_map(scores, Geometry.stretch((40, 40), (40, 40))), expected)
+
+
 def test_wrong_arguments() -> None:
     geometry = GEOMETRIES["same size"]
     with pytest.raises(errors.ShapeError, match=r"\(8, 8\)"):

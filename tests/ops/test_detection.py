@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -227,6 +229,27 @@ def test_a_batch_dimension_of_one_and_an_address_are_fine() -> None:
         assert detector(output[None], Geometry())[0].tobytes() == plain.tobytes()
         assert detector(output.ctypes.data, Geometry())[0].tobytes() == plain.tobytes()
         assert len(plain)
+
+
+def test_two_threads_do_not_share_a_decoder() -> None:
+    """A call at the same time as another one is an error, and the other one gives its own boxes."""
+    p, end, used = Case(num_anchors=4000), time.monotonic() + 10, []
+    outputs = [random_output(np.random.default_rng(seed), p, "plain") for seed in (1, 2)]
+    with p.detector() as detector:
+        expected = [detector(output, Geometry())[0].tobytes() for output in outputs]
+
+        def gives_its_boxes(number: int) -> bool:
+            while len(used) < 20 and time.monotonic() < end:
+                try:
+                    if detector(outputs[number], Geometry())[0].tobytes() != expected[number]:
+                        return False
+                except errors.InUseError as error:
+                    used.append(str(error))
+            return True
+
+        with ThreadPoolExecutor(2) as pool:
+            assert all(pool.map(gives_its_boxes, range(2)))
+    assert "a decoder of its own" in used[0]
 
 
 def test_results_are_the_callers() -> None:

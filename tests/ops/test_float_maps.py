@@ -77,6 +77,19 @@ def test_padding_does_not_count() -> None:
     assert resize_map(values, geometry).max() == 0
 
 
+@pytest.mark.parametrize("name", ["letterbox_warp", "mirrored", "thin"])
+def test_padding_of_a_warp_does_not_count(name: str) -> None:
+    values = np.full((40, 40), 1000, np.float32)
+    if name == "thin":  # the image lies between the centres of two rows
+        geometry, rows = Geometry.affine((80, 40), (40, 40), [[2, 0, 0], [0, 200, -4620]]), slice(23, 24)
+    elif name == "mirrored":
+        geometry, rows = Geometry.affine((80, 40), (40, 40), [[-2, 0, 80], [0, -2, 60]]), slice(10, 30)
+    else:
+        geometry, rows = Geometry.letterbox_warp((80, 40), (40, 40)), slice(10, 30)
+    values[rows] = 1
+    assert np.all(resize_map(values, geometry) == 1)
+
+
 def test_equals_torch(rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
     values = rng.normal(0, 3, (36, 52)).astype(np.float32)
@@ -85,6 +98,17 @@ def test_equals_torch(rng: np.random.Generator) -> None:
             mine = resize_map(values, Geometry.stretch(size[::-1], (52, 36)), filter=kind)  # type: ignore[arg-type]
             its = torch.nn.functional.interpolate(torch.from_numpy(values)[None, None], size, mode=kind)
             np.testing.assert_allclose(mine, its[0, 0].numpy(), atol=1e-4)  # torch has coordinates of float32
+
+
+@pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
+def test_points_without_weight_take_no_part(filter: Any) -> None:
+    values = np.ones((8, 8), np.float32)
+    values[2, 3], values[5, 5], values[7, 0] = np.inf, -np.inf, np.nan
+    assert np.array_equal(resize_map(values, Geometry.stretch((8, 8), (8, 8)), filter=filter), values, equal_nan=True)
+    values[5:] = 1
+    larger = resize_map(values, Geometry.stretch((16, 16), (8, 8)), filter=filter)
+    points = 2 if filter == "bilinear" else 4
+    assert (~np.isfinite(larger)).sum() == (2 * points) ** 2
 
 
 def test_pixels_that_the_canvas_does_not_show_are_nan() -> None:

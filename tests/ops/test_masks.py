@@ -126,16 +126,15 @@ def test_a_warp_without_rotation(rng: np.random.Generator, simd: int) -> None:
     prototypes, coefficients, boxes = random_case(rng, resize, 6, 8, (16, 16))
     plain = assemble_masks(prototypes, coefficients, boxes, resize)
     warped = assemble_masks(prototypes, coefficients, boxes, warp)
-    inner = (slice(8, 56), slice(None))  # at the edge of the padding, a warp continues into it
     for a, b in zip(plain, warped, strict=True):
-        np.testing.assert_array_equal(a[inner], b[inner])
+        np.testing.assert_array_equal(a, b)
     mirror = Geometry.affine((128, 64), (64, 64), [[-2, 0, 128], [0, 2, -32]])
     boxes = np.round(boxes)
     mirrored_boxes = boxes[:, [2, 1, 0, 3]] * [-1, 1, -1, 1] + [128, 0, 128, 0]
     straight = assemble_masks(prototypes, coefficients, boxes, warp)
     turned = assemble_masks(prototypes, coefficients, mirrored_boxes, mirror)
     for a, b in zip(straight, turned, strict=True):
-        np.testing.assert_array_equal(a[inner], b[inner][:, ::-1])
+        np.testing.assert_array_equal(a, b[:, ::-1])
 
 
 def test_pixels_that_the_canvas_does_not_show_are_no_mask() -> None:

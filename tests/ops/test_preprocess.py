@@ -243,6 +243,13 @@ def test_bad_geometry_says_why(make: Any, message: str) -> None:
         make()
 
 
+@pytest.mark.parametrize("side", [64, np.int64(64), np.array(64)])
+def test_letterbox_takes_a_side(side: Any) -> None:
+    assert letterbox(np.zeros((32, 48, 3), np.uint8), side)[1] == Geometry.letterbox((48, 32), (64, 64))
+    with pytest.raises(errors.InputError, match=r"size is 64.5; use \(width, height\)"):
+        letterbox(np.zeros((32, 48, 3), np.uint8), 64.5)  # type: ignore[arg-type]
+
+
 def test_points_need_two_columns() -> None:
     with pytest.raises(errors.ShapeError, match=r"\(3,\)"):
         Geometry.stretch((5, 5), (4, 4)).to_source([1, 2, 3])
@@ -648,6 +655,10 @@ def test_bad_out_says_why(rng: np.random.Generator) -> None:
     frozen.flags.writeable = False
     with pytest.raises(errors.ReadOnlyError, match="read-only"):
         preprocess(view, geometry, transform, out=frozen)
+    pixels = np.zeros((16, 16, 3), np.uint8)
+    turn, same = Geometry.affine((16, 16), (16, 16), [[0, -1, 16], [1, 0, 0]]), PixelTransform("bgr", "hwc", "uint8")
+    with pytest.raises(errors.InputError, match="out shares memory with the image"):
+        preprocess(pixels, turn, same, out=pixels)
     with pytest.raises(errors.ShapeError, match="needs 3072 bytes, but the destination has 3071"):
         preprocess_into(view, geometry, transform, np.empty((3, 16, 16), np.float32).ctypes.data, 3071)
     with pytest.raises(errors.ShapeError, match=r"30 x 20.* made for 20 x 30"):

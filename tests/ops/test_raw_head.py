@@ -204,6 +204,18 @@ def test_features(rng: np.random.Generator, multi_label: bool, kind: str) -> Non
     assert kind == "none" or seen > 0
 
 
+def test_weights_and_biases_that_are_not_contiguous(rng: np.random.Generator) -> None:
+    level, levels, copies = GridLevel(4, 3, 8, [(10, 13)]), [], []
+    for _ in range(3):  # of one size, so that memory that is freed too early holds the numbers of another level
+        weights, bias = rng.normal(0, 1, (5, 7)).astype(F).T, rng.normal(0, 1, 14).astype(F)[::2]
+        levels.append(level._replace(weights=weights, bias=bias))
+        copies.append(level._replace(weights=np.ascontiguousarray(weights), bias=bias.copy()))
+    maps = [rng.normal(0, 1, (5, 3, 4)).astype(F) for _ in levels]
+    found, want = (RawHeadDecoder("yolov5", 2, one, conf=0.1)(maps, GEOMETRY) for one in (levels, copies))
+    assert len(want[0])
+    assert (found[0].tobytes(), found[1]) == (want[0].tobytes(), want[1])
+
+
 def test_weights_of_another_form_are_refused() -> None:
     good = GridLevel(4, 3, 8, [(10, 13)], weights=np.zeros((7, 5), F))
     with RawHeadDecoder("yolov5", 2, [good]) as decoder:

@@ -81,6 +81,9 @@ def test_arguments_are_checked() -> None:
         ((1 << 31, 1), {}, "2147483648 pixels"),
         ((5, 5), {"crop": (0, 0, 10**7, 10**7)}, "outside"),
         ((5, 5), {"crop": (-(1 << 40), 0, 2 - (1 << 40), 2)}, "outside"),
+        (4, {}, "size is 4 and"),
+        ((4.5, 4), {}, r"size is \(4.5, 4\) and"),
+        ((4, 4), {"crop": (0, 0, 2)}, r"crop \(0, 0, 2\); use whole numbers"),
     ):
         with pytest.raises(errors.InputError, match=words):
             resample(pixels, size, **settings)

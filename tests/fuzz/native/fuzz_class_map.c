@@ -65,12 +65,12 @@ static float score_at(const ifs_class_map_params *p, const float *scores, int32_
 }
 
 static uint8_t best_at(const ifs_class_map_params *p, const float *scores, int32_t x, int32_t y) {
-    float highest = score_at(p, scores, 0, x, y);
-    uint8_t best = p->num_classes == 1 && highest > p->threshold;
-    for (int32_t c = 1; c < p->num_classes; c++)
+    float highest = -INFINITY;
+    uint8_t best = 0;
+    for (int32_t c = 0; c < p->num_classes; c++)
         if (score_at(p, scores, c, x, y) > highest)
             highest = score_at(p, scores, c, x, y), best = (uint8_t)c;
-    return best;
+    return p->num_classes == 1 ? highest > p->threshold : best;
 }
 
 static uint8_t class_of(const ifs_class_map_params *p, const float *scores, const ifs__mask_side sides[2], int32_t x,
@@ -79,21 +79,19 @@ static uint8_t class_of(const ifs_class_map_params *p, const float *scores, cons
         return IFS_NO_CLASS;
     const ifs__class_tap h = ifs__class_tap_of(&sides[0], x), v = ifs__class_tap_of(&sides[1], y);
     const uint8_t corner = best_at(p, scores, h.index, v.index);
-    if (corner == best_at(p, scores, h.next, v.index) && corner == best_at(p, scores, h.index, v.next) &&
-        corner == best_at(p, scores, h.next, v.next))
+    if (corner == best_at(p, scores, h.beside, v.index) && corner == best_at(p, scores, h.index, v.beside) &&
+        corner == best_at(p, scores, h.beside, v.beside))
         return corner;
-    float highest = 0;
+    float highest = -INFINITY;
     uint8_t best = 0;
     for (int32_t c = 0; c < p->num_classes; c++) {
         const float score = ifs__class_blend(
             score_at(p, scores, c, h.index, v.index), score_at(p, scores, c, h.next, v.index),
             score_at(p, scores, c, h.index, v.next), score_at(p, scores, c, h.next, v.next), h.weight, v.weight);
-        if (c == 0)
-            highest = score, best = p->num_classes == 1 && score > p->threshold;
-        else if (score > highest)
+        if (score > highest)
             highest = score, best = (uint8_t)c;
     }
-    return best;
+    return p->num_classes == 1 ? highest > p->threshold : best;
 }
 
 /* The scores in the other layout. */

@@ -52,11 +52,11 @@ def test_on_an_arm_processor_signed_activations_stay() -> None:
 def test_a_key_tells_settings_and_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = pass_keys([ToFloat16(keep_nodes=("a",)), UnsignedActivations()])
     assert keys == [
-        {"pass": "to-float16", "version": 3, "keep_io": True, "keep_nodes": ("a",), "keep_ops": ()},
+        {"pass": "to-float16", "version": 4, "keep_io": True, "keep_nodes": ("a",), "keep_ops": ()},
         {"pass": "unsigned-activations", "version": 4},
     ]
     assert pass_keys([ToFloat16(keep_io=False)]) != pass_keys([ToFloat16()])
-    monkeypatch.setattr(ToFloat16, "version", 4)
+    monkeypatch.setattr(ToFloat16, "version", ToFloat16.version + 1)
     assert pass_keys([ToFloat16(keep_nodes=("a",)), UnsignedActivations()]) != keys
 
 

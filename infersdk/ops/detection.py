@@ -30,6 +30,8 @@ _HEADS = {name: getattr(lib, f"IFS_DETECT_HEAD_{name.upper()}") for name in ("yo
 _RAW_HEADS = ("yolov5", "yolov8")
 _DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
 _INT64S = ffi.typeof("int64_t *")
+_BOXES, _COUNT, _STATS = map(ffi.typeof, ("ifs_detection[]", "int32_t *", "ifs_detect_stats *"))
+_new = ffi.new_allocator(should_clear_after_alloc=False)  # the core writes all that is read
 
 
 class DetectStats(NamedTuple):
@@ -108,7 +110,6 @@ class DetectionDecoder(Handle):
         self._shapes = self.shape, (1, *self.shape)
         limit = num_anchors * num_classes if multi_label else num_anchors
         self._capacity = min(max_det, limit)
-        self._idle: list[tuple[Any, Any, Any]] = []  # results that no call uses
 
     def __call__(self, output: npt.NDArray[Any] | int, geometry: Geometry) -> tuple[npt.NDArray[np.void], DetectStats]:
         """Decodes the output of one image to boxes, best first.
@@ -138,22 +139,15 @@ class DetectionDecoder(Handle):
                 raise InputError("the output is not in C order; pass np.ascontiguousarray(output)") from None
         else:
             first = ffi.cast("void *", output)
-        results = boxes, count, stats = _take_results(self._idle, self._capacity)
+        boxes, count, stats = _results(self._capacity)
         if status := lib.ifs_detection_decoder_run(handle, first, geometry._c, boxes, count, stats):
             check(status)
-        found = decoded(boxes, count, stats)
-        self._idle.append(results)
-        return found
+        return decoded(boxes, count, stats)
 
 
-def _take_results(idle: list[tuple[Any, Any, Any]], capacity: int) -> tuple[Any, Any, Any]:
-    """What one call of a decoder writes, `ifs_detection *`, `int32_t *` and `ifs_detect_stats *`: those of an earlier
-    call, which no other thread uses, or new ones.
-    """
-    try:
-        return idle.pop()
-    except IndexError:
-        return ffi.new("ifs_detection[]", capacity), ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
+def _results(capacity: int) -> tuple[Any, Any, Any]:
+    """What one call of a decoder writes: boxes, their number and the statistics."""
+    return _new(_BOXES, capacity), _new(_COUNT), _new(_STATS)
 
 
 def detect_params(
@@ -313,7 +307,6 @@ class RawHeadDecoder(Handle):
         )
         limit = rows * num_classes if self._params.multi_label else rows
         self._capacity = min(self._params.max_detections, limit)
-        self._idle: list[tuple[Any, Any, Any]] = []
 
     def __call__(
         self, maps: Sequence[npt.NDArray[Any]], geometry: Geometry
@@ -335,12 +328,10 @@ class RawHeadDecoder(Handle):
         if len(maps) != len(self.shapes):
             raise ShapeError(f"{len(maps)} maps were given, and the decoder was made for {len(self.shapes)}")
         held = [self._address(index, array) for index, array in enumerate(maps)]
-        results = boxes, count, stats = _take_results(self._idle, self._capacity)
+        boxes, count, stats = _results(self._capacity)
         if status := lib.ifs_detection_decoder_run_raw(handle, held, geometry._c, boxes, count, stats):
             check(status)
-        found = decoded(boxes, count, stats)
-        self._idle.append(results)
-        return found
+        return decoded(boxes, count, stats)
 
     def _address(self, index: int, array: npt.NDArray[Any]) -> Any:
         if array.dtype != self._dtype:

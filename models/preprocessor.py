@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ConfigError, ImageError, UnsupportedModelError
 from ..image import DeviceImage, Geometry, HostImage, ImageSource, PixelTransform, read_image
-from ..ops import preprocess_into, resample
+from ..ops import resample
 from ..ops.batch import ImageBatch, shared_workers
 
 if TYPE_CHECKING:
@@ -268,33 +268,14 @@ class Preprocessor:
         """The size that an image of (width, height) is resized to; its own, if it is warped instead."""
         return self.geometry_of(size).resized or size
 
-    def write(
-        self, images: Sequence[HostImage], address: int, nbytes: int, batch: ImageBatch, *, shares_cpu: bool = False
-    ) -> list[Geometry]:
-        """Preprocesses images into memory of the host, several of them on several threads.
-
-        Args:
-            images: as many as `batch` takes, at most.
-            address, nbytes: where the first one goes, and the bytes that may be written.
-            batch: its C arrays are used.
-            shares_cpu: see `shared_workers()`.
-        """
-        if len(images) == 1:
-            image, geometry = images[0], self.geometry_of(images[0].size)
-            preprocess_into(image.view(), geometry_of_pixels(image, geometry), self.transform, address, nbytes)
-            return [geometry]
-        geometries = [self.geometry_of(image.size) for image in images]
-        views = [image.view() for image in images]
-        sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
-        batch.fill(views, sampled)
-        batch.preprocess(self.transform, address, nbytes, workers=shared_workers(shares_cpu=shares_cpu))
-        return geometries
-
     def array(self, images: Sequence[HostImage], rows: int | None = None) -> npt.NDArray[Any]:
         """The network's input for these images; with `rows` the last image is repeated up to that many."""
         several = [*images, *[images[-1]] * ((rows or 0) - len(images))]
         out = np.empty((len(several), *self.input.image_shape), self.input.spec.dtype)
-        self.write(several, out.ctypes.data, out.nbytes, ImageBatch(len(several)))
+        batch = ImageBatch(len(several))
+        sampled = [geometry_of_pixels(image, self.geometry_of(image.size)) for image in several]
+        batch.fill([image.view() for image in several], sampled)
+        batch.preprocess(self.transform, out.ctypes.data, out.nbytes, workers=shared_workers())
         return out
 
 

@@ -10,7 +10,7 @@ from ..image.sources import check_several
 from ..pipeline.batch_buffer import runs_side_by_side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from ..pipeline import BatchBuffer, Pipeline
 
-__all__ = ["ModelDetails", "VisionDetails"]
+__all__ = ["ComposedDetails", "ModelDetails", "VisionDetails"]
 
 
 class ModelDetails:
@@ -125,3 +125,28 @@ class VisionDetails(ModelDetails):
         sources = iter(images)
         while group := [preprocessor.read(source) for source in islice(sources, limit)]:
             yield own.feed(preprocessor.array(group, None if own.has_free_batch else limit))
+
+
+class ComposedDetails:
+    """The details of several models; the first one takes the images."""
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        self._models = models
+        #: Maximum number of images in one run of the first model.
+        self.batch_limit: int = models[0].details.batch_limit
+
+    @property
+    def image_device(self) -> Device | None:
+        """The CUDA device where all models take images; None for the host."""
+        devices = {model.details.image_device for model in self._models}
+        return devices.pop() if len(devices) == 1 else None
+
+    @property
+    def networks(self) -> tuple[Infer, ...]:
+        """The networks of all models."""
+        return tuple(network for model in self._models for network in model.details.networks)
+
+    @property
+    def pipelines(self) -> tuple[Pipeline[Any], ...]:
+        """The pipelines of all models."""
+        return tuple(pipeline for model in self._models for pipeline in model.details.pipelines)

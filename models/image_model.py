@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..core.backend import Progress
-    from ..core.device import Device
-    from ..infer import Infer
-    from ..pipeline import Pipeline
+    from .details import ComposedDetails, ModelDetails
     from .execution import Timings
 
-__all__ = ["CancellableRequest", "ImageModel", "ImageModelDetails"]
+__all__ = ["CancellableRequest", "ImageModel"]
 
 Result = TypeVar("Result")
 
@@ -42,26 +40,6 @@ class CancellableRequest(Protocol):
     """A request that may be cancelled."""
 
     def cancel(self) -> bool: ...
-
-
-class ImageModelDetails(Protocol):
-    """The details of a model that takes images.
-
-    Attributes:
-        batch_limit: maximum number of images in one run.
-        image_device: the CUDA device where it takes images; None for a model that takes them on the host alone.
-        networks: the networks that it runs.
-        pipelines: those of its requests; the first one takes the images. A pipeline starts when it is first used.
-    """
-
-    @property
-    def batch_limit(self) -> int: ...
-    @property
-    def image_device(self) -> Device | None: ...
-    @property
-    def networks(self) -> tuple[Infer, ...]: ...
-    @property
-    def pipelines(self) -> tuple[Pipeline[Any], ...]: ...
 
 
 class ImageModel(Generic[Result]):
@@ -224,7 +202,7 @@ class ImageModel(Generic[Result]):
 
     @property
     @abstractmethod
-    def details(self) -> ImageModelDetails:
+    def details(self) -> ModelDetails | ComposedDetails:
         """Its details, for commands, the server and benchmarks."""
 
     @abstractmethod

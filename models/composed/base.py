@@ -16,6 +16,7 @@ from ...image.sources import check_several
 from ...image.uploads import UploadPools
 from ...pipeline.request import RequestFuture, check_seconds, results_in_order
 from ..declaration import Declared
+from ..details import ComposedDetails
 from ..image_model import ImageModel
 from ..results import Detections
 from .image_request import ImageRequest
@@ -23,8 +24,6 @@ from .image_request import ImageRequest
 if TYPE_CHECKING:
     from ...core.backend import Progress
     from ...core.device import Device
-    from ...infer import Infer
-    from ...pipeline import Pipeline
     from ..execution import Timings
 
 __all__ = ["Composed", "check_models", "require_boxes", "whole_image"]
@@ -219,34 +218,6 @@ class Composed(ImageModel[Result], Declared, ABC):
             closing.callback(self._pools.clear)
             for model in reversed(self.models.values()):
                 closing.callback(model.close)
-
-
-class ComposedDetails:
-    """The details of several models; the first one takes the images."""
-
-    def __init__(self, models: Sequence[ImageModel[Any]]) -> None:
-        self._models = models
-
-    @property
-    def batch_limit(self) -> int:
-        """Maximum number of images in one run of the first model."""
-        return self._models[0].details.batch_limit
-
-    @property
-    def image_device(self) -> Device | None:
-        """The CUDA device where all models take images; None for the host."""
-        devices = {model.details.image_device for model in self._models}
-        return devices.pop() if len(devices) == 1 else None
-
-    @property
-    def networks(self) -> tuple[Infer, ...]:
-        """The networks of all models."""
-        return tuple(network for model in self._models for network in model.details.networks)
-
-    @property
-    def pipelines(self) -> tuple[Pipeline[Any], ...]:
-        """The pipelines of all models."""
-        return tuple(pipeline for model in self._models for pipeline in model.details.pipelines)
 
 
 def _future(parameters: Mapping[str, Any], deadline: float | None, timeout: float | None = None) -> RequestFuture:

@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..core.model_source import ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.info import FREE_SIZE, onnx_info
 from ..image import Geometry
@@ -25,6 +24,7 @@ from ..loading.registry import backend_class, option_names
 from .preprocessor import ImageInput, image_sides
 
 if TYPE_CHECKING:
+    from ..core.model_source import ModelSource
     from ..graph.info import ModelInfo
     from .preprocessor import Preprocessor
 
@@ -116,21 +116,17 @@ def _by_area(sizes: Iterable[Size]) -> list[Size]:
     return sorted(sizes, key=lambda size: (size[0] * size[1], size))
 
 
-class CanvasPlan(msgspec.Struct, frozen=True):
+class CanvasPlan(NamedTuple):
     """How a network is loaded for several canvases.
 
     Attributes:
         source: the model, with the passes that free its height and width.
-        whole: (width, height) of the whole input.
-        sizes: (width, height) of the canvases; None are the usual ones.
-        stride: of which their sides are multiples.
+        sizes: (width, height) of the canvases, the smallest first and the whole input last.
         border: see `Canvases`.
     """
 
     source: ModelSource
-    whole: Size
-    sizes: Sequence[Size] | None
-    stride: int
+    sizes: tuple[Size, ...]
     border: int = 0
 
     @classmethod
@@ -147,12 +143,13 @@ class CanvasPlan(msgspec.Struct, frozen=True):
         Args:
             asked: the requested (width, height) of the whole input; None is that of the model.
             fallback: the sides of a model that leaves them open.
-            sizes: the requested canvases.
+            sizes: the requested canvases; None are the usual ones.
 
         Raises:
             UnsupportedModelError: the height and width are fixed, and cannot be freed: of a file that is not ONNX, or
                 of a loaded network.
-            ConfigError: the requested size is not that of the model.
+            ConfigError: the requested size is not that of the model; or a requested canvas is larger than the whole
+                input, or no multiple of the stride.
         """
         if isinstance(model, Infer):
             source, inputs, metadata = model.model, model.input_specs, model.metadata
@@ -178,27 +175,15 @@ class CanvasPlan(msgspec.Struct, frozen=True):
             from ..graph.passes import FreeSize
 
             source = source.with_passes(FreeSize(stride))
-        return cls(source, whole, sizes, stride, border)
-
-    def canvases(self) -> tuple[Size, ...]:
-        """(width, height) of the canvases, the smallest first and the whole input last.
-
-        Raises:
-            ConfigError: a requested canvas is larger than the whole input, or no multiple of the stride.
-        """
-        whole = self.whole
-        if self.sizes is None:
-            chosen = usual_canvases(whole, self.stride, self.border)
-        else:
-            for width, height in self.sizes:
-                within = 0 < width <= whole[0] and 0 < height <= whole[1]
-                if width % self.stride or height % self.stride or not within:
-                    raise ConfigError(
-                        f"canvas_sizes: {width} x {height} has to be multiples of {self.stride} within "
-                        f"{whole[0]} x {whole[1]}, the model's input"
-                    )
-            chosen = [(width, height) for width, height in self.sizes]
-        return (*_by_area(set(chosen) - {whole}), whole)
+        for wide, high in sizes or ():
+            within = 0 < wide <= whole[0] and 0 < high <= whole[1]
+            if wide % stride or high % stride or not within:
+                raise ConfigError(
+                    f"canvas_sizes: {wide} x {high} has to be multiples of {stride} within {whole[0]} x {whole[1]}, "
+                    "the model's input"
+                )
+        chosen = usual_canvases(whole, stride, border) if sizes is None else sizes
+        return cls(source, (*_by_area(set(chosen) - {whole}), whole), border)
 
 
 def check_free_size(input: ImageInput, metadata: Mapping[str, str], name: str) -> None:

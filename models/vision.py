@@ -337,12 +337,12 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         self._check(model)
         own = self._without_pipeline()
         try:
-            asked = self.asked_size() if self._plan is None else self._plan.whole
+            asked = self.asked_size() if self._plan is None else self._plan.sizes[-1]
             self._input = ImageInput.of(self.network.input_specs, asked, self.fallback_size)
             check_free_size(self._input, self.network.metadata, model.name)
             self.input_size = self._input.size
-            sizes = () if self._plan is None else self._plan.canvases()
-            canvases = Canvases(self._input, own._preprocessor, sizes, self._plan.border if self._plan else 0)
+            sizes, border = ((), 0) if self._plan is None else (self._plan.sizes, self._plan.border)
+            canvases = Canvases(self._input, own._preprocessor, sizes, border)
         except UnsupportedModelError as error:
             raise self._unsupported(str(error), model) from None
         self.canvas_sizes_used = canvases.sizes
@@ -375,7 +375,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     def _sizes_to_build(self, model: ModelInfo) -> Sequence[tuple[int, int]]:
         """The sizes of the input for a backend that builds for ranges of shapes; none where the model has its own."""
         if self._plan is not None:
-            return self._plan.canvases()
+            return self._plan.sizes
         return open_size(model, self.size_to_build(model), self.fallback_size)
 
     def _start(self, pipeline_settings: Mapping[str, Any]) -> None:

@@ -192,8 +192,8 @@ def test_profiles_for_tensorrt(assets: Path) -> None:
     low, high = [1, 3, 384, 640], [4, 3, 384, 640]
     whole = {"min": [1, 3, 640, 640], "opt": [4, 3, 640, 640], "max": [4, 3, 640, 640]}
     expected = {"profiles": {"images": [{"min": low, "opt": high, "max": high}, whole]}}
-    assert profiles(plan.source, "tensorrt-rtx", lambda _: plan.canvases(), 4) == expected
-    assert profiles(plan.source, "onnxruntime", lambda _: plan.canvases(), 4) == {}
+    assert profiles(plan.source, "tensorrt-rtx", lambda _: plan.sizes, 4) == expected
+    assert profiles(plan.source, "onnxruntime", lambda _: plan.sizes, 4) == {}
 
 
 def test_a_profile_for_a_model_of_open_size(assets: Path) -> None:

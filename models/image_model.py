@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 from ..errors import ConfigError
 from ..image import HostImage, ImageSource
 from ..image.sources import check_several
+from .results.result import ImageReference
 from .results.result import Result as ImageResult
 
 if TYPE_CHECKING:
@@ -230,5 +231,5 @@ class ImageModel(Generic[Result]):
     def _remembering(self, source: ImageSource | HostImage, result: Result) -> Result:
         """The result, with a reference to its image."""
         if isinstance(result, ImageResult):
-            result._remember_image(source, self.channel_order)
+            result._remember("image", ImageReference.of(source, self.channel_order))
         return result

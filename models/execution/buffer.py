@@ -145,8 +145,8 @@ class ModelStages(Generic[Result]):
             with self._lock:
                 self.decoded.update(named)
             for result, decoder in zip(results, decoders, strict=True):
-                if decoder is not None and hasattr(result, "_remember_decoder"):
-                    result._remember_decoder(decoder)
+                if decoder is not None and hasattr(result, "_remember"):
+                    result._remember("decoder", decoder)
         return results
 
     def verify_once(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

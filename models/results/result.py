@@ -235,17 +235,11 @@ class Result(Hints, ABC):
         """The same result with a reference to this image; see `ImageReference`."""
         return dataclasses.replace(self, image=ImageReference.of(source))
 
-    def _remember_image(self, source: Any, channel_order: str) -> None:
-        """As `with_image()`, in place: for the wrapper that has just made this result. A copy would take longer."""
-        object.__setattr__(self, "image", ImageReference.of(source, channel_order))
+    def _remember(self, name: str, value: Any) -> None:
+        """Sets `image` or `decoder` in place: for the wrapper that has just made this result. A copy takes longer."""
+        object.__setattr__(self, name, value)
         for part in self._parts():
-            part._remember_image(source, channel_order)
-
-    def _remember_decoder(self, decoder: str) -> None:
-        """Sets `decoder` in place, as `_remember_image()` sets the image."""
-        object.__setattr__(self, "decoder", decoder)
-        for part in self._parts():
-            part._remember_decoder(decoder)
+            part._remember(name, value)
 
     def _parts(self) -> Iterable[Result]:
         """The results of the same image that this one is made of."""

@@ -16,7 +16,7 @@ from ...errors import InputError, ShapeError
 from ...ops import DETECTION, DetectStats
 from ..oriented import corners
 from .agreement import Agreement, best_matches, overlaps
-from .exports import coco_rows, supervision_detections
+from .exports import category_of, import_supervision
 from .habits import Row
 from .masks import Masks
 from .plain import plain_data, plain_value
@@ -286,13 +286,39 @@ class Detections(Rows[Detection]):
         Raises:
             InputError: a class has no category.
         """
-        return coco_rows(self, image_id, category_ids)
+        rows: list[dict[str, Any]] = []
+        for (x1, y1, x2, y2), score, class_id in zip(
+            self.xyxy.tolist(), self.scores.tolist(), self.class_ids.tolist(), strict=True
+        ):
+            category, box = category_of(category_ids, class_id, self.names), [x1, y1, x2 - x1, y2 - y1]
+            rows.append({"image_id": image_id, "category_id": category, "bbox": box, "score": score})
+        for row, oriented in zip(rows, self.columns.get("oriented", ()), strict=False):
+            row["segmentation"] = [corners(oriented).reshape(-1).tolist()]
+        for row, mask in zip(rows, self.columns.get("mask", ()), strict=False):
+            row["segmentation"] = mask.to_coco()
+        for row, points in zip(rows, self.columns.get("keypoints", ()), strict=False):
+            values = np.ones((len(points), 3))
+            values[:, : points.shape[1]] = points
+            row["keypoints"] = values.reshape(-1).tolist()
+        return rows
 
     def to_supervision(self) -> Any:
         """The same as a `supervision.Detections`: with `mask`, `tracker_id` (of the column `track_id`), the labels in
         `data["class_name"]`, the corners of oriented boxes in `data["xyxyxyxy"]`, and each further column in `data`.
         """
-        return supervision_detections(self)
+        columns = dict(self.columns)
+        mask, tracks = columns.pop("mask", None), columns.pop("track_id", None)
+        data = {name: np.array(column) for name, column in columns.items()}
+        if "oriented" in data:
+            data["xyxyxyxy"] = corners(data.pop("oriented"))
+        return import_supervision().Detections(
+            xyxy=self.xyxy.copy(),
+            mask=None if mask is None else np.array(mask),
+            confidence=self.scores.copy(),
+            class_id=self.class_ids.astype(int),
+            tracker_id=None if tracks is None else np.array(tracks),
+            data={"class_name": np.array(self.labels, dtype=str), **data},
+        )
 
     def draw(
         self,

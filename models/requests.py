@@ -44,18 +44,14 @@ class PipelineHolder:
         self._closed = False
         self._lock = Lock()
 
-    def get(self, model: Requests[Any]) -> Any:
-        """The pipeline; a new one in place of one that has failed."""
-        if (pipeline := self._pipeline) is None or pipeline.fault is not None:
-            pipeline = self.make(model)
-        return pipeline
-
-    def make(self, model: Requests[Any], settings: Mapping[str, Any] | None = None) -> Any:
-        """Makes the pipeline in place of one that has failed.
+    def get(self, model: Requests[Any], settings: Mapping[str, Any] | None = None) -> Any:
+        """The pipeline; a new one in place of one that has failed.
 
         Args:
-            settings: None takes a pipeline that is there; otherwise that is a ConfigError.
+            settings: those of a new pipeline, which must not be there; None takes a pipeline that is there.
         """
+        if settings is None and (pipeline := self._pipeline) is not None and pipeline.fault is None:
+            return pipeline
         from ..pipeline import Pipeline
 
         with self._lock:
@@ -271,7 +267,7 @@ class Requests(ImageModel[Result]):
         Raises:
             ConfigError: it is there already, or a setting has a wrong value.
         """
-        pipeline: Pipeline[Result] = self._pipeline_holder.make(self, settings)
+        pipeline: Pipeline[Result] = self._pipeline_holder.get(self, settings)
         return pipeline
 
     def submit(

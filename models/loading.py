@@ -114,7 +114,7 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
     if type is not None:
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
-        return _of(path, settings)
+        return wrapper_type(path, settings)(path, **settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
     source = source_of_wrapper(path, backend, **settings)
@@ -127,7 +127,7 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
             raise _unknown_setting(path, name, names)
     network = load_network(source, backend, **loading, **settings.get("options", {}))
     try:
-        model = _of(network, own)
+        model = wrapper_type(network, own)(network, **own)
         model._set({**msgspec.structs.asdict(model.settings), **given})
         return model
     except BaseException:
@@ -193,14 +193,6 @@ def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
     """The one wrapper that fits an ONNX file."""
     model, fitting = types_of_file(source)
     return TYPES[fitting[0]] if len(fitting) == 1 else wrapper_type(model)
-
-
-def _of(network: Infer, settings: dict[str, Any]) -> VisionModel[Any]:
-    """The wrapper that fits a network."""
-    kind = wrapper_type(network, settings)
-    if unknown := sorted(set(settings) - set(kind.Settings.__struct_fields__)):
-        raise unknown_setting(kind, unknown[0])
-    return kind(network, **settings)
 
 
 def fitting_types(model: ModelDescription) -> list[str]:

@@ -150,7 +150,8 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
             return Recognition.no(f"its output {spec} has no scores for each class at points of its input")
         classes, sides = classes_and_size(spec.shape, layout)
         single = classes == 1 if layout else 1 in spec.shape[1:]
-        if single and model.task is None and not model.names and not _says_mask(spec.name):
+        says_mask = any(word in spec.name.lower() for word in ("mask", "seg", "matte"))
+        if single and model.task is None and not model.names and not says_mask:
             return Recognition.nearly(
                 "its output is one map of numbers, and nothing in the file says that it is the probability of a class",
                 "a model that gives one map",
@@ -277,7 +278,9 @@ class TwinLiteNet(_MapModel[ClassMaps]):
         first, second = names
         given = self.area, self.lanes
         if given == (None, None):
-            if _says_lanes(first) or _says_area(second):
+            lanes_first = "lane" in first.lower() or first.lower() == "ll"
+            area_second = any(word in second.lower() for word in ("area", "drivable", "road")) or second.lower() == "da"
+            if lanes_first or area_second:
                 raise UnsupportedModelError(
                     f"TwinLiteNet gives the drivable area first and the lane lines second, but its outputs are called "
                     f'{first!r} and {second!r}. Name both: area="{first}", lanes="{second}" if the order is '
@@ -293,18 +296,6 @@ class TwinLiteNet(_MapModel[ClassMaps]):
 
 def is_integer(dtype: npt.DTypeLike) -> bool:
     return np.dtype(dtype).kind in "iu"
-
-
-def _says_mask(name: str) -> bool:
-    return any(word in name.lower() for word in ("mask", "seg", "matte"))
-
-
-def _says_lanes(name: str) -> bool:
-    return "lane" in name.lower() or name.lower() == "ll"
-
-
-def _says_area(name: str) -> bool:
-    return any(word in name.lower() for word in ("area", "drivable", "road")) or name.lower() == "da"
 
 
 def _leaves_open(shape: Shape) -> bool:

@@ -268,9 +268,7 @@ class Detections(Rows[Detection]):
             ShapeError: a column has another number of rows than there are boxes.
             InputError: a column has the name of a value that every box has, such as `label`.
         """
-        # Not by dataclasses.replace(), which takes 2 us more: two stages do this for each image.
-        every = {**self.columns, **columns}
-        return type(self)(self.data, self.names, self.size, self.stats, every, image=self.image, decoder=self.decoder)
+        return dataclasses.replace(self, columns={**self.columns, **columns})
 
     def to_coco(self, image_id: int, category_ids: Sequence[int] | Mapping[int, int]) -> list[dict[str, Any]]:
         """The boxes as COCO's result format has them: `bbox` is left, top, width and height in pixels.

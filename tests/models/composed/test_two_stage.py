@@ -436,11 +436,6 @@ def test_models_that_are_compositions() -> None:
             assert got == [len(found) for found in expected.columns["second"]]
 
 
-def test_one_image_in_place_of_several_is_refused(two: TwoStage) -> None:
-    with pytest.raises(InputError, match="not one image"):
-        two.map(IMAGE)
-
-
 def test_settings_are_checked(two: TwoStage) -> None:
     for settings, words in (
         ({"crop": "round"}, "crop is 'round'; use box, oriented or landmarks"),

@@ -169,7 +169,6 @@ class Execution(Generic[Result]):
         self._instances: CudaInstances | None = None  # where the network is or was on a CUDA device
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waiting = 0  # threads that wait for a buffer, or for all of them
         self._first = self._buffer(network, False)
         self._idle = [self._first]
         self._lent = 0
@@ -224,7 +223,7 @@ class Execution(Generic[Result]):
                 self._check_open()
                 self._take_up()
             if self._lent >= self._limit:
-                self._wait_until(lambda: self._lent < self._limit or self._closed)
+                self._changed.wait_for(lambda: self._lent < self._limit or self._closed)
                 self._check_open()
             buffer = self._idle.pop() if self._idle else None
             self._lent += 1
@@ -250,16 +249,7 @@ class Execution(Generic[Result]):
             elif buffer is not None:
                 self._idle.insert(0, buffer)
             self._lent -= 1
-            if self._waiting:
-                self._changed.notify_all()
-
-    def _wait_until(self, condition: Callable[[], bool]) -> None:
-        """Under the lock."""
-        self._waiting += 1
-        try:
-            self._changed.wait_for(condition)
-        finally:
-            self._waiting -= 1
+            self._changed.notify_all()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -468,7 +458,7 @@ class Execution(Generic[Result]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            self._wait_until(lambda: not self._lent)
+            self._changed.wait_for(lambda: not self._lent)
             idle, self._idle = self._idle, []
         for buffer in idle:
             buffer.close()

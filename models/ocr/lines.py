@@ -118,13 +118,8 @@ class TextLines(Rows[TextLine]):
         """The image with an outline around each line and its text above, as a new PIL image.
 
         Args:
-            image: the image of the result; None uses `image` of the result.
-            channel_order: of an array.
+            image, channel_order: see `Result.draw()`, also for its errors.
             font: a font file, for the text; None is one of the system's that has the characters.
-
-        Raises:
-            InputError: the result does not know its image, or this one has another size.
-            ImageError: the image cannot be read.
         """
         return self._drawn(self._pil(image, channel_order), font)
 

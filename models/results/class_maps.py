@@ -54,13 +54,11 @@ class MapResult(Result):
         """The image as a new PIL image, tinted by the colours of the classes.
 
         Args:
-            image: the one that the map was made of; None is the one that the result knows.
-            channel_order: of an array.
+            image, channel_order: see `Result.draw()`, also for its errors.
             opacity: of the colours, 0 to 1.
 
         Raises:
-            InputError: the result does not know its image, or this one has another size; or the opacity is not 0 to 1.
-            ImageError: the image cannot be read.
+            InputError: the opacity is not 0 to 1.
         """
         if not 0 <= opacity <= 1:
             raise InputError(f"opacity is {opacity}; use 0 to 1")

@@ -330,8 +330,7 @@ class Detections(Rows[Detection]):
         """The boxes over an image, as a new PIL image, with their masks, keypoints and track numbers.
 
         Args:
-            image: the image that they were found in; None is the one that the result knows.
-            channel_order: of an array.
+            image, channel_order: see `Result.draw()`, also for its errors.
             font: a font file or a loaded font for the labels; None is a font of Pillow's, or of the system where that
                 lacks a character.
             colour_by: the colours of boxes: by `"class"`, by `"box"`, or by the name of a column of whole numbers.
@@ -339,9 +338,7 @@ class Detections(Rows[Detection]):
             skeleton: the pairs of keypoints that a line joins, by number from 0; None is COCO's where there are 17.
 
         Raises:
-            InputError: the result does not know its image, or this one has another size.
             ConfigError: there is no such font, column or keypoint.
-            ImageError: the image cannot be read.
         """
         pil = self._pil(image, channel_order)
         return self._drawn(pil, font=font, colour_by=colour_by, skeleton=skeleton)

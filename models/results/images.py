@@ -94,16 +94,7 @@ class Matte(FloatMap):
         return np.rint(np.nan_to_num(np.clip(self.values, 0, 1), nan=0.0) * 255).astype(np.uint8)
 
     def cut_out(self, image: ImageSource | HostImage | None = None, *, channel_order: str = "bgr") -> Image.Image:
-        """The foreground as a PIL image with an alpha channel (RGBA).
-
-        Args:
-            image: the one that the matte was made of; None is the one that the result knows.
-            channel_order: of an array.
-
-        Raises:
-            InputError: the result does not know its image, or this one has another size.
-            ImageError: the image cannot be read.
-        """
+        """The foreground as a PIL image with an alpha channel (RGBA). Arguments and errors: see `draw()`."""
         return self._with_alpha(self._pil(image, channel_order))
 
     def _with_alpha(self, pil: Image.Image) -> Image.Image:

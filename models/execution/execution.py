@@ -100,6 +100,7 @@ class ModelBuffer(Generic[Result]):
             if self._network is not None:  # all buffers share a few instances there
                 instances.add(self._network, self._owned, infer)
                 self._network = None
+        self.prepares_quickly, self.move, self.results = self.rows.prepares_quickly, self.rows.move, self.rows.results
         if self._of_pipeline:
             self._asked = self.capacity  # a pipeline counts on it
             self.rows.begin(self._canvas, self.capacity)
@@ -113,9 +114,6 @@ class ModelBuffer(Generic[Result]):
         return True
 
     # ---- rows ----
-
-    def prepares_quickly(self, item: Any) -> bool:
-        return self.rows.prepares_quickly(item)
 
     def set_bucket(self, bucket: Any) -> None:
         if bucket is not None:
@@ -131,16 +129,10 @@ class ModelBuffer(Generic[Result]):
             self._stages.postprocess_with(parameters)  # raises ConfigError for parameters that a request cannot have
         self.rows.write(row, self.rows.read(item), parameters)
 
-    def move(self, source: int, target: int) -> None:
-        self.rows.move(source, target)
-
     def run(self, count: int) -> None:
         self.rows.run(count)
         if self._of_pipeline:
             self.rows.wait()
-
-    def results(self, count: int) -> Sequence[Result]:
-        return self.rows.results(count)
 
     # ---- the rest ----
 

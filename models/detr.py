@@ -24,6 +24,7 @@ from .output_checks import (
 from .preprocessor import ImageInput, Preprocessor
 from .presets import PRESETS, pixel_options
 from .results import Detections, Masks
+from .results.masks import edges
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -260,7 +261,11 @@ class RFDETRSeg(RFDETR):
         self, outputs: Mapping[str, npt.NDArray[Any]], queries: npt.NDArray[np.intp], geometry: Geometry
     ) -> dict[str, Any]:
         masks = outputs[self._masks]
-        cropped = [_cropped(resize_map(masks[query], geometry) > 0) for query in queries]
+        cropped = []
+        for query in queries:
+            pixels = resize_map(masks[query], geometry) > 0
+            left, top, right, bottom = edges(pixels)
+            cropped.append(Masks.of(pixels[None, top:bottom, left:right]).placed((left, top), geometry.source))
         return {"mask": Masks.concatenate(cropped, geometry.source)}
 
 
@@ -307,14 +312,6 @@ class UltralyticsRTDETR(RTDETR):
         check_scores(scores)
         check_exclusive(scores)
         check_centred_fractions(boxes)
-
-
-def _cropped(plane: npt.NDArray[np.bool_]) -> Masks:
-    """A mask (height, width) of the image, of which only the part that has pixels is kept."""
-    rows, columns = np.flatnonzero(plane.any(axis=1)), np.flatnonzero(plane.any(axis=0))
-    top, bottom, left, right = (rows[0], rows[-1] + 1, columns[0], columns[-1] + 1) if rows.size else (0, 1, 0, 1)
-    crop = Masks.of(plane[None, top:bottom, left:right])
-    return crop.placed((int(left), int(top)), (plane.shape[1], plane.shape[0]))
 
 
 def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -15,7 +15,7 @@ from ..colours import colour
 from ..names import find_classes
 from .agreement import Agreement
 from .exports import category_of, import_supervision
-from .masks import Masks
+from .masks import Masks, edges
 from .result import Result, ResultTensor, check_pixels
 from .rows import class_label
 
@@ -182,9 +182,8 @@ class ClassMap(MapResult):
         """A `supervision.Detections` of a mask for each class, the background aside."""
         result, masks = self.to_masks()
         planes = masks.numpy()
-        edges = [_edges(plane) for plane in planes]
         return import_supervision().Detections(
-            xyxy=np.array(edges, np.float32).reshape(-1, 4),
+            xyxy=np.array([edges(plane) for plane in planes], np.float32).reshape(-1, 4),
             mask=planes,
             class_id=np.array(result, int),
             data={"class_name": np.array([class_label(self.names, i) for i in result], dtype=str)},
@@ -293,9 +292,3 @@ class ClassMaps(MapResult, Mapping[str, ClassMap]):
     def __repr__(self) -> str:
         areas = ", ".join(f"{name} {area:.1%}" for name, area in self.areas.items())
         return f"<{type(self).__name__}: {areas} in {self.size[0]} x {self.size[1]}>"
-
-
-def _edges(plane: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom edge of the pixels that are True."""
-    columns, rows = np.flatnonzero(plane.any(axis=0)), np.flatnonzero(plane.any(axis=1))
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

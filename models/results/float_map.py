@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -65,19 +65,16 @@ class FloatMap(Result):
         return self.values[known].astype(np.float64), other.values[known].astype(np.float64), share
 
     def _correlation(self, other: Self) -> float:
-        """The correlation of the pixels that both maps know, times the share of these."""
+        """The correlation of the pixels that both maps know, 0 to 1, times the share of these. Scale and offset do not
+        count.
+        """
         a, b, share = self._common(other)
-        return share * correlation(a, b)
+        if not a.size or np.array_equal(a, b):
+            return share
+        a, b = a - a.mean(), b - b.mean()
+        norm = float(np.sqrt((a @ a) * (b @ b)))
+        return share * max(float(a @ b) / norm, 0.0) if norm > 0 else 0.0
 
     def __repr__(self) -> str:
         low, high = self.range
         return f"<{type(self).__name__}: {low:.4g} to {high:.4g} in {self.size[0]} x {self.size[1]}>"
-
-
-def correlation(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
-    """How far two maps rise and fall together, 0 to 1; scale and offset do not count."""
-    if not a.size or np.array_equal(a, b):
-        return 1.0
-    a, b = a - a.mean(), b - b.mean()
-    norm = float(np.sqrt((a @ a) * (b @ b)))
-    return max(float(a @ b) / norm, 0.0) if norm > 0 else 0.0

@@ -16,7 +16,7 @@ from .indices import row_number, row_positions
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Mask", "Masks", "eroded"]
+__all__ = ["Mask", "Masks", "edges", "eroded"]
 
 
 class Masks(Sequence["Mask"]):
@@ -179,6 +179,12 @@ class Mask:
     def __reduce__(self) -> tuple[Any, ...]:
         alone = Masks(PackedMasks(self.size, self._packed.layout[self._index : self._index + 1], self._packed.bits))
         return operator.getitem, (alone, 0)
+
+
+def edges(pixels: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom edge of the pixels that are True; those of the first pixel where there are none."""
+    columns, rows = np.flatnonzero(pixels.any(axis=0)), np.flatnonzero(pixels.any(axis=1))
+    return (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1) if rows.size else (0, 0, 1, 1)
 
 
 def eroded(pixels: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

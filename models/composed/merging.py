@@ -118,63 +118,56 @@ def _fusion(
         The best box of each group, best first; for each box the best one of its group; the fused boxes, (groups, 4).
     """
     keepers = np.empty(len(boxes), np.int64)
-    keep: list[int] = []
-    fused: list[npt.NDArray[np.float64]] = []
+    keep, fused = [np.zeros(0, np.int64)], [np.zeros((0, 4))]
     order = np.argsort(-scores, kind="stable")
     for class_id in (None,) if classes is None else np.unique(classes):
         own = order if class_id is None else order[classes[order] == class_id]  # type: ignore[index]
-        groups = _Groups(len(own), merge)
-        for index in own.tolist():
-            groups.add(index, boxes[index].astype(np.float64), float(scores[index]))
-        keep += groups.best
-        fused += list(groups.fused[: len(groups.best)])
-        keepers[own] = np.array(groups.best, np.int64)[groups.members] if len(own) else 0
-    ranked = np.argsort(-scores[keep], kind="stable")
-    edges = np.array(fused, np.float32).reshape(-1, 4)
-    return np.array(keep, np.int64)[ranked], keepers, edges[ranked]
+        best, members, edges = _fused(boxes[own].astype(np.float64), scores[own].tolist(), merge)
+        keep.append(own[best])
+        fused.append(edges)
+        keepers[own] = own[best][members]
+    kept = np.concatenate(keep)
+    ranked = np.argsort(-scores[kept], kind="stable")
+    return kept[ranked], keepers, np.concatenate(fused).astype(np.float32)[ranked]
 
 
-class _Groups:
-    """The groups of the boxes of one class, which are added from the best one on.
-
-    Attributes:
-        fused: (capacity, 4): the fused box of each group.
-        best: the index of the best box of each group.
-        members: for each box that was added, the group that it is in.
+def _fused(
+    boxes: npt.NDArray[np.float64], scores: Sequence[float], merge: Merge
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The groups of the boxes of one class, best first: the index of the best box of each group, the group of each
+    box, and the fused boxes.
     """
-
-    def __init__(self, capacity: int, merge: Merge) -> None:
-        self.fused = np.zeros((capacity, 4))
-        self.best: list[int] = []
-        self.members: list[int] = []
-        self._sums, self._weights, self._areas = np.zeros((capacity, 4)), np.zeros(capacity), np.zeros(capacity)
-        self._smaller, self._threshold = merge.match == "smaller", merge.threshold
-
-    def add(self, index: int, box: npt.NDArray[np.float64], score: float) -> None:
-        group = self._matching(box)
+    fused, sums = np.zeros((len(boxes), 4)), np.zeros((len(boxes), 4))
+    weights, areas = np.zeros(len(boxes)), np.zeros(len(boxes))
+    best: list[int] = []
+    members = np.empty(len(boxes), np.int64)
+    for index, (box, score) in enumerate(zip(boxes, scores, strict=True)):
+        group = _matching(fused[: len(best)], areas[: len(best)], box, merge)
         if group is None:
-            group = len(self.best)
-            self.best.append(index)
-        self.members.append(group)
+            group = len(best)
+            best.append(index)
+        members[index] = group
         weight = max(score, 1e-30)
-        self._sums[group] += weight * box
-        self._weights[group] += weight
-        fused = self.fused[group] = self._sums[group] / self._weights[group]
-        self._areas[group] = (fused[2] - fused[0]) * (fused[3] - fused[1])
+        sums[group] += weight * box
+        weights[group] += weight
+        left, top, right, bottom = fused[group] = sums[group] / weights[group]
+        areas[group] = (right - left) * (bottom - top)
+    return np.array(best, np.int64), members, fused[: len(best)]
 
-    def _matching(self, box: npt.NDArray[np.float64]) -> int | None:
-        """The group whose fused box matches a box best; None if no match is above the threshold."""
-        count = len(self.best)
-        if not count:
-            return None
-        fused, areas = self.fused[:count], self._areas[:count]
-        sides = np.minimum(fused[:, 2:], box[2:]) - np.maximum(fused[:, :2], box[:2])
-        common = np.maximum(sides[:, 0], 0) * np.maximum(sides[:, 1], 0)
-        area = (box[2] - box[0]) * (box[3] - box[1])
-        whole = np.minimum(areas, area) if self._smaller else areas + area - common
-        matches = np.divide(common, whole, out=np.zeros(count), where=whole > 0)
-        best = int(matches.argmax())
-        return best if matches[best] > self._threshold else None
+
+def _matching(
+    fused: npt.NDArray[np.float64], areas: npt.NDArray[np.float64], box: npt.NDArray[np.float64], merge: Merge
+) -> int | None:
+    """The fused box that matches a box best; None if no match is above the threshold."""
+    if not len(fused):
+        return None
+    sides = np.minimum(fused[:, 2:], box[2:]) - np.maximum(fused[:, :2], box[:2])
+    common = np.maximum(sides[:, 0], 0) * np.maximum(sides[:, 1], 0)
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    whole = np.minimum(areas, area) if merge.match == "smaller" else areas + area - common
+    matches = np.divide(common, whole, out=np.zeros(len(fused)), where=whole > 0)
+    best = int(matches.argmax())
+    return best if matches[best] > merge.threshold else None
 
 
 def _moved(name: str, values: Sequence[Any], shifts: npt.NDArray[np.float32]) -> npt.NDArray[Any]:

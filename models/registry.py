@@ -16,11 +16,11 @@ class _Wrapper(NamedTuple):
     """A wrapper that is imported when it is first used.
 
     Attributes:
+        kind: its name in `infersdk.models`.
         tasks: its words for the task in the metadata of files: `VisionModel.task` and `other_tasks`.
         aliases: further names of it.
     """
 
-    module: str
     kind: str
     tasks: str
     aliases: str = ""
@@ -33,7 +33,7 @@ class _Types(MutableMapping[str, type[Any]]):
     def __getitem__(self, name: str) -> type[Any]:
         kind = self._kinds[name]
         if isinstance(kind, _Wrapper):
-            kind = self._kinds[name] = getattr(importlib.import_module(f".{kind.module}", __package__), kind.kind)
+            kind = self._kinds[name] = getattr(importlib.import_module(__package__), kind.kind)
         return kind
 
     def __setitem__(self, name: str, kind: type[Any]) -> None:
@@ -58,38 +58,38 @@ class _Types(MutableMapping[str, type[Any]]):
 
 
 _WRAPPERS = {
-    "yolov5": _Wrapper("yolo", "YOLOv5", "detect", "yolov7"),
-    "yolov8": _Wrapper("yolo", "YOLOv8", "detect", "yolo11 yolov11"),
-    "yolox": _Wrapper("yolo", "YOLOX", "detect"),
-    "end-to-end": _Wrapper("end_to_end", "EndToEnd", "detect", "yolov10 yolo26"),
-    "yolov5-seg": _Wrapper("segment", "YOLOv5Seg", "segment", "yolov7-seg"),
-    "yolov8-seg": _Wrapper("segment", "YOLOv8Seg", "segment", "yolo11-seg"),
-    "end-to-end-seg": _Wrapper("segment", "EndToEndSeg", "segment", "yolo26-seg"),
-    "yolov8-pose": _Wrapper("pose", "YOLOv8Pose", "pose", "yolo11-pose"),
-    "end-to-end-pose": _Wrapper("pose", "EndToEndPose", "pose", "yolo26-pose"),
-    "yolov8-obb": _Wrapper("obb", "YOLOv8OBB", "obb", "yolo11-obb"),
-    "end-to-end-obb": _Wrapper("obb", "EndToEndOBB", "obb", "yolo26-obb"),
-    "yolo-nas": _Wrapper("ssd", "YOLONAS", "detect", "yolonas"),
-    "ssd": _Wrapper("ssd", "SSD", "detect"),
-    "ultraface": _Wrapper("ssd", "UltraFace", "detect"),
+    "yolov5": _Wrapper("YOLOv5", "detect", "yolov7"),
+    "yolov8": _Wrapper("YOLOv8", "detect", "yolo11 yolov11"),
+    "yolox": _Wrapper("YOLOX", "detect"),
+    "end-to-end": _Wrapper("EndToEnd", "detect", "yolov10 yolo26"),
+    "yolov5-seg": _Wrapper("YOLOv5Seg", "segment", "yolov7-seg"),
+    "yolov8-seg": _Wrapper("YOLOv8Seg", "segment", "yolo11-seg"),
+    "end-to-end-seg": _Wrapper("EndToEndSeg", "segment", "yolo26-seg"),
+    "yolov8-pose": _Wrapper("YOLOv8Pose", "pose", "yolo11-pose"),
+    "end-to-end-pose": _Wrapper("EndToEndPose", "pose", "yolo26-pose"),
+    "yolov8-obb": _Wrapper("YOLOv8OBB", "obb", "yolo11-obb"),
+    "end-to-end-obb": _Wrapper("EndToEndOBB", "obb", "yolo26-obb"),
+    "yolo-nas": _Wrapper("YOLONAS", "detect", "yolonas"),
+    "ssd": _Wrapper("SSD", "detect"),
+    "ultraface": _Wrapper("UltraFace", "detect"),
     "selected-boxes": _Wrapper(
-        "selected_boxes", "SelectedBoxes", "detect", "ssd-mobilenet torchvision-detector d-fine-export yolo-nas-nms"
+        "SelectedBoxes", "detect", "ssd-mobilenet torchvision-detector d-fine-export yolo-nas-nms"
     ),
-    "detr": _Wrapper("detr", "DETR", "detect"),
-    "rt-detr": _Wrapper("detr", "RTDETR", "detect", "rt-detrv2 d-fine"),
-    "rt-detr-ultralytics": _Wrapper("detr", "UltralyticsRTDETR", "detect"),
-    "rf-detr": _Wrapper("detr", "RFDETR", "detect"),
-    "rf-detr-seg": _Wrapper("detr", "RFDETRSeg", "segment"),
-    "yunet": _Wrapper("yunet", "YuNet", "detect"),
-    "segmentation": _Wrapper("semantic", "SemanticSegmentation", "semantic"),
-    "twinlitenet": _Wrapper("semantic", "TwinLiteNet", "semantic"),
-    "depth": _Wrapper("depth", "DepthEstimation", "depth", "depth-anything midas dpt"),
-    "anomaly": _Wrapper("anomaly", "AnomalyDetection", "anomaly", "anomalib padim patchcore efficient-ad"),
-    "image-to-image": _Wrapper("image_to_image", "ImageToImage", "image-to-image", "super-resolution"),
-    "background-removal": _Wrapper("image_to_image", "BackgroundRemoval", "matte", "matte"),
-    "classifier": _Wrapper("classifier", "Classifier", "classify"),
+    "detr": _Wrapper("DETR", "detect"),
+    "rt-detr": _Wrapper("RTDETR", "detect", "rt-detrv2 d-fine"),
+    "rt-detr-ultralytics": _Wrapper("UltralyticsRTDETR", "detect"),
+    "rf-detr": _Wrapper("RFDETR", "detect"),
+    "rf-detr-seg": _Wrapper("RFDETRSeg", "segment"),
+    "yunet": _Wrapper("YuNet", "detect"),
+    "segmentation": _Wrapper("SemanticSegmentation", "semantic"),
+    "twinlitenet": _Wrapper("TwinLiteNet", "semantic"),
+    "depth": _Wrapper("DepthEstimation", "depth", "depth-anything midas dpt"),
+    "anomaly": _Wrapper("AnomalyDetection", "anomaly", "anomalib padim patchcore efficient-ad"),
+    "image-to-image": _Wrapper("ImageToImage", "image-to-image", "super-resolution"),
+    "background-removal": _Wrapper("BackgroundRemoval", "matte", "matte"),
+    "classifier": _Wrapper("Classifier", "classify"),
     "embedding": _Wrapper(
-        "embedder", "Embedder", "embed embedding reid feature-extraction image-feature-extraction"
+        "Embedder", "embed embedding reid feature-extraction image-feature-extraction"
     ),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, ForkError, Overloaded, PipelineError
 from .batch_buffer import sizes_to_run
+from .request import PipelineThread
 from .stats import PipelineStats, bucket_name
 from .workers import BatchRunners, PipelineState, PrepareWorkers, fail_expired
 
@@ -59,9 +60,17 @@ class PipelineCore(PipelineState):
         for group in self.groups:
             self.threads += BatchRunners(self, group, self.workers).threads
         self.running_threads |= set(self.threads)
-        self._closing_threads = set[threading.Thread]()  # those among them that are in close()
-        for thread in self.threads:
-            thread.start()
+        try:
+            for thread in self.threads:
+                thread.start()
+        except BaseException as error:
+            self.thread_failed(error)
+            if not isinstance(error, RuntimeError):
+                raise
+            raise PipelineError(
+                f"{name} cannot start its {len(self.threads)} threads ({error}); make it with fewer workers, or let "
+                "the process have more threads and memory"
+            ) from error
 
     # ---- requests in ----
 
@@ -72,7 +81,8 @@ class PipelineCore(PipelineState):
 
         Args:
             timeout: seconds to wait for slots; None is without limit.
-            wait: return when all requests have slots. Without it they may still wait for one.
+            wait: return when all requests have slots. Without it they may still wait for one, as always in a thread of
+                a pipeline, since those threads free the slots.
             reject: raise Overloaded where no slot is free.
         """
         self._check_process()
@@ -82,6 +92,7 @@ class PipelineCore(PipelineState):
         refusal = "; submit later, or make the pipeline with more slots" if reject else None
         if wait and timeout is not None and timeout <= 0:
             refusal = refusal or ", and timeout is 0"
+        wait = wait and not isinstance(threading.current_thread(), PipelineThread)
         taken: list[Request] = []
         own: list[Request] = []  # those that this thread prepares
         expired: list[Request] = []
@@ -122,8 +133,7 @@ class PipelineCore(PipelineState):
         if self.closing:
             self._check_open()
         if request.time_limit is not None and request.time_limit <= 0:
-            self.statistics.in_pipeline += 1
-            self.scheduler.settle(request, "expired")
+            self.statistics.expired += 1
             return
         # Quick preparation takes less time here than waking up another thread.
         if not self.scheduler.admit(request, preparing=request.quick):
@@ -202,7 +212,7 @@ class PipelineCore(PipelineState):
 
     def close(self, *, drain: bool) -> None:
         """Ends it: with `drain` all requests that were taken in are run first, otherwise those whose batch has not left
-        end in ClosedError. A callback of a future may call this, too.
+        end in ClosedError. Waits for its threads, so none of them may call this.
         """
         if os.getpid() != self._process:
             return  # the threads are the parent's, and so are the buffers
@@ -223,16 +233,14 @@ class PipelineCore(PipelineState):
             raise errors[0]
 
     def _wait_until_ended(self) -> None:
-        current = threading.current_thread()
         with self.lock:
             self.scheduler.draining = True
             self.wake_all()
             while self.fault is None and (not self.scheduler.idle or self.scheduler.queue):
                 self.scheduler.drained.wait()
             self.stopped = True
-            self._closing_threads.add(current)
             self.wake_all()
-            while self.running_threads - self._closing_threads:
+            while self.running_threads:
                 self.scheduler.drained.wait()
             close_buffers, self._buffers_closed = not self._buffers_closed, True
         if close_buffers:
@@ -240,8 +248,7 @@ class PipelineCore(PipelineState):
                 for batch in group.batches:
                     batch.buffer.close()
         for thread in self.threads:
-            if current not in self.threads:
-                thread.join()
+            thread.join()
 
     # ---- the rest ----
 
@@ -268,7 +275,7 @@ class PipelineCore(PipelineState):
                     batch.buffer.set_bucket(bucket)
                     batch.buffer.warm_up(size, example)
             finally:
-                with self.scheduler.drained:
+                with self.lock:
                     self.scheduler.release(batch)
         if progress is not None:
             progress("Warmed up", 1.0)
@@ -276,7 +283,7 @@ class PipelineCore(PipelineState):
     def _take_out(self, batch: BatchState) -> None:
         """Waits until this batch has no requests, and takes it out of service."""
         free = self.groups[batch.group].free
-        with self.scheduler.drained:
+        with self.lock:
             while batch not in free:
                 self._check_not_closing()
                 self.scheduler.drained.wait()

@@ -127,7 +127,7 @@ class Pipeline(Generic[Result]):
     def __init__(self, models: Model[Result] | Sequence[Model[Result]], **settings: Any) -> None:
         self.settings = convert(settings, PipelineSettings, "Pipeline settings")
         self._rejects = self.settings.when_full == "raise"
-        several = models if isinstance(models, Sequence) else [models]
+        several = models if isinstance(models, (list, tuple)) else [models]
         served: list[Any] = [
             TensorRequests(one) if isinstance(one, Infer) else getattr(one, "details", one) for one in several
         ]
@@ -156,7 +156,8 @@ class Pipeline(Generic[Result]):
     ) -> Future[Result]:
         """Takes a request in: an image for a wrapper; for an `Infer` arrays without the batch axis.
 
-        The item must not change until the future ends: another thread reads it.
+        The item must not change until the future ends: another thread reads it. A callback of a future does not wait
+        for a slot, since it runs in a thread that frees them: its request waits in the queue.
 
         Args:
             timeout: seconds to wait for a slot, instead of the setting.
@@ -217,8 +218,7 @@ class Pipeline(Generic[Result]):
                 perhaps before this returns. Not called where this raises a refusal.
             parameters, timeout, deadline: see `submit()`.
             wait: whether to wait for slots. None follows the settings and `timeout`; True waits without limit; False
-                returns at once, and the requests wait in the queue, also where the settings say "raise". Callbacks use
-                False: a thread of a pipeline must not wait for slots.
+                returns at once, and the requests wait in the queue, also where the settings say "raise".
 
         Returns:
             The requests. `cancel()` takes one back as long as its batch has not left.
@@ -348,7 +348,8 @@ class Pipeline(Generic[Result]):
     def close(self, *, drain: bool = True) -> None:
         """Ends the pipeline. A second call does nothing.
 
-        The handler of a signal and a callback may call it in a call of this thread; the pipeline ends after that call.
+        The handler of a signal, in a call of this thread, and a callback of a future may call it; the pipeline ends
+        after that call.
 
         Args:
             drain: run all requests that were taken in first. Otherwise those whose batch has not left end in

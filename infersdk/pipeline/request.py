@@ -67,7 +67,7 @@ class Request:
     afterwards without the lock, since `on_done` runs the caller's code.
 
     Args:
-        withdraw: claims the end of a request, unless its batch has left or it has ended.
+        withdraw: claims the end of a request, unless it was not taken in, its batch has left, or it has ended.
         on_done: called once with the result, or with the exception, in the thread that ends the request.
         time_limit: seconds within which its batch has to leave.
         owner: is kept alive until the request has ended.
@@ -101,7 +101,7 @@ class Request:
         self.quick = False  # preparing it takes less time than waking up a thread.
         self.preparing = False  # a thread is writing its row.
         self.dispatched = False  # its batch has left
-        self.settled = False  # it has ended, or a thread is about to end it
+        self.settled = True  # it was not taken in, it has ended, or a thread is about to end it
         self.slot_waiter: Any = None  # a lock that is released when the request has a slot, or has ended
 
     def end(self, outcome: Any) -> None:
@@ -453,11 +453,12 @@ class OpenCalls:
                 yield result
 
     def close_later(self, close: Callable[[], object]) -> bool:
-        """Whether the calling thread is in a call, which the handler of a signal or a callback has interrupted.
+        """Whether the calling thread is in a call, which the handler of a signal or a callback has interrupted, or runs
+        callbacks for a pipeline.
 
-        `close()` waits for calls, so another thread then runs it.
+        `close()` waits for calls and for those threads, so another thread then runs it.
         """
-        if threading.get_ident() not in self._threads:
+        if threading.get_ident() not in self._threads and not isinstance(threading.current_thread(), PipelineThread):
             return False
         threading.Thread(target=close, name="infersdk-close").start()
         return True

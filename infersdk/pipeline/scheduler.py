@@ -172,6 +172,7 @@ class Scheduler:
             return False
         self._statistics.in_pipeline += 1
         if self._add(request, preparing):
+            request.settled = False
             return True
         self._statistics.in_pipeline -= 1
         return False
@@ -179,6 +180,7 @@ class Scheduler:
     def enqueue(self, request: Request) -> None:
         """Puts a request into the queue; its `slot_waiter` is released when it leaves the queue."""
         self._statistics.in_pipeline += 1
+        request.settled = False
         self.queue.append(request)
 
     def settle(self, request: Request, outcome: str) -> bool:

@@ -147,20 +147,17 @@ class PrepareWorkers:
         scheduler, expired = self._state.scheduler, list[Request]()
         scheduler.idle_workers += 1
         try:
-            while not scheduler.unprepared and not self._state.stopped:
-                deadline = self._deadlines.next()
-                if deadline is None:
-                    scheduler.rows_to_prepare.wait()
-                    continue
+            while not self._state.stopped:
                 now = monotonic()
-                expired = [r for r in self._deadlines.pop_past(now) if self._state.scheduler.settle(r, "expired")]
-                if expired:
+                expired = [request for request in self._deadlines.pop_past(now) if scheduler.settle(request, "expired")]
+                if expired or scheduler.unprepared:
                     break
-                scheduler.rows_to_prepare.wait(max(0.0, deadline - now))
+                deadline = self._deadlines.next()
+                scheduler.rows_to_prepare.wait(None if deadline is None else max(0.0, deadline - now))
         finally:
             scheduler.idle_workers -= 1
         for request in expired:
-            self._state.scheduler.remove(request)
+            scheduler.remove(request)
         return expired
 
     def _finish(self, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
@@ -354,5 +351,5 @@ def _notify_listeners(requests: Sequence[Request], left: float, ran: float, done
         stages = RequestStages(request.submitted, request.prepared_at, left, ran, done, len(requests))
         try:
             request.listener(stages)
-        except Exception as error:  # the caller's own
+        except BaseException as error:  # the caller's own
             log_error("a listener to the stages of a request raised", error)

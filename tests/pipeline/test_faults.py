@@ -14,8 +14,9 @@ import pytest
 from squares import LONG, Squares, SquaresBuffer, begun, consistent, until
 
 from infersdk import Pipeline
-from infersdk.errors import ClosedError, PipelineError
+from infersdk.errors import ClosedError, InputError, PipelineError
 from infersdk.pipeline import workers
+from infersdk.pipeline.request import stage_listener
 from infersdk.pipeline.scheduler import Scheduler
 from infersdk.pipeline.stats import Statistics
 
@@ -218,8 +219,7 @@ def test_a_request_that_raises_stop_iteration(model: Squares, monkeypatch: pytes
 
 
 def test_two_callbacks_close(model: Squares) -> None:
-    """In two threads of the pipeline, of which neither waits for the other."""
-    closed = threading.Semaphore(0)
+    """In two threads of the pipeline, which do not wait for its end."""
     both = threading.Barrier(2)
     two = Squares(capacity=1, concurrency=2)
     pipeline = Pipeline(two, max_delay=0)
@@ -227,17 +227,62 @@ def test_two_callbacks_close(model: Squares) -> None:
     def close(_: Future[Any]) -> None:
         both.wait(LONG)
         pipeline.close()
-        closed.release()
 
     two.hold()
     futures = pipeline.submit_many([2, 4])
     for future in futures:
         future.add_done_callback(close)
     two.go.set()
-    for _ in range(2):
-        assert closed.acquire(timeout=LONG)
     assert [f.result(LONG) for f in futures] == [4, 16]
-    assert two.open == 0
+    until(lambda: two.open == 0)
+
+
+def test_all_callbacks_close(model: Squares) -> None:
+    """The threads that would run the other requests are in callbacks, too."""
+    pipeline = Pipeline(model, max_delay=0, slots=16, workers=1)
+    model.hold()
+    futures = pipeline.submit_many([-2, *range(14)])  # the first one ends in the thread that prepares
+    for future in futures:
+        future.add_done_callback(lambda _: pipeline.close())
+    model.go.set()
+    assert isinstance(futures[0].exception(LONG), InputError)
+    assert [f.result(LONG) for f in futures[1:]] == [n * n for n in range(14)]
+    until(lambda: model.open == 0)
+
+
+def test_threads_that_cannot_start(model: Squares, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def fails(thread: threading.Thread) -> None:
+        if len(started) == 3:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(workers.PipelineThread, "start", fails)
+    with pytest.raises(PipelineError, match=r"cannot start its \d+ threads \(can't start .*\); .* fewer workers"):
+        Pipeline(model, workers=8)
+    for thread in started:
+        thread.join(LONG)
+    assert not any(thread.is_alive() for thread in started)
+    assert model.open == 0
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_listeners_to_stages_that_raise(
+    model: Squares, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def bad(_: object) -> None:
+        raise kind("of the listener")
+
+    with Pipeline(model, max_delay=0) as pipeline:
+        token = stage_listener.set(bad)
+        try:
+            assert pipeline.submit(2).result(LONG) == 4
+        finally:
+            stage_listener.reset(token)
+        works(pipeline)
+    assert any("of the listener" in str(r.exc_info[1]) for r in caplog.records if r.exc_info)
 
 
 def test_closing_ends_all_whatever_the_callbacks_raise(model: Squares) -> None:

@@ -294,6 +294,30 @@ def test_a_deadline_is_told_while_the_model_is_busy(model: Squares) -> None:
         assert isinstance(late.exception(), TimeoutError)
 
 
+def test_a_deadline_is_told_while_rows_wait_for_their_preparation(model: Squares) -> None:
+    """The rows of requests that have expired are not prepared."""
+    prepared, go = [], threading.Event()
+    with Pipeline(model, max_batch=1, max_delay=0, slots=12, workers=1) as pipeline:
+        prepare = SquaresBuffer.prepare
+
+        def slow(buffer: SquaresBuffer, row: int, item: Any, parameters: Any) -> None:
+            prepared.append(item)
+            assert go.wait(LONG)
+            prepare(buffer, row, item, parameters)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SquaresBuffer, "prepare", slow)
+            first, second = pipeline.submit(2), pipeline.submit(4)
+            late = [pipeline.submit(n, deadline=0.05) for n in range(6, 22, 2)]
+            until(lambda: prepared == [2])
+            time.sleep(0.1)
+            go.set()
+            for future in late:
+                assert isinstance(future.exception(LONG), DeadlineExceeded)
+            assert (first.result(LONG), second.result(LONG)) == (4, 16)
+    assert prepared == [2, 4]
+
+
 def test_a_deadline_passes_in_line(model: Squares) -> None:
     model.hold()
     with Pipeline(model, max_delay=0, slots=4) as pipeline:
@@ -459,6 +483,34 @@ def test_close_in_a_callback(model: Squares) -> None:
     future.add_done_callback(close)
     assert closed.wait(LONG)
     assert future.result() == 9
+
+
+def test_callbacks_that_submit_more_than_there_are_slots(model: Squares) -> None:
+    """The threads that free slots do not wait for them."""
+    ended: list[int] = []
+    with Pipeline(model, max_delay=0, slots=4) as pipeline:
+
+        def more(future: Future[Any]) -> None:
+            ended.append(future.result())
+            if len(ended) <= 40:
+                for n in (2, 3):
+                    pipeline.submit(n).add_done_callback(more)
+
+        pipeline.submit(2).add_done_callback(more)
+        until(lambda: len(ended) == 81)
+        consistent(pipeline.stats())
+
+
+def test_requests_that_a_closed_pipeline_refuses_are_not_counted(model: Squares) -> None:
+    pipeline = Pipeline(model, max_delay=0)
+    assert pipeline.submit(2).result(LONG) == 4
+    pipeline.close()
+    for _ in range(3):
+        with pytest.raises(ClosedError):
+            list(pipeline.map([2]))
+    stats = pipeline.stats()
+    consistent(stats)
+    assert (stats.submitted, stats.done, stats.cancelled) == (1, 1, 0)
 
 
 def test_an_exception_in_the_block_does_not_wait_for_the_rest(model: Squares) -> None:

@@ -113,7 +113,9 @@ class IdleRelease:
 
     def __init__(self, model: Requests[Any], name: str) -> None:
         self._model, self._name = weakref.ref(model, lambda _: self.close()), name
-        self._changed = Condition()
+        # `with` takes the lock itself: Ctrl-C in the Python code of a condition would leave it locked.
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._uses: list[None] = []  # an entry for each use
         self._last_use = monotonic()
         self._released_at = -1.0  # the last use before the last release
@@ -121,7 +123,7 @@ class IdleRelease:
         self._thread: Thread | None = None
 
     def __enter__(self) -> None:
-        with self._changed:
+        with self._lock:
             self._uses.append(None)
 
     def __exit__(self, *error: object) -> None:
@@ -135,7 +137,7 @@ class IdleRelease:
         Raises:
             InferenceError: calls, streams or requests are running.
         """
-        with self._changed:
+        with self._lock:
             uses, requests = len(self._uses), model._pipeline_holder.requests
             if uses or requests:
                 raise InferenceError(
@@ -147,7 +149,7 @@ class IdleRelease:
 
     def after(self, seconds: float) -> None:
         """Releases the model after this number of seconds without use, each time."""
-        with self._changed:
+        with self._lock:
             self.limit, self._last_use = seconds, monotonic()
             self._changed.notify_all()
             if self._thread is None or not self._thread.is_alive():  # an exception has ended it
@@ -163,7 +165,7 @@ class IdleRelease:
 
     def _wait_until_idle(self) -> Callable[[], None] | None:
         """Releases the model when its time has come; None when nothing is to be released any more."""
-        with self._changed:
+        with self._lock:
             while self.limit is not None and (model := self._model()) is not None:
                 if model._pipeline_holder.requests:
                     self._last_use = monotonic()
@@ -180,7 +182,7 @@ class IdleRelease:
 
     def close(self) -> None:
         """Ends the watching, and waits for a release in progress."""
-        with self._changed:
+        with self._lock:
             self.limit = None
             self._changed.notify_all()
 

@@ -31,7 +31,9 @@ class _Queue(Generic[T]):
     def __init__(self, size: int, drop_oldest: bool, expired: Callable[[T], bool] | None) -> None:
         self.size, self.drop_oldest, self.expired = size, drop_oldest, expired
         self.items: deque[T] = deque()
-        self.changed = threading.Condition()
+        # `with` takes the lock itself: Ctrl-C in the Python code of a condition would leave it locked.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.stopped = self.ended = False
         self.error: BaseException | None = None
         self.dropped = 0
@@ -53,7 +55,7 @@ class _Queue(Generic[T]):
         except BaseException as error:
             self.error = error
         finally:
-            with self.changed:
+            with self.lock:
                 self.ended = True
                 self.changed.notify_all()
 
@@ -61,7 +63,7 @@ class _Queue(Generic[T]):
         """Adds an item as soon as the queue has space for it, or passes it to `receive`. Returns whether further ones
         are wanted.
         """
-        with self.changed:
+        with self.lock:
             if not self.drop_oldest:
                 self.changed.wait_for(lambda: len(self.items) < self.size or self.stopped or self.receive)
             elif len(self.items) == self.size:
@@ -79,7 +81,7 @@ class _Queue(Generic[T]):
         return True
 
     def pass_to(self, receive: Callable[[T], object], timeout: float | None) -> None:
-        with self.changed:
+        with self.lock:
             while self.items and not self.stopped:
                 receive(self.items.popleft())
             self.latest, self.receive = time.monotonic(), receive
@@ -95,7 +97,7 @@ class _Queue(Generic[T]):
         self._raise_error()
 
     def take(self, timeout: float | None = None) -> T:
-        with self.changed:
+        with self.lock:
             if not self.changed.wait_for(lambda: self.items or self.ended or self.stopped, timeout):
                 raise NoItemError
             if self.items and not self.stopped:
@@ -120,7 +122,7 @@ class _Queue(Generic[T]):
             self.dropped += 1
 
     def stop(self) -> None:
-        with self.changed:
+        with self.lock:
             self.stopped = True
             self.items.clear()
             self.changed.notify_all()

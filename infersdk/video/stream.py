@@ -137,7 +137,9 @@ class Stream:
         self.info: StreamInfo | None = None
         self._settings, self._done = settings, done
         self._stopped = threading.Event()
-        self._guard = threading.Condition()
+        # `with` takes the lock itself: Ctrl-C in the Python code of a condition would leave it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._free = settings.in_flight  # how many further frames the model may have
         #: Decoded frames that wait for the model, and what one thread at a time holds that gives them to it.
         self._waiting: deque[AnyFrame] = deque()
@@ -170,12 +172,12 @@ class Stream:
 
     def stop(self) -> None:
         self._stopped.set()
-        with self._guard:
+        with self._lock:
             self._waiting.clear()
-            self._guard.notify_all()
+            self._changed.notify_all()
         if (reader := self._reader) is not None:
             self._run(reader.close, f"infersdk-close-{self.name}")  # a source may hang in a read
-        with self._guard:
+        with self._lock:
             requests = [request for _, request in self._items if isinstance(request, Future)]
         for request in requests:
             request.cancel()
@@ -258,9 +260,9 @@ class Stream:
             if reader.damage:
                 self._error = reader.damage
         finally:
-            with self._guard:
+            with self._lock:
                 self._dropped += reader.dropped
-                self._guard.wait_for(lambda: not self._waiting or self._fault or self._stopped.is_set())
+                self._changed.wait_for(lambda: not self._waiting or self._fault or self._stopped.is_set())
             with self._giving:  # a thread may have taken the last frame, and its result comes before the end
                 self._reader = None
             with suppress(InferSDKError):
@@ -271,9 +273,9 @@ class Stream:
 
     def _wait_for_model(self, frame: AnyFrame, live: bool) -> None:
         """Gives a frame to the model; one of a live source now or later, and only if no newer ones replace it."""
-        with self._guard:
+        with self._lock:
             if not live:
-                self._guard.wait_for(lambda: self._free or self._stopped.is_set())
+                self._changed.wait_for(lambda: self._free or self._stopped.is_set())
             if self._stopped.is_set():
                 return
             self._waiting.append(frame)
@@ -293,22 +295,22 @@ class Stream:
                     request = Future()
                     request.set_exception(error)
                 except Exception as error:
-                    with self._guard:
+                    with self._lock:
                         self._fault = error  # raised in the thread that decodes, with the next frame
-                        self._guard.notify_all()
+                        self._changed.notify_all()
                     return
                 self._frames += 1
                 self._add(frame, request)
 
     def _next_frame(self) -> AnyFrame | None:
         """The frame that the model gets next, if there is one and the model may have it."""
-        with self._guard:
+        with self._lock:
             if not self._waiting or not self._free:
                 return None
             while len(self._waiting) > 1 and time.monotonic() - self._waiting[0].decoded > WAITS:
                 self._drop()
             self._free -= 1
-            self._guard.notify_all()
+            self._changed.notify_all()
             return self._waiting.popleft()
 
     def _drop(self) -> None:
@@ -320,7 +322,7 @@ class Stream:
         return max(frame.decoded - self._first, self._time + 1 / (fps or 30.0))
 
     def _add(self, frame: AnyFrame | None, request: Future[Any] | Exception | None) -> None:
-        with self._guard:
+        with self._lock:
             self._items.append((frame, request))
         if isinstance(request, Future):
             request.add_done_callback(lambda _: self._announce())
@@ -329,7 +331,7 @@ class Stream:
 
     def _announce(self) -> None:
         """Announces further results that are ready, in order."""
-        with self._guard:
+        with self._lock:
             while self._ready < len(self._items):
                 request = self._items[self._ready][1]
                 if isinstance(request, Future) and not request.done():
@@ -341,11 +343,11 @@ class Stream:
 
     def take(self) -> StreamResult[Any] | None:
         """The next result; None at the end of the stream."""
-        with self._guard:
+        with self._lock:
             frame, request = self._items.popleft()
             self._ready -= 1
             self._free += frame is not None
-            self._guard.notify_all()
+            self._changed.notify_all()
         if self._waiting:
             self._give()
         if request is None:

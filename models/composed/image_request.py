@@ -10,6 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from queue import SimpleQueue
+
     from ..image_model import CancellableRequest, ImageModel
 
 __all__ = ["ImageRequest"]
@@ -29,7 +31,7 @@ class ImageRequest:
 
     Attributes:
         parameters, timeout, wait: as given.
-        slot: is released when it ends.
+        slot: gets an item when it ends.
     """
 
     __slots__ = ("_lock", "_on_done", "_requests", "_until", "parameters", "slot", "timeout", "wait")
@@ -47,7 +49,7 @@ class ImageRequest:
         self._until = None if deadline is None else monotonic() + deadline
         self._lock = threading.Lock()
         self._requests: list[CancellableRequest] = []
-        self.slot: threading.Semaphore | None = None
+        self.slot: SimpleQueue[None] | None = None
 
     @property
     def seconds_left(self) -> float | None:
@@ -118,10 +120,10 @@ class ImageRequest:
         return True
 
     def free_slot(self) -> None:
-        """Releases the slot, if it has one."""
+        """Frees the slot, if it has one."""
         slot, self.slot = self.slot, None
         if slot is not None:
-            slot.release()
+            slot.put(None)
 
     def cancel(self) -> bool:
         """Ends it with CancelledError, and cancels the requests whose batch has not left."""

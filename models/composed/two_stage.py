@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import CancelledError
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
@@ -74,7 +75,7 @@ class TwoStage(Composed[Detections]):
         if not self.column.isidentifier() or self.column in taken:
             raise ConfigError(f"column is {self.column!r}; use a plain name that Detections do not have already")
         require_boxes(self.detector)
-        self._free: threading.Semaphore | None = None
+        self._free: SimpleQueue[None] | None = None  # an item for each image that may come in
         self._guard = threading.Lock()
         self._cut = self.crop if callable(self.crop) else cutter(self.crop, self.margin)
         first, second = self.detector.details.image_device, self.second.details.image_device
@@ -215,14 +216,22 @@ class TwoStage(Composed[Detections]):
         """
         settings = self.detector.details.pipelines[0].settings
         with self._guard:
-            slots = self._free = self._free or threading.Semaphore(self._slots)
+            if self._free is None:
+                self._free = SimpleQueue()
+                for _ in range(self._slots):
+                    self._free.put(None)
+        slots = self._free
         patience = settings.timeout if request.timeout is None else request.timeout
         if request.wait:
             patience = None
         elif settings.when_full == "raise":
             patience = 0
         limits = [limit for limit in (patience, request.seconds_left) if limit is not None]
-        if slots.acquire(timeout=min(limits, default=None)):
+        try:
+            slots.get(timeout=max(min(limits), 0.0) if limits else None)
+        except Empty:
+            pass
+        else:
             request.slot = slots
             return True
         if request.seconds_left is not None and request.seconds_left <= 0:

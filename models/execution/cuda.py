@@ -296,7 +296,9 @@ class CudaInstances:
 
     def __init__(self, network: Infer, stages: ModelStages[Any]) -> None:
         self._network, self._stages = network, stages
-        self._changed = threading.Condition()
+        # `with` takes the lock itself: Ctrl-C in the Python code of a condition would leave it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._slots: list[_Slot] = []
         self._idle: list[_Slot] = []
         self._queued: deque[CudaRun] = deque()  # the oldest one first
@@ -308,7 +310,7 @@ class CudaInstances:
 
     def add(self, network: Infer, owned: bool, serving: Infer) -> None:
         """Gives it a network for an instance, of which `serving` serves now. A clone that is not needed is closed."""
-        with self._changed:
+        with self._lock:
             needed = not self._closed and len(self._slots) < INSTANCES
             if needed:
                 self.serving = serving  # not one that is closed below
@@ -340,7 +342,7 @@ class CudaInstances:
         instance = self._current(slot)
         instance.queue(rows, shared_workers(instance.stream.device.index, shares_cpu=shares_cpu))
         run = CudaRun(self, slot, instance)
-        with self._changed:
+        with self._lock:
             self._queued.append(run)
             self._changed.notify_all()
         return run
@@ -359,7 +361,7 @@ class CudaInstances:
 
     def _take(self) -> _Slot:
         while True:
-            with self._changed:
+            with self._lock:
                 self._check_open()
                 if self._idle:
                     return self._idle.pop()
@@ -379,7 +381,7 @@ class CudaInstances:
 
     def give_back(self, slot: _Slot, run: CudaRun | None = None) -> None:
         """The batch that had this slot has ended."""
-        with self._changed:
+        with self._lock:
             if run is not None:
                 self._queued.remove(run)
             self._idle.append(slot)
@@ -421,7 +423,7 @@ class CudaInstances:
 
     def close(self) -> None:
         """As `release()`; later batches are refused."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
         for slot in self._emptied():
@@ -430,7 +432,7 @@ class CudaInstances:
     def _emptied(self) -> list[_Slot]:
         """All slots, once no batch is on them; none is left here."""
         while True:
-            with self._changed:
+            with self._lock:
                 if len(self._idle) == len(self._slots):
                     slots, self._slots, self._idle = self._slots, [], []
                     return slots

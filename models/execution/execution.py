@@ -447,7 +447,7 @@ class Execution(Generic[Result]):
 
     def close(self) -> None:
         """Waits for running batches. Streams that wait for their callers raise ClosedError when they continue."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._lent)

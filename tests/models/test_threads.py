@@ -15,7 +15,7 @@ from waiting import together, until
 
 import infersdk
 from infersdk import Infer, models
-from infersdk.data import DETECTOR, IMAGE
+from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ClosedError
 from infersdk.image import read_image
 from infersdk.models.execution.buffer import HostBuffer
@@ -279,3 +279,20 @@ def test_a_stream_has_a_buffer_only_while_it_runs() -> None:
             model(images[0])
             model(images)
         assert len(model._execution._idle) == 1
+
+
+def test_ctrl_c_leaves_no_lock_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it would in the Python code of a condition or semaphore, between the lock and the `with` block."""
+
+    def interrupted(condition: threading.Condition) -> Any:
+        condition.acquire()
+        raise KeyboardInterrupt
+
+    with models.YOLOv5(DETECTOR, max_batch=4) as detector, models.load(CLASSIFIER) as second:
+        two = models.TwoStage(detector, second)
+        expected = two(IMAGE)
+        two.submit(IMAGE).result(LONG)
+        monkeypatch.setattr(threading.Condition, "__enter__", interrupted)
+        found = [two.submit(IMAGE).result(LONG), *two.map([IMAGE]), *detector.map([IMAGE])]
+        monkeypatch.undo()
+    assert all(np.array_equal(boxes.xyxy, expected.xyxy) for boxes in found)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ..core.tensor_spec import as_array
 from ..errors import InputError, ShapeError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class TensorBatchBuffer(OneBucket):
             )
         for spec, rows, value in zip(self._specs, self._rows, values, strict=True):
             write = getattr(value, "read_into", None)
-            array = np.asarray(value) if write is None else value
+            array = as_array(value, spec.name) if write is None else value
             if tuple(array.shape) != rows.shape[1:]:
                 raise ShapeError(
                     f"input {spec.name!r} takes {rows.shape[1:]} for one request, not {tuple(array.shape)}"

@@ -101,7 +101,8 @@ class Request:
         self.quick = False  # preparing it takes less time than waking up a thread.
         self.preparing = False  # a thread is writing its row.
         self.dispatched = False  # its batch has left
-        self.settled = True  # it was not taken in, it has ended, or a thread is about to end it
+        #: It was not taken in, it has ended, or a thread is about to end it.
+        self.settled = True
         self.slot_waiter: Any = None  # a lock that is released when the request has a slot, or has ended
 
     def end(self, outcome: Any) -> None:

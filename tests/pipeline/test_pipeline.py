@@ -824,6 +824,8 @@ def test_arrays_through_an_infer(tmp_path: Path) -> None:
             pipeline.submit({"z": row(1)}).result(LONG)
         with pytest.raises(InputError, match="takes float32, not float64"):
             pipeline.submit(row(1).astype(float)).result(LONG)
+        with pytest.raises(InputError, match="input 'x' is not an array: .*; give rows of equal length"):
+            pipeline.submit([[1.0], [2.0, 3.0]]).result(LONG)
     assert infer.backend == "idle"
 
 

@@ -10,7 +10,6 @@ import contextlib
 import sys
 import traceback
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .report import Accuracy, Memory
+    from .statistics import Measurement
 
 __all__ = ["main"]
 
@@ -147,27 +147,23 @@ class Worker:
             "device_free_share": free_share(gpu) if gpu is not None else 1.0,
         }  # fmt: skip
 
-    def measure(self, scenario: Scenario, seconds: float) -> dict[str, Any]:
+    def measure(self, scenario: Scenario, seconds: float) -> Measurement:
         """One scenario in one round."""
+        import numpy as np
+
         from .energy import Watch, open_meter
         from .machine import Load
-        from .statistics import outliers, thinned
 
         meter, why = open_meter(self._infer.device) if scenario == self._watched else (None, "")
         with self._step():
             self._scenarios.settle(scenario)
             with Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
                 load = Load()
-                done = self._scenarios.run(scenario, seconds)
-                other_load = load.since()
-        return {
-            "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
-            "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
-            "stages": {name: median(spent) for name, spent in done.stages.items()},
-            "rate": done.rate, "late": done.late,
-            "load": other_load, "watts": watch.watts if watch is not None else None,
-            "energy_source": watch.source if watch is not None else why,
-        }  # fmt: skip
+                done: Measurement = self._scenarios.run(scenario, seconds)
+                done.load = load.since()
+        done.latencies = np.asarray(done.latencies)  # for the connection
+        done.watts, done.energy_source = (None, why) if watch is None else (watch.watts, watch.source)
+        return done
 
     def memory(self) -> Memory:
         """The peak memory of this process."""

@@ -335,7 +335,7 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
             worker.prepare()
     worker.load(msgspec.to_builtins(combine([fixed], batches=[2])[0]), msgspec.to_builtins(ONE_ROUND))
     for scenario in worker.prepare()["scenarios"]:
-        assert worker.measure(scenario, 0.01)["images"] >= 2
+        assert worker.measure(scenario, 0.01).images >= 2
     name = infersdk.load(free).input_specs[0].name
     settings = msgspec.structs.replace(ONE_ROUND, shapes={name: [1, 3, 16, 16]})
     (row,) = bench(combine([free], batches=[2]), settings, accuracy=False, loading=False).rows

@@ -12,14 +12,14 @@ import pytest
 from raw_head_models import yolov5_model
 
 from infersdk.accuracy import ClassifyTask
-from infersdk.bench import BenchSettings, Report, bench, combine
+from infersdk.bench import BenchSettings, Report, bench, combine, scenarios
 from infersdk.bench.cold_start import STAGES, StartError, cold_start
 from infersdk.bench.combination_run import CombinationRun
 from infersdk.bench.plan import Combination
-from infersdk.bench.scenarios import Scenarios
 from infersdk.bench.server import LOWER, Server, keeps_bound
 from infersdk.bench.statistics import Measurement
 from infersdk.bench.worker import Worker
+from infersdk.bench.workload import Workload
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ConfigError
 
@@ -196,8 +196,7 @@ def test_a_rate_is_judged_on_enough_requests(requests: int, late: int, judgement
 def test_a_lowered_rate_is_what_is_reported() -> None:
     run = CombinationRun(Combination(model=str(CLASSIFIER)), SETTINGS)
     rounds = [
-        {"rate": rate, "requests": 200, "late": late, "images": 200, "seconds": 1.0, "latencies": [0.1] * 200}
-        for rate, late in ((100.0, 50), (90.0, 1), (90.0, 0))
+        Measurement(200, 1.0, [0.1] * 200, rate=rate, late=late) for rate, late in ((100.0, 50), (90.0, 1), (90.0, 0))
     ]
     kept, fields = run._kept_rate(rounds)
     assert kept == rounds[1:]
@@ -249,9 +248,10 @@ def test_the_time_of_a_stage_is_the_median_of_its_calls(monkeypatch: pytest.Monk
     settings = BenchSettings(type="arrays", time=0.01, rounds=1, warmup=0.01, scenarios=["single_stream"])
     worker.load(msgspec.to_builtins(combine([CLASSIFIER])[0]), msgspec.to_builtins(settings))
     worker.prepare()
-    calls = Measurement(2, 4.0, [1.0, 3.0], {"engine": [3.0, 1.0]})
-    monkeypatch.setattr(Scenarios, "run", lambda self, scenario, seconds: calls)
-    assert worker.measure("single_stream", 1.0)["stages"] == {"engine": 2.0}
+    calls = iter([{"engine": 3.0}, {"engine": 1.0}])
+    monkeypatch.setattr(Workload, "call", lambda self: next(calls))
+    monkeypatch.setattr(scenarios, "_repeat", lambda call, seconds: ([call() or 1.0, call() or 3.0], 4.0))
+    assert worker.measure("single_stream", 1.0).stages == {"engine": 2.0}
 
 
 def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:

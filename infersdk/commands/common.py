@@ -31,26 +31,42 @@ if TYPE_CHECKING:
 STAGES = ("read", "preprocess", "infer", "postprocess", "total")
 
 
-def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
-    """--backend, --device, --precision, --max-batch, --option."""
+_REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
+#: Options of several commands, with their arguments of `add_argument()`.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--backend": {"help": "the runtime, or auto for the fastest here (default: onnxruntime)"},
+    "--device": {"help": "cpu, cuda:0, ... (default: the backend's own)"},
+    "--precision": {"help": "fp32, fp16, bf16 or int8 (default: as the model was written)"},
+    "--max-batch": {"type": int, "metavar": "N", "help": "maximum batch size"},
+    "--option": {**_REPEATABLE, "metavar": "KEY=VALUE", "help": "one of the backend's own options; repeatable"},
+    "--batch": {"type": int, "metavar": "N", "help": "the size of a free first axis (default: 1)"},
+    "--shape": {
+        **_REPEATABLE, "metavar": "NAME=N,N,...", "help": "of an input with other free axes; repeatable",
+    },
+    "--custom-ops": {
+        **_REPEATABLE, "metavar": "MODULE:CLASS",
+        "help": "an operator that the model uses and no installed package declares; repeatable",
+    },
+    "--key": {"help": "of an encrypted bundle: env:NAME, file:PATH or command:LINE"},
+    "--trust": {"metavar": "PEM", "help": "the public key that must have signed the bundle"},
+    "--json": {"action": "store_true", "help": "print JSON for machines instead of tables"},
+}  # fmt: skip
+
+
+def add_options(parser: argparse._ActionsContainer, *flags: str) -> None:
+    """Adds options that several commands have."""
+    for flag in flags:
+        parser.add_argument(flag, **_OPTIONS[flag])
+
+
+def add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `backend_arguments()`."""
     group = parser.add_argument_group("backend")
-    group.add_argument("--backend", help="the runtime, or auto for the fastest here (default: onnxruntime)")
-    group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
-    group.add_argument("--precision", help="fp32, fp16, bf16 or int8 (default: as the model was written)")
-    group.add_argument("--max-batch", type=int, metavar="N", help="maximum batch size")
-    add_option_argument(group)
-
-
-def add_option_argument(parser: argparse._ActionsContainer) -> None:
-    """Adds --option."""
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="KEY=VALUE",
-        help="one of the backend's own options; repeatable",
-    )  # fmt: skip
+    add_options(group, "--backend", "--device", "--precision", "--max-batch", "--option")
 
 
 def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_backend_arguments` as keyword arguments of `load()` and the wrappers."""
+    """The options of `add_backend_options` as keyword arguments of `load()` and the wrappers."""
     return {
         "backend": arguments.backend or "onnxruntime",
         "device": arguments.device,
@@ -182,14 +198,6 @@ def size(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; use 640 or 640x480") from None
 
 
-def add_shape_argument(parser: argparse._ActionsContainer) -> None:
-    """Adds --shape."""
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=N,N,...",
-        help="of an input with other free axes; repeatable",
-    )  # fmt: skip
-
-
 def shapes_of(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     """The shapes of `--shape`, by input.
 
@@ -213,14 +221,6 @@ def given_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
-def add_custom_ops_argument(parser: argparse._ActionsContainer) -> None:
-    """Adds --custom-ops."""
-    parser.add_argument(
-        "--custom-ops", action="append", default=[], metavar="MODULE:CLASS",
-        help="an operator that the model uses and no installed package declares; repeatable",
-    )  # fmt: skip
-
-
 def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
     """The classes that `--custom-ops` names; modules are found in the current folder, too.
 
@@ -239,10 +239,6 @@ def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"--custom-ops {entry!r}: {error}") from None
     return result
-
-
-def add_json_argument(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON for machines instead of tables")
 
 
 def print_json(data: Any) -> None:

@@ -14,16 +14,7 @@ from ..errors import ConfigError
 from ..loading.registry import load
 from ..loading.samples import random_inputs, read_samples
 from .accuracy import add_task_arguments, check_task_arguments, contenders, run_gate
-from .common import (
-    add_json_argument,
-    add_shape_argument,
-    console,
-    given_settings,
-    names,
-    print_json,
-    print_table,
-    shapes_of,
-)
+from .common import add_options, console, given_settings, names, print_json, print_table, shapes_of
 
 if TYPE_CHECKING:
     from ..accuracy import Contender
@@ -49,16 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     data = parser.add_argument_group("inputs")
     data.add_argument("--data", type=Path, metavar="FOLDER", help=".npy, .npz, tensor files or images")
-    data.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")
+    add_options(data, "--batch")
     data.add_argument("--seed", type=int, help="of random inputs, without --data (default: 0)")
-    add_shape_argument(data)
+    add_options(data, "--shape")
     limits = parser.add_argument_group("tolerance", "|other - reference| <= atol + rtol * |reference| for each element")
     limits.add_argument("--atol", type=float, help=f"(default: {Tolerance.atol})")
     limits.add_argument("--rtol", type=float, help=f"(default: {Tolerance.rtol})")
     limits.add_argument("--cosine", type=float, help=f"1 - cosine of each output (default: {Tolerance.cosine})")
     parser.add_argument("--layers", action="store_true", help="find the first layer whose results differ")
     add_task_arguments(parser)
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

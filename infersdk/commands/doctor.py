@@ -14,7 +14,7 @@ from ..core._lib import lib, text
 from ..core.tensor import Tensor
 from ..errors import BackendError, ConfigError, DeviceUnavailableError
 from ..loading.registry import backend_class, install_hint, list_backends
-from .common import add_json_argument, console, print_json, print_table, print_text
+from .common import add_options, console, print_json, print_table, print_text
 from .selftest import SelfTest, text_of
 
 DESCRIPTION = "Prints for each backend whether it works here: version and devices, or why not and what to do."
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="build, run and compare the packaged models, and print a report to paste into an issue; "
         "tensorrt, or with a device onnxruntime@cuda:0",
     )  # fmt: skip
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

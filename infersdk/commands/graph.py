@@ -21,9 +21,7 @@ from ..graph.parts import tail_inputs
 from ..graph.passes import AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, Pass, ResizeInput, SetOpset, ToFloat16
 from ..graph.trial import try_model
 from .common import (
-    add_custom_ops_argument,
-    add_json_argument,
-    add_shape_argument,
+    add_options,
     console,
     custom_ops_of,
     given_settings,
@@ -77,7 +75,7 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("--name", metavar="PATTERN", help="only names that match, such as '/model.24/*'")
     parser.add_argument("--weights", action="store_true", help="weights and constants instead of nodes")
     parser.add_argument("--limit", type=int, default=200, metavar="N", help="rows at most (default: %(default)s)")
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -141,8 +139,7 @@ def _add_lint(commands: Any) -> None:
     parser.add_argument("--fix", action="store_true", help="apply the fixes, and write --output")
     parser.add_argument("-o", "--output", type=new_file, metavar="FILE", help="with --fix: the ONNX file to write")
     parser.add_argument("--trial", action="store_true", help="load it on the installed runtimes as well")
-    add_custom_ops_argument(parser)
-    add_json_argument(parser)
+    add_options(parser, "--custom-ops", "--json")
 
 
 def _lint(arguments: argparse.Namespace) -> int:
@@ -200,12 +197,11 @@ def _add_trial(commands: Any) -> None:
     parser.add_argument(
         "--backends", type=names, metavar="NAME,NAME", help="(default: onnxruntime,openvino,tensorrt-rtx)"
     )
-    add_shape_argument(parser)
+    add_options(parser, "--shape")
     parser.add_argument(
         "--compute-capability", default="8.9", metavar="X.Y", help="that TensorRT-RTX builds for (default: %(default)s)"
     )
-    add_custom_ops_argument(parser)
-    add_json_argument(parser)
+    add_options(parser, "--custom-ops", "--json")
 
 
 def _trial(arguments: argparse.Namespace) -> int:

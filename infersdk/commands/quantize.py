@@ -17,7 +17,7 @@ from ..errors import BackendError, CalibrationError, ConfigError
 from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
 from ..quant.ranges import PERCENTILE
-from .common import add_json_argument, console, new_file, print_json, print_table, print_text, report_file
+from .common import add_options, console, new_file, print_json, print_table, print_text, report_file
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_settings
@@ -81,12 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backend", default="onnxruntime", help="the runtime that runs and measures the file (default: %(default)s)"
     )
-    group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
+    add_options(group, "--device")
     group.add_argument(
         "--report", type=report_file, metavar="HTML",
         help="a page with each layer's error, range and times, and other targets",
     )  # fmt: skip
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from ..core.target import check_precision
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings
 from .bench_tables import show
-from .common import add_json_argument, console, names, new_file, numbers, print_json, print_text
+from .common import add_options, console, names, new_file, numbers, print_json, print_text
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=numbers, metavar="1,2", help="(default: the backend's choice, all cores, half of them)"
     )
     add_measuring_arguments(parser)
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

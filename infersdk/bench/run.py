@@ -21,7 +21,7 @@ from ..core.model_source import ModelSource
 from ..core.target import Target
 from ..errors import ConfigError, InferSDKError
 from ..loading.registry import check_backend
-from .cold_start import StartError, cold_start
+from .cold_start import cold_start
 from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
 from .plan import BenchSettings, Combination, check_files, checked
@@ -225,7 +225,7 @@ class _Session:
                 options = {**run.loaded["options"], "cache_dir": str(empty)}
                 run.uncached = cold_start({**order, "options": options}, settings.timeout)
             run.starts.append(cold_start(order, settings.timeout))
-        except StartError as error:
+        except StepError as error:
             run.notes.append(f"no cold start: {error}")
 
     # ---- the rounds ----

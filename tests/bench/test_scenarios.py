@@ -13,12 +13,13 @@ from raw_head_models import yolov5_model
 
 from infersdk.accuracy import ClassifyTask
 from infersdk.bench import BenchSettings, Report, bench, combine, scenarios
-from infersdk.bench.cold_start import STAGES, StartError, cold_start
+from infersdk.bench.cold_start import STAGES, cold_start
 from infersdk.bench.combination_run import CombinationRun
 from infersdk.bench.plan import Combination
 from infersdk.bench.server import LOWER, Server, keeps_bound
 from infersdk.bench.statistics import Measurement
 from infersdk.bench.worker import Worker
+from infersdk.bench.worker_process import StepError
 from infersdk.bench.workload import Workload
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ConfigError
@@ -261,7 +262,7 @@ def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:
     }  # fmt: skip
     assert cold_start(order, 60)["load"] > 0
     assert cold_start({**order, "type": "arrays", "image": None}, 60)["first result"] > 0
-    with pytest.raises(StartError, match="no model at"):
+    with pytest.raises(StepError, match="no model at"):
         cold_start({**order, "model": str(tmp_path / "none.onnx")}, 60)
-    with pytest.raises(StartError, match=r"took longer than 0\.01 s"):
+    with pytest.raises(StepError, match=r"took longer than 0\.01 s"):
         cold_start(order, 0.01)

@@ -138,7 +138,6 @@ class _Session:
         self._settings, self._folder = settings, folder
         self._wants_accuracy, self._wants_loading = accuracy, loading
         self._progress = progress or (lambda stage, share, detail: None)
-        self._plain = msgspec.to_builtins(settings)
         self._infos = {model: _info(model) for model in dict.fromkeys(c.model for c in combinations)}
         self.models = [_described(model, info) for model, info in self._infos.items()]
         self._references: dict[str, Path | str] = {}  # by model: its outputs, or the reason for their absence
@@ -188,9 +187,7 @@ class _Session:
         return group
 
     def _load(self, run: CombinationRun) -> None:
-        order: dict[str, Any] = {
-            "combination": msgspec.to_builtins(run.combination), "settings": self._plain,
-        }  # fmt: skip
+        order: dict[str, Any] = {"combination": run.combination, "settings": self._settings}
         if self._wants_loading:
             order["cache"] = str(self._folder / f"cache{self.runs.index(run)}")
         run.process = WorkerProcess(self._folder, self._settings.timeout, self._end_time)
@@ -310,9 +307,9 @@ class _Session:
         path = self._folder / f"reference{len(self._references)}.npz"
         self._reference_process = process = WorkerProcess(self._folder, self._settings.timeout, self._end_time)
         # The shortest settings, because it is not measured.
-        quick = self._plain | {"time": 1e-3, "rounds": 1, "warmup": 1e-3, "scenarios": ["engine"]}
+        quick = msgspec.structs.replace(self._settings, time=1e-3, rounds=1, warmup=1e-3, scenarios=["engine"])
         try:
-            process.ask("load", combination=msgspec.to_builtins(what), settings=quick)
+            process.ask("load", combination=what, settings=quick)
             process.ask("prepare")
             process.ask("outputs", path=str(path))
         except StepError as error:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, InferSDKError, PrecisionUnavailableError
 from .nvidia import DeviceMemory, cuda_index, free_share, pci_address, start_cuda
-from .plan import BenchSettings, Combination, Scenario
 
 if sys.platform == "win32":
     from multiprocessing.connection import PipeConnection as Connection
@@ -25,6 +24,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .plan import BenchSettings, Combination, Scenario
     from .report import Accuracy, Memory
     from .statistics import Measurement
 
@@ -48,14 +48,12 @@ class Worker:
         self._device_memory: DeviceMemory | None = None
         self._watched: Scenario | None = None  # the scenario whose energy is counted
 
-    def load(self, combination: dict[str, Any], settings: dict[str, Any], cache: str | None = None) -> dict[str, Any]:
+    def load(self, combination: Combination, settings: BenchSettings, cache: str | None = None) -> dict[str, Any]:
         """Loads the model. `cache` is the cache folder for backends that have one."""
-        from ..config import convert
         from ..loading.registry import backend_class, load
         from .machine import resident_bytes
 
-        self.combination = what = convert(combination, Combination, "combination")
-        self._settings = convert(settings, BenchSettings, "bench settings")
+        self.combination, self._settings, what = combination, settings, combination
         start = perf_counter()
         kind = backend_class(what.target.backend)
         imported = perf_counter() - start

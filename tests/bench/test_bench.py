@@ -330,10 +330,10 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
         (fixed, 1, "has a fixed batch of 2, not 1; export it with a free batch axis"),
     ):
         worker = Worker()
-        worker.load(msgspec.to_builtins(combine([file], batches=[batch])[0]), msgspec.to_builtins(ONE_ROUND))
+        worker.load(combine([file], batches=[batch])[0], ONE_ROUND)
         with pytest.raises(ConfigError, match=words):
             worker.prepare()
-    worker.load(msgspec.to_builtins(combine([fixed], batches=[2])[0]), msgspec.to_builtins(ONE_ROUND))
+    worker.load(combine([fixed], batches=[2])[0], ONE_ROUND)
     for scenario in worker.prepare()["scenarios"]:
         assert worker.measure(scenario, 0.01).images >= 2
     name = infersdk.load(free).input_specs[0].name

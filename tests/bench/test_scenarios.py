@@ -235,11 +235,11 @@ def test_accuracy_is_of_what_load_runs(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(ClassifyTask, "images", 1, raising=False)
     worker = Worker()
     settings = BenchSettings(time=0.1, rounds=1, warmup=0.1, scenarios=["engine"], data=str(IMAGE), labels="folder")
-    worker.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(settings))
+    worker.load(combine([model])[0], settings)
     assert worker.prepare()["decode_head"] == "native"
     worker.accuracy()
     alone = Worker()
-    alone.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(BenchSettings(scenarios=["engine"])))
+    alone.load(combine([model])[0], BenchSettings(scenarios=["engine"]))
     assert alone.prepare()["decode_head"] == "graph", "a second network would be loaded for nothing"
     assert [spec.name for spec in seen[0].output_specs] == ["head_0", "head_1", "head_2"]
 
@@ -247,7 +247,7 @@ def test_accuracy_is_of_what_load_runs(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_time_of_a_stage_is_the_median_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker()
     settings = BenchSettings(type="arrays", time=0.01, rounds=1, warmup=0.01, scenarios=["single_stream"])
-    worker.load(msgspec.to_builtins(combine([CLASSIFIER])[0]), msgspec.to_builtins(settings))
+    worker.load(combine([CLASSIFIER])[0], settings)
     worker.prepare()
     calls = iter([{"engine": 3.0}, {"engine": 1.0}])
     monkeypatch.setattr(Workload, "call", lambda self: next(calls))

@@ -77,17 +77,28 @@ def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[str, Any]:
-    """The KEY=VALUE of each `--option`.
+    """The KEY=VALUE of each `--option`; values are JSON, or else text.
 
     Raises:
-        ConfigError: an entry has another form, or names an argument of `load()`, such as `device`; or `backend` is
-            given and has no such option.
+        ConfigError: an entry has another form or a wrong value, or names an argument of `load()`, such as `device`.
+            Or `backend` is given and has no such option.
         BackendError: `backend` is not known, or not available here.
     """
-    options = key_values("--option", entries)
-    for key in options:
+    options: dict[str, Any] = {}
+    for key, text in key_texts("--option", entries, "threads=2").items():
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            raise ConfigError(f"--option {key}: its value is nested too deeply") from None
+        except ValueError:  # no JSON, or a number of thousands of digits
+            value = text
+        try:
+            check_values(value)
+        except ValueError as error:
+            raise ConfigError(f"--option {key}: {error}") from None
         if key in _ARGUMENTS:
             raise ConfigError(f"--option {key}: {_ARGUMENTS[key]}")
+        options[key] = value
     if options and backend is not None:
         known = option_names(backend)
         for key in options:
@@ -125,28 +136,6 @@ def key_texts(flag: str, entries: Iterable[str], example: str) -> dict[str, str]
             raise ConfigError(f"{flag} {key} is given twice: {texts[key]!r} and {text!r}; give one of them")
         texts[key] = text
     return texts
-
-
-def key_values(flag: str, entries: Iterable[str]) -> dict[str, Any]:
-    """Parses KEY=VALUE entries; values are JSON, or else text.
-
-    Raises:
-        ConfigError: as `key_texts()`, or a value is one that no configuration takes.
-    """
-    values: dict[str, Any] = {}
-    for key, text in key_texts(flag, entries, "threads=2").items():
-        try:
-            value = json.loads(text)
-        except RecursionError:
-            raise ConfigError(f"{flag} {key}: its value is nested too deeply") from None
-        except ValueError:  # no JSON, or a number of thousands of digits
-            value = text
-        try:
-            check_values(value)
-        except ValueError as error:
-            raise ConfigError(f"{flag} {key}: {error}") from None
-        values[key] = value
-    return values
 
 
 def names(text: str) -> list[str]:

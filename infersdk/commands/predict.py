@@ -21,6 +21,7 @@ from .common import (
     add_options,
     backend_arguments,
     backend_options,
+    check_report_files,
     given_settings,
     print_json,
     print_text,
@@ -79,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_report_files(arguments.json_lines, arguments.csv)
     sources = find_sources(arguments.sources, recursive=arguments.recursive)
     targets = drawn_paths(sources, arguments.output)
     videos = [(source, target) for source, target in zip(sources, targets, strict=True) if source.is_video]

@@ -206,15 +206,13 @@ def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str
                 backend_class(backend).declaration.probe()
             except BackendError:
                 continue
-            result.append((backend, functools.partial(_wrapper, arguments, backend=backend, device=None)))
+            result.append((backend, functools.partial(_wrapper, arguments, backend=backend)))
     return result
 
 
-def _wrapper(
-    arguments: argparse.Namespace, path: Path, *, backend: str | None = None, device: str | None = None
-) -> VisionModel[Any]:
-    """The wrapper for a model file, by --type or by its outputs."""
-    on, device = (backend, device) if backend else (arguments.backend, arguments.device)
+def _wrapper(arguments: argparse.Namespace, path: Path, *, backend: str | None = None) -> VisionModel[Any]:
+    """The wrapper for a model file, by --type or by its outputs; on another backend than --backend if it is given."""
+    on, device = (backend, None) if backend else (arguments.backend, arguments.device)
     return models.load(path, on, device=device, type=arguments.type, **wrapper_settings(arguments))
 
 

@@ -199,48 +199,40 @@ class Worker:
         figures = task.figures(self._infer if wrapper is None else wrapper.network)
         return Accuracy(metric=task.metric, value=figures[task.metric], figures=figures, images=task.images)
 
-    def outputs(self, path: str) -> dict[str, Any]:
-        """Writes the outputs for the samples to a file, as a reference."""
-        import numpy as np
-
-        result = self._run_samples()
-        np.savez(path, **{f"{i}:{name}": array for i, one in enumerate(result) for name, array in one.items()})
-        return {"samples": len(result)}
-
-    def agreement(self, path: str, reference: str) -> Accuracy:
-        """The difference between the outputs and those of the reference file."""
+    def agreement(self, model: str) -> Accuracy:
+        """The difference between the outputs and those of a model file in FP32 on ONNX Runtime."""
         import numpy as np
 
         from ..accuracy.compare import difference
+        from ..loading.registry import load
         from .report import Accuracy
+        from .workload import samples_of
 
-        worst, argmax = 0.0, []
-        furthest = 0.0
-        result = self._run_samples()
-        with np.load(path) as expected:
-            if len(expected.files) != sum(len(one) for one in result):
-                raise ConfigError(f"{reference} has other outputs: {len(expected.files)} arrays for the same samples")
-            for i, one in enumerate(result):
-                names = [name for name in expected.files if name.startswith(f"{i}:")]
-                for name, (own, array) in zip(names, one.items(), strict=True):
-                    apart = difference(expected[name], array, name=own)
+        reference = f"{Path(model).name} on onnxruntime/fp32"
+        try:
+            first = load(model, "onnxruntime", device="cpu", precision="fp32")
+        except InferSDKError as error:
+            raise ConfigError(f"{reference} gives nothing to compare with: {error}") from None
+        worst = furthest = 0.0
+        argmax, count = [], 0
+        with first, self._infer.clone() as twin:
+            if len(first.input_specs) != len(twin.input_specs) or len(first.output_specs) != len(twin.output_specs):
+                raise ConfigError(f"{reference} has other inputs or outputs")
+            for sample in samples_of(self._infer, self._kind, self._settings):
+                arrays = zip(first.input_specs, map(np.asarray, sample.values()), strict=True)
+                expected = first({s.name: array.astype(s.dtype, casting="same_kind") for s, array in arrays})
+                for (name, array), truth in zip(twin(sample).items(), expected.values(), strict=True):
+                    apart = difference(truth, array, name=name)
                     if apart.note:
-                        raise ConfigError(f"output {own!r} {apart.note} as {reference} gives it")
+                        raise ConfigError(f"output {name!r} {apart.note} as {reference} gives it")
                     worst, furthest = max(worst, apart.cosine), max(furthest, apart.max_abs)
                     if apart.argmax is not None:
                         argmax.append(apart.argmax)
+                count += 1
         figures = {"cosine": 1 - worst, "max_abs": furthest}
         if argmax:
             figures["argmax"] = float(np.mean(argmax))
-        return Accuracy(
-            metric="agreement", value=1 - worst, figures=figures, images=len(result), reference=reference
-        )  # fmt: skip
-
-    def _run_samples(self) -> list[dict[str, Any]]:
-        from .workload import samples_of
-
-        with self._infer.clone() as twin:
-            return [dict(twin(sample)) for sample in samples_of(self._infer, self._kind, self._settings)]
+        return Accuracy(metric="agreement", value=1 - worst, figures=figures, images=count, reference=reference)
 
 
 def _reason(worker: Worker, error: Exception) -> str:

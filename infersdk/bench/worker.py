@@ -206,7 +206,6 @@ class Worker:
         from ..accuracy.compare import difference
         from ..loading.registry import load
         from .report import Accuracy
-        from .workload import samples_of
 
         reference = f"{Path(model).name} on onnxruntime/fp32"
         try:
@@ -218,7 +217,7 @@ class Worker:
         with first, self._infer.clone() as twin:
             if len(first.input_specs) != len(twin.input_specs) or len(first.output_specs) != len(twin.output_specs):
                 raise ConfigError(f"{reference} has other inputs or outputs")
-            for sample in samples_of(self._infer, self._kind, self._settings):
+            for sample in self._work.samples():
                 arrays = zip(first.input_specs, map(np.asarray, sample.values()), strict=True)
                 expected = first({s.name: array.astype(s.dtype, casting="same_kind") for s, array in arrays})
                 for (name, array), truth in zip(twin(sample).items(), expected.values(), strict=True):

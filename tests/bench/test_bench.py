@@ -29,7 +29,7 @@ from infersdk.bench.report import ColdStart, Energy
 from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.tune import tune
 from infersdk.bench.worker import Worker
-from infersdk.bench.workload import kind_of, samples_of
+from infersdk.bench.workload import kind_of
 from infersdk.core.target import Target
 from infersdk.data import CLASSIFIER, DETECTOR
 from infersdk.errors import BackendNotFoundError, ConfigError, ModelNotFoundError
@@ -467,8 +467,10 @@ def test_a_fixed_batch_is_compared_on_whole_batches(tmp_path: Path) -> None:
         value.type.tensor_type.shape.dim[0].dim_value = 3
     file = tmp_path / "fixed.onnx"
     onnx.save(model, str(file))
-    with infersdk.load(file) as infer:
-        (sample,) = samples_of(infer, "classifier", BenchSettings(wrapper={"preset": "unit", "resize": 32}))
+    worker, wrapper = Worker(), {"preset": "unit", "resize": 32}
+    worker.load(combine([file], batches=[3])[0], msgspec.structs.replace(ONE_ROUND, wrapper=wrapper))
+    worker.prepare()
+    (sample,) = worker._work.samples()
     (rows,) = sample.values()
     assert len(rows) == 3
     assert (rows == rows[0]).all()

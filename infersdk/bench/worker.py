@@ -22,7 +22,7 @@ else:
     from multiprocessing.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .plan import BenchSettings, Combination, Scenario
     from .report import Accuracy, Memory
@@ -43,7 +43,6 @@ class Worker:
     def __init__(self) -> None:
         # `Scenarios` is imported after the timed import of the runtime.
         self._scenarios: Any = None
-        self._kind = ""
         self._bare = 0
         self._device_memory: DeviceMemory | None = None
         self._watched: Scenario | None = None  # the scenario whose energy is counted
@@ -66,22 +65,17 @@ class Worker:
                 pci_address(index)
             imported += perf_counter() - start
             self._device_memory = DeviceMemory(index)
-            self._device_memory.begin()
-            start = perf_counter()
-            start_cuda(index)
-            imported += perf_counter() - start
-        self._bare = resident_bytes()
-        start = perf_counter()
         arguments = {**what.target.arguments, "max_batch": what.batch}
-
-        def load_form(model: Any) -> Any:
-            return load(model, **arguments, **options)
-
-        self._load_form = load_form
-        self._infer = infer = load_form(what.model)
-        seconds = perf_counter() - start
-        if self._device_memory is not None:
-            self._device_memory.end()
+        self._load_form: Callable[[Any], Any] = lambda model: load(model, **arguments, **options)
+        with self._step():
+            if index is not None:
+                start = perf_counter()
+                start_cuda(index)
+                imported += perf_counter() - start
+            self._bare = resident_bytes()
+            start = perf_counter()
+            self._infer = infer = self._load_form(what.model)
+            seconds = perf_counter() - start
         return {
             "import_seconds": imported, "seconds": seconds, "keeps": keeps, "backend": infer.backend,
             "device": infer.device, "precision": infer.precision, "layers": dict(infer.layer_precisions),
@@ -126,7 +120,6 @@ class Worker:
         settings = self._settings
         with self._step():
             self._work = work = Workload(self._infer, self.combination, settings, self._load_form)
-            self._kind = work.kind
             self._scenarios = scenarios = Scenarios(work, settings)
             names, warm = scenarios.names(), {}
             window, left = min(0.1, settings.time / settings.rounds), settings.warmup
@@ -194,7 +187,7 @@ class Worker:
         wrapper = self._work.model
         task = labelled_task(
             str(settings.data), annotations=settings.annotations, labels=settings.labels,
-            task="" if wrapper is None else wrapper.task, type=None if wrapper is None else self._kind, **own,
+            task="" if wrapper is None else wrapper.task, type=None if wrapper is None else self._work.kind, **own,
         )  # fmt: skip
         figures = task.figures(self._infer if wrapper is None else wrapper.network)
         return Accuracy(metric=task.metric, value=figures[task.metric], figures=figures, images=task.images)

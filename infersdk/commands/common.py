@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,7 @@ def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[
         BackendError: `backend` is not known, or not available here.
     """
     options: dict[str, Any] = {}
-    for key, text in key_texts("--option", entries, "threads=2").items():
+    for key, text in named_values("--option", entries, "KEY=VALUE, such as threads=2").items():
         try:
             value = json.loads(text)
         except RecursionError:
@@ -121,21 +121,31 @@ _ARGUMENTS = {
 }
 
 
-def key_texts(flag: str, entries: Iterable[str], example: str) -> dict[str, str]:
-    """The texts of KEY=VALUE entries.
+def named_values(
+    flag: str, entries: Iterable[str], form: str, parse: Callable[[str], Any] | None = None
+) -> dict[str, Any]:
+    """The values of NAME=VALUE entries.
+
+    Args:
+        form: of an entry, for messages.
+        parse: reads a value, which contains no `=`; ValueError for one of another form. None: values are text.
 
     Raises:
-        ConfigError: an entry has another form, or a key occurs twice.
+        ConfigError: an entry has another form, or a name occurs twice.
     """
     texts: dict[str, str] = {}
+    values = {}
     for entry in entries:
-        key, _, text = entry.partition("=")
-        if not text or not key.isidentifier():
-            raise ConfigError(f"{flag} {entry!r} is not of the form KEY=VALUE, such as {example}")
-        if key in texts:
-            raise ConfigError(f"{flag} {key} is given twice: {texts[key]!r} and {text!r}; give one of them")
-        texts[key] = text
-    return texts
+        name, _, text = entry.rpartition("=") if parse else entry.partition("=")
+        if name in texts:
+            raise ConfigError(f"{flag} {name} is given twice: {texts[name]!r} and {text!r}; give one of them")
+        try:
+            if not name or not text:
+                raise ValueError
+            texts[name], values[name] = text, parse(text) if parse else text
+        except ValueError:
+            raise ConfigError(f"{flag} {entry!r} is not of the form {form}") from None
+    return values
 
 
 def names(text: str) -> list[str]:
@@ -188,21 +198,8 @@ def size(text: str) -> tuple[int, int]:
 
 
 def shapes_of(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    """The shapes of `--shape`, by input.
-
-    Raises:
-        ConfigError: an entry has another form, or an input has two.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for entry in arguments.shape:
-        name, _, sizes = entry.rpartition("=")
-        if name in shapes:
-            raise ConfigError(f"--shape {entry!r}: the input has a shape already; give one")
-        try:
-            shapes[name] = tuple(int(size) for size in sizes.split(","))
-        except ValueError:
-            raise ConfigError(f"--shape {entry!r} is not of the form NAME=1,3,640,640") from None
-    return shapes
+    """The shapes of `--shape`, by input."""
+    return named_values("--shape", arguments.shape, "NAME=1,3,640,640", lambda text: tuple(map(int, text.split(","))))
 
 
 def given_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:

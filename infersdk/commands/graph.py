@@ -25,6 +25,7 @@ from .common import (
     console,
     custom_ops_of,
     given_settings,
+    named_values,
     names,
     new_file,
     numbers,
@@ -360,22 +361,12 @@ def _split(arguments: argparse.Namespace) -> int:
 def _join(arguments: argparse.Namespace) -> int:
     graph, other = open_graph(arguments.model), open_graph(arguments.other)
     before = f"{len(graph.nodes())} and {len(other.nodes())} nodes"
-    graph.join(other, _pairs(arguments.connect) if arguments.connect else None)
+    graph.join(other, named_values("--connect", arguments.connect, "OUTPUT=INPUT") if arguments.connect else None)
     return _write(graph, arguments, before)
 
 
 def _rename(arguments: argparse.Namespace) -> int:
     graph = open_graph(arguments.model)
-    for old, new in _pairs(arguments.names).items():
+    for old, new in named_values("names", arguments.names, "OLD=NEW").items():
         graph.rename(old, new)
     return _write(graph, arguments, f"{len(graph.nodes())} nodes")
-
-
-def _pairs(entries: Sequence[str]) -> dict[str, str]:
-    pairs = {}
-    for entry in entries:
-        old, sign, new = entry.partition("=")
-        if not (old and sign and new):
-            raise ConfigError(f"{entry!r} is not of the form NAME=NAME")
-        pairs[old] = new
-    return pairs

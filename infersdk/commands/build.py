@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from ..core.files import check_output
 from ..errors import BackendUnavailableError, ConfigError
 from ..graph import onnx_info
 from ..graph.fp16_parity import ParityReport, find_fp16_loss
 from ..loading.registry import backend_class, install_hint
 from ..loading.samples import read_samples
-from .common import console, named_values, new_file, print_json, print_table, print_text
+from .common import named_values, new_file, print_json, print_table, print_text
 from .progress import show_progress
 
 _BACKENDS = ("tensorrt", "tensorrt-rtx")
@@ -145,19 +143,18 @@ def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, S
 
 def _show_parity(parity: ParityReport) -> None:
     """Prints the nodes that stay FP32 with the reasons, and the error of the outputs."""
-    out = console()
     samples = f"{parity.samples} sample{'s' if parity.samples > 1 else ''}"
     if parity.losses:
         rows = (
-            (escape(f"{loss.node} ({loss.operator})"), loss.reason, f"{loss.largest:.3g}", f"{loss.error:.2g}")
+            (f"{loss.node} ({loss.operator})", loss.reason, f"{loss.largest:.3g}", f"{loss.error:.2g}")
             for loss in parity.losses
         )
         print_table(("node", "why", ">largest", ">error"), rows, f"Stay fp32, by {samples}")
     else:
-        out.print(f"By {samples} all of {parity.nodes} nodes can be fp16")
+        print_text(f"By {samples} all of {parity.nodes} nodes can be fp16")
     for output in parity.outputs:
-        out.print(
-            f"{escape(output.name)}: relative error {output.error_before:.2g} with all in fp16, "
+        print_text(
+            f"{output.name}: relative error {output.error_before:.2g} with all in fp16, "
             f"{output.error_after:.2g} with {len(parity.losses)} nodes in fp32"
         )
 

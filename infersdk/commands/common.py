@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
@@ -24,6 +25,8 @@ from ..errors import ConfigError, nearest
 from ..loading.registry import option_names
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from ..custom_ops import CustomOp
     from ..models import Timings
 
@@ -274,26 +277,26 @@ def console(*, stderr: bool = False, width: int = 1000) -> Console:
     return made
 
 
-def print_text(text: str, style: str | None = None) -> None:
+def print_text(text: str | Text, style: str | None = None) -> None:
     """Prints text to stdout without markup, and without further line breaks."""
     console().print(text, style=style, markup=False, soft_wrap=True)
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> None:
-    """Prints a table to stdout.
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str | Text]], title: str = "") -> None:
+    """Prints a table to stdout, without markup.
 
     Args:
         columns: the titles. One of numbers begins with `>`; it is aligned to the right and not broken.
-        rows: the cells, with markup.
+        rows: the cells; a `Text` has a style.
     """
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title) or None, title_justify="left")
     for name in columns:
         if name.startswith(">"):
-            table.add_column(name[1:], justify="right", no_wrap=True)
+            table.add_column(escape(name[1:]), justify="right", no_wrap=True)
         else:
-            table.add_column(name, overflow="fold")
+            table.add_column(escape(name), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(escape(cell) if isinstance(cell, str) else cell for cell in row))
     console().print(table)
 
 

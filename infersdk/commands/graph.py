@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from ..custom_ops.detection_nms import AddDetectionNms
 from ..errors import ConfigError
@@ -22,7 +22,6 @@ from ..graph.passes import AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, Pass, 
 from ..graph.trial import try_model
 from .common import (
     add_options,
-    console,
     custom_ops_of,
     given_settings,
     named_values,
@@ -127,9 +126,9 @@ def _weight_rows(graph: Graph, arguments: argparse.Namespace) -> list[dict[str, 
 
 def _print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     def text(cell: Any) -> str:
-        return escape("" if cell is None else f"{cell:.6g}" if isinstance(cell, float) else str(cell))
+        return "" if cell is None else f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
-    print_table(rows[0] if rows else ("nothing",), (map(text, row.values()) for row in rows), escape(title))
+    print_table(rows[0] if rows else ("nothing",), (map(text, row.values()) for row in rows), title)
 
 
 # ---- lint and trial ----
@@ -184,9 +183,7 @@ def _print_findings(title: str, findings: Sequence[dict[str, str]]) -> None:
         matches = [one for one in findings if one["rule"] == rule]
         first = matches[0]
         mend = f"; --fix: {first['fix']}" if first["fix"] else ""
-        console().print(
-            f"[bold]{escape(rule)}[/bold] ({escape(first['backends'])}): {escape(first['why'])}{escape(mend)}"
-        )
+        print_text(Text.assemble((rule, "bold"), f" ({first['backends']}): {first['why']}{mend}"))
         for one in matches[:10]:
             print_text(f"    {one['where']}: {one['what']}")
         if len(matches) > 10:

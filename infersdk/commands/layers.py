@@ -6,8 +6,6 @@ import argparse
 import os
 from pathlib import Path
 
-from rich.markup import escape
-
 from ..errors import ConfigError
 from ..layers import LayerReport, LayerRow, ProfileSettings, list_built, profile, write_page, write_trace
 from ..layers.text import nodes_of, operators_of, side_cells, summary
@@ -122,10 +120,10 @@ def _show(report: LayerReport, arguments: argparse.Namespace) -> None:
 def _print_rows(report: LayerReport, shown: list[LayerRow]) -> None:
     columns, rows = ["nodes", "operators"], []
     for side in report.sides:
-        columns += [escape(side.name), "format", ">ms", ">%"]
+        columns += [side.name, "format", ">ms", ">%"]
     for row in shown:
         cells = [nodes_of(report, row), operators_of(report, row)]
         for number, side in enumerate(report.sides):
             cells += side_cells(side, row, number)
-        rows.append(map(escape, cells))
-    print_table(columns, rows, escape(report.model))
+        rows.append(cells)
+    print_table(columns, rows, report.model)

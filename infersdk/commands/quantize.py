@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from .. import models, quant
 from ..core.files import atomic_write, image_files
@@ -273,38 +273,34 @@ def _show(arguments: argparse.Namespace, work: Workflow) -> None:
     made, table, speed = work.made, work.table, work.speed
     assert made is not None
     assert table is not None
-    out = console()
     if work.choice is not None:
         result = work.choice.agreements.items()
-        out.print("agreement by method: " + ", ".join(f"{name} {one.percent:.1f}%" for name, one in result))
+        print_text("agreement by method: " + ", ".join(f"{name} {one.percent:.1f}%" for name, one in result))
     if work.search is not None and len(work.search.steps) > 1:
         _show_search(work)
     size, before = made.path.stat().st_size, arguments.model.stat().st_size
     floating = f", {len(made.floating)} in floating point" if made.floating else ""
     correction = ", biases corrected" if made.record.bias_correction else ""
-    out.print(
-        f"{escape(str(made.path))}, for {made.record.target}: {size:,} bytes ({before / size:.1f} times smaller), "
-        f"{len(made.layers)} layers in INT8{floating}; {table.method}{correction}, {table.samples} samples",
-        soft_wrap=True,
+    print_text(
+        f"{made.path}, for {made.record.target}: {size:,} bytes ({before / size:.1f} times smaller), "
+        f"{len(made.layers)} layers in INT8{floating}; {table.method}{correction}, {table.samples} samples"
     )
     if (agreement := work.agreement) is not None:
         shift = f"; scores shift by {agreement.score_shift:+.4f}" if agreement.shifts else ""
-        out.print(
-            f"results agree with FP32 by {agreement.percent:.1f}% on {len(work.compared)} images{shift}", soft_wrap=True
-        )
+        print_text(f"results agree with FP32 by {agreement.percent:.1f}% on {len(work.compared)} images{shift}")
         if work.search is not None and not work.search.reached:
             limits = f"--max-drop {arguments.max_drop:g}"
             if arguments.max_score_shift is not None:
                 limits += f" --max-score-shift {arguments.max_score_shift:g}"
-            out.print(f"[red]{limits} is not kept[/red]; this is the best that was tried")
+            print_text(Text.assemble((f"{limits} is not kept", "red"), "; this is the best that was tried"))
     if speed is not None:
         _show_decoding(work)
         figures = f"FP32 {speed.fp32:.2f} ms, INT8 {speed.int8:.2f} ms a run on {speed.backend}, {speed.device}"
         if speed.ratio < 1:
             slower = f"INT8 is slower than FP32 here, by {1 / speed.ratio:.2f} times"
-            out.print(f"[yellow]{slower}: {figures}; try another --target or backend[/yellow]", soft_wrap=True)
+            print_text(f"{slower}: {figures}; try another --target or backend", "yellow")
         else:
-            out.print(f"INT8 is {speed.ratio:.2f} times as fast here: {figures}", soft_wrap=True)
+            print_text(f"INT8 is {speed.ratio:.2f} times as fast here: {figures}")
 
 
 def _show_decoding(work: Workflow) -> None:

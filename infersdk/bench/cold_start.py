@@ -12,9 +12,9 @@ import sys
 from time import monotonic
 from typing import Any
 
-from .worker_process import import_path
+from .worker_process import StepError, import_path
 
-__all__ = ["STAGES", "StartError", "cold_start"]
+__all__ = ["STAGES", "cold_start"]
 
 STAGES = ("interpreter", "import", "load", "first result")
 
@@ -45,10 +45,6 @@ print(json.dumps(times), flush=True)
 """
 
 
-class StartError(Exception):
-    """The process gave no result; the message is the reason."""
-
-
 def cold_start(order: dict[str, Any], timeout: float) -> dict[str, float]:
     """Starts a process and waits for its first result.
 
@@ -61,7 +57,7 @@ def cold_start(order: dict[str, Any], timeout: float) -> dict[str, float]:
         Seconds by stage.
 
     Raises:
-        StartError: it failed, or took longer.
+        StepError: it failed, or took longer.
     """
     text = json.dumps({**order, "path": import_path()})
     start = monotonic()
@@ -71,10 +67,10 @@ def cold_start(order: dict[str, Any], timeout: float) -> dict[str, float]:
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise StartError(f"took longer than {timeout:g} s") from None
+        raise StepError(f"took longer than {timeout:g} s") from None
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         said = done.stderr.strip().splitlines()
-        raise StartError(said[-1][:300] if said else f"the process ended with code {done.returncode}")
+        raise StepError(said[-1][:300] if said else f"the process ended with code {done.returncode}")
     times = [start, *json.loads(lines[-1])]
     return {name: b - a for name, a, b in zip(STAGES, times, times[1:], strict=False)}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .cold_start import STAGES
 from .energy import NOT_MEASURABLE
 from .machine import contention
 from .report import Accuracy, ColdStart, Energy, Loading, Memory, RefusedRate, Row, ScenarioResult
 from .server import keeps_bound
-from .statistics import median_of_rounds, percentile_of_rounds
+from .statistics import median_of_rounds, outliers, percentile_of_rounds
 from .worker import ENERGY_SCENARIOS
 
 if TYPE_CHECKING:
     from .plan import BenchSettings, Combination
+    from .statistics import Measurement
     from .worker_process import StepError, WorkerProcess
 
 __all__ = ["CombinationRun"]
@@ -24,7 +27,7 @@ class CombinationRun:
 
     Attributes:
         loaded, prepared: the responses to `load` and `prepare`.
-        measurements: by scenario, the response of each round.
+        measurements: by scenario, those of each round.
         starts: seconds by stage of cold starts; `uncached` is the one without the cache of the backend.
         complete: whether all rounds were run.
     """
@@ -39,7 +42,7 @@ class CombinationRun:
         self.loaded: dict[str, Any] = {}
         self.prepared: dict[str, Any] = {}
         self.loading: Loading | None = None
-        self.measurements: dict[str, list[dict[str, Any]]] = {}
+        self.measurements: dict[str, list[Measurement]] = {}
         self.starts: list[dict[str, float]] = []
         self.uncached: dict[str, float] | None = None
         self.notes: list[str] = []
@@ -74,36 +77,36 @@ class CombinationRun:
         row.cold_start = self._cold_start()
         row.stages_ms = self._stages(row)
         row.energy = self._energy()
-        row.contention = contention([r["load"] for rounds in self.measurements.values() for r in rounds])
+        row.contention = contention([r.load for rounds in self.measurements.values() for r in rounds])
         return row
 
-    def _result(self, scenario: str, rounds: list[dict[str, Any]]) -> ScenarioResult:
+    def _result(self, scenario: str, rounds: list[Measurement]) -> ScenarioResult:
         warm = self.prepared["warmup"][scenario]
         own: dict[str, Any] = {}
         if scenario == "offline":
             own["slots"] = self.prepared["slots"]
         elif scenario == "server":
             rounds, own = self._kept_rate(rounds)
-        samples = [[1e3 * latency for latency in r["latencies"]] for r in rounds]
-        requests = [r["requests"] for r in rounds]
+        samples = [1e3 * np.asarray(r.latencies) for r in rounds]
         return ScenarioResult(
-            throughput=median_of_rounds([r["images"] / r["seconds"] for r in rounds]),
-            latency_ms={f"p{q}": percentile_of_rounds(samples, q, requests) for q in (50, 90, 99)},
-            requests=sum(requests), outliers=sum(r["outliers"] for r in rounds),
+            throughput=median_of_rounds([r.images / r.seconds for r in rounds]),
+            latency_ms={f"p{q}": percentile_of_rounds(samples, q) for q in (50, 90, 99)},
+            requests=sum(map(len, samples)), outliers=sum(map(outliers, samples)),
             steady=warm["steady"], warmup_seconds=warm["seconds"], **own,
         )  # fmt: skip
 
-    def _kept_rate(self, rounds: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _kept_rate(self, rounds: list[Measurement]) -> tuple[list[Measurement], dict[str, Any]]:
         """The rounds at the last rate, which is the lowest, and the fields of the scenario `server`."""
-        rates = list(dict.fromkeys(r["rate"] for r in rounds))
-        by_rate = {rate: [r for r in rounds if r["rate"] == rate] for rate in rates}
-        counts = {rate: (sum(r["requests"] for r in own), sum(r["late"] for r in own)) for rate, own in by_rate.items()}
-        rate = rates[-1]
-        requests, late = counts[rate]
-        return by_rate[rate], {
-            "rate": rate, "bound_ms": self._settings.latency_bound_ms, "late": late,
-            "keeps_bound": keeps_bound(requests, late),
-            "refused": [RefusedRate(rate=r, requests=counts[r][0], late=counts[r][1]) for r in rates[:-1]],
+        by_rate: dict[float, list[Measurement]] = {}
+        for r in rounds:
+            by_rate.setdefault(r.rate or 0.0, []).append(r)
+        *refused, last = (
+            RefusedRate(rate=rate, requests=sum(len(r.latencies) for r in own), late=sum(r.late or 0 for r in own))
+            for rate, own in by_rate.items()
+        )
+        return by_rate[last.rate], {
+            "rate": last.rate, "bound_ms": self._settings.latency_bound_ms, "late": last.late,
+            "keeps_bound": keeps_bound(last.requests, last.late), "refused": refused,
         }  # fmt: skip
 
     def _cold_start(self) -> ColdStart | None:
@@ -117,8 +120,8 @@ class CombinationRun:
 
     def _stages(self, row: Row) -> dict[str, float]:
         rounds = self.measurements.get("single_stream") or self.measurements.get("multi_stream") or []
-        names = list(rounds[0]["stages"]) if rounds else []
-        medians = {n: 1e3 * median_of_rounds([r["stages"][n] for r in rounds]).value for n in names}
+        names = list(rounds[0].stages) if rounds else []
+        medians = {n: 1e3 * median_of_rounds([r.stages[n] for r in rounds]).value for n in names}
         if "whole" in medians:  # on a device with a stream
             # The scenario `engine` runs on inputs on the device. The rest is reading, copies, preprocessing and
             # postprocessing, as far as they do not overlap with the engine.
@@ -133,11 +136,11 @@ class CombinationRun:
         if scenario is None:
             return None
         rounds = self.measurements[scenario]
-        unknown = next((r for r in rounds if not r["watts"]), None)
-        if unknown is not None:
-            source = unknown["energy_source"]
-            if not source.startswith(NOT_MEASURABLE):
-                source += f" of {unknown['seconds']:.2g} s: give more --time"
-            return Energy(images_per_joule=None, source=source)
-        result = median_of_rounds([r["images"] / (r["watts"] * r["seconds"]) for r in rounds])
-        return Energy(images_per_joule=result, source=rounds[0]["energy_source"], scenario=scenario)
+        per_joule = []
+        for r in rounds:
+            if not r.watts:
+                more = "" if r.energy_source.startswith(NOT_MEASURABLE) else f" of {r.seconds:.2g} s: give more --time"
+                return Energy(images_per_joule=None, source=r.energy_source + more)
+            per_joule.append(r.images / (r.watts * r.seconds))
+        source = rounds[0].energy_source
+        return Energy(images_per_joule=median_of_rounds(per_joule), source=source, scenario=scenario)

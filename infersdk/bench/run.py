@@ -15,13 +15,10 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
-import msgspec
-
 from ..core.model_source import ModelSource
-from ..core.target import Target
 from ..errors import ConfigError, InferSDKError
 from ..loading.registry import check_backend
-from .cold_start import StartError, cold_start
+from .cold_start import cold_start
 from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
 from .plan import BenchSettings, Combination, check_files, checked
@@ -138,12 +135,9 @@ class _Session:
         self._settings, self._folder = settings, folder
         self._wants_accuracy, self._wants_loading = accuracy, loading
         self._progress = progress or (lambda stage, share, detail: None)
-        self._plain = msgspec.to_builtins(settings)
         self._infos = {model: _info(model) for model in dict.fromkeys(c.model for c in combinations)}
         self.models = [_described(model, info) for model, info in self._infos.items()]
-        self._references: dict[str, Path | str] = {}  # by model: its outputs, or the reason for their absence
         self._measured: dict[str, Accuracy] = {}  # by model and target: the same for every batch
-        self._reference_process: WorkerProcess | None = None
         self._steps, self._done = len(combinations) * (1 + settings.rounds + accuracy), 0
 
     def measure(self, alive: int) -> None:
@@ -158,8 +152,6 @@ class _Session:
     def end(self) -> None:
         for run in self.runs:
             run.end()
-        if self._reference_process is not None:
-            self._reference_process.end()
 
     def _report(self, stage: str, run: CombinationRun) -> None:
         """Reports the next step: loading, a round, or measuring accuracy."""
@@ -188,9 +180,7 @@ class _Session:
         return group
 
     def _load(self, run: CombinationRun) -> None:
-        order: dict[str, Any] = {
-            "combination": msgspec.to_builtins(run.combination), "settings": self._plain,
-        }  # fmt: skip
+        order: dict[str, Any] = {"combination": run.combination, "settings": self._settings}
         if self._wants_loading:
             order["cache"] = str(self._folder / f"cache{self.runs.index(run)}")
         run.process = WorkerProcess(self._folder, self._settings.timeout, self._end_time)
@@ -225,7 +215,7 @@ class _Session:
                 options = {**run.loaded["options"], "cache_dir": str(empty)}
                 run.uncached = cold_start({**order, "options": options}, settings.timeout)
             run.starts.append(cold_start(order, settings.timeout))
-        except StartError as error:
+        except StepError as error:
             run.notes.append(f"no cold start: {error}")
 
     # ---- the rounds ----
@@ -279,48 +269,20 @@ class _Session:
             if self._metric is not None:
                 result: Accuracy = run.process.ask("accuracy")
             else:
-                label, outputs = self._reference(what.model)
-                result = run.process.ask("agreement", path=str(outputs), reference=label)
+                result = run.process.ask("agreement", model=self._reference(what.model))
         except StepError as error:
             result = Accuracy(metric=self._metric or "agreement", value=None, note=str(error))
         self._measured[key] = result
         return result
 
-    def _reference(self, model: str) -> tuple[str, Path]:
-        """The name and the file of the reference outputs of a model.
+    def _reference(self, model: str) -> str:
+        """The model whose outputs those of a model are compared with.
 
-        They are those of the given reference in FP32 on ONNX Runtime. Without one, the reference is the first model
-        with the same inputs, outputs and number of parameters, such as the FP32 file of an INT8 file.
+        It is the given reference. Without one, it is the first model with the same inputs, outputs and number of
+        parameters, such as the FP32 file of an INT8 file.
         """
         info = self._infos[model]
-        first = self._first or next((other for other in self._infos if _alike(self._infos[other], info)), model)
-        label = f"{Path(first).name} on onnxruntime/fp32"
-        if first not in self._references:
-            self._references[first] = self._make_reference(first, self._infos.get(first) or _info(first))
-        outputs = self._references[first]
-        if isinstance(outputs, str):
-            raise StepError(f"{label} gives nothing to compare with: {outputs}")
-        return label, outputs
-
-    def _make_reference(self, model: str, info: Any) -> Path | str:
-        batch = 1
-        if info is not None:
-            batch = next((spec.fixed_batch for spec in info.inputs if spec.fixed_batch is not None), 1)
-        what = Combination(model=model, target=Target("onnxruntime", "cpu", "fp32"), batch=batch)
-        path = self._folder / f"reference{len(self._references)}.npz"
-        self._reference_process = process = WorkerProcess(self._folder, self._settings.timeout, self._end_time)
-        # The shortest settings, because it is not measured.
-        quick = self._plain | {"time": 1e-3, "rounds": 1, "warmup": 1e-3, "scenarios": ["engine"]}
-        try:
-            process.ask("load", combination=msgspec.to_builtins(what), settings=quick)
-            process.ask("prepare")
-            process.ask("outputs", path=str(path))
-        except StepError as error:
-            return str(error)
-        finally:
-            process.end()
-            self._reference_process = None
-        return path
+        return self._first or next((other for other in self._infos if _alike(self._infos[other], info)), model)
 
 
 def _info(model: str) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,8 @@ class Scenarios:
                 stages.setdefault(stage, []).append(spent)
 
         latencies, elapsed = _repeat(call, seconds)
-        return Measurement(len(latencies) * self._workload.batch, elapsed, latencies, stages)
+        medians = {stage: median(spent) for stage, spent in stages.items()}
+        return Measurement(len(latencies) * self._workload.batch, elapsed, latencies, medians)
 
     # ---- the pipeline ----
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import numpy as np
@@ -27,12 +27,15 @@ __all__ = [
     "Estimate", "Measurement", "is_steady", "median_of_rounds", "outliers", "percentile_of_rounds", "ratio", "thinned",
 ]  # fmt: skip
 
+#: The samples of a round, such as latencies.
+Samples: TypeAlias = "Sequence[float] | npt.NDArray[np.float64]"
+
 #: Number of resamples, and the confidence of an interval.
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 #: Minimum rounds of an interval.
 LEAST = 5
-#: Maximum samples of a round; more are replaced by this number of quantiles.
+#: Samples of the longest round at most; further ones are replaced by this number of quantiles.
 KEPT = 2000
 
 
@@ -43,17 +46,23 @@ class Measurement:
     Attributes:
         images: images (rows) that were run in `seconds`.
         latencies: seconds of each request: a run or call of a whole batch, or in a pipeline one image.
-        stages: seconds by stage, for each of the requests.
+        stages: the median seconds by stage.
         rate: of the scenario `"server"`: the requests a second that arrived on average.
         late: of the scenario `"server"`: requests that took longer than the bound.
+        load: the growth of the counters of the machine, `machine.Load.since()`.
+        watts: the mean power; None where it was not measured, or is unknown.
+        energy_source: the counter of `watts`, or why they are unknown.
     """
 
     images: int
     seconds: float
-    latencies: list[float]
-    stages: dict[str, list[float]] = field(default_factory=dict)
+    latencies: Samples
+    stages: dict[str, float] = field(default_factory=dict)
     rate: float | None = None
     late: int | None = None
+    load: dict[str, float] = field(default_factory=dict)
+    watts: float | None = None
+    energy_source: str = ""
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,30 +90,19 @@ def median_of_rounds(rounds: Sequence[float]) -> Estimate:
     return Estimate(value=float(np.median(values)), low=low, high=high, rounds=[float(v) for v in values])
 
 
-def percentile_of_rounds(
-    rounds: Sequence[Sequence[float]], q: float, requests: Sequence[int] | None = None
-) -> Estimate | None:
-    """The percentile `q` (0 to 100) of the samples of all rounds together.
-
-    Args:
-        requests: for rounds that are thinned: the number of samples that each had; None: none is thinned.
+def percentile_of_rounds(rounds: Sequence[Samples], q: float) -> Estimate | None:
+    """The percentile `q` (0 to 100) of the samples of all rounds together, which are thinned by the same share.
 
     Returns:
         None where there are too few samples: at least one has to lie beyond the percentile. The median takes 2, the
         90th 10 and the 99th 100.
     """
-    count = sum(len(samples) for samples in rounds)
-    if count * (100 - q) / 100 < 1:
+    counts = [len(samples) for samples in rounds]
+    if sum(counts) * (100 - q) / 100 < 1:
         return None
-    arrays = [np.asarray(samples, np.float64) for samples in rounds if len(samples)]
-    each = [float(np.percentile(samples, q)) for samples in arrays]
-    if requests is not None:  # every sample stands for as many requests as those of the round that was thinned most
-        counts = [count for count, samples in zip(requests, rounds, strict=True) if len(samples)]
-        share = min(len(samples) / count for samples, count in zip(arrays, counts, strict=True))
-        arrays = [
-            np.asarray(thinned(samples, max(round(share * count), 1)))
-            for samples, count in zip(arrays, counts, strict=True)
-        ]
+    share = min(KEPT / max(counts), 1.0)
+    each = [float(np.percentile(samples, q)) for samples in rounds if len(samples)]
+    arrays = [thinned(samples, max(round(share * len(samples)), 1)) for samples in rounds if len(samples)]
     low = high = None
     if len(arrays) >= LEAST:
         result = [np.percentile(np.concatenate([arrays[i] for i in pick]), q) for pick in _resampled(len(arrays), 500)]
@@ -128,7 +126,7 @@ def ratio(new: Estimate, old: Estimate) -> Estimate:
     return Estimate(value=top / bottom if bottom else float("inf"), low=low, high=high, rounds=[])
 
 
-def outliers(samples: Sequence[float]) -> int:
+def outliers(samples: Samples) -> int:
     """The number of samples above Tukey's outer fence, the third quartile plus three interquartile ranges."""
     if len(samples) < 4:
         return 0
@@ -137,12 +135,10 @@ def outliers(samples: Sequence[float]) -> int:
     return int(np.count_nonzero(values > third + 3 * (third - first)))
 
 
-def thinned(samples: Sequence[float] | npt.NDArray[np.float64], count: int = KEPT) -> list[float]:
+def thinned(samples: Samples, count: int) -> npt.NDArray[np.float64]:
     """The samples, or `count` of their quantiles. So many as KEPT keep percentiles up to the 99th the same."""
-    if len(samples) <= count:
-        return [float(sample) for sample in samples]
-    shares = np.linspace(0, 1, count) if count > 1 else [0.5]
-    return [float(v) for v in np.quantile(np.asarray(samples, np.float64), shares)]
+    values = np.asarray(samples, np.float64)
+    return values if len(values) <= count else np.quantile(values, np.linspace(0, 1, count) if count > 1 else [0.5])
 
 
 def is_steady(windows: Sequence[float]) -> bool:

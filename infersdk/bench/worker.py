@@ -10,13 +10,11 @@ import contextlib
 import sys
 import traceback
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, InferSDKError, PrecisionUnavailableError
 from .nvidia import DeviceMemory, cuda_index, free_share, pci_address, start_cuda
-from .plan import BenchSettings, Combination, Scenario
 
 if sys.platform == "win32":
     from multiprocessing.connection import PipeConnection as Connection
@@ -24,9 +22,11 @@ else:
     from multiprocessing.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from .plan import BenchSettings, Combination, Scenario
     from .report import Accuracy, Memory
+    from .statistics import Measurement
 
 __all__ = ["main"]
 
@@ -43,19 +43,16 @@ class Worker:
     def __init__(self) -> None:
         # `Scenarios` is imported after the timed import of the runtime.
         self._scenarios: Any = None
-        self._kind = ""
         self._bare = 0
         self._device_memory: DeviceMemory | None = None
         self._watched: Scenario | None = None  # the scenario whose energy is counted
 
-    def load(self, combination: dict[str, Any], settings: dict[str, Any], cache: str | None = None) -> dict[str, Any]:
+    def load(self, combination: Combination, settings: BenchSettings, cache: str | None = None) -> dict[str, Any]:
         """Loads the model. `cache` is the cache folder for backends that have one."""
-        from ..config import convert
         from ..loading.registry import backend_class, load
         from .machine import resident_bytes
 
-        self.combination = what = convert(combination, Combination, "combination")
-        self._settings = convert(settings, BenchSettings, "bench settings")
+        self.combination, self._settings, what = combination, settings, combination
         start = perf_counter()
         kind = backend_class(what.target.backend)
         imported = perf_counter() - start
@@ -68,22 +65,17 @@ class Worker:
                 pci_address(index)
             imported += perf_counter() - start
             self._device_memory = DeviceMemory(index)
-            self._device_memory.begin()
-            start = perf_counter()
-            start_cuda(index)
-            imported += perf_counter() - start
-        self._bare = resident_bytes()
-        start = perf_counter()
         arguments = {**what.target.arguments, "max_batch": what.batch}
-
-        def load_form(model: Any) -> Any:
-            return load(model, **arguments, **options)
-
-        self._load_form = load_form
-        self._infer = infer = load_form(what.model)
-        seconds = perf_counter() - start
-        if self._device_memory is not None:
-            self._device_memory.end()
+        self._load_form: Callable[[Any], Any] = lambda model: load(model, **arguments, **options)
+        with self._step():
+            if index is not None:
+                start = perf_counter()
+                start_cuda(index)
+                imported += perf_counter() - start
+            self._bare = resident_bytes()
+            start = perf_counter()
+            self._infer = infer = self._load_form(what.model)
+            seconds = perf_counter() - start
         return {
             "import_seconds": imported, "seconds": seconds, "keeps": keeps, "backend": infer.backend,
             "device": infer.device, "precision": infer.precision, "layers": dict(infer.layer_precisions),
@@ -128,7 +120,6 @@ class Worker:
         settings = self._settings
         with self._step():
             self._work = work = Workload(self._infer, self.combination, settings, self._load_form)
-            self._kind = work.kind
             self._scenarios = scenarios = Scenarios(work, settings)
             names, warm = scenarios.names(), {}
             window, left = min(0.1, settings.time / settings.rounds), settings.warmup
@@ -147,27 +138,23 @@ class Worker:
             "device_free_share": free_share(gpu) if gpu is not None else 1.0,
         }  # fmt: skip
 
-    def measure(self, scenario: Scenario, seconds: float) -> dict[str, Any]:
+    def measure(self, scenario: Scenario, seconds: float) -> Measurement:
         """One scenario in one round."""
+        import numpy as np
+
         from .energy import Watch, open_meter
         from .machine import Load
-        from .statistics import outliers, thinned
 
         meter, why = open_meter(self._infer.device) if scenario == self._watched else (None, "")
         with self._step():
             self._scenarios.settle(scenario)
             with Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
                 load = Load()
-                done = self._scenarios.run(scenario, seconds)
-                other_load = load.since()
-        return {
-            "images": done.images, "seconds": done.seconds, "requests": len(done.latencies),
-            "latencies": thinned(done.latencies), "outliers": outliers(done.latencies),
-            "stages": {name: median(spent) for name, spent in done.stages.items()},
-            "rate": done.rate, "late": done.late,
-            "load": other_load, "watts": watch.watts if watch is not None else None,
-            "energy_source": watch.source if watch is not None else why,
-        }  # fmt: skip
+                done: Measurement = self._scenarios.run(scenario, seconds)
+                done.load = load.since()
+        done.latencies = np.asarray(done.latencies)  # for the connection
+        done.watts, done.energy_source = (None, why) if watch is None else (watch.watts, watch.source)
+        return done
 
     def memory(self) -> Memory:
         """The peak memory of this process."""
@@ -200,53 +187,44 @@ class Worker:
         wrapper = self._work.model
         task = labelled_task(
             str(settings.data), annotations=settings.annotations, labels=settings.labels,
-            task="" if wrapper is None else wrapper.task, type=None if wrapper is None else self._kind, **own,
+            task="" if wrapper is None else wrapper.task, type=None if wrapper is None else self._work.kind, **own,
         )  # fmt: skip
         figures = task.figures(self._infer if wrapper is None else wrapper.network)
         return Accuracy(metric=task.metric, value=figures[task.metric], figures=figures, images=task.images)
 
-    def outputs(self, path: str) -> dict[str, Any]:
-        """Writes the outputs for the samples to a file, as a reference."""
-        import numpy as np
-
-        result = self._run_samples()
-        np.savez(path, **{f"{i}:{name}": array for i, one in enumerate(result) for name, array in one.items()})
-        return {"samples": len(result)}
-
-    def agreement(self, path: str, reference: str) -> Accuracy:
-        """The difference between the outputs and those of the reference file."""
+    def agreement(self, model: str) -> Accuracy:
+        """The difference between the outputs and those of a model file in FP32 on ONNX Runtime."""
         import numpy as np
 
         from ..accuracy.compare import difference
+        from ..loading.registry import load
         from .report import Accuracy
 
-        worst, argmax = 0.0, []
-        furthest = 0.0
-        result = self._run_samples()
-        with np.load(path) as expected:
-            if len(expected.files) != sum(len(one) for one in result):
-                raise ConfigError(f"{reference} has other outputs: {len(expected.files)} arrays for the same samples")
-            for i, one in enumerate(result):
-                names = [name for name in expected.files if name.startswith(f"{i}:")]
-                for name, (own, array) in zip(names, one.items(), strict=True):
-                    apart = difference(expected[name], array, name=own)
+        reference = f"{Path(model).name} on onnxruntime/fp32"
+        try:
+            first = load(model, "onnxruntime", device="cpu", precision="fp32")
+        except InferSDKError as error:
+            raise ConfigError(f"{reference} gives nothing to compare with: {error}") from None
+        worst = furthest = 0.0
+        argmax, count = [], 0
+        with first, self._infer.clone() as twin:
+            if len(first.input_specs) != len(twin.input_specs) or len(first.output_specs) != len(twin.output_specs):
+                raise ConfigError(f"{reference} has other inputs or outputs")
+            for sample in self._work.samples():
+                arrays = zip(first.input_specs, map(np.asarray, sample.values()), strict=True)
+                expected = first({s.name: array.astype(s.dtype, casting="same_kind") for s, array in arrays})
+                for (name, array), truth in zip(twin(sample).items(), expected.values(), strict=True):
+                    apart = difference(truth, array, name=name)
                     if apart.note:
-                        raise ConfigError(f"output {own!r} {apart.note} as {reference} gives it")
+                        raise ConfigError(f"output {name!r} {apart.note} as {reference} gives it")
                     worst, furthest = max(worst, apart.cosine), max(furthest, apart.max_abs)
                     if apart.argmax is not None:
                         argmax.append(apart.argmax)
+                count += 1
         figures = {"cosine": 1 - worst, "max_abs": furthest}
         if argmax:
             figures["argmax"] = float(np.mean(argmax))
-        return Accuracy(
-            metric="agreement", value=1 - worst, figures=figures, images=len(result), reference=reference
-        )  # fmt: skip
-
-    def _run_samples(self) -> list[dict[str, Any]]:
-        from .workload import samples_of
-
-        with self._infer.clone() as twin:
-            return [dict(twin(sample)) for sample in samples_of(self._infer, self._kind, self._settings)]
+        return Accuracy(metric="agreement", value=1 - worst, figures=figures, images=count, reference=reference)
 
 
 def _reason(worker: Worker, error: Exception) -> str:

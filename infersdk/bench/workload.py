@@ -8,7 +8,6 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from ..core import files as _files
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ..infer import Infer
     from .plan import BenchSettings, Combination
 
-__all__ = ["Workload", "check_batch", "image_files", "kind_of", "samples_of"]
+__all__ = ["Workload", "check_batch", "image_files", "kind_of"]
 
 #: The kind of a model without a wrapper.
 ARRAYS = "arrays"
@@ -60,7 +59,10 @@ class Workload:
         self._settings = settings
         check_batch(infer, self.batch)
         self.kind = settings.type if settings.type is not None else self._find_kind()
-        self.model = make_wrapper(self._network_of_wrapper(combination, load), self.kind, settings)
+        self.model: VisionModel[Any] | None = None
+        if self.kind != ARRAYS:
+            network = self._network_of_wrapper(combination, load)
+            self.model = load_wrapper(network, type=self.kind, **settings.wrapper)
         self.decode_head: str | None = getattr(self.model, "decode_head_used", None)
         if self.model is not None:
             self.items: list[Any] = self._images()
@@ -79,7 +81,7 @@ class Workload:
         settings, target = self._settings, combination.target
         asked = settings.wrapper.get("decode_head", "auto")
         alone = settings.scenarios is not None and set(settings.scenarios) <= {"engine", "engine_parallel"}
-        if self.kind == ARRAYS or (alone and asked != "native" and not (settings.annotations or settings.labels)):
+        if alone and asked != "native" and not (settings.annotations or settings.labels):
             return self.infer  # results are not needed
         source = source_of_wrapper(
             combination.model, target.backend, type=self.kind, device=target.device, decode_head=asked
@@ -137,6 +139,23 @@ class Workload:
         if any(not spec.shape for spec in self.infer.input_specs):
             return []
         return [{name: array[i] for name, array in arrays.items()} for i in range(self.batch)]
+
+    def samples(self) -> Iterator[Mapping[str, Any]]:
+        """Inputs for comparing outputs, the same for each combination of a model.
+
+        They are the preprocessed images of a wrapper, samples of the data, or random arrays.
+        """
+        settings, specs = self._settings, self.infer.input_specs
+        if self.model is not None:
+            yield from self.model.details.network_inputs(image_files(settings), batch=1)
+        elif settings.data is not None:
+            yield from itertools.islice(
+                read_samples(settings.data, specs, shapes=settings.shapes), settings.max_samples
+            )
+        else:
+            batch = None if any(spec.fixed_batch is not None for spec in specs) else 1
+            for i in range(4):
+                yield random_inputs(specs, batch=batch, seed=settings.seed + i, shapes=settings.shapes)
 
     # ---- one call ----
 
@@ -212,11 +231,6 @@ def kind_of(model: ModelDescription, wrapper: Mapping[str, Any] = MappingProxyTy
     return fitting[0] if fitting else ARRAYS
 
 
-def make_wrapper(infer: Infer, kind: str, settings: BenchSettings) -> VisionModel[Any] | None:
-    """The wrapper of that kind over `infer`; None for arrays."""
-    return None if kind == ARRAYS else load_wrapper(infer, type=kind, **settings.wrapper)
-
-
 def image_files(settings: BenchSettings) -> list[Path]:
     """The images that are run for speed: of the data, spread evenly, or the packaged one.
 
@@ -233,28 +247,3 @@ def image_files(settings: BenchSettings) -> list[Path]:
         raise ConfigError(f"no image in {str(data)!r}")
     step = max(len(every) / settings.max_samples, 1.0)
     return [every[int(i * step)] for i in range(min(len(every), settings.max_samples))]
-
-
-def samples_of(infer: Infer, kind: str, settings: BenchSettings) -> Iterator[Mapping[str, Any]]:
-    """Inputs for comparing outputs, the same for each combination of a model.
-
-    They are the preprocessed images of a wrapper, samples of the data, or random arrays.
-    """
-    # The wrapper prepares images alone: what decodes boxes does not matter.
-    own = {name: value for name, value in settings.wrapper.items() if name != "decode_head"}
-    alone = msgspec.structs.replace(settings, wrapper=own)
-    model = make_wrapper(infer.clone(), kind, alone) if kind != ARRAYS else None
-    if model is not None:
-        try:
-            yield from model.details.network_inputs(image_files(settings), batch=1)
-        finally:
-            model.close()
-    elif settings.data is not None:
-        samples = read_samples(settings.data, infer.input_specs, shapes=settings.shapes)
-        yield from itertools.islice(samples, settings.max_samples)
-    else:
-        fixed = any(spec.fixed_batch is not None for spec in infer.input_specs)
-        for i in range(4):
-            yield random_inputs(
-                infer.input_specs, batch=None if fixed else 1, seed=settings.seed + i, shapes=settings.shapes
-            )

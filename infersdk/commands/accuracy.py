@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from ..accuracy import TASKS, Contender, GateReport, gate
 from ..errors import ConfigError, nearest
@@ -133,15 +133,15 @@ def _show(report: GateReport) -> None:
     rows = []
     for score in report.scores:
         first = score is report.reference
-        verdict = "reference" if first else "[green]passes[/green]" if report.within(score) else "[red]drops[/red]"
+        verdict = Text("passes", "green") if report.within(score) else Text("drops", "red")
         shift = report.score_shift(score)
         rest = {name: n for name, n in score.layers.items() if name != score.precision}
         runs = score.precision + "".join(f", {n} layers {name}" for name, n in rest.items())
         runs += ", native head" if score.decode_head == "native" else ""
         rows.append((
-            escape(f"{Path(score.model).name}\n{score.backend} on {score.device}"), runs,
+            f"{Path(score.model).name}\n{score.backend} on {score.device}", runs,
             *(f"{figure:.4f}" for figure in score.figures.values()),
             "" if first else f"{report.drop(score):+.4f}", "" if shift is None else f"{shift:+.4f}",
-            f"{score.seconds:.1f}", verdict,
+            f"{score.seconds:.1f}", "reference" if first else verdict,
         ))  # fmt: skip
     print_table(columns, rows, title)

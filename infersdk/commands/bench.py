@@ -18,9 +18,7 @@ from ..errors import ConfigError
 from ..pages import require_packages
 from .bench_tables import show, show_changes
 from .common import (
-    add_json_argument,
-    add_option_argument,
-    add_shape_argument,
+    add_options,
     backend_options,
     check_report_files,
     names,
@@ -56,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--precision", metavar="FP32,INT8", help="fp32, fp16, bf16, int8 (default: as the model is)")
     group.add_argument("--batch", type=numbers, default=(1,), metavar="1,8,32", help="images in a run (default: 1)")
     group.add_argument("--threads", type=int, default=0, metavar="N", help="of each backend (default: its own choice)")
-    add_option_argument(group)
+    add_options(group, "--option")
     add_measuring_arguments(parser)
     group = parser.add_argument_group("measuring")
     group.add_argument(
@@ -93,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--min-change", type=float, metavar="X", help="with --compare: the minimum change (default: 0.03)"
     )
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +105,7 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
         "or top-1: an image and its label a line; without FILE by a folder for each class, or by the "
         "number that each file's name begins with",
     )  # fmt: skip
-    add_shape_argument(group)
+    add_options(group, "--shape")
     group.add_argument("--from-files", action="store_true", help="read the images from their files each time")
     group.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of random inputs, arrivals and the order in a round"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from .common import console, print_table
+from .common import console, print_table, print_text
 
 if TYPE_CHECKING:
     from ..bench import Report, Row
@@ -24,7 +25,7 @@ _NONE = "–"
 
 def show(report: Report) -> None:
     """The report as a table, and its remarks."""
-    settings, out = report.settings, console()
+    settings = report.settings
     names = list(dict.fromkeys(Path(row.combination.model).name for row in report.rows))
     title = f"{settings.rounds} rounds, {settings.time:g} s for each scenario; medians, ± half of their 95 % interval"
     table = Table(
@@ -48,17 +49,17 @@ def show(report: Report) -> None:
             table.add_row(label, *_cells(row), *(optional[name](row) for name in optional))
         else:
             table.add_row(label, "[red]fails[/red]")
-    out.print(table)
+    console().print(table)
     machine = report.machine
-    out.print(f"{machine['system']}, {machine['processor']}, {machine['cores']} cores", soft_wrap=True, markup=False)
+    print_text(f"{machine['system']}, {machine['processor']}, {machine['cores']} cores")
     reasons: dict[str, list[str]] = {}
     for row in report.rows:
         if row.status != "ok":
             reasons.setdefault(f"{row.status}: {row.reason}", []).append(row.name)
     for reason, rows in reasons.items():
-        out.print(f"[red]{escape(', '.join(rows))}[/red] {escape(reason)}", soft_wrap=True)
+        print_text(Text.assemble((", ".join(rows), "red"), f" {reason}"))
     for line in report.remarks():
-        out.print(f"[yellow]{escape(line)}[/yellow]", soft_wrap=True)
+        print_text(line, "yellow")
 
 
 def _optional_columns(report: Report) -> dict[str, Callable[[Row], str]]:
@@ -101,10 +102,9 @@ def _number(found: Estimate | None, *, interval: bool = True) -> str:
 
 
 def show_changes(found: Comparison, threshold: float) -> None:
-    out = console()
     if other := (*found.other_machine, *found.other_settings):
-        out.print(f"[yellow]not the same machine, versions or settings: {', '.join(other)}[/yellow]")
-    rows = []
+        print_text(f"not the same machine, versions or settings: {', '.join(other)}", "yellow")
+    rows: list[tuple[str | Text, ...]] = []
     colours = {"slower": "red", "worse": "red", "fails now": "red", "more": "yellow", "gone": "yellow"}
     for change in found.moved:
         colour = colours.get(change.verdict, "green")
@@ -113,12 +113,12 @@ def show_changes(found: Comparison, threshold: float) -> None:
         text = "" if ratio is None else f"{ratio.value:.3f}"
         if ratio is not None and ratio.low is not None:
             text += f" ({ratio.low:.3f} to {ratio.high:.3f})"
-        rows.append((escape(change.row), change.figure, *both, text, f"[{colour}]{change.verdict}[/{colour}]"))
+        rows.append((change.row, change.figure, *both, text, Text(change.verdict, colour)))
     if rows:
         title = f"moved beyond the noise, and by {threshold:.0%} at least"
         print_table(("combination", "figure", ">old", ">new", ">new / old (95 %)", ""), rows, title)
     same = sum(change.verdict == "same" for change in found.changes)
     unsure = sum(change.verdict == "unsure" for change in found.changes)
-    out.print(
+    print_text(
         f"{len(found.moved)} moved, {same} did not" + (f", {unsure} with too few rounds to judge" if unsure else "")
     )

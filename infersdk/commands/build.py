@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from ..core.files import check_output
 from ..errors import BackendUnavailableError, ConfigError
 from ..graph import onnx_info
 from ..graph.fp16_parity import ParityReport, find_fp16_loss
 from ..loading.registry import backend_class, install_hint
 from ..loading.samples import read_samples
-from .common import console, new_file, print_json, print_table, print_text
+from .common import named_values, new_file, print_json, print_table, print_text
 from .progress import show_progress
 
 _BACKENDS = ("tensorrt", "tensorrt-rtx")
@@ -73,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output or Path(arguments.model).with_suffix(".engine")
     check_output(arguments.model, output)
     options: dict[str, Any] = {
-        "profiles": dict(_profile(text) for text in arguments.profile),
+        "profiles": _profiles(arguments.profile),
         "workspace": arguments.workspace,
         "optimization_level": arguments.optimization_level,
         "plugins": arguments.plugin,
@@ -145,32 +143,27 @@ def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, S
 
 def _show_parity(parity: ParityReport) -> None:
     """Prints the nodes that stay FP32 with the reasons, and the error of the outputs."""
-    out = console()
     samples = f"{parity.samples} sample{'s' if parity.samples > 1 else ''}"
     if parity.losses:
         rows = (
-            (escape(f"{loss.node} ({loss.operator})"), loss.reason, f"{loss.largest:.3g}", f"{loss.error:.2g}")
+            (f"{loss.node} ({loss.operator})", loss.reason, f"{loss.largest:.3g}", f"{loss.error:.2g}")
             for loss in parity.losses
         )
         print_table(("node", "why", ">largest", ">error"), rows, f"Stay fp32, by {samples}")
     else:
-        out.print(f"By {samples} all of {parity.nodes} nodes can be fp16")
+        print_text(f"By {samples} all of {parity.nodes} nodes can be fp16")
     for output in parity.outputs:
-        out.print(
-            f"{escape(output.name)}: relative error {output.error_before:.2g} with all in fp16, "
+        print_text(
+            f"{output.name}: relative error {output.error_before:.2g} with all in fp16, "
             f"{output.error_after:.2g} with {len(parity.losses)} nodes in fp32"
         )
 
 
-def _profile(text: str) -> tuple[str, dict[str, list[int]]]:
-    """`images=1x3x320x320:1x3x640x640:4x3x640x640` as a name and its range; one shape is used for all three."""
-    name, _, ranges = text.rpartition("=")
-    try:
-        shapes = [[int(d) for d in shape.split("x")] for shape in ranges.split(":")]
-    except ValueError:
-        shapes = []
-    if len(shapes) == 1:
-        shapes *= 3
-    if not name or len(shapes) != 3:
-        raise ConfigError(f"--profile is NAME=MIN:OPT:MAX with shapes like 1x3x640x640, not {text!r}")
-    return name, dict(zip(("min", "opt", "max"), shapes, strict=True))
+def _profiles(entries: Sequence[str]) -> dict[str, dict[str, list[int]]]:
+    """The range of each input: `images=1x3x320x320:1x3x640x640:4x3x640x640`; one shape is used for all three."""
+
+    def parse(text: str) -> dict[str, list[int]]:
+        shapes = [[int(d) for d in shape.split("x")] for shape in text.split(":")]
+        return dict(zip(("min", "opt", "max"), shapes * 3 if len(shapes) == 1 else shapes, strict=True))
+
+    return named_values("--profile", entries, "NAME=MIN:OPT:MAX with shapes like 1x3x640x640", parse)

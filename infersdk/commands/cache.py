@@ -6,7 +6,6 @@ import argparse
 import json
 
 from rich.filesize import decimal
-from rich.markup import escape
 
 from ..core.cache import Cache, default_folder
 from ..errors import ConfigError
@@ -59,8 +58,8 @@ def _list(arguments: argparse.Namespace) -> int:
             entry.key[:12],
             f"{entry.backend} {details.get('version', '')}".strip(),
             entry.kind,
-            escape(entry.label),
-            escape(str(details.get("gpu") or ", ".join(details.get("capabilities", [])))),
+            entry.label,
+            str(details.get("gpu") or ", ".join(details.get("capabilities", []))),
             str(details.get("precision", "")),
             decimal(entry.nbytes),
             entry.last_used.astimezone().strftime("%Y-%m-%d %H:%M"),

@@ -8,11 +8,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
@@ -24,6 +25,8 @@ from ..errors import ConfigError, nearest
 from ..loading.registry import option_names
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from ..custom_ops import CustomOp
     from ..models import Timings
 
@@ -31,26 +34,42 @@ if TYPE_CHECKING:
 STAGES = ("read", "preprocess", "infer", "postprocess", "total")
 
 
-def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
-    """--backend, --device, --precision, --max-batch, --option."""
+_REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
+#: Options of several commands, with their arguments of `add_argument()`.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--backend": {"help": "the runtime, or auto for the fastest here (default: onnxruntime)"},
+    "--device": {"help": "cpu, cuda:0, ... (default: the backend's own)"},
+    "--precision": {"help": "fp32, fp16, bf16 or int8 (default: as the model was written)"},
+    "--max-batch": {"type": int, "metavar": "N", "help": "maximum batch size"},
+    "--option": {**_REPEATABLE, "metavar": "KEY=VALUE", "help": "one of the backend's own options; repeatable"},
+    "--batch": {"type": int, "metavar": "N", "help": "the size of a free first axis (default: 1)"},
+    "--shape": {
+        **_REPEATABLE, "metavar": "NAME=N,N,...", "help": "of an input with other free axes; repeatable",
+    },
+    "--custom-ops": {
+        **_REPEATABLE, "metavar": "MODULE:CLASS",
+        "help": "an operator that the model uses and no installed package declares; repeatable",
+    },
+    "--key": {"help": "of an encrypted bundle: env:NAME, file:PATH or command:LINE"},
+    "--trust": {"metavar": "PEM", "help": "the public key that must have signed the bundle"},
+    "--json": {"action": "store_true", "help": "print JSON for machines instead of tables"},
+}  # fmt: skip
+
+
+def add_options(parser: argparse._ActionsContainer, *flags: str) -> None:
+    """Adds options that several commands have."""
+    for flag in flags:
+        parser.add_argument(flag, **_OPTIONS[flag])
+
+
+def add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `backend_arguments()`."""
     group = parser.add_argument_group("backend")
-    group.add_argument("--backend", help="the runtime, or auto for the fastest here (default: onnxruntime)")
-    group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
-    group.add_argument("--precision", help="fp32, fp16, bf16 or int8 (default: as the model was written)")
-    group.add_argument("--max-batch", type=int, metavar="N", help="maximum batch size")
-    add_option_argument(group)
-
-
-def add_option_argument(parser: argparse._ActionsContainer) -> None:
-    """Adds --option."""
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="KEY=VALUE",
-        help="one of the backend's own options; repeatable",
-    )  # fmt: skip
+    add_options(group, "--backend", "--device", "--precision", "--max-batch", "--option")
 
 
 def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_backend_arguments` as keyword arguments of `load()` and the wrappers."""
+    """The options of `add_backend_options` as keyword arguments of `load()` and the wrappers."""
     return {
         "backend": arguments.backend or "onnxruntime",
         "device": arguments.device,
@@ -61,17 +80,28 @@ def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[str, Any]:
-    """The KEY=VALUE of each `--option`.
+    """The KEY=VALUE of each `--option`; values are JSON, or else text.
 
     Raises:
-        ConfigError: an entry has another form, or names an argument of `load()`, such as `device`; or `backend` is
-            given and has no such option.
+        ConfigError: an entry has another form or a wrong value, or names an argument of `load()`, such as `device`.
+            Or `backend` is given and has no such option.
         BackendError: `backend` is not known, or not available here.
     """
-    options = key_values("--option", entries)
-    for key in options:
+    options: dict[str, Any] = {}
+    for key, text in named_values("--option", entries, "KEY=VALUE, such as threads=2").items():
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            raise ConfigError(f"--option {key}: its value is nested too deeply") from None
+        except ValueError:  # no JSON, or a number of thousands of digits
+            value = text
+        try:
+            check_values(value)
+        except ValueError as error:
+            raise ConfigError(f"--option {key}: {error}") from None
         if key in _ARGUMENTS:
             raise ConfigError(f"--option {key}: {_ARGUMENTS[key]}")
+        options[key] = value
     if options and backend is not None:
         known = option_names(backend)
         for key in options:
@@ -94,42 +124,30 @@ _ARGUMENTS = {
 }
 
 
-def key_texts(flag: str, entries: Iterable[str], example: str) -> dict[str, str]:
-    """The texts of KEY=VALUE entries.
+def named_values(
+    flag: str, entries: Iterable[str], form: str, parse: Callable[[str], Any] | None = None
+) -> dict[str, Any]:
+    """The values of NAME=VALUE entries.
+
+    Args:
+        form: of an entry, for messages.
+        parse: reads a value, which contains no `=`; ValueError for one of another form. None: values are text.
 
     Raises:
-        ConfigError: an entry has another form, or a key occurs twice.
+        ConfigError: an entry has another form, or a name occurs twice.
     """
     texts: dict[str, str] = {}
+    values = {}
     for entry in entries:
-        key, _, text = entry.partition("=")
-        if not text or not key.isidentifier():
-            raise ConfigError(f"{flag} {entry!r} is not of the form KEY=VALUE, such as {example}")
-        if key in texts:
-            raise ConfigError(f"{flag} {key} is given twice: {texts[key]!r} and {text!r}; give one of them")
-        texts[key] = text
-    return texts
-
-
-def key_values(flag: str, entries: Iterable[str]) -> dict[str, Any]:
-    """Parses KEY=VALUE entries; values are JSON, or else text.
-
-    Raises:
-        ConfigError: as `key_texts()`, or a value is one that no configuration takes.
-    """
-    values: dict[str, Any] = {}
-    for key, text in key_texts(flag, entries, "threads=2").items():
+        name, _, text = entry.rpartition("=") if parse else entry.partition("=")
+        if name in texts:
+            raise ConfigError(f"{flag} {name} is given twice: {texts[name]!r} and {text!r}; give one of them")
         try:
-            value = json.loads(text)
-        except RecursionError:
-            raise ConfigError(f"{flag} {key}: its value is nested too deeply") from None
-        except ValueError:  # no JSON, or a number of thousands of digits
-            value = text
-        try:
-            check_values(value)
-        except ValueError as error:
-            raise ConfigError(f"{flag} {key}: {error}") from None
-        values[key] = value
+            if not name or not text:
+                raise ValueError
+            texts[name], values[name] = text, parse(text) if parse else text
+        except ValueError:
+            raise ConfigError(f"{flag} {entry!r} is not of the form {form}") from None
     return values
 
 
@@ -182,43 +200,14 @@ def size(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; use 640 or 640x480") from None
 
 
-def add_shape_argument(parser: argparse._ActionsContainer) -> None:
-    """Adds --shape."""
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=N,N,...",
-        help="of an input with other free axes; repeatable",
-    )  # fmt: skip
-
-
 def shapes_of(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    """The shapes of `--shape`, by input.
-
-    Raises:
-        ConfigError: an entry has another form, or an input has two.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for entry in arguments.shape:
-        name, _, sizes = entry.rpartition("=")
-        if name in shapes:
-            raise ConfigError(f"--shape {entry!r}: the input has a shape already; give one")
-        try:
-            shapes[name] = tuple(int(size) for size in sizes.split(","))
-        except ValueError:
-            raise ConfigError(f"--shape {entry!r} is not of the form NAME=1,3,640,640") from None
-    return shapes
+    """The shapes of `--shape`, by input."""
+    return named_values("--shape", arguments.shape, "NAME=1,3,640,640", lambda text: tuple(map(int, text.split(","))))
 
 
 def given_settings(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
     """The options given on the command line, by name."""
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
-
-
-def add_custom_ops_argument(parser: argparse._ActionsContainer) -> None:
-    """Adds --custom-ops."""
-    parser.add_argument(
-        "--custom-ops", action="append", default=[], metavar="MODULE:CLASS",
-        help="an operator that the model uses and no installed package declares; repeatable",
-    )  # fmt: skip
 
 
 def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
@@ -239,10 +228,6 @@ def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"--custom-ops {entry!r}: {error}") from None
     return result
-
-
-def add_json_argument(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON for machines instead of tables")
 
 
 def print_json(data: Any) -> None:
@@ -292,26 +277,26 @@ def console(*, stderr: bool = False, width: int = 1000) -> Console:
     return made
 
 
-def print_text(text: str, style: str | None = None) -> None:
+def print_text(text: str | Text, style: str | None = None) -> None:
     """Prints text to stdout without markup, and without further line breaks."""
     console().print(text, style=style, markup=False, soft_wrap=True)
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> None:
-    """Prints a table to stdout.
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str | Text]], title: str = "") -> None:
+    """Prints a table to stdout, without markup.
 
     Args:
         columns: the titles. One of numbers begins with `>`; it is aligned to the right and not broken.
-        rows: the cells, with markup.
+        rows: the cells; a `Text` has a style.
     """
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title) or None, title_justify="left")
     for name in columns:
         if name.startswith(">"):
-            table.add_column(name[1:], justify="right", no_wrap=True)
+            table.add_column(escape(name[1:]), justify="right", no_wrap=True)
         else:
-            table.add_column(name, overflow="fold")
+            table.add_column(escape(name), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(escape(cell) if isinstance(cell, str) else cell for cell in row))
     console().print(table)
 
 

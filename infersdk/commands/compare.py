@@ -7,23 +7,14 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from ..accuracy.compare import CompareReport, Difference, Loader, SideReport, Tolerance, compare
 from ..errors import ConfigError
 from ..loading.registry import load
 from ..loading.samples import random_inputs, read_samples
 from .accuracy import add_task_arguments, check_task_arguments, contenders, run_gate
-from .common import (
-    add_json_argument,
-    add_shape_argument,
-    console,
-    given_settings,
-    names,
-    print_json,
-    print_table,
-    shapes_of,
-)
+from .common import add_options, given_settings, names, print_json, print_table, print_text, shapes_of
 
 if TYPE_CHECKING:
     from ..accuracy import Contender
@@ -49,16 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     data = parser.add_argument_group("inputs")
     data.add_argument("--data", type=Path, metavar="FOLDER", help=".npy, .npz, tensor files or images")
-    data.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")
+    add_options(data, "--batch")
     data.add_argument("--seed", type=int, help="of random inputs, without --data (default: 0)")
-    add_shape_argument(data)
+    add_options(data, "--shape")
     limits = parser.add_argument_group("tolerance", "|other - reference| <= atol + rtol * |reference| for each element")
     limits.add_argument("--atol", type=float, help=f"(default: {Tolerance.atol})")
     limits.add_argument("--rtol", type=float, help=f"(default: {Tolerance.rtol})")
     limits.add_argument("--cosine", type=float, help=f"1 - cosine of each output (default: {Tolerance.cosine})")
     parser.add_argument("--layers", action="store_true", help="find the first layer whose results differ")
     add_task_arguments(parser)
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -123,20 +114,18 @@ def _plain(report: CompareReport) -> dict[str, Any]:
 
 def _show(report: CompareReport, *, layers: bool) -> None:
     runs = f"{report.samples} input{'s' if report.samples > 1 else ''}"
-    rows = (
-        (escape(side.name), escape(output.name), *_cells(output)) for side in report.sides for output in side.outputs
-    )
+    rows = ((side.name, output.name, *_cells(output)) for side in report.sides for output in side.outputs)
     columns = ("backend", "output", ">max abs", ">max rel", ">cosine", ">argmax", "outside", "")
-    print_table(columns, rows, escape(f"{report.model}: against {report.reference}, {runs}"))
+    print_table(columns, rows, f"{report.model}: against {report.reference}, {runs}")
     for side in report.sides if layers else ():
         if not side.agrees:
-            console().print(_layers(side))
+            print_text(_layers(side))
 
 
-def _cells(found: Difference) -> tuple[str, ...]:
-    verdict = "[green]agrees[/green]" if found.within else "[red]differs[/red]"
+def _cells(found: Difference) -> tuple[str | Text, ...]:
+    verdict = Text("agrees", "green") if found.within else Text("differs", "red")
     if found.note:
-        return "", "", "", "", escape(found.note), verdict
+        return "", "", "", "", found.note, verdict
     argmax = "" if found.argmax is None else f"{found.argmax:.2%}"
     numbers = (f"{number:.3g}" for number in (found.max_abs, found.max_rel, found.cosine))
     return *numbers, argmax, f"{found.outside:,}", verdict
@@ -147,12 +136,12 @@ def _layers(side: SideReport) -> str:
     first = side.first_layer
     if first is None:
         return (
-            f"{escape(side.name)}: each of {len(side.layers)} layers agrees once its result is exposed; "
+            f"{side.name}: each of {len(side.layers)} layers agrees once its result is exposed; "
             f"the difference comes from how the runtime fuses them{unseen}"
         )
     result = first.difference
     what = result.note or f"max abs {result.max_abs:.3g}, {result.outside:,} of {result.elements:,} elements outside"
     return (
-        f"{escape(side.name)} differs from layer {len(side.layers)}: {first.operator} {escape(repr(first.node))}, "
-        f"value {escape(repr(result.name))}: {what}{unseen}"
+        f"{side.name} differs from layer {len(side.layers)}: {first.operator} {first.node!r}, "
+        f"value {result.name!r}: {what}{unseen}"
     )

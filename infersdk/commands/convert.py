@@ -14,7 +14,7 @@ from ..graph import Graph
 from ..importers import Conversion, convert
 from ..importers.converting import DEFAULT_TOLERANCE
 from ..importers.loading import source_files
-from .common import add_json_argument, names, new_file, print_json, print_text
+from .common import add_options, names, new_file, print_json, print_text
 
 DESCRIPTION = (
     "Converts a model of another framework to ONNX, and checks it: the source on its own runtime "
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tolerance", type=float, default=DEFAULT_TOLERANCE, metavar="X",
         help="the largest difference, as a share of an output's largest value (default: %(default)g)",
     )  # fmt: skip
-    add_json_argument(parser)
+    add_options(parser, "--json")
     group = parser.add_argument_group("source")
     group.add_argument(
         "--shape", action="append", default=[], metavar="[NAME=]N,N,...[:TYPE]",

@@ -11,15 +11,7 @@ import numpy as np
 from ..data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from ..image import read_image
 from ..models import Classifier, YOLOv5
-from .common import (
-    add_backend_arguments,
-    add_json_argument,
-    backend_arguments,
-    print_json,
-    print_text,
-    stage_line,
-    stages,
-)
+from .common import add_backend_options, add_options, backend_arguments, print_json, print_text, stage_line, stages
 
 DESCRIPTION = (
     "Finds the handwritten digits in a packaged image, reads each one a second time with a "
@@ -32,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, default=Path("infersdk-demo.png"),
         help="the annotated image (default: %(default)s)",
     )  # fmt: skip
-    add_backend_arguments(parser)
-    add_json_argument(parser)
+    add_backend_options(parser)
+    add_options(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,8 +9,7 @@ from typing import Any
 
 from ..bundles import Bundle
 from ..errors import ConfigError
-from .common import add_json_argument, print_json, print_text
-from .unpack import add_secrets
+from .common import add_options, print_json, print_text
 
 DESCRIPTION = (
     "Compares the manifests of two bundles and the contents of their parts. The exit code is 1 where they differ."
@@ -20,8 +19,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
-    add_secrets(parser)
-    add_json_argument(parser)
+    add_options(parser, "--key", "--trust", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,14 +7,14 @@ import platform
 from importlib.metadata import packages_distributions
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from .. import __version__
 from ..core._lib import lib, text
 from ..core.tensor import Tensor
 from ..errors import BackendError, ConfigError, DeviceUnavailableError
 from ..loading.registry import backend_class, install_hint, list_backends
-from .common import add_json_argument, console, print_json, print_table, print_text
+from .common import add_options, console, print_json, print_table, print_text
 from .selftest import SelfTest, text_of
 
 DESCRIPTION = "Prints for each backend whether it works here: version and devices, or why not and what to do."
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="build, run and compare the packaged models, and print a report to paste into an issue; "
         "tensorrt, or with a device onnxruntime@cuda:0",
     )  # fmt: skip
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -100,16 +100,15 @@ def examine(name: str) -> dict[str, Any]:
 
 
 def _print(core: dict[str, Any], found: dict[str, dict[str, Any]], problems: list[str]) -> None:
-    out = console()
     cuda = "with its CUDA half" if core["cuda"] else "CPU-only (built without INFERSDK_CUDA=1)"
-    out.print(f"infersdk {__version__}, Python {platform.python_version()}, native core {cuda}, SIMD {core['simd']}")
-    out.print("GPU: ready" if core["gpu"] else f"GPU: {escape(core['why'])}")
-    rows = []
+    print_text(f"infersdk {__version__}, Python {platform.python_version()}, native core {cuda}, SIMD {core['simd']}")
+    print_text("GPU: ready" if core["gpu"] else f"GPU: {core['why']}")
+    rows: list[tuple[str | Text, ...]] = []
     for name, state in found.items():
         if state["works"]:
-            rows.append((name, "[green]yes[/green]", state["version"], ", ".join(state["devices"])))
+            rows.append((name, Text("yes", "green"), state["version"], ", ".join(state["devices"])))
         else:
-            rows.append((name, "[red]no[/red]", state.get("version", ""), escape(state["why"])))
+            rows.append((name, Text("no", "red"), state.get("version", ""), state["why"]))
     print_table(("backend", "works", "version", "devices, or what to do"), rows)
     for problem in problems:
-        out.print(f"[red]problem:[/red] {escape(problem)}")
+        print_text(Text.assemble(("problem:", "red"), f" {problem}"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from ..custom_ops.detection_nms import AddDetectionNms
 from ..errors import ConfigError
@@ -21,12 +21,10 @@ from ..graph.parts import tail_inputs
 from ..graph.passes import AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, Pass, ResizeInput, SetOpset, ToFloat16
 from ..graph.trial import try_model
 from .common import (
-    add_custom_ops_argument,
-    add_json_argument,
-    add_shape_argument,
-    console,
+    add_options,
     custom_ops_of,
     given_settings,
+    named_values,
     names,
     new_file,
     numbers,
@@ -77,7 +75,7 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("--name", metavar="PATTERN", help="only names that match, such as '/model.24/*'")
     parser.add_argument("--weights", action="store_true", help="weights and constants instead of nodes")
     parser.add_argument("--limit", type=int, default=200, metavar="N", help="rows at most (default: %(default)s)")
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -128,9 +126,9 @@ def _weight_rows(graph: Graph, arguments: argparse.Namespace) -> list[dict[str, 
 
 def _print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     def text(cell: Any) -> str:
-        return escape("" if cell is None else f"{cell:.6g}" if isinstance(cell, float) else str(cell))
+        return "" if cell is None else f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
-    print_table(rows[0] if rows else ("nothing",), (map(text, row.values()) for row in rows), escape(title))
+    print_table(rows[0] if rows else ("nothing",), (map(text, row.values()) for row in rows), title)
 
 
 # ---- lint and trial ----
@@ -141,8 +139,7 @@ def _add_lint(commands: Any) -> None:
     parser.add_argument("--fix", action="store_true", help="apply the fixes, and write --output")
     parser.add_argument("-o", "--output", type=new_file, metavar="FILE", help="with --fix: the ONNX file to write")
     parser.add_argument("--trial", action="store_true", help="load it on the installed runtimes as well")
-    add_custom_ops_argument(parser)
-    add_json_argument(parser)
+    add_options(parser, "--custom-ops", "--json")
 
 
 def _lint(arguments: argparse.Namespace) -> int:
@@ -186,9 +183,7 @@ def _print_findings(title: str, findings: Sequence[dict[str, str]]) -> None:
         matches = [one for one in findings if one["rule"] == rule]
         first = matches[0]
         mend = f"; --fix: {first['fix']}" if first["fix"] else ""
-        console().print(
-            f"[bold]{escape(rule)}[/bold] ({escape(first['backends'])}): {escape(first['why'])}{escape(mend)}"
-        )
+        print_text(Text.assemble((rule, "bold"), f" ({first['backends']}): {first['why']}{mend}"))
         for one in matches[:10]:
             print_text(f"    {one['where']}: {one['what']}")
         if len(matches) > 10:
@@ -200,12 +195,11 @@ def _add_trial(commands: Any) -> None:
     parser.add_argument(
         "--backends", type=names, metavar="NAME,NAME", help="(default: onnxruntime,openvino,tensorrt-rtx)"
     )
-    add_shape_argument(parser)
+    add_options(parser, "--shape")
     parser.add_argument(
         "--compute-capability", default="8.9", metavar="X.Y", help="that TensorRT-RTX builds for (default: %(default)s)"
     )
-    add_custom_ops_argument(parser)
-    add_json_argument(parser)
+    add_options(parser, "--custom-ops", "--json")
 
 
 def _trial(arguments: argparse.Namespace) -> int:
@@ -364,22 +358,12 @@ def _split(arguments: argparse.Namespace) -> int:
 def _join(arguments: argparse.Namespace) -> int:
     graph, other = open_graph(arguments.model), open_graph(arguments.other)
     before = f"{len(graph.nodes())} and {len(other.nodes())} nodes"
-    graph.join(other, _pairs(arguments.connect) if arguments.connect else None)
+    graph.join(other, named_values("--connect", arguments.connect, "OUTPUT=INPUT") if arguments.connect else None)
     return _write(graph, arguments, before)
 
 
 def _rename(arguments: argparse.Namespace) -> int:
     graph = open_graph(arguments.model)
-    for old, new in _pairs(arguments.names).items():
+    for old, new in named_values("names", arguments.names, "OLD=NEW").items():
         graph.rename(old, new)
     return _write(graph, arguments, f"{len(graph.nodes())} nodes")
-
-
-def _pairs(entries: Sequence[str]) -> dict[str, str]:
-    pairs = {}
-    for entry in entries:
-        old, sign, new = entry.partition("=")
-        if not (old and sign and new):
-            raise ConfigError(f"{entry!r} is not of the form NAME=NAME")
-        pairs[old] = new
-    return pairs

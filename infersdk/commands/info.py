@@ -27,8 +27,7 @@ from ..models.description import ModelDescription
 from ..models.loading import fitting_types, nearly_fitting, types_of_file
 from ..models.pixel_metadata import pixel_settings
 from ..models.registry import TYPES, looks_like
-from .common import add_json_argument, console, print_json
-from .unpack import add_secrets
+from .common import add_options, console, print_json
 
 DESCRIPTION = (
     "Shows the inputs, outputs and metadata of a model file, and the wrapper that models.load() takes, "
@@ -39,8 +38,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="the file, its address, or a configuration of one model")
-    add_secrets(parser)
-    add_json_argument(parser)
+    add_options(parser, "--key", "--trust", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

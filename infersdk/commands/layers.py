@@ -6,17 +6,12 @@ import argparse
 import os
 from pathlib import Path
 
-from rich.markup import escape
-
 from ..errors import ConfigError
 from ..layers import LayerReport, LayerRow, ProfileSettings, list_built, profile, write_page, write_trace
 from ..layers.text import nodes_of, operators_of, side_cells, summary
 from ..pages import require_packages
 from .common import (
-    add_custom_ops_argument,
-    add_json_argument,
-    add_option_argument,
-    add_shape_argument,
+    add_options,
     backend_options,
     check_report_files,
     custom_ops_of,
@@ -44,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backends", type=names, default="onnxruntime", metavar="NAME,NAME",
         help="one or several, each as name, name@device or name/precision (default: %(default)s)",
     )  # fmt: skip
-    add_option_argument(parser)
-    add_custom_ops_argument(parser)
+    add_options(parser, "--option", "--custom-ops")
     parser.add_argument("--original", type=Path, metavar="FILE", help="the ONNX file that an engine was built from")
     parser.add_argument(
         "--compute-capability", metavar="X.Y",
@@ -58,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     runs = parser.add_argument_group("runs")
     runs.add_argument("--runs", type=int, default=20, metavar="N", help="that are timed (default: %(default)s)")
     runs.add_argument("--warm-up", type=int, default=5, metavar="N", help="before those (default: %(default)s)")
-    runs.add_argument("--batch", type=int, metavar="N", help="the size of a free first axis (default: 1)")
-    add_shape_argument(runs)
+    add_options(runs, "--batch", "--shape")
     runs.add_argument("--seed", type=int, default=0, help="of the random inputs (default: %(default)s)")
     output = parser.add_argument_group("output")
     output.add_argument("--sort", choices=("order", "time"), default="order", help="of the rows (default: %(default)s)")
@@ -68,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html", type=report_file, metavar="FILE", help="write a page: the graph, a flame, and the table"
     )
     output.add_argument("--trace", type=report_file, metavar="FILE", help="write a trace for https://ui.perfetto.dev")
-    add_json_argument(output)
+    add_options(output, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -127,10 +120,10 @@ def _show(report: LayerReport, arguments: argparse.Namespace) -> None:
 def _print_rows(report: LayerReport, shown: list[LayerRow]) -> None:
     columns, rows = ["nodes", "operators"], []
     for side in report.sides:
-        columns += [escape(side.name), "format", ">ms", ">%"]
+        columns += [side.name, "format", ">ms", ">%"]
     for row in shown:
         cells = [nodes_of(report, row), operators_of(report, row)]
         for number, side in enumerate(report.sides):
             cells += side_cells(side, row, number)
-        rows.append(map(escape, cells))
-    print_table(columns, rows, escape(report.model))
+        rows.append(cells)
+    print_table(columns, rows, report.model)

@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 
 from ..bundles import pack
-from .common import key_texts, new_file, print_text
+from .common import named_values, new_file, print_text
 from .wrapper_options import add_wrapper_options, wrapper_settings
+
+_FORM = "PRECISION=FILE, such as int8=m.onnx"
 
 DESCRIPTION = (
     "Writes a bundle, which models.load() checks and loads. The golden samples are run on ONNX Runtime "
@@ -40,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output or arguments.model.with_suffix(".infer")
     manifest = pack(
         arguments.model, output, images=arguments.images, samples=arguments.samples, type=arguments.type,
-        settings=wrapper_settings(arguments), forms=key_texts("--form", arguments.form, "int8=m.onnx"),
+        settings=wrapper_settings(arguments), forms=named_values("--form", arguments.form, _FORM),
         name=arguments.name, version=arguments.release, licence=arguments.licence, origin=arguments.origin,
         sign_with=arguments.sign, encrypt=arguments.encrypt,
     )  # fmt: skip

@@ -17,10 +17,11 @@ from ..models import ImageModel, Tiled, create, load
 from ..models.composed.base import require_boxes
 from .common import (
     STAGES,
-    add_backend_arguments,
-    add_json_argument,
+    add_backend_options,
+    add_options,
     backend_arguments,
     backend_options,
+    check_report_files,
     given_settings,
     print_json,
     print_text,
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-o", "--output", type=Path, metavar="PATH", help="draw the results: a file for one source, a "
                        "folder for several")  # fmt: skip
     group.add_argument("--show", action="store_true", help="show the drawn results in a window; q closes it")
-    add_json_argument(group)
+    add_options(group, "--json")
     group.add_argument(
         "--json-lines", type=report_file, metavar="FILE", help="write a line of JSON for each image and frame"
     )
@@ -74,11 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--overlap", type=float, metavar="X", help="of tiles, as a share of a side (default: 0.2)")
     group.add_argument("--merge", metavar="{nms,union,weighted}", help="how to merge the boxes of overlapping tiles "
                        "(default: nms)")  # fmt: skip
-    add_backend_arguments(parser)
+    add_backend_options(parser)
     add_wrapper_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_report_files(arguments.json_lines, arguments.csv)
     sources = find_sources(arguments.sources, recursive=arguments.recursive)
     targets = drawn_paths(sources, arguments.output)
     videos = [(source, target) for source, target in zip(sources, targets, strict=True) if source.is_video]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from .. import models, quant
 from ..core.files import atomic_write, image_files
@@ -17,7 +17,7 @@ from ..errors import BackendError, CalibrationError, ConfigError
 from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
 from ..quant.ranges import PERCENTILE
-from .common import add_json_argument, console, new_file, print_json, print_table, print_text, report_file
+from .common import add_options, console, new_file, print_json, print_table, print_text, report_file
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_settings
@@ -81,12 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backend", default="onnxruntime", help="the runtime that runs and measures the file (default: %(default)s)"
     )
-    group.add_argument("--device", help="cpu, cuda:0, ... (default: the backend's own)")
+    add_options(group, "--device")
     group.add_argument(
         "--report", type=report_file, metavar="HTML",
         help="a page with each layer's error, range and times, and other targets",
     )  # fmt: skip
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -206,15 +206,13 @@ def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str
                 backend_class(backend).declaration.probe()
             except BackendError:
                 continue
-            result.append((backend, functools.partial(_wrapper, arguments, backend=backend, device=None)))
+            result.append((backend, functools.partial(_wrapper, arguments, backend=backend)))
     return result
 
 
-def _wrapper(
-    arguments: argparse.Namespace, path: Path, *, backend: str | None = None, device: str | None = None
-) -> VisionModel[Any]:
-    """The wrapper for a model file, by --type or by its outputs."""
-    on, device = (backend, device) if backend else (arguments.backend, arguments.device)
+def _wrapper(arguments: argparse.Namespace, path: Path, *, backend: str | None = None) -> VisionModel[Any]:
+    """The wrapper for a model file, by --type or by its outputs; on another backend than --backend if it is given."""
+    on, device = (backend, None) if backend else (arguments.backend, arguments.device)
     return models.load(path, on, device=device, type=arguments.type, **wrapper_settings(arguments))
 
 
@@ -275,38 +273,34 @@ def _show(arguments: argparse.Namespace, work: Workflow) -> None:
     made, table, speed = work.made, work.table, work.speed
     assert made is not None
     assert table is not None
-    out = console()
     if work.choice is not None:
         result = work.choice.agreements.items()
-        out.print("agreement by method: " + ", ".join(f"{name} {one.percent:.1f}%" for name, one in result))
+        print_text("agreement by method: " + ", ".join(f"{name} {one.percent:.1f}%" for name, one in result))
     if work.search is not None and len(work.search.steps) > 1:
         _show_search(work)
     size, before = made.path.stat().st_size, arguments.model.stat().st_size
     floating = f", {len(made.floating)} in floating point" if made.floating else ""
     correction = ", biases corrected" if made.record.bias_correction else ""
-    out.print(
-        f"{escape(str(made.path))}, for {made.record.target}: {size:,} bytes ({before / size:.1f} times smaller), "
-        f"{len(made.layers)} layers in INT8{floating}; {table.method}{correction}, {table.samples} samples",
-        soft_wrap=True,
+    print_text(
+        f"{made.path}, for {made.record.target}: {size:,} bytes ({before / size:.1f} times smaller), "
+        f"{len(made.layers)} layers in INT8{floating}; {table.method}{correction}, {table.samples} samples"
     )
     if (agreement := work.agreement) is not None:
         shift = f"; scores shift by {agreement.score_shift:+.4f}" if agreement.shifts else ""
-        out.print(
-            f"results agree with FP32 by {agreement.percent:.1f}% on {len(work.compared)} images{shift}", soft_wrap=True
-        )
+        print_text(f"results agree with FP32 by {agreement.percent:.1f}% on {len(work.compared)} images{shift}")
         if work.search is not None and not work.search.reached:
             limits = f"--max-drop {arguments.max_drop:g}"
             if arguments.max_score_shift is not None:
                 limits += f" --max-score-shift {arguments.max_score_shift:g}"
-            out.print(f"[red]{limits} is not kept[/red]; this is the best that was tried")
+            print_text(Text.assemble((f"{limits} is not kept", "red"), "; this is the best that was tried"))
     if speed is not None:
         _show_decoding(work)
         figures = f"FP32 {speed.fp32:.2f} ms, INT8 {speed.int8:.2f} ms a run on {speed.backend}, {speed.device}"
         if speed.ratio < 1:
             slower = f"INT8 is slower than FP32 here, by {1 / speed.ratio:.2f} times"
-            out.print(f"[yellow]{slower}: {figures}; try another --target or backend[/yellow]", soft_wrap=True)
+            print_text(f"{slower}: {figures}; try another --target or backend", "yellow")
         else:
-            out.print(f"INT8 is {speed.ratio:.2f} times as fast here: {figures}", soft_wrap=True)
+            print_text(f"INT8 is {speed.ratio:.2f} times as fast here: {figures}")
 
 
 def _show_decoding(work: Workflow) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from ..core.files import atomic_path
-from ..errors import ConfigError, OutputError
+from ..errors import OutputError
 from .common import json_text, plain
 
 __all__ = ["Emit", "row_files"]
@@ -32,11 +31,8 @@ def row_files(json_lines: Path | None, csv_file: Path | None, *, to_stdout: bool
         to_stdout: whether stdout gets the lines of JSON.
 
     Raises:
-        ConfigError: both are one file.
         OutputError: a file cannot be written.
     """
-    if json_lines is not None and csv_file is not None and os.path.realpath(json_lines) == os.path.realpath(csv_file):
-        raise ConfigError(f"--json-lines and --csv both name {str(csv_file)!r}; give each a file of its own")
     with ExitStack() as stack:
         emits: list[Emit] = []
         if to_stdout:

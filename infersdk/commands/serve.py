@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from ..core.text import logger
 from ..serve import Server
-from .common import console, given_settings
+from .common import given_settings, print_text
 
 DESCRIPTION = (
     "Serves the models of a configuration by the Open Inference Protocol v2, as KServe and Triton "
@@ -28,23 +29,18 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("uvicorn.error", "asyncio", "grpc._server", "grpc._cython.cygrpc"):
         logger(name)  # their tracebacks quote requests, too
     server = Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port")))
-    out = console()
-
-    def report(line: str) -> None:
-        out.print(line, markup=False)
-        out.file.flush()
-
-    server.repository.report = report
-    server.run(_print_ports, owns_process=True)
+    server.repository.report = _report
+    server.run(_report_ports, owns_process=True)
     return 0
 
 
-def _print_ports(server: Server) -> None:
+def _report(line: str) -> None:
+    print_text(line)
+    sys.stdout.flush()
+
+
+def _report_ports(server: Server) -> None:
     scheme = "http" if server.settings.certificate is None else "https"
-    address = server.settings.address
-    out = console()
-    if server.http_port is not None:
-        out.print(f"HTTP: {scheme}://{address(server.http_port)}")
-    if server.grpc_port is not None:
-        out.print(f"gRPC: {address(server.grpc_port)}")
-    out.file.flush()
+    for name, port in ((f"HTTP: {scheme}://", server.http_port), ("gRPC: ", server.grpc_port)):
+        if port is not None:
+            _report(name + server.settings.address(port))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from ..bench.candidates import candidates
 from ..bench.plan import usable_backends
@@ -18,7 +18,7 @@ from ..core.target import check_precision
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings
 from .bench_tables import show
-from .common import add_json_argument, console, names, new_file, numbers, print_json, print_text
+from .common import add_options, names, new_file, numbers, print_json, print_text
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=numbers, metavar="1,2", help="(default: the backend's choice, all cores, half of them)"
     )
     add_measuring_arguments(parser)
-    add_json_argument(parser)
+    add_options(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -101,7 +101,6 @@ def _plain(found: Tuned, output: Path) -> dict[str, Any]:
 
 
 def _show(found: Tuned, text: str, output: Path) -> None:
-    out = console()
     show(found.report)
     for what, given in (("cannot run here", found.failed), ("not accurate, or not measured", found.dropped)):
         reasons: dict[str, list[str]] = {}
@@ -109,8 +108,8 @@ def _show(found: Tuned, text: str, output: Path) -> None:
             reasons.setdefault(reason, []).append(name)
         for reason, which in reasons.items():
             count = f" and {len(which) - 1} more" if len(which) > 1 else ""
-            out.print(f"[dim]{what}: {escape(which[0])}{count}: {escape(reason)}[/dim]", soft_wrap=True)
+            print_text(f"{what}: {which[0]}{count}: {reason}", "dim")
     if found.untried:
-        out.print(f"[yellow]{len(found.untried)} candidates were not reached: give more --budget[/yellow]")
-    out.print(f"[bold]{escape(found.best.name)}[/bold], written to {escape(str(output))}:\n", soft_wrap=True)
+        print_text(f"{len(found.untried)} candidates were not reached: give more --budget", "yellow")
+    print_text(Text.assemble((found.best.name, "bold"), f", written to {output}:\n"))
     print_text(text)

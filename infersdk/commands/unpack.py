@@ -6,10 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..bundles import Bundle, unpack
-from .common import print_text
-
-__all__ = ["add_secrets"]
-
+from .common import add_options, print_text
 
 DESCRIPTION = "Checks a bundle, and writes its manifest and its parts to a folder, decrypted."
 
@@ -17,13 +14,7 @@ DESCRIPTION = "Checks a bundle, and writes its manifest and its parts to a folde
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, help="the folder")
-    add_secrets(parser)
-
-
-def add_secrets(parser: argparse.ArgumentParser) -> None:
-    """`--key` and `--trust`."""
-    parser.add_argument("--key", help="of an encrypted bundle: env:NAME, file:PATH or command:LINE")
-    parser.add_argument("--trust", metavar="PEM", help="the public key that must have signed the bundle")
+    add_options(parser, "--key", "--trust")
 
 
 def run(arguments: argparse.Namespace) -> int:

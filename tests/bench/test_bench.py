@@ -29,7 +29,7 @@ from infersdk.bench.report import ColdStart, Energy
 from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.tune import tune
 from infersdk.bench.worker import Worker
-from infersdk.bench.workload import kind_of, samples_of
+from infersdk.bench.workload import kind_of
 from infersdk.core.target import Target
 from infersdk.data import CLASSIFIER, DETECTOR
 from infersdk.errors import BackendNotFoundError, ConfigError, ModelNotFoundError
@@ -330,12 +330,12 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
         (fixed, 1, "has a fixed batch of 2, not 1; export it with a free batch axis"),
     ):
         worker = Worker()
-        worker.load(msgspec.to_builtins(combine([file], batches=[batch])[0]), msgspec.to_builtins(ONE_ROUND))
+        worker.load(combine([file], batches=[batch])[0], ONE_ROUND)
         with pytest.raises(ConfigError, match=words):
             worker.prepare()
-    worker.load(msgspec.to_builtins(combine([fixed], batches=[2])[0]), msgspec.to_builtins(ONE_ROUND))
+    worker.load(combine([fixed], batches=[2])[0], ONE_ROUND)
     for scenario in worker.prepare()["scenarios"]:
-        assert worker.measure(scenario, 0.01)["images"] >= 2
+        assert worker.measure(scenario, 0.01).images >= 2
     name = infersdk.load(free).input_specs[0].name
     settings = msgspec.structs.replace(ONE_ROUND, shapes={name: [1, 3, 16, 16]})
     (row,) = bench(combine([free], batches=[2]), settings, accuracy=False, loading=False).rows
@@ -467,8 +467,10 @@ def test_a_fixed_batch_is_compared_on_whole_batches(tmp_path: Path) -> None:
         value.type.tensor_type.shape.dim[0].dim_value = 3
     file = tmp_path / "fixed.onnx"
     onnx.save(model, str(file))
-    with infersdk.load(file) as infer:
-        (sample,) = samples_of(infer, "classifier", BenchSettings(wrapper={"preset": "unit", "resize": 32}))
+    worker, wrapper = Worker(), {"preset": "unit", "resize": 32}
+    worker.load(combine([file], batches=[3])[0], msgspec.structs.replace(ONE_ROUND, wrapper=wrapper))
+    worker.prepare()
+    (sample,) = worker._work.samples()
     (rows,) = sample.values()
     assert len(rows) == 3
     assert (rows == rows[0]).all()

@@ -12,14 +12,15 @@ import pytest
 from raw_head_models import yolov5_model
 
 from infersdk.accuracy import ClassifyTask
-from infersdk.bench import BenchSettings, Report, bench, combine
-from infersdk.bench.cold_start import STAGES, StartError, cold_start
+from infersdk.bench import BenchSettings, Report, bench, combine, scenarios
+from infersdk.bench.cold_start import STAGES, cold_start
 from infersdk.bench.combination_run import CombinationRun
 from infersdk.bench.plan import Combination
-from infersdk.bench.scenarios import Scenarios
 from infersdk.bench.server import LOWER, Server, keeps_bound
 from infersdk.bench.statistics import Measurement
 from infersdk.bench.worker import Worker
+from infersdk.bench.worker_process import StepError
+from infersdk.bench.workload import Workload
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ConfigError
 
@@ -196,8 +197,7 @@ def test_a_rate_is_judged_on_enough_requests(requests: int, late: int, judgement
 def test_a_lowered_rate_is_what_is_reported() -> None:
     run = CombinationRun(Combination(model=str(CLASSIFIER)), SETTINGS)
     rounds = [
-        {"rate": rate, "requests": 200, "late": late, "images": 200, "seconds": 1.0, "latencies": [0.1] * 200}
-        for rate, late in ((100.0, 50), (90.0, 1), (90.0, 0))
+        Measurement(200, 1.0, [0.1] * 200, rate=rate, late=late) for rate, late in ((100.0, 50), (90.0, 1), (90.0, 0))
     ]
     kept, fields = run._kept_rate(rounds)
     assert kept == rounds[1:]
@@ -235,11 +235,11 @@ def test_accuracy_is_of_what_load_runs(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(ClassifyTask, "images", 1, raising=False)
     worker = Worker()
     settings = BenchSettings(time=0.1, rounds=1, warmup=0.1, scenarios=["engine"], data=str(IMAGE), labels="folder")
-    worker.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(settings))
+    worker.load(combine([model])[0], settings)
     assert worker.prepare()["decode_head"] == "native"
     worker.accuracy()
     alone = Worker()
-    alone.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(BenchSettings(scenarios=["engine"])))
+    alone.load(combine([model])[0], BenchSettings(scenarios=["engine"]))
     assert alone.prepare()["decode_head"] == "graph", "a second network would be loaded for nothing"
     assert [spec.name for spec in seen[0].output_specs] == ["head_0", "head_1", "head_2"]
 
@@ -247,11 +247,12 @@ def test_accuracy_is_of_what_load_runs(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_time_of_a_stage_is_the_median_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker()
     settings = BenchSettings(type="arrays", time=0.01, rounds=1, warmup=0.01, scenarios=["single_stream"])
-    worker.load(msgspec.to_builtins(combine([CLASSIFIER])[0]), msgspec.to_builtins(settings))
+    worker.load(combine([CLASSIFIER])[0], settings)
     worker.prepare()
-    calls = Measurement(2, 4.0, [1.0, 3.0], {"engine": [3.0, 1.0]})
-    monkeypatch.setattr(Scenarios, "run", lambda self, scenario, seconds: calls)
-    assert worker.measure("single_stream", 1.0)["stages"] == {"engine": 2.0}
+    calls = iter([{"engine": 3.0}, {"engine": 1.0}])
+    monkeypatch.setattr(Workload, "call", lambda self: next(calls))
+    monkeypatch.setattr(scenarios, "_repeat", lambda call, seconds: ([call() or 1.0, call() or 3.0], 4.0))
+    assert worker.measure("single_stream", 1.0).stages == {"engine": 2.0}
 
 
 def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:
     }  # fmt: skip
     assert cold_start(order, 60)["load"] > 0
     assert cold_start({**order, "type": "arrays", "image": None}, 60)["first result"] > 0
-    with pytest.raises(StartError, match="no model at"):
+    with pytest.raises(StepError, match="no model at"):
         cold_start({**order, "model": str(tmp_path / "none.onnx")}, 60)
-    with pytest.raises(StartError, match=r"took longer than 0\.01 s"):
+    with pytest.raises(StepError, match=r"took longer than 0\.01 s"):
         cold_start(order, 0.01)

@@ -222,7 +222,7 @@ def test_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     ask, slow = WorkerProcess.ask, Combination(model=str(DETECTOR), options={"threads": 2})
 
     def asked(self: WorkerProcess, do: str, **order: Any) -> Any:
-        if do == "load" and order["combination"]["options"] == slow.options:
+        if do == "load" and order["combination"].options == slow.options:
             *_, worker = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
             os.kill(int(worker), signal.SIGSTOP)
         return ask(self, do, **order)

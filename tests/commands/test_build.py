@@ -13,7 +13,7 @@ import pytest
 from onnx_models import node, save, value
 
 from infersdk.cli import parser
-from infersdk.commands.build import _profile
+from infersdk.commands.build import _profiles
 from infersdk.core.cache import Cache, key_of
 from infersdk.errors import BackendNotFoundError, BackendUnavailableError, ConfigError, ModelNotFoundError
 
@@ -98,11 +98,11 @@ def test_build_raises_what_is_wrong(net: Path, tmp_path: Path) -> None:
 
 
 def test_profiles() -> None:
-    assert _profile("a=b=1x3:2x3:4x3") == ("a=b", {"min": [1, 3], "opt": [2, 3], "max": [4, 3]})
-    assert _profile("x=8") == ("x", {"min": [8], "opt": [8], "max": [8]})
+    assert _profiles(["a=b=1x3:2x3:4x3"]) == {"a=b": {"min": [1, 3], "opt": [2, 3], "max": [4, 3]}}
+    assert _profiles(["x=8"]) == {"x": {"min": [8], "opt": [8], "max": [8]}}
     for text in ("1x3:2x3:4x3", "x=", "x=1x3:2x3", "x=1xa:1:1", "=1:1:1"):
-        with pytest.raises(ConfigError, match="--profile is NAME=MIN:OPT:MAX"):
-            _profile(text)
+        with pytest.raises(ConfigError, match=f"--profile '{text}' is not of the form NAME=MIN:OPT:MAX"):
+            _profiles([text])
 
 
 # ---- cache ----

@@ -49,8 +49,8 @@ def test_diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["--form", "int8=a.onnx", "--form", "int8=b.onnx"], "--form int8 is given twice: 'a.onnx' and 'b.onnx'"),
-        (["--form", "int8"], "--form 'int8' is not of the form KEY=VALUE, such as int8=m.onnx"),
-        (["--form", "int8="], "--form 'int8=' is not of the form KEY=VALUE, such as int8=m.onnx"),
+        (["--form", "int8"], "--form 'int8' is not of the form PRECISION=FILE, such as int8=m.onnx"),
+        (["--form", "int8="], "--form 'int8=' is not of the form PRECISION=FILE, such as int8=m.onnx"),
         (["--form", "int8=5"], "no model at '5'"),
     ],
 )

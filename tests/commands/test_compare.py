@@ -87,7 +87,7 @@ def test_seeds_repeat(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--batch", "0"], 2, "--batch"),
         (["--seed", "-3"], 2, "--seed"),
         (["--shape", "x=1,y"], 2, "--shape"),
-        (["--shape", "x=1,64", "--shape", "x=2,64"], 2, "--shape 'x=2,64': the input has a shape already"),
+        (["--shape", "x=1,64", "--shape", "x=2,64"], 2, "--shape x is given twice: '1,64' and '2,64'"),
         (["--shape", "z=1,64"], 2, "'z'"),
         (["--data", "no/such/folder"], 2, "no/such/folder"),
     ],

@@ -120,7 +120,7 @@ def test_parts_and_wholes(path: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     np.testing.assert_array_equal(run(whole, images=x), run(path, x=x))
     capsys.readouterr()
     assert main(["graph", "rename", str(path), "x", "-o", str(whole)]) == 2
-    assert "'x' is not of the form NAME=NAME" in capsys.readouterr().err
+    assert "names 'x' is not of the form OLD=NEW" in capsys.readouterr().err
     assert main(["graph", "split", str(path), str(head), str(tail), "--at", "y"]) == 2
     assert main(["graph", "split", str(path), str(head), str(head)]) == 2
 

@@ -279,8 +279,7 @@ class Stream:
             if self._stopped.is_set():
                 return
             self._waiting.append(frame)
-            if len(self._waiting) > WAITING:
-                self._drop()
+            self._drop_replaced()
         self._give()
         if self._fault is not None:
             raise self._fault
@@ -307,15 +306,17 @@ class Stream:
         with self._lock:
             if not self._waiting or not self._free:
                 return None
-            while len(self._waiting) > 1 and time.monotonic() - self._waiting[0].decoded > WAITS:
-                self._drop()
+            self._drop_replaced()
             self._free -= 1
             self._changed.notify_all()
             return self._waiting.popleft()
 
-    def _drop(self) -> None:
-        self._waiting.popleft()
-        self._dropped += 1
+    def _drop_replaced(self) -> None:
+        """Drops frames that newer ones replace, also while the model is busy: their memory is used again at once."""
+        oldest = time.monotonic() - WAITS
+        while len(self._waiting) > WAITING or (len(self._waiting) > 1 and self._waiting[0].decoded < oldest):
+            self._waiting.popleft()
+            self._dropped += 1
 
     def _time_by_clock(self, frame: AnyFrame, fps: float | None) -> float:
         """The time of the first frame after a break; later than all before, which a source may send ahead of time."""

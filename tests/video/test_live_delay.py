@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import until
 
 from infersdk.core.stream import device_count
 from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, stream
@@ -240,3 +241,34 @@ def test_frames_that_come_together(waits: float, video: Path, monkeypatch: pytes
     else:
         assert len(came_later) < ONE_BY_ONE
     assert dropped == len(chunks) - len(numbers)
+
+
+class Busy:
+    """A model that never has a result."""
+
+    def submit(self, frame: Any) -> Future[None]:
+        return Future()
+
+
+def test_one_frame_waits_for_a_busy_model(video: Path) -> None:
+    """Newer frames replace it when they come, and not when the model takes one: so few have memory at a time."""
+    encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
+    chunks = transport_stream(encoded, 1, lengths=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"".join(chunks[:AT_ONCE]))
+                for chunk in chunks[AT_ONCE:]:
+                    time.sleep(1 / RATE)
+                    connection.sendall(chunk)
+
+        thread = sending(send, server)
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with Streams({"live": address}, in_flight=1, options=WHOLE_PACKETS) as streams:
+            taking = threading.Thread(target=lambda: next(streams.run(Busy()), None), daemon=True)
+            taking.start()
+            until(lambda: streams.health()["live"].dropped >= len(chunks) - 4)  # one is in the model, and few wait
+        taking.join(WAIT)
+        thread.join(WAIT)

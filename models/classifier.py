@@ -52,8 +52,8 @@ class Classifier(VisionModel[Classifications]):
             input. A network of uint8 input takes neither these nor a preset.
         input_order: the channels that the network wants, `"rgb"` or `"bgr"`.
         top_k: maximum number of classes of a result.
-        softmax: whether scores become probabilities by softmax; None does so unless they are probabilities already
-            (none negative, the sum within 0.001 of 1).
+        softmax: whether scores become probabilities by softmax; None does so unless those of the first run are
+            probabilities already (none negative, the sum within 0.001 of 1).
 
     `path`, `backend`, `names` and the other arguments: see `VisionModel`.
     """
@@ -113,9 +113,11 @@ class Classifier(VisionModel[Classifications]):
         self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]
     ) -> list[Classifications]:
         scores = outputs[self.network.output_specs[0].name]
+        if self.softmax is None and self._learned.probabilities is None:
+            self._verify(outputs)  # the first run did not show it
+        softmax = not self._learned.probabilities if self.softmax is None else self.softmax
         results = []
         for row in scores.reshape(len(scores), -1)[: len(geometries)]:  # (N, classes, 1, 1) is common
-            softmax = self.softmax if self.softmax is not None else not _are_probabilities(row)
             class_ids, best = topk(row, min(self.top_k, row.size), softmax=softmax)
             results.append(Classifications(class_ids, best, self.class_names))
         return results
@@ -166,11 +168,16 @@ class Classifier(VisionModel[Classifications]):
                 f"its output {name!r} has one value for each image, of which softmax always makes 1; give "
                 "softmax=False for the value as it is"
             )
-        if rows.any() and lies_in_unit(rows) and not all(map(_are_probabilities, rows)):
+        if not rows.any() or not np.isfinite(rows).all():  # these may be scores of any kind
+            return
+        probabilities = all(map(_are_probabilities, rows))
+        if lies_in_unit(rows) and not probabilities:
             raise UnsupportedModelError(
                 f"its output reaches from {rows.min():.4g} to {rows.max():.4g} in its first run: these are scores that "
-                "do not add up to 1, and no logits; give softmax=False for scores that are independent of each other"
+                "do not add up to 1, and no logits; give softmax=False for scores that are rounded, or independent of "
+                "each other"
             )
+        self._learned.probabilities = probabilities
 
 
 def _are_probabilities(row: np.ndarray[tuple[int], np.dtype[np.floating]]) -> bool:

@@ -488,7 +488,9 @@ class _Learned:
     Attributes:
         class_count: see `VisionDetails.class_count`.
         shapes: of the outputs, by name.
+        probabilities: whether the scores of a classifier are probabilities; None before a run has shown it.
     """
 
     class_count: int | None = None
     shapes: Mapping[str, Shape] = field(default_factory=dict)
+    probabilities: bool | None = None

@@ -66,6 +66,49 @@ def test_probabilities_are_left_alone(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.scores[0], softmax(np.array([10.0, 0, 0]))[0], rtol=1e-5)
 
 
+def quantised_model(path: Path) -> Path:
+    """Probabilities of three classes in steps of 1/16, of which those of mixed colours do not add up to 1."""
+    path = mean_model(path, softmax=True)
+    model = onnx.load(path)
+    model.graph.node[-1].output[0] = "exact"
+    model.graph.node.extend(
+        [node("QuantizeLinear", "exact step", "whole"), node("DequantizeLinear", "whole step", "logits")]
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1 / 16), "step"))
+    onnx.save(model, path)
+    return path
+
+
+def test_the_first_run_decides_on_softmax_for_all_images(tmp_path: Path) -> None:
+    path = quantised_model(tmp_path / "q.onnx")
+    mixed = np.full((8, 8, 3), 255, np.uint8)  # 5/16 for each class
+    with Classifier(path, preset="unit", resize=8) as model:
+        assert [model(image).scores.max() for image in (red(), mixed, red())] == [1, 5 / 16, 1]
+        assert [result.scores.max() for result in model([mixed, red()])] == [5 / 16, 1]
+        assert model(mixed, top_k=1).scores == 5 / 16
+        with model.clone() as twin:
+            assert twin(mixed).scores.max() == 5 / 16
+    refused = pytest.raises(errors.UnsupportedModelError, match="do not add up to 1.* give softmax=False")
+    with Classifier(path, preset="unit", resize=8) as model, refused:
+        model(mixed)
+    with Classifier(path, preset="unit", resize=8, softmax=False) as model:
+        assert model(mixed, softmax=False).scores.max() == 5 / 16
+        with pytest.raises(errors.UnsupportedModelError, match="do not add up to 1.* give softmax=False"):
+            model(mixed, softmax=None)
+
+
+def test_a_first_run_of_zeros_does_not_decide_on_softmax(tmp_path: Path) -> None:
+    nodes = [node("ReduceMean", "data", "scores", axes=[2, 3], keepdims=0)]
+    path = save(tmp_path / "m.onnx", nodes, [value("data", ["n", 3, 8, 8])], [value("scores", ["n", 3])], opset=13)
+    black, grey = np.zeros((8, 8, 3), np.uint8), np.full((8, 8, 3), 51, np.uint8)
+    with Classifier(path, preset="unit", resize=8) as model:
+        np.testing.assert_allclose(model(black).scores, 1 / 3, rtol=1e-6)
+        with pytest.raises(errors.UnsupportedModelError, match="do not add up to 1"):
+            model(grey)
+        np.testing.assert_allclose(model(red()).scores, [1, 0, 0], atol=1e-6)
+        np.testing.assert_allclose(model(grey).scores, 0.2, rtol=1e-5)
+
+
 def test_open_size_float16_and_lists(tmp_path: Path) -> None:
     path = mean_model(tmp_path / "o.onnx", size="side", dtype="float16")
     with Classifier(path, preset="unit", crop=12, max_batch=2) as model:

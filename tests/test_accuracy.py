@@ -82,6 +82,9 @@ def test_categories_and_classes() -> None:
         truth("a", "b").category_ids([], 3)
     with pytest.raises(ConfigError, match=r"has 3 classes, .* 2 categories, nor .* \('d' is missing\)"):
         truth("a", "d").category_ids(["a", "b", "c"], 3)
+    assert truth("a", "a").category_ids(["a", "a"], 2) == {0: 0, 1: 10}, "by order"
+    with pytest.raises(ConfigError, match="categories 0 and 20 of the annotations are both called 'a'.* join them"):
+        truth("a", "b", "a").category_ids(["a", "b", "c"], 3)
     with pytest.raises(ConfigError, match="class 1 of the model is 'a', which is number 0 among the categories"):
         truth("a", "b", "c").category_ids(["x", "a", "y"], 3)
 

@@ -54,6 +54,13 @@ class CocoTruth:
         """
         own = Counter(names)
         if names and all(own[name] == 1 for _, name in self.categories):
+            number_of: dict[str, int] = {}
+            for number, name in self.categories:
+                if number_of.setdefault(name, number) != number:
+                    raise ConfigError(
+                        f"the categories {number_of[name]} and {number} of the annotations are both called {name!r}, "
+                        "which is one class of the model; join them, or give each its own name"
+                    )
             position_of = {name: i for i, name in enumerate(names)}
             return {position_of[name]: number for number, name in self.categories}
         count = classes if classes is not None else len(names)

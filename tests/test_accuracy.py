@@ -123,6 +123,12 @@ def test_the_evaluators_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (lambda data: data.update(images=[]), "has no images"),
         (lambda data: data["annotations"][0].pop("bbox"), "not a COCO annotation file: 'bbox' is missing"),
         (lambda data: data["annotations"][0].update(bbox=[1, 2, 3]), "not a COCO annotation file"),
+        (lambda data: data["annotations"][0].update(bbox=[1, 2, -3, 4]), r"annotation 1 has the bbox \[1, 2, -3, 4\]"),
+        (lambda data: data["annotations"][1].update(bbox=[1, 2, float("nan"), 4]), "annotation 2 has the bbox .*nan"),
+        (lambda data: data["annotations"][0].update(area=-1), "the area -1"),
+        (lambda data: data["annotations"][0].update(keypoints="abc"), "annotation 1 has the keypoints 'abc', not x, y"),
+        (lambda data: data["annotations"][0].update(keypoints=[1] * 50), r"annotation 1 has the keypoints \[1, 1"),
+        (lambda data: data["images"].append({"id": "x", "file_name": "1.png"}), "ids of its images .*'x'.* or strings"),
         (lambda data: data["annotations"][0].update(image_id=7), "an annotation has the image_id 7"),
         (lambda data: data["annotations"][0].update(image_id=[1]), r"the image_id \[1\] is not a number or a string"),
         (

@@ -156,6 +156,45 @@ def test_annotations_of_which_one_lacks_the_field(tmp_path: Path) -> None:
         PoseTask(*annotations(tmp_path / "hidden", {"keypoints": [50, 25, 0, 60, 30, 0]}))
 
 
+def without_sizes(folder: Path, entry: dict[str, Any]) -> tuple[Path, Path]:
+    """The annotations of a file that does not have the sizes of its images."""
+    file, images = annotations(folder, entry)
+    data = json.loads(file.read_text())
+    for side in ("width", "height"):
+        del data["images"][0][side]
+    file.write_text(json.dumps(data))
+    return file, images
+
+
+def test_sizes_of_images_come_from_the_images(tmp_path: Path) -> None:
+    model = Contender(segmenting(tmp_path / "m.onnx"))
+    figures = SegmentTask(*without_sizes(tmp_path, outlined(*BOX))).measure(model).figures
+    assert figures == pytest.approx({"mask_mAP": 1, "mask_mAP50": 1, "mAP": 1, "mAP50": 1})
+
+
+@pytest.mark.parametrize(
+    "mask",
+    ["abc", [[1, 2]], [["a"] * 6], [[0, 0, 9, 9, 0, float("nan")]], {"counts": [5, 95]}, {"size": [10, 10]},
+     {"size": [10, 10], "counts": [5, 9]}],
+)  # fmt: skip
+def test_masks_of_annotations_that_are_wrong(tmp_path: Path, mask: Any) -> None:
+    data = annotations(tmp_path, {"segmentation": mask})
+    DetectTask(*data)
+    with pytest.raises(ConfigError, match="annotation 1 has the segmentation .*, which is neither polygons nor run"):
+        SegmentTask(*data)
+
+
+def test_annotations_that_do_not_fit_the_results(tmp_path: Path) -> None:
+    other_size = annotations(tmp_path / "size", {"segmentation": {"size": [10, 10], "counts": [5, 95]}})
+    segments = Contender(segmenting(tmp_path / "m.onnx"))
+    assert DetectTask(*other_size).measure(segments).figures["mAP"] == pytest.approx(1)
+    with pytest.raises(ConfigError, match=r"annotation 1 has a mask of .*\[10, 10\] in an image of \[100, 200\]; give"):
+        SegmentTask(*other_size).measure(segments)
+    three = annotations(tmp_path / "three", posed(*POINTS, (1.0, 1.0)))
+    with pytest.raises(ConfigError, match="annotation 1 has 3 keypoints, and the model finds 2; give"):
+        PoseTask(*three).measure(Contender(posing(tmp_path / "p.onnx")))
+
+
 def test_the_annotations_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (file, images), read_text, read = annotations(tmp_path, outlined(*BOX)), Path.read_text, []
 

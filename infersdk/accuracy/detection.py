@@ -6,11 +6,12 @@ import contextlib
 import copy
 import io
 import json
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -101,6 +102,8 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
         boxes = [_box(number, entry) for number, entry in enumerate(parts["annotations"], 1)]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{str(path)!r} is not a COCO annotation file: {_reason(error)}") from None
+    if not ({type(number) for number in names} <= {int, float} or all(isinstance(number, str) for number in names)):
+        raise ConfigError(f"{str(path)!r}: the ids of its images are {reprlib.repr([*names])}; use numbers, or strings")
     if all(box["iscrowd"] for box in boxes):
         raise ConfigError(
             f"all annotations of {str(path)!r} have iscrowd=1: there is nothing to measure by; annotate single objects"
@@ -149,14 +152,22 @@ def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     left, top, width, height = (float(side) for side in entry["bbox"])
     if isinstance(image := entry["image_id"], list | dict):
         raise TypeError(f"the image_id {image!r} is not a number or a string")
+    area = float(entry.get("area", width * height))
+    if not (_are_numbers([left, top, width, height, area]) and min(width, height, area) >= 0):
+        raise ValueError(
+            f"annotation {number} has the bbox {entry['bbox']} and the area {area:g}; these are finite numbers, and "
+            "sizes are not negative"
+        )
     points = entry.get("keypoints", [])  # x, y and visibility of each
+    if not _are_numbers(points) or len(points) % 3:
+        raise ValueError(f"annotation {number} has the keypoints {points!r:.60}, not x, y and visibility of each")
     more = {"segmentation": entry["segmentation"]} if "segmentation" in entry else {}
     return {
         "id": number,
         "image_id": image,
         "category_id": int(entry["category_id"]),
         "bbox": [left, top, width, height],
-        "area": float(entry.get("area", width * height)),
+        "area": area,
         "iscrowd": int(entry.get("iscrowd", 0)),
         "keypoints": points,
         "num_keypoints": int(entry.get("num_keypoints", sum(visible > 0 for visible in points[2::3]))),
@@ -197,6 +208,7 @@ def coco_figures(model: Any, truth: CocoTruth, kinds: Sequence[str] = ("bbox",))
     result = dict(zip(images, model.stream(truth.files.values()), strict=True))
     if categories is None:
         categories = truth.category_ids(model.class_names, model.details.class_count)
+    sizes = {image: boxes.size for image, boxes in result.items()}
     rows: list[dict[str, Any]] = []
     columns = {column for kind in kinds if (column := _EVALUATED[kind][2]) is not None}
     for image, boxes in result.items():
@@ -206,12 +218,32 @@ def coco_figures(model: Any, truth: CocoTruth, kinds: Sequence[str] = ("bbox",))
             )
         known = [class_id in categories for class_id in boxes.class_ids.tolist()]
         rows += boxes[known].to_coco(image, categories)
+    for entry in truth.data["annotations"]:
+        if why := _unlike(entry, kinds, sizes[entry["image_id"]], rows):
+            raise ConfigError(
+                f"annotation {entry['id']} has {why}; give the annotations of these images that the model was trained "
+                "for, or measure boxes (--task detect)"
+            )
+    images = [dict(image, width=sizes[image["id"]][0], height=sizes[image["id"]][1]) for image in truth.data["images"]]
+    truth = replace(truth, data={**truth.data, "images": images})  # evaluators of masks need the sizes
     figures: dict[str, float] = {}
     for kind in kinds:
         prefix = _EVALUATED[kind][0]
         stats = _evaluate(coco, evaluator, truth, rows, kind) if rows else (0.0, 0.0)  # they refuse an empty list
         figures |= {f"{prefix}mAP": float(stats[0]), f"{prefix}mAP50": float(stats[1])}
     return figures
+
+
+def _unlike(
+    entry: Mapping[str, Any], kinds: Sequence[str], size: tuple[int, int], rows: Sequence[Mapping[str, Any]]
+) -> str:
+    """What sets an annotation apart from its image and the results, or "". Evaluators fail by it, or match nothing."""
+    if "segm" in kinds and isinstance(mask := entry["segmentation"], dict) and mask["size"] != [*size[::-1]]:
+        return f"a mask of [height, width] {mask['size']} in an image of {[*size[::-1]]}"
+    if "keypoints" in kinds and rows and (entry["keypoints"] or entry["num_keypoints"]):
+        own, found = len(entry["keypoints"]), len(rows[0]["keypoints"])
+        return f"{own // 3} keypoints, and the model finds {found // 3}" if own != found else ""
+    return ""
 
 
 def _evaluate(
@@ -253,6 +285,26 @@ def check_annotated(truth: CocoTruth, kinds: Sequence[str]) -> None:
                 f"{count} of the {len(truth.data['annotations'])} annotations have no {field}; give a file that has "
                 "them, or measure boxes (--task detect)"
             )
+        for entry in truth.data["annotations"] if kind == "segm" else ():
+            if not _is_mask(mask := entry["segmentation"]):
+                raise ConfigError(
+                    f"annotation {entry['id']} has the segmentation {mask!r:.60}, which is neither polygons nor run "
+                    "lengths of COCO; correct it, or measure boxes (--task detect)"
+                )
+
+
+def _is_mask(mask: Any) -> bool:
+    if isinstance(mask, list):
+        return all(_are_numbers(polygon) and len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in mask)
+    size, counts = (mask.get("size"), mask.get("counts")) if isinstance(mask, dict) else (None, None)
+    if not _are_numbers(size) or len(size) != 2:
+        return False
+    return isinstance(counts, str) or (_are_numbers(counts) and sum(counts) == size[0] * size[1])
+
+
+def _are_numbers(values: Any) -> TypeGuard[list[float]]:
+    """Whether these are a list of numbers that fit an image."""
+    return isinstance(values, list) and all(isinstance(one, (int, float)) and abs(one) < 2**31 for one in values)
 
 
 def coco_evaluator() -> tuple[Callable[[], Any], Callable[..., Any]]:

@@ -43,6 +43,8 @@ class GroupResult(Result, Mapping[str, Any]):
     results: Mapping[str, Any]
     errors: Mapping[str, BaseException]
 
+    __eq__, __hash__ = object.__eq__, object.__hash__  # as other results, not as a Mapping
+
     def __getitem__(self, name: str) -> Any:
         if name in self.errors:
             raise self.errors[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ class TextLine(Row):
 
     text: str
     score: float
-    polygon: npt.NDArray[np.float32]
+    polygon: npt.NDArray[np.float32] = field(compare=False)
     character_scores: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -238,6 +238,8 @@ class ClassMaps(MapResult, Mapping[str, ClassMap]):
 
     maps: Mapping[str, ClassMap]
 
+    __eq__, __hash__ = object.__eq__, object.__hash__  # as other results, not as a Mapping
+
     def __post_init__(self) -> None:
         sizes = {result.size for result in self.maps.values()}
         if len(sizes) != 1:

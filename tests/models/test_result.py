@@ -174,6 +174,19 @@ def test_drawing(result: Result, tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(png)).tobytes() == drawn.tobytes()
 
 
+@pytest.mark.parametrize("result", RESULTS, ids=ids[: len(RESULTS)])
+def test_a_result_equals_itself_alone(result: Result) -> None:
+    twin = pickle.loads(pickle.dumps(result))
+    assert result != twin
+    assert len({result, result, twin}) == 2
+
+
+def test_lines_of_text_are_compared_by_their_text_and_scores() -> None:
+    row, twin = lines(("hello", 0.9))[0], lines(("hello", 0.9))[0]
+    assert row == twin != lines(("hello", 0.8))[0]
+    assert hash(row) == hash(twin)
+
+
 # ---- agreement ----
 
 

@@ -1,4 +1,5 @@
-"""Results of wrappers: small, immutable, with NumPy arrays for all rows at once.
+"""Results of wrappers: small, with NumPy arrays for all rows at once. Attributes cannot be assigned; the arrays can be
+changed in place.
 
 A result is a sequence of rows, best first. It takes the indices of a list (`found[0]`, `found[:3]`) and those of an
 array (`found[found.scores > 0.5]`, `found[[0, 2]]`), and goes on to other programs::

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from typing import TYPE_CHECKING, Any
 
 from ...errors import nearest
@@ -31,11 +32,26 @@ _MEMBERS: dict[str, tuple[str, ...]] = {
 
 
 class Hints:
-    """Base of results and their rows: the error for an unknown attribute names the one that is meant."""
+    """Base of results and their rows: the error for an unknown attribute names the one that is meant, and that for an
+    assignment the attribute.
+    """
 
     __slots__ = ()
 
     if not TYPE_CHECKING:
+
+        def __init_subclass__(cls) -> None:
+            super().__init_subclass__()
+            # Those that dataclass() makes are for the class without slots, and super() in them fails for its copy.
+            for name in ("__setattr__", "__delattr__"):
+                if "__dataclass_fields__" in vars(cls) and name in vars(cls):
+                    delattr(cls, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise FrozenInstanceError(f"cannot assign to {name!r}: a {type(self).__name__} has fixed attributes")
+
+        def __delattr__(self, name: str) -> None:
+            raise FrozenInstanceError(f"cannot delete {name!r}: a {type(self).__name__} has fixed attributes")
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self).__name__

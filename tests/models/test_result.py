@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import pickle
@@ -29,6 +30,7 @@ from infersdk.models import (
     Matte,
     Result,
     ResultTensor,
+    Rows,
     TextLine,
     TextLines,
 )
@@ -172,6 +174,16 @@ def test_drawing(result: Result, tmp_path: Path) -> None:
     png = known._repr_png_()
     assert png is not None
     assert Image.open(io.BytesIO(png)).tobytes() == drawn.tobytes()
+
+
+@pytest.mark.parametrize("result", EVERY, ids=ids)
+def test_attributes_are_fixed(result: Result) -> None:
+    for one in (result, *(result[:1] if isinstance(result, Rows) else ())):
+        for name in (dataclasses.fields(one)[0].name, "summary", "note"):
+            with pytest.raises(dataclasses.FrozenInstanceError, match=name):
+                setattr(one, name, None)
+            with pytest.raises(dataclasses.FrozenInstanceError, match=name):
+                delattr(one, name)
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=ids[: len(RESULTS)])

@@ -47,7 +47,8 @@ class DETR(Detector):
     """DETR and others with a class "no object": logits [batch, queries, classes + 1] and boxes [batch, queries, 4] of
     centre and size, as fractions of the input.
 
-    A query's score is the highest of softmax over its classes, "no object" aside. The image is stretched to the input.
+    A query's score is the highest of softmax over its classes, "no object" aside; with `classes` the highest of these.
+    The image is stretched to the input.
 
     Args:
         preset: how pixels are normalised, `"imagenet"` or `"unit"` (0 to 1); None is the family's own: ImageNet's for
@@ -130,11 +131,17 @@ class DETR(Detector):
         Args:
             logits: (queries, classes) of one image.
         """
-        scores = softmax(logits)[:, :-1]
+        scores = self._of_wanted(softmax(logits)[:, :-1])
         best = scores.argmax(axis=1)
         scores = scores[np.arange(len(scores)), best]
         queries = np.flatnonzero(scores > self.conf)
         return queries, best[queries], scores[queries]
+
+    def _of_wanted(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The scores (queries, classes), with 0 for classes that do not count: each query takes one that does."""
+        if (wanted := self._wanted()) is None:
+            return scores
+        return np.where(np.isin(np.arange(scores.shape[1]), wanted), scores, np.float32(0))
 
     # ---- the outputs ----
 
@@ -271,7 +278,7 @@ class RFDETRSeg(RFDETR):
 
 class UltralyticsRTDETR(RTDETR):
     """RT-DETR by Ultralytics' exporter: output [batch, queries, 4 + classes] of centre and size as fractions of the
-    input, and scores. A query gives a box of its best class. The image is stretched to the input.
+    input, and scores. A query gives a box of its best class of those in `classes`. The image is stretched to the input.
 
     Arguments: see `DETR` and `VisionModel`.
     """
@@ -299,7 +306,8 @@ class UltralyticsRTDETR(RTDETR):
     def candidates(
         self, logits: npt.NDArray[np.float32]
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
-        return np.arange(len(logits)), logits.argmax(axis=1), logits.max(axis=1)
+        scores = self._of_wanted(logits)
+        return np.arange(len(scores)), scores.argmax(axis=1), scores.max(axis=1)
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         self._output, shape = next((name, shape) for name, shape in shapes.items() if len(shape) == 3)

@@ -99,11 +99,27 @@ def test_boxes_and_scores_in_one_output(tmp_path: Path) -> None:
         assert found.labels == ["b", "c"]
         np.testing.assert_allclose(found.scores, [0.9, 0.7])
         np.testing.assert_allclose(found.xyxy, [[130, 40, 170, 60], [40, 30, 60, 70]], atol=1e-3)
-        assert model(IMAGE, classes="c").labels == ["c"]
+        found = model(IMAGE, classes="c")
+        assert found.labels == ["c", "c"]
+        np.testing.assert_allclose(found.scores, [0.8, 0.7])
     rows[:, :4] *= 64
     path = head_model(tmp_path / "m.onnx", [rows], {"task": "detect", "names": "['a', 'b', 'c']"})
     with load(path) as model, pytest.raises(UnsupportedModelError, match="fractions of the input lie"):
         model(IMAGE)
+
+
+def test_each_query_takes_its_best_class_of_those_that_count(tmp_path: Path) -> None:
+    logits = np.full((10, 4), -5, np.float32)  # the last class is "no object"
+    logits[:, 3] = 5
+    logits[0] = np.log([0.45, 0.35, 0.05, 0.15])
+    boxes = np.full((10, 4), 0.25, np.float32)
+    boxes[:, 0] = np.linspace(0.2, 0.8, 10)
+    names = ["dog", "cat", "cow"]
+    with DETR(head_model(tmp_path / "d.onnx", [logits, boxes], {}, names=NAMES), names=names, conf=0.3) as model:
+        assert model(IMAGE).labels == ["dog"]
+        (cat,) = model(IMAGE, classes=["cow", "cat"])
+        assert (cat.label, cat.score) == ("cat", pytest.approx(0.35))
+        assert len(model(IMAGE, classes="cow")) == 0
 
 
 def test_extreme_logits(tmp_path: Path) -> None:

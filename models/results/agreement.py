@@ -60,11 +60,12 @@ class Agreement:
 
 
 def overlaps(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """IoU of each box with each, `[len(a), len(b)]`."""
+    """IoU of each box with each, `[len(a), len(b)]`; 1 for equal boxes, also for those without area."""
     low, high = np.maximum(a[:, None, :2], b[None, :, :2]), np.minimum(a[:, None, 2:], b[None, :, 2:])
     inner = np.prod(np.clip(high - low, 0, None), axis=-1)
     area_a, area_b = np.prod(a[:, 2:] - a[:, :2], axis=-1), np.prod(b[:, 2:] - b[:, :2], axis=-1)
-    return inner / np.maximum(area_a[:, None] + area_b[None] - inner, 1e-9)  # type: ignore[no-any-return]
+    ious = inner / np.maximum(area_a[:, None] + area_b[None] - inner, 1e-9)
+    return np.where((a[:, None] == b[None]).all(axis=-1), 1, ious)
 
 
 def best_matches(ious: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:

@@ -228,6 +228,14 @@ def test_rows_below_the_minimum_score_count_only_where_they_match(both: Result, 
     assert both.agreement(weaker, min_score=0.9).percent == pytest.approx(percent)
 
 
+def test_boxes_without_area_agree_with_equal_ones() -> None:
+    xyxy = [[5, 5, 5, 5], [2, 3, 9, 3], [1, 1, 8, 8]]
+    flat, other = (Detections.of(edges, [0.9, 0.8, 0.7], names=["cat"], size=SIZE) for edges in (xyxy, xyxy[::-1]))
+    assert flat.agreement(flat).percent == pytest.approx(100)
+    assert flat.agreement(other).percent == pytest.approx(100 * (0.7 + 0.8 + 0.7) / 2.4)
+    assert flat[:1].agreement(flat[1:2]).percent == 0
+
+
 def test_agreement_of_maps() -> None:
     assert area(0, 1, 1, 0).agreement(area(0, 0, 1, 1)).percent == pytest.approx(100 / 3), "IoU 1 of 3 for both"
     assert area(0, 0).agreement(area(1, 1)).percent == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
+import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,9 +146,10 @@ class Detections(Rows[Detection]):
 
         Raises:
             ShapeError: the arrays have other shapes, or other numbers of rows.
-            InputError: an edge or a score is not finite, or a class id is not a whole number of int32.
+            InputError: an edge or a score is not a finite number, a class id is not a whole number of int32, or `size`
+                is not two whole numbers from 1.
         """
-        boxes, values = np.asarray(xyxy, np.float32), np.asarray(scores, np.float32)
+        boxes, values = _numbers("xyxy", xyxy, np.float32), _numbers("scores", scores, np.float32)
         boxes = boxes if boxes.size else boxes.reshape(0, 4)
         classes = np.zeros(boxes.shape[:1], np.int32) if class_ids is None else _class_numbers(class_ids)
         if boxes.shape[1:] != (4,) or not values.shape == classes.shape == boxes.shape[:1]:
@@ -160,10 +163,15 @@ class Detections(Rows[Detection]):
                 f"{values[wrong[0]]}; leave out boxes that are not finite"
             )
         data = np.zeros(len(boxes), DETECTION)
-        width, height = size
+        try:
+            width, height = map(operator.index, size)
+            if min(width, height) < 1:
+                raise ValueError
+        except (TypeError, ValueError):
+            raise InputError(f"size is {size!r:.80}; give (width, height) of the image, in whole pixels") from None
         data["xyxy"] = np.clip(boxes, 0, (width, height, width, height))
         data["score"], data["class_id"], data["row"] = values, classes, np.arange(len(boxes))
-        return cls(data, names, size, stats or DetectStats(len(boxes), 0, len(boxes), 0), columns)
+        return cls(data, names, (width, height), stats or DetectStats(len(boxes), 0, len(boxes), 0), columns)
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -419,8 +427,18 @@ def _as_array(values: Sequence[Any]) -> npt.NDArray[Any]:
     return array
 
 
+def _numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike = None) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(values, dtype)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} are of {array.dtype}, {reprlib.repr(values)} for example; give numbers")
+    return array
+
+
 def _class_numbers(class_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
-    given = np.asarray(class_ids)
+    given = _numbers("class_ids", class_ids)
     with np.errstate(invalid="ignore"):
         numbers = given.astype(np.int32)
     if (wrong := given[numbers != given]).size:

@@ -332,11 +332,30 @@ def test_equality_of_rows_does_not_ask_the_columns() -> None:
         (np.zeros((2, 4)), [0.5, 0.4], [1], ShapeError, r"class_ids \(1,\)"),
         ([[0, 0, 1, 1], [0, 0, np.nan, 1]], [0.5, 0.4], None, InputError, "box 1 of 2 has the edges .*; leave out"),
         (np.zeros((1, 4)), [np.inf], None, InputError, "box 0 of 1 has .* and the score inf"),
+        ([[0, 0, 1, 1], [0, 0]], [0.5, 0.4], None, InputError, "xyxy cannot be read as an array of numbers"),
+        ("abcd", [0.5], None, InputError, "xyxy cannot be read as an array of numbers"),
+        (np.zeros((1, 4)), ["a"], None, InputError, "scores cannot be read as an array of numbers"),
+        (np.zeros((1, 4)), [0.5], ["a"], InputError, r"class_ids are of <U1, \['a'\]"),
+        (np.zeros((1, 4)), [0.5], [None], InputError, "class_ids are of object"),
+        (np.zeros((2, 4)), [0.5, 0.4], [[1], [1, 2]], InputError, "class_ids cannot be read as an array of numbers"),
     ],
 )
 def test_arrays_that_are_no_boxes(xyxy: Any, scores: Any, class_ids: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         Detections.of(xyxy, scores, class_ids, names=NAMES, size=(64, 48))
+
+
+@pytest.mark.parametrize("size", [[64, 48], np.array([64, 48]), (np.int32(64), 48)])
+def test_sizes_of_any_whole_numbers(size: Any) -> None:
+    found = Detections.of([[0, 0, 1, 1]], [0.5], names=NAMES, size=size, mask=np.ones((1, 48, 64), bool))
+    assert found.size == (64, 48)
+    assert all(type(side) is int for side in found.size)
+
+
+@pytest.mark.parametrize("size", [None, 64, (64,), (64, 48, 3), (float("nan"), 48), ("a", "b"), (0, 48)])
+def test_sizes_that_are_none(size: Any) -> None:
+    with pytest.raises(InputError, match=r"^size is .*; give \(width, height\) of the image, in whole pixels"):
+        Detections.of([[0, 0, 1, 1]], [0.5], names=NAMES, size=size)
 
 
 @pytest.mark.parametrize("empty", [[], np.zeros((0, 4)), np.zeros((4, 0))])

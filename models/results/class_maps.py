@@ -16,6 +16,7 @@ from ..names import find_classes
 from .agreement import Agreement
 from .exports import category_of, import_supervision
 from .masks import Masks, edges
+from .plain import plain_value
 from .result import Result, ResultTensor, check_pixels
 from .rows import class_label
 
@@ -171,7 +172,7 @@ class ClassMap(MapResult):
         """
         return [
             {
-                "image_id": image_id,
+                "image_id": plain_value(image_id),
                 "category_id": category_of(category_ids, class_id, self.names),
                 "segmentation": mask.to_coco(),
             }

@@ -297,7 +297,7 @@ class Detections(Rows[Detection]):
             self.xyxy.tolist(), self.scores.tolist(), self.class_ids.tolist(), strict=True
         ):
             category, box = category_of(category_ids, class_id, self.names), [x1, y1, x2 - x1, y2 - y1]
-            rows.append({"image_id": image_id, "category_id": category, "bbox": box, "score": score})
+            rows.append({"image_id": plain_value(image_id), "category_id": category, "bbox": box, "score": score})
         for row, oriented in zip(rows, self.columns.get("oriented", ()), strict=False):
             row["segmentation"] = [corners(oriented).reshape(-1).tolist()]
         for row, mask in zip(rows, self.columns.get("mask", ()), strict=False):

@@ -18,6 +18,8 @@ def category_of(category_ids: Sequence[int] | Mapping[int, int], class_id: int, 
         InputError: the class has none.
     """
     try:
+        if class_id < 0 and not isinstance(category_ids, Mapping):  # a sequence counts from its end
+            raise LookupError
         return int(category_ids[class_id])
     except (LookupError, TypeError):
         raise InputError(

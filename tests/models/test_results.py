@@ -194,8 +194,13 @@ def test_coco() -> None:
         {"image_id": 17, "category_id": 6, "bbox": [10.0, 5.0, 8.0, 20.5], "score": pytest.approx(0.65)},
     ]
     assert json.dumps(found.to_coco(image_id=1, category_ids={0: np.int64(3), 1: 4}))
+    assert json.loads(json.dumps(found.to_coco(np.int64(3), [1, 6])))[0]["image_id"] == 3
     with pytest.raises(InputError, match=r"no category for class 1 \(bus\)"):
         found.to_coco(1, {0: 1})
+    nameless = Detections.of([[0, 0, 1, 1]], [0.5], [-1], names=NAMES, size=(64, 48))
+    with pytest.raises(InputError, match="no category for class -1"):
+        nameless.to_coco(1, [1, 6])
+    assert nameless.to_coco(1, {-1: 9})[0]["category_id"] == 9
 
 
 def test_supervision() -> None:

@@ -205,7 +205,8 @@ def test_a_map_goes_on_to_other_programs(tmp_path: Path) -> None:
     assert found.mask("car").sum() == found.mask(2).sum() == 100
     with pytest.raises(ConfigError, match="no class 'cat'.*car"):
         found.mask("cat")
-    (row,) = found.to_coco(7, [1, 2, 3])
+    (row,) = found.to_coco(np.int64(7), [1, 2, 3])
+    assert type(row["image_id"]) is int
     assert (row["image_id"], row["category_id"], row["segmentation"]["size"]) == (7, 3, [20, 30])
     with pytest.raises(InputError, match="class 2"):
         found.to_coco(7, [1, 2])

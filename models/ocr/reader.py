@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from threading import Lock
@@ -9,10 +10,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
+import numpy as np
 
 from ...config import convert
 from ...core.model_source import ModelLike
-from ...errors import ConfigError, nearest
+from ...errors import ConfigError, InputError, nearest
 from ...image import HostImage, ImageSource, read_image
 from ...infer import Infer
 from ...loading.registry import load
@@ -20,6 +22,7 @@ from ..declaration import Declared, Fraction, argument
 from ..details import ModelDetails
 from ..execution import Timings
 from ..requests import Requests
+from ..results.detections import as_numbers
 from .buffer import PageBuffer, read_page
 from .lines import TextLine, TextLines
 from .network import characters_of, check_network
@@ -27,7 +30,6 @@ from .page import PageReader
 from .regions import import_cv2
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from typing_extensions import Self
 
@@ -172,21 +174,32 @@ class OCR(Requests[TextLines], Declared):
         own = {**msgspec.structs.asdict(self.settings), **parameters}
         return float(convert(own, self.Settings, "OCR settings").text_score)
 
-    def regions(self, image: HostImage) -> npt.NDArray[np.float32]:
+    def regions(self, image: ImageSource | HostImage) -> npt.NDArray[np.float32]:
         """The rectangles around the lines, in the order of reading: (N, 4, 2) in pixels of the image, each from where
         its line begins above, clockwise.
         """
+        source = read_image(image, channel_order=self.channel_order)
         with self._reading:
-            return self._reader.regions(image)
+            return self._reader.regions(source)
 
-    def read_lines(self, image: HostImage, quads: npt.NDArray[np.float32]) -> list[TextLine]:
+    def read_lines(self, image: ImageSource | HostImage, quads: npt.ArrayLike) -> list[TextLine]:
         """The text of lines of any score.
 
         Args:
             quads: (N, 4, 2): the corners of each line, from where it begins above, clockwise.
+
+        Raises:
+            InputError: `quads` has another shape, or a corner is not two finite numbers.
         """
+        source = read_image(image, channel_order=self.channel_order)
+        corners = as_numbers("quads", quads, np.float32)
+        corners = corners if corners.size else corners.reshape(0, 4, 2)
+        if corners.shape[1:] != (4, 2) or not np.isfinite(corners).all():
+            raise InputError(
+                f"quads of shape {corners.shape} is {reprlib.repr(corners.tolist())}; give (N, 4, 2) of finite x and y"
+            )
         with self._reading:
-            return self._reader.read_lines(image, quads)
+            return self._reader.read_lines(source, corners)
 
     # ---- for pipelines ----
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ...image import HostImage, ImageSource
 
-__all__ = ["Detection", "Detections", "check_detections"]
+__all__ = ["Detection", "Detections", "as_numbers", "check_detections"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Detections(Rows[Detection]):
             InputError: an edge or a score is not a finite number, a class id is not a whole number of int32, or `size`
                 is not two whole numbers from 1.
         """
-        boxes, values = _numbers("xyxy", xyxy, np.float32), _numbers("scores", scores, np.float32)
+        boxes, values = as_numbers("xyxy", xyxy, np.float32), as_numbers("scores", scores, np.float32)
         boxes = boxes if boxes.size else boxes.reshape(0, 4)
         classes = np.zeros(boxes.shape[:1], np.int32) if class_ids is None else _class_numbers(class_ids)
         if boxes.shape[1:] != (4,) or not values.shape == classes.shape == boxes.shape[:1]:
@@ -427,7 +427,8 @@ def _as_array(values: Sequence[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def _numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike = None) -> npt.NDArray[Any]:
+def as_numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """Values as an array; raises InputError for values that are not numbers, and for rows of different lengths."""
     try:
         array = np.asarray(values, dtype)
     except (TypeError, ValueError) as error:
@@ -438,7 +439,7 @@ def _numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike = None) -> n
 
 
 def _class_numbers(class_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
-    given = _numbers("class_ids", class_ids)
+    given = as_numbers("class_ids", class_ids)
     with np.errstate(invalid="ignore"):
         numbers = given.astype(np.int32)
     if (wrong := given[numbers != given]).size:

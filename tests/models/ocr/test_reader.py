@@ -113,6 +113,20 @@ def test_results_go_anywhere(small: OCR, tmp_path: Path) -> None:
         small("missing.png")
 
 
+def test_steps_of_reading_take_any_image(small: OCR, tmp_path: Path) -> None:
+    pixels = page((100, 100, 300, 120))
+    Image.fromarray(pixels[..., ::-1]).save(tmp_path / "a.png")
+    quads = small.regions(HostImage(pixels, "bgr"))
+    expected = small.read_lines(HostImage(pixels, "bgr"), quads)
+    for image in (pixels, tmp_path / "a.png"):
+        np.testing.assert_array_equal(small.regions(image), quads)
+        assert small.read_lines(image, quads.tolist()) == expected
+    assert small.read_lines(pixels, []) == []
+    for wrong in (np.zeros((4, 2)), np.full((1, 4, 2), np.nan), [[1, 2], [3]], "abc"):
+        with pytest.raises(InputError, match="^quads"):
+            small.read_lines(pixels, wrong)
+
+
 def test_what_is_less_certain_is_counted(tmp_path: Path) -> None:
     with OCR(finder(tmp_path / "det.onnx"), reads(tmp_path / "rec.onnx"), text_score=0.99) as reader:
         result = reader(page((100, 100, 300, 120)))

@@ -273,8 +273,15 @@ def test_wrong_use_of_the_gate(tmp_path: Path) -> None:
         gate([Contender(CLASSIFIER)], task)
     with pytest.raises(ConfigError, match="two or more different contenders"):
         gate([Contender(CLASSIFIER), Contender(CLASSIFIER)], task)
-    with pytest.raises(ConfigError, match="max_drop is a number from 0 to 1"):
-        gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino")], task, max_drop=1.5)
+    two = [Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino")]
+    for wrong in (1.5, "a", None):
+        with pytest.raises(ConfigError, match=f"max_drop is a number from 0 to 1, 0.01 say, not {wrong!r}"):
+            gate(two, task, max_drop=wrong)
+    with pytest.raises(ConfigError, match="max_score_shift is a number from 0, not 'a'"):
+        gate(two, task, max_score_shift="a")
+    for wrong in ("5", None):
+        with pytest.raises(ConfigError, match="top_k"):
+            ClassifyTask(crops(tmp_path / f"{wrong}"), top_k=wrong).measure(Contender(CLASSIFIER))
     with pytest.raises(ConfigError, match="does not name a backend"):
         gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "@cpu")], task)
     with pytest.raises(

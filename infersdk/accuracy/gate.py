@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -223,9 +224,9 @@ def gate(
     if len(sides) < 2 or len(set(sides)) < len(sides):
         labels = ", ".join(contender.label for contender in sides) or "none"
         raise ConfigError(f"a gate takes two or more different contenders (files, backends, precisions), not {labels}")
-    if not 0 <= max_drop < 1:
+    if not (isinstance(max_drop, Real) and 0 <= max_drop < 1):
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
-    if max_score_shift is not None and not max_score_shift >= 0:
+    if max_score_shift is not None and not (isinstance(max_score_shift, Real) and max_score_shift >= 0):
         raise ConfigError(f"max_score_shift is a number from 0, not {max_score_shift!r}")
     for contender in sides:
         contender.arguments()

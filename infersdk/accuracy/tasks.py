@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -153,8 +154,9 @@ class ClassifyTask(Task):
         self, folder: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None, **settings: Any
     ) -> None:
         self.labelled = read_labels(folder, labels)
-        if settings.get("top_k", 5) < 5:
-            raise ConfigError(f"top_k={settings['top_k']} leaves too few classes for top5; give 5 or more")
+        top_k = settings.get("top_k", 5)
+        if isinstance(top_k, Real) and top_k < 5:  # the classifier refuses other types
+            raise ConfigError(f"top_k={top_k} leaves too few classes for top5; give 5 or more")
         super().__init__(len(self.labelled), {"type": "classifier", "top_k": 5, **settings})
 
     def _figures(self, model: Any) -> dict[str, float]:

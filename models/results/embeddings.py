@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import InputError, ShapeError
 from .agreement import Agreement
+from .indices import row_number
 from .result import Result, ResultTensor
 
 if TYPE_CHECKING:
@@ -185,10 +186,10 @@ class Gallery:
 
         Raises:
             ShapeError: the embedding has another number of dimensions than those of the gallery.
-            InputError: `k` is less than 1.
+            InputError: `k` is not a whole number from 1.
         """
-        if k < 1:
-            raise InputError(f"k is {k}; it must be 1 or more")
+        if (row_number(k) or 0) < 1:
+            raise InputError(f"k is {k!r}; it must be a whole number, 1 or more")
         with self._lock:
             vector, labels = self._vector(embedding), self._labels
             if not labels:

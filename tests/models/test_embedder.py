@@ -168,8 +168,10 @@ def test_the_nearest_of_a_gallery(rng: np.random.Generator) -> None:
         gallery.add("short", [1, 2, 3])
     with pytest.raises(ShapeError, match="8 dimensions, and this one has 3"):
         gallery.search([1, 2, 3])
-    with pytest.raises(InputError, match="k is 0"):
-        gallery.search(probe, 0)
+    for wrong in (0, 1.5, None, True):
+        with pytest.raises(InputError, match=f"k is {wrong}; it must be a whole number, 1 or more"):
+            gallery.search(probe, wrong)
+    assert gallery.search(probe, np.int64(1)) == gallery.search(probe, 1)
 
 
 @pytest.mark.parametrize("wrong", ["bus.jpg", [[1.0], [1.0, 2.0]], {"x": 1}])

@@ -87,9 +87,9 @@ def _checked(columns: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any
             array = checked[name] = np.asarray(columns[name], np.float32)
             if array.ndim != dimensions or array.shape[-1] not in last:
                 raise ShapeError(f"column {name!r} has shape {array.shape}; use {words}")
-    if "track_id" in columns and len(columns["track_id"]):
-        kind = np.asarray(checked["track_id"]).dtype
-        if kind.kind not in "iu":
+    if "track_id" in columns and (kind := np.asarray(checked["track_id"]).dtype).kind not in "iu":
+        checked["track_id"] = np.zeros(0, np.int64)  # an empty list is of float64
+        if len(columns["track_id"]):
             raise InputError(f"column 'track_id' is of {kind}; use whole numbers, -1 for boxes without one")
     if "mask" in columns:
         masks = columns["mask"]

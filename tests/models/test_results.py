@@ -120,6 +120,7 @@ def test_columns_go_with_their_boxes() -> None:
         found.with_columns(track_id=[1])
     with pytest.raises(InputError, match="'track_id' is of object; use whole numbers, -1 for boxes without one"):
         found.with_columns(track_id=[None, 1, 2])
+    assert boxes(0).with_columns(track_id=[]).columns["track_id"].dtype == np.int64
     for single in (0.5, "hall", np.array(7)):
         with pytest.raises(ShapeError, match=r"'place' is .*one value for \d boxes; give one value for each box"):
             boxes(4).with_columns(place=single)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,9 +93,9 @@ def check_limits(max_drop: float, max_score_shift: float | None) -> None:
     Raises:
         ConfigError: a limit is not a number in its range.
     """
-    if not 0 <= max_drop <= 100:
+    if not (isinstance(max_drop, Real) and 0 <= max_drop <= 100):
         raise ConfigError(f"max_drop must be a percentage from 0 to 100, not {max_drop!r}")
-    if max_score_shift is not None and not max_score_shift >= 0:
+    if max_score_shift is not None and not (isinstance(max_score_shift, Real) and max_score_shift >= 0):
         raise ConfigError(f"max_score_shift must be a number from 0, not {max_score_shift!r}")
 
 

@@ -173,14 +173,14 @@ def test_a_transposed_convolution_of_one_column_is_not_a_mean(tmp_path: Path) ->
     assert quant.plan(model, "portable").layers == ("ConvTranspose_1",)
 
 
-@pytest.mark.parametrize("limit", [{"max_drop": 120}, {"max_drop": -1}, {"max_score_shift": -0.1}])
-def test_limits_are_checked_before_anything_runs(limit: dict[str, float], tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [{"max_drop": 120}, {"max_drop": -1}, {"max_drop": "a"}, {"max_score_shift": -0.1}])
+def test_limits_are_checked_before_anything_runs(limit: dict[str, Any], tmp_path: Path) -> None:
     def open_wrapper(path: Path) -> Any:
         raise AssertionError(f"{path} is opened")
 
     model = chain(tmp_path / "m.onnx", SHAPES)
     (name, number), *_ = limit.items()
-    with pytest.raises(ConfigError, match=rf"{name} must be a (percentage|number) .*, not {number}"):
+    with pytest.raises(ConfigError, match=rf"{name} must be a (percentage|number) .*, not {number!r}"):
         quant.Workflow(model, [np.zeros((16, 16, 3), np.uint8)] * 8, open_wrapper, **limit)
 
 

@@ -76,6 +76,7 @@ class Tiled(Composed[Detections]):
         boxes = detector("aerial.jpg")
 
     Masks, keypoints and oriented boxes come along. The tiles of one image, or of many, fill the model's batches.
+    Settings of the model and of a call hold for each tile: with `max_det=1` each gives up to one box.
 
     Args:
         model: a wrapper whose results are `Detections`.

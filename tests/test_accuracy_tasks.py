@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -260,7 +259,7 @@ def test_in_a_benchmark(tmp_path: Path) -> None:
             time=0.01, rounds=1, warmup=0.01, scenarios=["engine"], data=str(images), annotations=str(truth)
         )
         worker = Worker()
-        worker.load(msgspec.to_builtins(combine([model])[0]), msgspec.to_builtins(settings))
+        worker.load(combine([model])[0], settings)
         worker.prepare()
         accuracy = worker.accuracy()
         assert accuracy.metric == metric

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,14 +57,18 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
 
     Args:
         config: a file or a mapping with a table `models`, as `infersdk serve` takes it.
-        folder: of the repository; a folder of a model that is there already is replaced, when the new one is complete.
+        folder: of the repository; an exported model that is there already is replaced, when the new one is complete.
 
     Raises:
         ConfigError: a model that Triton cannot serve, or a wrong configuration.
         BackendError, ModelError: what loading raises.
-        OutputError: the folder cannot be made.
+        OutputError: the folder cannot be made, or has another file or folder with the name of a model.
     """
     tables = served_tables(config)
+    inputs = {*_texts(tables), *([] if isinstance(config, Mapping) else [os.fspath(config)])}
+    for name, whole in tables.items():
+        # The source of an exported model may be in it: the new one has a copy.
+        _check_target(Path(folder) / name, inputs - {*_texts(newest_table(name, whole)[1])})
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:  # a file has its name, for example
@@ -81,6 +85,26 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
                 shutil.rmtree(target)
             new.rename(target)
     return list(tables)
+
+
+def _check_target(target: Path, inputs: Iterable[str]) -> None:
+    """Raises OutputError if there is something with the name of a model that an export must not replace."""
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not (target / "config.pbtxt").is_file():
+        raise OutputError(f"{str(target)!r} exists already, and is no exported model; write to another folder")
+    for file in inputs:
+        if os.path.isfile(file) and Path(os.path.realpath(file)).is_relative_to(os.path.realpath(target)):
+            raise OutputError(f"{str(target)!r} has an input in it: {file!r}; write to another folder")
+
+
+def _texts(table: Any) -> Iterator[str]:
+    """The texts in a table and in the tables and lists in it; some are paths."""
+    if isinstance(table, str):
+        yield table
+    elif isinstance(table, (Mapping, list, tuple)):
+        for value in table.values() if isinstance(table, Mapping) else table:
+            yield from _texts(value)
 
 
 def _export_network(name: str, table: dict[str, Any], target: Path, version: str) -> None:

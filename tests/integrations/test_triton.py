@@ -101,6 +101,28 @@ def test_a_failed_export_leaves_the_last_one_alone(tmp_path: Path) -> None:
     assert exported.is_file()
 
 
+def test_only_an_exported_model_is_replaced(tmp_path: Path) -> None:
+    """A folder that has the name of a model may hold its source, or the source of another one."""
+    from infersdk.integrations.triton import export
+
+    for name in ("m", "other"):
+        (tmp_path / name).mkdir()
+    table: dict[str, Any] = {"type": "network", "path": str(onnx_models.double(tmp_path / "m" / "m.onnx"))}
+    with pytest.raises(OutputError, match="exists already, and is no exported model"):
+        export({"models": {"other": {**table, "path": "none.onnx"}, "m": table}}, tmp_path)
+    assert list((tmp_path / "m").iterdir()) == [Path(table["path"])]
+    assert (tmp_path / "other").is_dir()
+    export({"models": {"m": table}}, tmp_path / "r")
+    exported = {**table, "path": str(tmp_path / "r" / "m" / "1" / "m.onnx")}
+    for models in (
+        {"m": table, "n": exported},
+        {"m": {"type": "network", "versions": {"1": exported, "2": table}}},
+    ):
+        with pytest.raises(OutputError, match="has an input in it"):
+            export({"models": models}, tmp_path / "r")
+    assert Path(exported["path"]).is_file()
+
+
 @pytest.mark.parametrize("kind", ["network", "yolov5"])
 def test_the_newest_version_is_exported(tmp_path: Path, kind: str) -> None:
     from infersdk.integrations.triton import export

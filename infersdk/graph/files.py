@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..core.files import atomic_write, open_regular, scratch_folder
 from ..core.model_source import ModelLike, ModelSource
-from ..errors import BackendUnavailableError, InferSDKError, ModelFormatError, OutputError, UnsupportedModelError
+from ..errors import (
+    BackendUnavailableError,
+    InferSDKError,
+    ModelError,
+    ModelFormatError,
+    OutputError,
+    UnsupportedModelError,
+)
 from .weights import weights_size
 
 if TYPE_CHECKING:
@@ -393,6 +400,13 @@ def proto_bytes(proto: Any) -> bytes:
     return content
 
 
+def _has_weights_in(model: Path, file: Path) -> bool:
+    try:
+        return any(os.path.samefile(file, one) for one in external_files(model))
+    except (ModelError, OSError):  # no model is there
+        return False
+
+
 def write_large(model: ir.Model, path: Path) -> Path:
     """`write_model()`, with the weights of a large model in a separate file, `path` with `.data` appended."""
     return write_model(model, path, external_data=f"{path.name}.data" if weights_size(model) > _LARGE else None)
@@ -405,15 +419,22 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data:
         external_data: name of a file in the same folder for the weights; None keeps them in the model file.
 
     Raises:
-        OutputError: the file cannot be written, or `external_data` is not a plain file name.
+        OutputError: the file cannot be written, or `external_data` is not a plain file name, or names a file that is
+            not the weights of the model that is replaced.
         ModelFormatError, UnsupportedModelError: as `model_bytes`.
     """
     target = Path(path)
     if external_data is None:
         return atomic_write(target, model_bytes(model))
-    if Path(external_data).name != external_data or external_data == target.name:
+    if not external_data or Path(external_data).name != external_data or external_data == target.name:
         raise OutputError(
             f"external_data {external_data!r}: give a file name without a folder that differs from {target.name!r}"
+        )
+    weights = target.parent / external_data
+    if os.path.lexists(weights) and not _has_weights_in(target, weights):
+        raise OutputError(
+            f"external_data {external_data!r}: {str(weights)!r} exists already, and {target.name!r} has no weights in "
+            "it; give another name, or remove that file"
         )
     import onnx_ir as ir
 
@@ -422,7 +443,7 @@ def write_model(model: ir.Model, path: str | os.PathLike[str], *, external_data:
 
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
             ir.save(model, Path(folder, target.name), external_data=external_data)
-            Path(folder, external_data).replace(target.parent / external_data)
+            Path(folder, external_data).replace(weights)
             Path(folder, target.name).replace(target)
     except OSError as error:
         raise OutputError(f"the model {str(target)!r} cannot be written: {error.strerror or error}") from None

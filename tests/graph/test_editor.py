@@ -332,8 +332,14 @@ def test_files(path: Path, tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "changed.onnx", "split.onnx", "split.weights"
     ]  # fmt: skip
-    with pytest.raises(OutputError, match="give a file name without a folder"):
-        graph.save(tmp_path / "m2.onnx", external_data="../m.data")
+    for name in ("../m.data", ""):
+        with pytest.raises(OutputError, match="give a file name without a folder"):
+            graph.save(tmp_path / "m2.onnx", external_data=name)
+    for target, name in (("m2.onnx", path.name), ("out/m2.onnx", "split.weights"), ("out/changed.onnx", "split.onnx")):
+        before = (tmp_path / target).with_name(name).read_bytes()
+        with pytest.raises(OutputError, match="exists already, and .* has no weights in it"):
+            graph.save(tmp_path / target, external_data=name)
+        assert (tmp_path / target).with_name(name).read_bytes() == before
     with pytest.raises(OutputError):
         graph.save(tmp_path / "out" / "changed.onnx" / "x.onnx")
     with pytest.raises(ModelNotFoundError):

@@ -30,7 +30,7 @@ from .common import (
 )
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
-from .wrapper_options import add_wrapper_options, wrapper_settings
+from .wrapper_options import add_wrapper_options, wrapper_files, wrapper_settings
 
 __all__ = ["add_measuring_arguments", "measuring_settings"]
 
@@ -129,7 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("no model to measure: infersdk bench model.onnx")
     if arguments.min_change is not None:
         raise ConfigError("--min-change goes with --compare")
-    check_report_files(arguments.output, arguments.csv, arguments.html)
+    inputs = [*arguments.models, arguments.annotations, arguments.labels, *wrapper_files(arguments)]
+    check_report_files(arguments.output, arguments.csv, arguments.html, inputs=inputs)
     if arguments.html is not None:
         require_packages()  # before anything is measured
     targets = arguments.backends or usable_backends()

@@ -183,12 +183,15 @@ def report_file(text: str) -> Path:
     return new_file(text)
 
 
-def check_report_files(*files: Path | None) -> None:
-    """Raises ConfigError if two of the files are the same: one report would overwrite the other."""
-    given = [file.resolve() for file in files if file is not None]
-    for file in given:
-        if given.count(file) > 1:
-            raise ConfigError(f"two reports go to {str(file)!r}; give each a file of its own")
+def check_report_files(*files: Path | None, inputs: Iterable[str | Path | None] = ()) -> None:
+    """Raises ConfigError if a file to write is an input, or two of them are the same."""
+    read, written = {os.path.realpath(file) for file in inputs if file}, set()
+    for name in (os.path.realpath(file) for file in files if file is not None):
+        if name in read:
+            raise ConfigError(f"{name!r} is an input, too; write to another file")
+        if name in written:
+            raise ConfigError(f"two results go to {name!r}; give each a file of its own")
+        written.add(name)
 
 
 def size(text: str) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from ..graph.passes import AddNms, CleanUp, FreeBatch, FreeSize, ImageIn, Pass, 
 from ..graph.trial import try_model
 from .common import (
     add_options,
+    check_report_files,
     custom_ops_of,
     given_settings,
     named_values,
@@ -339,8 +340,7 @@ def _extract(arguments: argparse.Namespace) -> int:
 
 
 def _split(arguments: argparse.Namespace) -> int:
-    if arguments.head == arguments.tail:
-        raise ConfigError(f"both parts would be written to {str(arguments.head)!r}; give two files")
+    check_report_files(arguments.head, arguments.tail, inputs=[arguments.model])
     graph = open_graph(arguments.model)
     at = arguments.at or tail_inputs(graph.model)
     inputs, outputs = ([value.name or "" for value in side] for side in (graph.inputs, graph.outputs))

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.synchronize:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when CUDA starts: nothing has started it yet
-    check_report_files(arguments.html, arguments.trace)
+    check_report_files(arguments.html, arguments.trace, inputs=[arguments.model, arguments.original])
     if arguments.html is not None:
         require_packages()
     report = _report(arguments)

@@ -36,7 +36,7 @@ from .row_files import row_files
 from .sources import Source, drawn_paths, find_sources
 from .stderr import say
 from .window import Window
-from .wrapper_options import CONFIGURATIONS, add_wrapper_options, split_model, wrapper_settings
+from .wrapper_options import CONFIGURATIONS, add_wrapper_options, split_model, wrapper_files, wrapper_settings
 
 DESCRIPTION = (
     "Runs a model of any task on images, videos and cameras. Prints the results, draws them, or writes "
@@ -80,9 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_report_files(arguments.json_lines, arguments.csv)
     sources = find_sources(arguments.sources, recursive=arguments.recursive)
     targets = drawn_paths(sources, arguments.output)
+    inputs: list[str | Path] = [source.name for source in sources]
+    inputs += [split_model(arguments.model or "")[0], *wrapper_files(arguments)]
+    check_report_files(arguments.json_lines, arguments.csv, *set(targets), inputs=inputs)
     videos = [(source, target) for source, target in zip(sources, targets, strict=True) if source.is_video]
     if arguments.track and len(videos) < len(sources):
         raise ConfigError("--track follows objects from frame to frame; give videos alone")

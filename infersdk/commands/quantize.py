@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from .. import models, quant
-from ..core.files import atomic_write, image_files
+from ..core.files import atomic_write, check_output, image_files
 from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
 from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
 from ..quant.ranges import PERCENTILE
-from .common import add_options, console, new_file, print_json, print_table, print_text, report_file
+from .common import add_options, check_report_files, console, new_file, print_json, print_table, print_text, report_file
 from .interrupts import sigterm_interrupts
 from .progress import show_progress
-from .wrapper_options import add_wrapper_options, wrapper_settings
+from .wrapper_options import add_wrapper_options, wrapper_files, wrapper_settings
 
 if TYPE_CHECKING:
     from ..models.vision import VisionModel
@@ -97,6 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.percentile is not None and arguments.method != "percentile":
         raise ConfigError(f"--percentile {arguments.percentile:g} needs --method percentile")
     ModelSource.of(arguments.model)  # checks the path first
+    output = arguments.output or arguments.model.with_suffix(".int8.onnx")
+    check_output(arguments.model, output)
+    check_report_files(
+        output, arguments.table, arguments.tensorrt_cache, arguments.report,
+        inputs=[arguments.model, *(arguments.data or ()), *wrapper_files(arguments)],
+    )  # fmt: skip
     target = arguments.target or quant.scheme_of_backend(arguments.backend).name
     if arguments.layers:
         _list(quant.plan(arguments.model, target, exclude=arguments.exclude), as_json=arguments.json)
@@ -124,7 +130,6 @@ def run(arguments: argparse.Namespace) -> int:
         max_score_shift=arguments.max_score_shift,
         table=table,
     )
-    output = arguments.output or arguments.model.with_suffix(".int8.onnx")
     with sigterm_interrupts() as interruption:
         try:
             with show_progress(quiet=arguments.json) as progress:

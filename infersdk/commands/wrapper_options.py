@@ -31,7 +31,14 @@ from ..models.ocr import OCR
 from ..models.registry import TYPES
 from ..models.vision import VisionModel
 
-__all__ = ["CONFIGURATIONS", "WrapperOptions", "add_wrapper_options", "split_model", "wrapper_settings"]
+__all__ = [
+    "CONFIGURATIONS",
+    "WrapperOptions",
+    "add_wrapper_options",
+    "split_model",
+    "wrapper_files",
+    "wrapper_settings",
+]
 
 #: Settings with separate options in each command.
 _OF_THE_BACKEND = frozenset({"device", "precision", "max_batch", "options"})
@@ -63,6 +70,11 @@ def wrapper_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line gives, by name."""
     given = vars(arguments).items()
     return {name.removeprefix(_PREFIX): value for name, value in given if name.startswith(_PREFIX)}
+
+
+def wrapper_files(arguments: argparse.Namespace) -> list[str]:
+    """The files among the settings that the command line gives, such as that of the names."""
+    return [value for value in wrapper_settings(arguments).values() if isinstance(value, str) and os.path.isfile(value)]
 
 
 def split_model(text: str) -> tuple[Path, str | None]:

@@ -101,6 +101,37 @@ def test_a_model_is_not_replaced_by_what_is_made_of_it(
     assert model.read_bytes() == DETECTOR.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("bench m.onnx --annotations input -o input", "is an input, too"),
+        ("bench m.onnx --names input --csv input", "is an input, too"),
+        ("layers m.onnx --original input --trace ./input", "is an input, too"),
+        ("predict input --model m.onnx --csv input", "is an input, too"),
+        ("predict x.jpg --model input --csv input", "is an input, too"),
+        ("predict x.jpg --model m.onnx -o x.json --csv x.json", "two results go to"),
+        ("quantize m.onnx --data input -o input", "is an input, too"),
+        ("quantize m.onnx --data x.jpg -o q.onnx --table q.onnx", "two results go to"),
+        ("quantize m.onnx --data x.jpg --table q.json --tensorrt-cache q.json", "two results go to"),
+        ("quantize m.onnx --data x.jpg --table m.int8.onnx", "two results go to"),
+        ("graph split m.onnx m.onnx t.onnx", "is an input, too"),
+        ("graph split m.onnx h.onnx {cwd}/h.onnx", "two results go to"),
+    ],
+)
+def test_inputs_and_results_are_different_files(
+    command: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").write_bytes(DETECTOR.read_bytes())
+    Path("input").write_text("kept")
+    before = sorted(tmp_path.iterdir())
+    assert run(*command.format(cwd=tmp_path).split()) == 2
+    assert words in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+    assert Path("input").read_text() == "kept"
+    assert Path("m.onnx").read_bytes() == DETECTOR.read_bytes()
+
+
 @pytest.mark.parametrize("command", ["quantize", "convert", "build", "pack", "tune", "graph to-float16"])
 def test_a_read_only_file_is_refused_before_the_work(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

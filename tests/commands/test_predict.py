@@ -383,7 +383,7 @@ def test_no_option_of_a_command_hides_a_setting(command: str) -> None:
         (("--tile", "0"), "not (0, 0)"),
         (("--type", "ocr"), "--type ocr has two or three model files: --detection, --recognition"),
         (("--track",), "give videos alone"),
-        (("--json-lines", "rows.out", "--csv", "./rows.out"), "two reports go to"),
+        (("--json-lines", "rows.out", "--csv", "./rows.out"), "two results go to"),
         (("--option", "conf=0.9"), "no such option"),
         (("--option", "path=x"), "argument of its own"),
         (("--option", "treads=2"), "did you mean 'threads'?"),

@@ -199,7 +199,7 @@ class _Session:
             )  # fmt: skip
         run.prepared = run.process.ask("prepare")
         if not run.prepared["scenarios"]:
-            raise StepError("; ".join(run.prepared["notes"]) or "it can run in none of the requested scenarios")
+            raise StepError("; ".join(("it can run in none of the requested scenarios", *run.prepared["notes"])))
 
     def _cold_start(self, run: CombinationRun, number: int) -> None:
         """Measures one cold start in each of the first rounds; in the first also one without the cache."""

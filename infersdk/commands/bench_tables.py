@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["show", "show_changes"]
 
 _NONE = "–"
+#: Scenarios of the network alone; they have columns where they are asked for.
+_OF_NETWORKS = ("engine", "engine_parallel")
 
 
 def show(report: Report) -> None:
@@ -64,12 +66,20 @@ def show(report: Report) -> None:
 
 def _optional_columns(report: Report) -> dict[str, Callable[[Row], str]]:
     """The optional columns of this report, each with a function for its cells."""
+    asked = report.settings.scenarios or ()  # by default, the columns are those of calls and requests
     columns: dict[str, Callable[[Row], str]] = {
+        **{f"{name}\np50 ms": _figure(f"scenarios.{name}.latency_ms.p50") for name in _OF_NETWORKS if name in asked},
+        **{f"{name}\nimages/s": _figure(f"scenarios.{name}.throughput") for name in _OF_NETWORKS if name in asked},
         "server\nrequests/s": _server,
         "start s": lambda row: _number(row.at("cold_start.seconds"), interval=False),
-        "images/J": lambda row: _number(row.at("energy.images_per_joule")),
+        "images/J": _figure("energy.images_per_joule"),
     }
     return {name: cell for name, cell in columns.items() if any(cell(row) != _NONE for row in report.rows)}
+
+
+def _figure(path: str) -> Callable[[Row], str]:
+    """A function for the cells of a column with a field of a row."""
+    return lambda row: _number(row.at(path))
 
 
 def _cells(row: Row) -> Iterator[str]:

@@ -30,6 +30,7 @@ from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.tune import tune
 from infersdk.bench.worker import Worker
 from infersdk.bench.workload import kind_of
+from infersdk.commands.bench_tables import show
 from infersdk.core.target import Target
 from infersdk.data import CLASSIFIER, DETECTOR
 from infersdk.errors import BackendNotFoundError, ConfigError, ModelNotFoundError
@@ -165,6 +166,20 @@ def test_a_report_that_is_none(tmp_path: Path, text: str, message: str) -> None:
         read_report(file)
     with pytest.raises(ConfigError, match="cannot read the report"):
         read_report(tmp_path / "none.json")
+
+
+def test_the_table_has_columns_for_scenarios_that_are_asked_for(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for scenarios, columns in ((None, 0), (["engine"], 2), (["engine", "engine_parallel"], 4)):
+        row = report.rows[0]
+        results = {**row.scenarios, "engine_parallel": row.scenarios["engine"]}
+        settings = msgspec.structs.replace(report.settings, scenarios=scenarios)
+        rows = [msgspec.structs.replace(row, scenarios=results)]
+        show(msgspec.structs.replace(report, rows=rows, settings=settings))
+        shown = capsys.readouterr().out
+        assert shown.partition("─")[0].count(" engine") == columns
+        assert (f" {row.scenarios['engine'].throughput.value:.4g}" in shown) == (columns > 0)
 
 
 def test_html_stands_alone_and_is_well_formed(report: Report) -> None:

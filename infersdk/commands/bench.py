@@ -14,7 +14,7 @@ from ..bench.page import html_report
 from ..bench.plan import usable_backends
 from ..config import convert
 from ..core.files import atomic_write
-from ..errors import ConfigError
+from ..errors import ConfigError, OutputError
 from ..pages import require_packages
 from .bench_tables import show, show_changes
 from .common import (
@@ -155,17 +155,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(report: Report, arguments: argparse.Namespace) -> None:
-    """Writes the requested files, and prints the report."""
+    """Writes the requested files, and prints the report. Then raises OutputError for a file that cannot be written."""
     files = (arguments.output, Report.json), (arguments.csv, Report.csv), (arguments.html, html_report)
-    written = [(path, form) for path, form in files if path is not None]
-    for path, form in written:  # before printing, which fails where the output is closed
-        atomic_write(path, form(report))
+    written, failed = [], None
+    for path, form in files:  # before printing, which fails where the output is closed
+        if path is not None:
+            try:
+                written.append(atomic_write(path, form(report)))
+            except OutputError as error:
+                failed = failed or error
     if arguments.json:
         print_json(report.as_dict())
-        return
-    show(report)
-    for path, _ in written:
-        print_text(f"written: {path}")
+    else:
+        show(report)
+        for path in written:
+            print_text(f"written: {path}")
+    if failed is not None:
+        raise failed
 
 
 # ---- two reports ----

@@ -21,7 +21,7 @@ from ..config import check_values
 from ..core import text as _text
 from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, is_read_only
 from ..core.text import printable
-from ..errors import ConfigError, nearest
+from ..errors import ConfigError, OutputError, nearest
 from ..loading.registry import option_names
 
 if TYPE_CHECKING:
@@ -169,10 +169,15 @@ def new_file(text: str) -> Path:
     """The type of an argument that names a file. One that cannot be written is refused before the work, not when it is
     done.
     """
-    if os.path.isdir(text):
+    if os.path.isdir(Path(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; give the name of a file")
-    if is_read_only(Path(os.path.realpath(text))):
+    file = Path(os.path.realpath(text))
+    if is_read_only(file):
         raise argparse.ArgumentTypeError(f"{text!r} is read-only; make it writable, or give another name")
+    folder = next(one for one in file.parents if os.path.exists(one))  # those below it are made
+    special = os.path.exists(file) and not os.path.isfile(file)  # such as /dev/stdout
+    if not special and not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+        raise OutputError(f"cannot write {text!r}: no file can be made in {str(folder)!r}; give another name")
     return Path(text)
 
 

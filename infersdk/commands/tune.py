@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget", type=float, default=300.0, metavar="SECONDS",
         help="time for the whole search (default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument("-o", "--output", type=new_file, default=Path("tuned.toml"), help="(default: %(default)s)")
+    parser.add_argument("-o", "--output", type=new_file, default="tuned.toml", help="(default: %(default)s)")
     group = parser.add_argument_group("candidates")
     group.add_argument(
         "--backends", type=names, metavar="NAME,NAME", help="(default: all that are installed and find a device)"

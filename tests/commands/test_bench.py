@@ -15,6 +15,7 @@ from command_line import run
 
 import infersdk
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
+from infersdk.errors import OutputError
 from infersdk.testing import contract_model
 
 pytest.importorskip("onnx")
@@ -103,6 +104,11 @@ def test_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cuda:99" in capsys.readouterr().out
 
 
+def test_a_scenario_that_needs_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("bench", DETECTOR, "--backends", "onnxruntime", "--scenarios", "multi_stream", *QUICK) == 4
+    assert "failed: it can run in none of the requested scenarios" in capsys.readouterr().out
+
+
 def test_files_are_written_before_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The output may be a pipe without a reader, or a full disk."""
 
@@ -113,6 +119,23 @@ def test_files_are_written_before_the_table(tmp_path: Path, monkeypatch: pytest.
     output = tmp_path / "r.json"
     assert run("bench", DETECTOR, "--backends", "onnxruntime@cuda:99", *QUICK, "-o", output) == 4
     assert json.loads(output.read_text())["rows"][0]["status"] == "failed"
+
+
+def test_a_report_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(report: object) -> None:
+        raise OutputError("no space left")
+
+    monkeypatch.setattr("infersdk.commands.bench.html_report", fail)
+    html, csv = tmp_path / "r.html", tmp_path / "r.csv"
+    command = ("bench", DETECTOR, "--backends", "onnxruntime@cuda:99", *QUICK, "--html", html, "--csv", csv)
+    assert run(*command) == 2
+    shown = capsys.readouterr()
+    assert "cuda:99 batch 1 failed" in shown.out
+    assert f"written: {csv}" in shown.out
+    assert "no space left" in shown.err
+    assert not html.exists()
 
 
 def test_an_unknown_backend_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

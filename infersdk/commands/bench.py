@@ -134,7 +134,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         require_packages()  # before anything is measured
     targets = arguments.backends or usable_backends()
-    precisions = [name.strip().lower() or None for name in (arguments.precision or "").split(",")]
+    precisions: list[str | None] = [None]
+    if arguments.precision is not None:
+        precisions = [name.strip().lower() for name in arguments.precision.split(",")]
     combinations = combine(
         arguments.models, targets, precisions=precisions, batches=arguments.batch,
         options=backend_options(arguments.option), threads=arguments.threads,
@@ -142,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = measuring_settings(
         arguments, time=arguments.time, rounds=arguments.rounds, warmup=arguments.warmup,
         starts=arguments.starts, latency_bound_ms=arguments.latency_bound,
-        scenarios=arguments.scenarios or None,
+        scenarios=arguments.scenarios,
     )  # fmt: skip
     accuracy = not arguments.no_accuracy
     with sigterm_interrupts() as interruption:
@@ -157,7 +159,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _write(report: Report, arguments: argparse.Namespace) -> None:
     """Writes the requested files, and prints the report. Then raises OutputError for a file that cannot be written."""
     files = (arguments.output, Report.json), (arguments.csv, Report.csv), (arguments.html, html_report)
-    written, failed = [], None
+    written: list[Path] = []
+    failed: OutputError | None = None
     for path, form in files:  # before printing, which fails where the output is closed
         if path is not None:
             try:

@@ -70,12 +70,13 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
 
 def backend_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of `add_backend_options` as keyword arguments of `load()` and the wrappers."""
+    backend = "onnxruntime" if arguments.backend is None else arguments.backend
     return {
-        "backend": arguments.backend or "onnxruntime",
+        "backend": backend,
         "device": arguments.device,
         "precision": arguments.precision,
         "max_batch": arguments.max_batch,
-        **backend_options(arguments.option, arguments.backend or "onnxruntime"),
+        **backend_options(arguments.option, backend),
     }
 
 
@@ -153,7 +154,9 @@ def named_values(
 
 def names(text: str) -> list[str]:
     """The type of an argument `NAME,NAME`."""
-    return [name for name in text.split(",") if name]
+    if not (found := [name for name in text.split(",") if name]):
+        raise argparse.ArgumentTypeError(f"{text!r} has no name in it")
+    return found
 
 
 def numbers(text: str, kind: type[int | float] = int) -> tuple[Any, ...]:

@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.selftest:
+    if arguments.selftest is not None:
         return _selftest(arguments)
-    names = [arguments.backend] if arguments.backend else list_backends()
+    names = list_backends() if arguments.backend is None else [arguments.backend]
     result = {name: examine(name) for name in names}
     core, problems = examine_core(), examine_packages()
     if arguments.json:
@@ -43,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
         })  # fmt: skip
     else:
         _print(core, result, problems)
-    return 3 if arguments.backend and not result[arguments.backend]["works"] else 0
+    return 3 if arguments.backend is not None and not result[arguments.backend]["works"] else 0
 
 
 def _selftest(arguments: argparse.Namespace) -> int:
-    if arguments.backend:
+    if arguments.backend is not None:
         raise ConfigError(f"--selftest {arguments.selftest} names its backend; leave --backend out")
     progress = console(stderr=True)
     test = SelfTest(arguments.selftest, lambda line: progress.print(line, markup=False))

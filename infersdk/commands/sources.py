@@ -63,12 +63,14 @@ def find_sources(given: Sequence[str], *, recursive: bool = False) -> list[Sourc
         recursive: folders with all that is in them.
 
     Raises:
-        ConfigError: a folder or a pattern has nothing in it.
+        ConfigError: a folder or a pattern has nothing in it, or a name is empty.
     """
     return [source for name in given for source in _expand(name, recursive=recursive)]
 
 
 def _expand(name: str, *, recursive: bool) -> Iterator[Source]:
+    if not name:
+        raise ConfigError("the name of a source is empty; give an image, a video or a folder, such as . for this one")
     path = Path(name)
     if is_http(name):
         try:

@@ -83,6 +83,8 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
         (["bench", str(DETECTOR), "--type", "arrays", "--conf", "0.3"], "without conf; leave that out"),
         (["bench", str(DETECTOR), "--type", "arrays", "--from-files"], "without from_files; leave that out"),
         (["layers", str(DETECTOR), "--html", "r.x", "--trace", "r.x"], "two results go to"),
+        (["bench", str(DETECTOR), "--backends", ","], "argument --backends: ',' has no name in it"),
+        (["layers", str(DETECTOR), "--backends", ",", "--compute-capability", "8.9"], "',' has no name in it"),
         (["tune", "none.onnx"], "no model at 'none.onnx'"),
         (["tune", str(DETECTOR), "-o", "x.json"], "give a name that ends in .toml"),
         (["tune", str(DETECTOR), "--precision", "fp7"], "unknown precision 'fp7'; use one of"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import UnsupportedModelError
-from ..graph.passes.add_nms import head_output, input_size, require_detector
+from ..graph.passes.add_nms import check_numbers, head_output, input_size, require_detector
 from ..graph.passes.base import Pass
 from ..graph.passes.static_reshapes import trace_example
 from ..graph.shapes import infer_shapes
@@ -32,7 +32,7 @@ class AddDetectionNms(Pass):
             multi_label, class_agnostic, extra and strides of `DetectionNMS`.
 
     Raises (`apply`):
-        ConfigError: the head is unknown, or the model does not have one image input.
+        ConfigError: the head is unknown, a number is outside of its range, or the model does not have one image input.
         UnsupportedModelError: the model does not have one output of a head with known sizes, or its input size is free.
         CustomOpError: a setting is unknown or has another type.
     """
@@ -67,6 +67,7 @@ class AddDetectionNms(Pass):
         if head == "yolox":
             settings = {"strides": (8, 16, 32), **settings}
         op = DetectionNMS.of({"head": head, "num_classes": classes, "width": width, "height": height} | settings)
+        check_numbers(op, "max_detections", "max_candidates")
         # Empty lists, which are defaults, have no element type in ONNX.
         attributes = {name: value for name, value in op.values().items() if value != ()}
         node = ir.node(

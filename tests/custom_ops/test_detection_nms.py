@@ -93,6 +93,10 @@ def test_models_without_a_suitable_head(tmp_path: Path) -> None:
         AddDetectionNms("yolo").apply(model())
     with pytest.raises(CustomOpError, match="it has no attribute 'confidence'"):
         AddDetectionNms("yolov5", {"confidence": 0.3}).apply(model())
+    with pytest.raises(ConfigError, match="max_detections must be a whole number from 1, not -3"):
+        AddDetectionNms("yolov5", {"max_detections": -3}).apply(model())
+    with pytest.raises(ConfigError, match="conf must be from 0 to 1, not 2"):
+        AddDetectionNms("yolov5", {"conf": 2}).apply(model())
     with pytest.raises(UnsupportedModelError, match="has 9 numbers for each box; a head of 'yolov5' has 5"):
         AddDetectionNms("yolov5", {"extra": 4}).apply(model())
     open_size = model()

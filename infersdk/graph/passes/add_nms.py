@@ -19,7 +19,7 @@ from .set_opset import at_least_opset
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["AddNms", "head_output", "input_size", "require_detector"]
+__all__ = ["AddNms", "check_numbers", "head_output", "input_size", "require_detector"]
 
 #: Heads. A box is x, y, width, height, objectness (except yolov8), and the scores of the classes.
 HEADS = ("yolov5", "yolov8", "yolox")
@@ -46,7 +46,7 @@ class AddNms(Pass):
         multi_label: whether a box may be returned for several classes; otherwise only for the best one.
 
     Raises (`apply`):
-        ConfigError: the head is unknown, or a number is outside of 0 to 1.
+        ConfigError: the head is unknown, or a number is outside of its range.
         UnsupportedModelError: the model has several outputs, or its output does not fit the head.
     """
 
@@ -62,7 +62,7 @@ class AddNms(Pass):
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
 
-        self._check()
+        check_numbers(self, "limit")
         at_least_opset(model, OPSET)
         output = head_output(model, self.head, _OUTPUTS)
         self._check_shape(output)
@@ -94,13 +94,6 @@ class AddNms(Pass):
         _give(model.graph, result)
         return True
 
-    def _check(self) -> None:
-        for what in ("conf", "iou"):
-            if not 0 <= getattr(self, what) <= 1:
-                raise ConfigError(f"{what} must be from 0 to 1, not {getattr(self, what)}")
-        if self.limit < 1:
-            raise ConfigError(f"limit must be a whole number from 1, not {self.limit}")
-
     def _check_shape(self, output: ir.Value) -> None:
         dims = [fixed(dim) for dim in output.shape or ()]
         rows, columns = (dims[2], dims[1]) if self.head == "yolov8" else (dims[1], dims[2])
@@ -109,6 +102,16 @@ class AddNms(Pass):
             raise UnsupportedModelError(
                 f"the output {output.name} {output.shape} does not have the shape of a {self.head} head"
             )
+
+
+def check_numbers(settings: Any, *limits: str) -> None:
+    """Raises ConfigError if conf or iou is outside of 0 to 1, or one of the numbers of boxes is below 1."""
+    for what in ("conf", "iou"):
+        if not 0 <= getattr(settings, what) <= 1:
+            raise ConfigError(f"{what} must be from 0 to 1, not {getattr(settings, what)}")
+    for what in limits:
+        if getattr(settings, what) < 1:
+            raise ConfigError(f"{what} must be a whole number from 1, not {getattr(settings, what)}")
 
 
 def _give(graph: ir.Graph, found: tuple[ir.Value, ...]) -> None:

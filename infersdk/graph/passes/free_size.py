@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import UnsupportedModelError
+from ...errors import ConfigError, UnsupportedModelError
 from ..info import FREE_SIZE
 from ..size_freeing import SizeFreeing
 from ._sizes import fixed, lift_constants, shapes_of, write_outputs
@@ -31,6 +31,9 @@ class FreeSize(Pass):
     Attributes:
         stride: the stride of the coarsest feature map, in pixels.
 
+    Raises:
+        ConfigError: `stride` is below 1.
+
     Raises (`apply`):
         ConfigError: the model has no image input, or several.
         UnsupportedModelError: a node does not support other sizes, or its constants cannot be computed; the message
@@ -41,6 +44,10 @@ class FreeSize(Pass):
     version: ClassVar[int] = 1
 
     stride: int = 32
+
+    def __post_init__(self) -> None:
+        if self.stride < 1:
+            raise ConfigError(f"stride is a whole number from 1, not {self.stride}")
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir

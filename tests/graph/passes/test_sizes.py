@@ -65,6 +65,8 @@ def test_what_cannot_be_freed_is_named(tmp_path: Path) -> None:
         changed(path, FreeSize(2))
     with pytest.raises(UnsupportedModelError, match="images of 8 x 8 have no smaller multiple"):
         changed(path, FreeSize(32))
+    with pytest.raises(ConfigError, match="stride is a whole number from 1, not 0"):
+        FreeSize(0)
 
 
 # ---- a detector as exporters write it, of any size ----

@@ -121,6 +121,8 @@ def test_parts_and_wholes(path: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert main(["graph", "rename", str(path), "x", "-o", str(whole)]) == 2
     assert "names 'x' is not of the form OLD=NEW" in capsys.readouterr().err
+    assert main(["graph", "rename", str(path), "x=a", "x=b", "-o", str(whole)]) == 2
+    assert "x is given twice" in capsys.readouterr().err
     assert main(["graph", "split", str(path), str(head), str(tail), "--at", "y"]) == 2
     assert main(["graph", "split", str(path), str(head), str(head)]) == 2
 

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from ..core.cache import Cache, default_folder
 from ..errors import ConfigError
-from ..loading.registry import check_backend
+from ..loading.registry import AUTO, check_backend
 from .common import print_json, print_table, print_text
 
 DESCRIPTION = "The cache of engines and models. INFERSDK_CACHE names its folder, INFERSDK_CACHE_LIMIT its size."
@@ -73,7 +73,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _clear(arguments: argparse.Namespace) -> int:
     cache = _cache()
-    if arguments.backend is not None and all(entry.backend != arguments.backend for entry in cache.entries()):
+    if arguments.backend not in (None, AUTO, *(entry.backend for entry in cache.entries())):
         check_backend(arguments.backend)
     count, nbytes = cache.clear(arguments.backend)
     left = sum(arguments.backend in (None, entry.backend) for entry in cache.entries())

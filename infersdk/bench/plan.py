@@ -23,7 +23,8 @@ __all__ = ["SCENARIOS", "BenchSettings", "Combination", "Scenario", "combine", "
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-Above0 = Annotated[float, msgspec.Meta(gt=0)]
+#: Seconds or milliseconds; a scenario of infinite time would not end.
+Above0 = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 From0 = Annotated[int, msgspec.Meta(ge=0)]
 From1 = Annotated[int, msgspec.Meta(ge=1)]
 

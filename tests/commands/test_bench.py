@@ -75,6 +75,8 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
         (["bench", str(DETECTOR), "--precision", "fp7"], "unknown precision 'fp7'; use one of"),
         (["bench", str(DETECTOR), "--rounds", "0"], "rounds"), (["bench", str(DETECTOR), "--time", "0"], "time"),
         (["bench", str(DETECTOR), "--warmup", "0"], "warmup"),
+        (["bench", str(DETECTOR), "--time", "inf"], "time is inf, not a float <= 1000000.0"),
+        (["bench", str(DETECTOR), "--time", "nan"], "time is nan, not a float"),
         (["bench", str(DETECTOR), "--data", "nowhere"], "no data at 'nowhere'"),
         (["bench", str(DETECTOR), "--shape", "x"], "--shape 'x' is not of the form"),
         (["bench", "--compare", "a.json", "b.json"], "cannot read the report 'a.json'"),

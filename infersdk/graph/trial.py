@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -69,12 +70,15 @@ def try_model(
         custom_ops: as in `load()`.
 
     Raises:
-        ConfigError: a backend is unknown, or `shapes` names something that is no input.
+        ConfigError: a backend is unknown, the compute capability has another form, or `shapes` names something that is
+            no input.
         ModelNotFoundError, ModelFormatError: the file does not exist or is not a model.
     """
     for name in backends or ():
         if name not in _BACKENDS:
             raise ConfigError(f"cannot try backend {name!r}; use one of {', '.join(_BACKENDS)}")
+    if not re.fullmatch(r"\d+\.\d", compute_capability):
+        raise ConfigError(f"a compute capability is a number such as 8.9, not {compute_capability!r}")
     model, source, results = read_model(path), ModelSource.of(path), []
     inputs = [value.name for value in data_inputs(model)]
     for name in shapes:

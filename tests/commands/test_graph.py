@@ -107,6 +107,8 @@ def test_trial(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_parts_and_wholes(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head, tail, whole, part = (tmp_path / f"{name}.onnx" for name in ("head", "tail", "whole", "part"))
+    assert main(["graph", "trial", str(path), "--compute-capability", "abc"]) == 2
+    assert "a compute capability is a number such as 8.9, not 'abc'" in capsys.readouterr().err
     x = np.ones((1, 4), np.float32)
     assert main(["graph", "split", str(path), str(head), str(tail)]) == 0
     assert [node.name for node in open_graph(head).nodes()] == ["one"]

@@ -56,7 +56,7 @@ def build(
             `"tensorrt"`.
         compute_capabilities: GPUs to build for, as `("8.6", "8.9")`, with TensorRT-RTX alone. Without them it builds
             for all from 8.0 on, and TensorRT for `device`.
-        device: the GPU that TensorRT builds on and for; None is `"cuda:0"`.
+        device: the GPU that TensorRT builds on and for; None is `"cuda:0"`. TensorRT-RTX takes none.
         precision, max_batch, **options: as for `infersdk.load()`.
 
     Returns:
@@ -86,6 +86,8 @@ def build(
     target_device = Device.parse(device or "cuda:0")
     if target_device.kind != "cuda":
         raise ConfigError(f"an engine is built for an NVIDIA GPU, not for {device!r}")
+    if device is not None and FLAVOURS[backend].rtx:
+        raise ConfigError(f"{backend} builds without a GPU, not on {device!r}; name GPUs by their compute capabilities")
     target = Path(output)
     if not target.absolute().parent.is_dir():
         raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")

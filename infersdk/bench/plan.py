@@ -137,7 +137,7 @@ def combine(
         precisions: for the targets that name none.
 
     Raises:
-        ConfigError: a target that cannot be read, or a number out of its range.
+        ConfigError: a target that cannot be read, or a number out of its range, or threads that are given twice.
     """
     for what, given in (("models", models), ("backends", targets), ("precisions", precisions), ("batches", batches)):
         if isinstance(given, str) or not isinstance(given, Collection):
@@ -147,6 +147,8 @@ def combine(
     for batch in batches:
         if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 1:
             raise ConfigError(f"a batch is a whole number from 1, not {batch!r}")
+    if threads and "threads" in (options or {}):
+        raise ConfigError(f"threads are given twice, also as an option of the backend: {options}; leave one out")
     for precision in precisions:
         check_precision(precision)
     result = [

@@ -124,7 +124,8 @@ def _installed() -> str:
 
 def _parity(arguments: argparse.Namespace, profiles: Mapping[str, Mapping[str, Sequence[int]]]) -> ParityReport | None:
     """The nodes that must stay FP32 according to the samples of --data; None without samples."""
-    given = [name for name in ("data", "samples", "fp16_tolerance", "fp16_keep") if getattr(arguments, name)]
+    names = ("data", "samples", "fp16_tolerance", "fp16_keep")
+    given = [name for name in names if getattr(arguments, name) not in (None, [])]
     if given and arguments.precision != "fp16":
         raise ConfigError(f"--{given[0].replace('_', '-')} is for --precision fp16")
     if arguments.data is None:

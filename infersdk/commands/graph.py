@@ -75,21 +75,24 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("--operator", action="append", metavar="TYPE", help="only nodes of this type; repeatable")
     parser.add_argument("--name", metavar="PATTERN", help="only names that match, such as '/model.24/*'")
     parser.add_argument("--weights", action="store_true", help="weights and constants instead of nodes")
-    parser.add_argument("--limit", type=int, default=200, metavar="N", help="rows at most (default: %(default)s)")
+    parser.add_argument("--limit", type=int, metavar="N", help="rows at most (default: 200, with --json all)")
     add_options(parser, "--json")
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    if arguments.limit < 0:
-        raise ConfigError(f"--limit is a whole number from 0, not {arguments.limit}")
+    limit = 200 if arguments.limit is None else arguments.limit
+    if limit < 0:
+        raise ConfigError(f"--limit is a whole number from 0, not {limit}")
+    if arguments.weights and arguments.operator:
+        raise ConfigError("--operator is about nodes; leave it or --weights out")
     graph = open_graph(arguments.model)
     rows = _weight_rows(graph, arguments) if arguments.weights else _node_rows(graph, arguments)
     if arguments.json:
-        print_json(rows)
+        print_json(rows[: arguments.limit])
         return 0
-    _print_rows(str(arguments.model), rows[: arguments.limit])
-    if len(rows) > arguments.limit:
-        print_text(f"{len(rows) - arguments.limit} more: --limit {len(rows)} shows them")
+    _print_rows(str(arguments.model), rows[:limit])
+    if len(rows) > limit:
+        print_text(f"{len(rows) - limit} more: --limit {len(rows)} shows them")
     return 0
 
 
@@ -305,6 +308,8 @@ def _add_nms(arguments: argparse.Namespace) -> Pass:
             "multi_label": arguments.multi_label, "num_classes": arguments.num_classes,
         }  # fmt: skip
         return AddDetectionNms(arguments.head, {key: one for key, one in settings.items() if one is not None})
+    if arguments.num_classes is not None:
+        raise ConfigError("--num-classes is for --nms infersdk")
     return AddNms(arguments.head, arguments.conf, arguments.iou, arguments.limit, arguments.multi_label)
 
 

@@ -79,6 +79,7 @@ def test_combinations() -> None:
         ({"targets": ["a@b@c"]}, "does not name a backend"), ({"targets": []}, "no backends"),
         ({"batches": ["8"]}, "whole number from 1, not '8'"), ({"batches": [1.5]}, "whole number from 1, not 1.5"),
         ({"batches": 8}, "batches is a list, not 8"), ({"targets": "openvino"}, "backends is a list, not 'openvino'"),
+        ({"threads": 1, "options": {"threads": 2}}, "threads are given twice"),
         ({"threads": -1}, "threads is -1, not an int >= 0"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):

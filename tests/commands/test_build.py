@@ -207,6 +207,8 @@ def test_what_overflows_stays_fp32(growing: Path, capsys: pytest.CaptureFixture[
     ("arguments", "words"),
     [
         (("--profile", "x=1x4", "--profile", "x=2x4"), "--profile x is given twice: '1x4' and '2x4'"),
+        (("--device", "cuda:3"), "tensorrt-rtx builds without a GPU, not on 'cuda:3'"),
+        (("--samples", "0"), "--samples is for --precision fp16"),
         (("--data", "x"), "--data is for --precision fp16"),
         (("--fp16-keep", "grow", "--precision", "fp32"), "--fp16-keep is for --precision fp16"),
         (("--precision", "fp16", "--samples", "4"), "--samples needs --data"),

@@ -45,6 +45,10 @@ def test_show(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "MatMul" in out
     assert "2 more: --limit 3 shows them" in out
+    assert main(["graph", "show", str(path), "--limit", "1", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+    assert main(["graph", "show", str(path), "--weights", "--operator", "Relu"]) == 2
+    assert "--operator is about nodes" in capsys.readouterr().err
     assert main(["graph", "show", str(path), "--limit", "-1"]) == 2
     assert "--limit is a whole number from 0, not -1" in capsys.readouterr().err
 
@@ -103,12 +107,12 @@ def test_trial(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["backend"], row["status"]) == ("onnxruntime", "ok")
     assert main(["graph", "trial", str(path), "--backends", "ncnn"]) == 2
+    assert main(["graph", "trial", str(path), "--compute-capability", "abc"]) == 2
+    assert "a compute capability is a number such as 8.9, not 'abc'" in capsys.readouterr().err
 
 
 def test_parts_and_wholes(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head, tail, whole, part = (tmp_path / f"{name}.onnx" for name in ("head", "tail", "whole", "part"))
-    assert main(["graph", "trial", str(path), "--compute-capability", "abc"]) == 2
-    assert "a compute capability is a number such as 8.9, not 'abc'" in capsys.readouterr().err
     x = np.ones((1, 4), np.float32)
     assert main(["graph", "split", str(path), str(head), str(tail)]) == 0
     assert [node.name for node in open_graph(head).nodes()] == ["one"]
@@ -147,6 +151,8 @@ def test_edits_of_image_models(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "'big' is not a size; use 640 or 640x480" in capsys.readouterr().err
     assert main(["graph", "add-nms", str(path), "--head", "yolov5", "-o", str(out)]) == 2
     assert "the model must have one output with three axes" in capsys.readouterr().err
+    assert main(["graph", "add-nms", str(path), "--head", "yolov5", "--num-classes", "3", "-o", str(out)]) == 2
+    assert "--num-classes is for --nms infersdk" in capsys.readouterr().err
 
 
 OWN_OPERATOR = """

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("videos")
     group.add_argument("--track", action="store_true", help="number the objects of videos, from frame to frame")
     group.add_argument(
-        "--give-up", type=float, default=60.0, metavar="SECONDS",
+        "--give-up", type=float, metavar="SECONDS",
         help="how long to reconnect to a camera or stream that failed (default: 60)",
     )  # fmt: skip
     group = parser.add_argument_group("large images", "run the model on tiles, and on the whole image too")
@@ -88,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     videos = [(source, target) for source, target in zip(sources, targets, strict=True) if source.is_video]
     if arguments.track and len(videos) < len(sources):
         raise ConfigError("--track follows objects from frame to frame; give videos alone")
+    if arguments.give_up is not None and not videos:
+        raise ConfigError("--give-up is about cameras and streams; there is no video among the sources")
     _refuse_double([source.name for source, _ in videos])
     rows: list[dict[str, Any]] = []
     skipped: list[Exception] = []
@@ -251,5 +253,6 @@ def _reading(arguments: argparse.Namespace, model: ImageModel[Any]) -> dict[str,
             "--decode gpu gives frames in NV12, which are not cut into tiles; use --decode cpu with --tile"
         )
     return {
-        "give_up_after": arguments.give_up, "decode": decode, "device": str(model.details.image_device or "cuda:0"),
+        "give_up_after": 60.0 if arguments.give_up is None else arguments.give_up, "decode": decode,
+        "device": str(model.details.image_device or "cuda:0"),
     }  # fmt: skip

@@ -383,6 +383,7 @@ def test_no_option_of_a_command_hides_a_setting(command: str) -> None:
         (("--tile", "0"), "not (0, 0)"),
         (("--type", "ocr"), "--type ocr has two or three model files: --detection, --recognition"),
         (("--track",), "give videos alone"),
+        (("--give-up", "nan"), "--give-up is about cameras and streams"),
         (("--json-lines", "rows.out", "--csv", "./rows.out"), "two results go to"),
         (("--option", "conf=0.9"), "no such option"),
         (("--option", "path=x"), "argument of its own"),

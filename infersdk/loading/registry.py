@@ -97,6 +97,8 @@ def backend_class(name: str) -> type[Infer]:
     except ModuleNotFoundError as error:
         raise BackendUnavailableError(f"backend {name!r} needs {error.name}, which is not installed: {hint}") from error
     except Exception as error:  # a vendor's package may raise anything
+        if isinstance(error.__cause__, KeyboardInterrupt):  # pybind11 makes an ImportError of it
+            raise error.__cause__ from None
         raise BackendUnavailableError(
             f"backend {name!r} is installed but fails to import: {type(error).__name__}: {error}. "
             f"Try to reinstall it: {hint}"

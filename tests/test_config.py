@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import binary, data, lists, one_of, sampled_from
 
 import infersdk
-from infersdk.config import convert, model_files, read
+from infersdk.config import convert, model_files, model_tables, read
 from infersdk.errors import ConfigError
 
 TOML = """
@@ -340,6 +340,13 @@ def test_what_is_no_table() -> None:
 
     with pytest.raises(ConfigError, match=r"models\.a\.pipeline is a table, not \[1\]"):
         convert([1], PipelineSettings, "models.a.pipeline")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["model", "Models", "servr"])
+def test_a_misspelled_table_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"the configuration has '{name}', which nothing reads; did you mean"):
+        model_tables({"models": {"a": {}}, name: {"b": {}}})
+    assert list(model_tables({"models": {"a": {}}, "server": {}, "camera": {}})) == ["a"]
 
 
 def test_the_files_that_a_table_names() -> None:

@@ -312,11 +312,12 @@ def named_model(model: ModelLike) -> ModelLike:
 
 def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     """The name and the table of the one model of a configuration."""
-    from ..config import read
+    from ..config import model_tables, read
 
-    tables = read(path).get("models")
-    if not isinstance(tables, dict) or len(tables) != 1:
-        count = f"{len(tables)} of them ({', '.join(tables)})" if isinstance(tables, dict) and tables else "none"
+    configuration = read(path)
+    tables = model_tables(configuration) if configuration.get("models") else {}
+    if len(tables) != 1:
+        count = f"{len(tables)} of them ({', '.join(tables)})" if tables else "none"
         raise ConfigError(
             f"{str(path)!r}: load() takes a configuration of one model, [models.detector] say, and it has {count}; "
             "infersdk.models.create() makes the wrappers of all"

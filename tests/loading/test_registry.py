@@ -277,6 +277,7 @@ def test_arguments_beside_a_configuration_are_those_of_its_model(
         ("[models.a]\npath='a.onnx'\noptions=2", "models.a.options is a table, not 2"),
         ("[models.a]\npath='a.toml'", "is a configuration, not a model file"),
         ("[models.a]\npath='a.onnx'\nprecision='fp9'", "models.a: unknown precision 'fp9'; use one of"),
+        ("[models.a]\npath='a.onnx'\n[model.b]\npath='b.onnx'", "has 'model'.*; did you mean 'models'"),
         ("[models", "app.toml"),
     ],
 )

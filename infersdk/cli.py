@@ -157,7 +157,8 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _with_options(text: str, names: set[str]) -> str:
-    """A message whose settings are written as options of the command: `type="yolov8"` as `--type yolov8`.
+    """A message whose settings are written as options of the command: `type="yolov8"` as `--type yolov8`, and
+    `mean=(0.5, 0.4)` as `--mean 0.5,0.4`.
 
     Args:
         names: the parsed arguments; with a `type` the command has the settings of wrappers, too.
@@ -171,9 +172,11 @@ def _with_options(text: str, names: set[str]) -> str:
 
     def option(match: re.Match[str]) -> str:
         name, value = match[1], match[2].strip("\"'")
+        if value.startswith("("):
+            value = ",".join(re.findall(r"[^(), ]+", value))
         return f"--{name.replace('_', '-')} {value}" if name in names else match[0]
 
-    return re.sub(r"""(?<![\w(.'"])([a-z_]+)=("[^"]*"|'[^']*'|[\w.]+)""", option, text)
+    return re.sub(r"""(?<![\w(.'"])([a-z_]+)=("[^"]*"|'[^']*'|\([-+.,\w ]+\)|[\w.]+)""", option, text)
 
 
 def _code_of_others(error: BaseException) -> str | None:

@@ -352,7 +352,7 @@ def _check_text(text: str) -> None:
 
 def _is_file(key: str, value: Any) -> bool:
     """Whether a field names a model file, or a file of class names."""
-    return is_file_of_names(value) if key == "names" else key in _MODEL_FILES and isinstance(value, str)
+    return is_file_of_names(value) if key == "names" else key in _MODEL_FILES and isinstance(value, str) and value != ""
 
 
 def is_file_of_names(value: Any) -> TypeGuard[str]:

@@ -69,6 +69,7 @@ def test_paths_are_relative_to_the_file_wherever_they_stand(tmp_path: Path, monk
     (tmp_path / "sub" / "a.toml").write_text(
         'path = "a.onnx"\nname = "path"\nnames = "coco.txt"\n'
         '[[models]]\npath = "b.onnx"\n[[models]]\npath = "/abs/c.onnx"\n[models.inner]\npath = "d.onnx"\n'
+        '[[models]]\npath = ""\n'
     )
     monkeypatch.chdir(tmp_path)
     folder = str(tmp_path / "sub")
@@ -76,7 +77,11 @@ def test_paths_are_relative_to_the_file_wherever_they_stand(tmp_path: Path, monk
         "path": f"{folder}/a.onnx",
         "name": "path",
         "names": f"{folder}/coco.txt",
-        "models": [{"path": f"{folder}/b.onnx"}, {"path": "/abs/c.onnx", "inner": {"path": f"{folder}/d.onnx"}}],
+        "models": [
+            {"path": f"{folder}/b.onnx"},
+            {"path": "/abs/c.onnx", "inner": {"path": f"{folder}/d.onnx"}},
+            {"path": ""},
+        ],
     }
 
 

@@ -8,7 +8,7 @@ read. 2: wrong usage or input, or output that cannot be written. 3: a backend, d
 4: failed while running. 130: interrupted. 143: terminated.
 """
 
-# Few modules are imported here, so that main() handles Ctrl-C early.
+# Few modules are imported here, so that main() handles Ctrl-C and SIGTERM early.
 from __future__ import annotations
 
 import contextlib
@@ -17,7 +17,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .commands.interrupts import Terminated
+from .commands.interrupts import Terminated, sigterm_interrupts
 
 if TYPE_CHECKING:
     import argparse
@@ -55,19 +55,19 @@ _ENDLESS = ("predict",)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Errors are one line on stderr."""
-    try:
-        with _printable_warnings():
-            code = _main(argv)
-    except KeyboardInterrupt as stop:
-        from .commands.stderr import say
+    with sigterm_interrupts() as interruption:
+        try:
+            with _printable_warnings():
+                return _main(argv)
+        except KeyboardInterrupt:
+            from .commands.stderr import say
 
-        terminated = isinstance(stop, Terminated)
-        say("terminated" if terminated else "interrupted")
-        # CPython remembers an interrupt that leaves the exec() of a text (dataclasses), and would end by the signal
-        # although this caught it; the next exec() of a text clears that.
-        exec("")
-        return 143 if terminated else 130
-    return code
+            terminated = interruption.kind is Terminated
+            say("terminated" if terminated else "interrupted")
+            # CPython remembers an interrupt that leaves the exec() of a text (dataclasses), and would end by the signal
+            # although this caught it; the next exec() of a text clears that.
+            exec("")
+            return 143 if terminated else 130
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -157,7 +157,8 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _with_options(text: str, names: set[str]) -> str:
-    """A message whose settings are written as options of the command: `type="yolov8"` as `--type yolov8`.
+    """A message whose settings are written as options of the command: `type="yolov8"` as `--type yolov8`, and
+    `mean=(0.5, 0.4)` as `--mean 0.5,0.4`.
 
     Args:
         names: the parsed arguments; with a `type` the command has the settings of wrappers, too.
@@ -171,9 +172,11 @@ def _with_options(text: str, names: set[str]) -> str:
 
     def option(match: re.Match[str]) -> str:
         name, value = match[1], match[2].strip("\"'")
+        if value.startswith("("):
+            value = ",".join(re.findall(r"[^(), ]+", value))
         return f"--{name.replace('_', '-')} {value}" if name in names else match[0]
 
-    return re.sub(r"""(?<![\w(.'"])([a-z_]+)=("[^"]*"|'[^']*'|[\w.]+)""", option, text)
+    return re.sub(r"""(?<![\w(.'"])([a-z_]+)=("[^"]*"|'[^']*'|\([-+.,\w ]+\)|[\w.]+)""", option, text)
 
 
 def _code_of_others(error: BaseException) -> str | None:

@@ -44,6 +44,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+#: The tables of a configuration that this package reads.
+_TABLES = ("models", "server")
 #: Fields that name a model file.
 _MODEL_FILES = ("path", "detection", "recognition", "orientation")
 _READERS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
@@ -350,7 +352,7 @@ def _check_text(text: str) -> None:
 
 def _is_file(key: str, value: Any) -> bool:
     """Whether a field names a model file, or a file of class names."""
-    return is_file_of_names(value) if key == "names" else key in _MODEL_FILES and isinstance(value, str)
+    return is_file_of_names(value) if key == "names" else key in _MODEL_FILES and isinstance(value, str) and value != ""
 
 
 def is_file_of_names(value: Any) -> TypeGuard[str]:
@@ -380,8 +382,11 @@ def model_tables(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
         configuration: what `read()` returns.
 
     Raises:
-        ConfigError: it has no model.
+        ConfigError: it has no model, or a misspelled table.
     """
+    for name in configuration:
+        if name not in _TABLES and (hint := nearest(name, _TABLES)):
+            raise ConfigError(f"the configuration has {name!r}, which nothing reads{hint}; rename or remove it")
     tables = configuration.get("models")
     if not isinstance(tables, Mapping) or not tables:
         raise ConfigError("the configuration has no model; give each a table, [models.detector] for instance")
@@ -412,11 +417,10 @@ def server_table(configuration: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: the configuration has a table that a server does not read.
     """
-    known = ("models", "server")
-    if unknown := [name for name in configuration if name not in known]:
+    if unknown := [name for name in configuration if name not in _TABLES]:
         raise ConfigError(
-            f"the configuration has {unknown[0]!r}, and a server reads {' and '.join(known)} alone"
-            f"{nearest(unknown[0], known)}"
+            f"the configuration has {unknown[0]!r}, and a server reads {' and '.join(_TABLES)} alone"
+            f"{nearest(unknown[0], _TABLES)}"
         )
     return configuration.get("server", {})
 

@@ -331,6 +331,11 @@ def named_type(name: str) -> builtins.type[VisionModel[Any]]:
 
 def unknown_type(name: Any, names: Sequence[str]) -> ConfigError:
     """The error for a type that is none of `names`; it lists them where none is alike."""
+    if name == "network":
+        return ConfigError(
+            "type 'network' is a network without a wrapper, which infersdk.load() and infersdk serve take; "
+            "give the type of a wrapper here"
+        )
     hint = nearest(name, names) if isinstance(name, str) else ""
     return ConfigError(
         ("type is missing" if name is None else f"unknown type {name!r}")

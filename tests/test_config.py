@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import binary, data, lists, one_of, sampled_from
 
 import infersdk
-from infersdk.config import convert, model_files, read
+from infersdk.config import convert, model_files, model_tables, read
 from infersdk.errors import ConfigError
 
 TOML = """
@@ -69,6 +69,7 @@ def test_paths_are_relative_to_the_file_wherever_they_stand(tmp_path: Path, monk
     (tmp_path / "sub" / "a.toml").write_text(
         'path = "a.onnx"\nname = "path"\nnames = "coco.txt"\n'
         '[[models]]\npath = "b.onnx"\n[[models]]\npath = "/abs/c.onnx"\n[models.inner]\npath = "d.onnx"\n'
+        '[[models]]\npath = ""\n'
     )
     monkeypatch.chdir(tmp_path)
     folder = str(tmp_path / "sub")
@@ -76,7 +77,11 @@ def test_paths_are_relative_to_the_file_wherever_they_stand(tmp_path: Path, monk
         "path": f"{folder}/a.onnx",
         "name": "path",
         "names": f"{folder}/coco.txt",
-        "models": [{"path": f"{folder}/b.onnx"}, {"path": "/abs/c.onnx", "inner": {"path": f"{folder}/d.onnx"}}],
+        "models": [
+            {"path": f"{folder}/b.onnx"},
+            {"path": "/abs/c.onnx", "inner": {"path": f"{folder}/d.onnx"}},
+            {"path": ""},
+        ],
     }
 
 
@@ -340,6 +345,13 @@ def test_what_is_no_table() -> None:
 
     with pytest.raises(ConfigError, match=r"models\.a\.pipeline is a table, not \[1\]"):
         convert([1], PipelineSettings, "models.a.pipeline")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["model", "Models", "servr"])
+def test_a_misspelled_table_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"the configuration has '{name}', which nothing reads; did you mean"):
+        model_tables({"models": {"a": {}}, name: {"b": {}}})
+    assert list(model_tables({"models": {"a": {}}, "server": {}, "camera": {}})) == ["a"]
 
 
 def test_the_files_that_a_table_names() -> None:

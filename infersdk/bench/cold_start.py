@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from time import monotonic
 from typing import Any
 
+from ..core.interpreter import own_interpreter
 from .worker_process import StepError, import_path
 
 __all__ = ["STAGES", "cold_start"]
@@ -63,7 +63,7 @@ def cold_start(order: dict[str, Any], timeout: float) -> dict[str, float]:
     start = monotonic()
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, text], check=False, capture_output=True, text=True, timeout=timeout,
+            [own_interpreter(), "-c", _PROGRAM, text], check=False, capture_output=True, text=True, timeout=timeout,
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -13,6 +13,8 @@ from multiprocessing import Pipe
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from ..core.interpreter import own_interpreter
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -57,11 +59,12 @@ class WorkerProcess:
 
     def __init__(self, folder: Path, timeout: float, end_time: float | None = None) -> None:
         self._timeout, self._end_time = timeout, end_time
+        python = own_interpreter()
         self._errors = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the process
         self._connection, other = Pipe()
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(import_path()), str(other.fileno())],
+                [python, "-c", _START, json.dumps(import_path()), str(other.fileno())],
                 stdin=subprocess.DEVNULL, stdout=self._errors, stderr=subprocess.STDOUT, **_passing(other.fileno()),
                 env={**os.environ, "TMPDIR": str(folder)},  # removed with the folder, also after a kill
             )  # fmt: skip

@@ -28,7 +28,6 @@ from .common import (
     report_file,
     shapes_of,
 )
-from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_files, wrapper_settings
 
@@ -147,12 +146,11 @@ def run(arguments: argparse.Namespace) -> int:
         scenarios=arguments.scenarios,
     )  # fmt: skip
     accuracy = not arguments.no_accuracy
-    with sigterm_interrupts() as interruption:
-        with show_progress(quiet=arguments.json) as progress:
-            report = bench(combinations, settings, accuracy=accuracy, progress=progress.report)
-        _write(report, arguments)
+    with show_progress(quiet=arguments.json) as progress:
+        report = bench(combinations, settings, accuracy=accuracy, progress=progress.report)
+    _write(report, arguments)
     if report.interrupted:
-        raise interruption.kind  # the exit code of the command line, after the results are written
+        raise KeyboardInterrupt  # the exit code of the command line, after the results are written
     return 0 if any(row.status == "ok" for row in report.rows) else 4
 
 

@@ -17,7 +17,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class Interruption:
-    """The exception to raise after the results of an interrupted command are written."""
+    """What ended a command: the exception of Ctrl-C, or of SIGTERM if it was received."""
 
     def __init__(self) -> None:
         self.kind: type[KeyboardInterrupt] = KeyboardInterrupt

@@ -30,7 +30,6 @@ from .common import (
     stage_line,
     stages,
 )
-from .interrupts import sigterm_interrupts
 from .predict_video import as_result, predict_videos
 from .row_files import row_files
 from .sources import Source, drawn_paths, find_sources
@@ -102,7 +101,6 @@ def run(arguments: argparse.Namespace) -> int:
         skipped.append(error)
 
     with ExitStack() as stack:
-        stack.enter_context(sigterm_interrupts())
         window = stack.enter_context(Window()) if arguments.show else None
         model = stack.enter_context(_open(arguments, only_videos=len(videos) == len(sources)))
         runner = _in_tiles(model, arguments)

@@ -18,7 +18,6 @@ from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
 from ..quant.ranges import PERCENTILE
 from .common import add_options, check_report_files, console, new_file, print_json, print_table, print_text, report_file
-from .interrupts import sigterm_interrupts
 from .progress import show_progress
 from .wrapper_options import add_wrapper_options, wrapper_files, wrapper_settings
 
@@ -130,17 +129,16 @@ def run(arguments: argparse.Namespace) -> int:
         max_score_shift=arguments.max_score_shift,
         table=table,
     )
-    with sigterm_interrupts() as interruption:
-        try:
-            with show_progress(quiet=arguments.json) as progress:
-                work.run(output, stage=progress.stage)
-                if arguments.report:
-                    others = _other_targets(arguments, target)
-                    page = quant.quantization_report(work, others, stage=progress.stage)
-                    atomic_write(arguments.report, page.encode())
-        except KeyboardInterrupt:
-            _keep(work, arguments.table or output.with_suffix(".calibration.json"))
-            raise interruption.kind from None
+    try:
+        with show_progress(quiet=arguments.json) as progress:
+            work.run(output, stage=progress.stage)
+            if arguments.report:
+                others = _other_targets(arguments, target)
+                page = quant.quantization_report(work, others, stage=progress.stage)
+                atomic_write(arguments.report, page.encode())
+    except KeyboardInterrupt:
+        _keep(work, arguments.table or output.with_suffix(".calibration.json"))
+        raise
     assert work.table is not None
     if arguments.table and table is None:
         work.table.save(arguments.table)

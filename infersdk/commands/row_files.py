@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
-from ..core.files import atomic_path
+from ..core.files import atomic_path, make_folder
 from ..errors import OutputError
 from .common import json_text, plain
 
@@ -128,7 +128,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def _open(path: Path) -> Iterator[TextIO]:
     with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
     try:
         yield file

@@ -19,7 +19,6 @@ from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings
 from .bench_tables import show
 from .common import add_options, names, new_file, numbers, print_json, print_text
-from .interrupts import sigterm_interrupts
 from .progress import show_progress
 
 DESCRIPTION = (
@@ -75,20 +74,19 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.models, arguments.backends or usable_backends(),
         objective=arguments.objective, precisions=precisions, batches=arguments.batch, threads=arguments.threads,
     )  # fmt: skip
-    with sigterm_interrupts() as interruption:
-        with show_progress(quiet=arguments.json) as progress:
-            result = tune(
-                search, settings, objective=arguments.objective, max_drop=arguments.max_drop, budget=arguments.budget,
-                progress=progress.report,
-            )  # fmt: skip
-        text = tuned_toml(result, settings, arguments.output)
-        atomic_write(arguments.output, text)
-        if arguments.json:
-            print_json(_plain(result, arguments.output))
-        else:
-            _show(result, text, arguments.output)
+    with show_progress(quiet=arguments.json) as progress:
+        result = tune(
+            search, settings, objective=arguments.objective, max_drop=arguments.max_drop, budget=arguments.budget,
+            progress=progress.report,
+        )  # fmt: skip
+    text = tuned_toml(result, settings, arguments.output)
+    atomic_write(arguments.output, text)
+    if arguments.json:
+        print_json(_plain(result, arguments.output))
+    else:
+        _show(result, text, arguments.output)
     if result.interrupted:
-        raise interruption.kind  # the exit code of the command line, after the results are written
+        raise KeyboardInterrupt  # the exit code of the command line, after the results are written
     return 0
 
 

@@ -21,8 +21,8 @@ from ..errors import ConfigError, InferSDKError, OutputError
 
 __all__ = [
     "IMAGE_SUFFIXES", "READ_FLAGS", "VIDEO_SUFFIXES", "WRITE_FLAGS", "atomic_path", "atomic_write", "cache_base",
-    "check_output", "digest_of", "file_digest", "image_files", "is_read_only", "lock", "open_regular", "other_writers",
-    "read_regular", "remove_lock", "scratch_folder",
+    "check_output", "digest_of", "file_digest", "image_files", "is_read_only", "lock", "make_folder", "open_regular",
+    "other_writers", "read_regular", "remove_lock", "scratch_folder",
 ]  # fmt: skip
 
 _COMMON = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -238,6 +238,18 @@ def scratch_folder() -> Iterator[Path]:
             raise
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder that is missing, and the folders above it.
+
+    Raises:
+        OSError: it cannot be made; NotADirectoryError if it is a file.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, f"{str(folder)!r} is not a folder") from None
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str], *, what: str = "", follow: bool = True) -> Iterator[Path]:
     """A new path beside `path` and with its suffix, which takes the place of `path` when the block ends.
@@ -266,7 +278,7 @@ def atomic_path(path: str | os.PathLike[str], *, what: str = "", follow: bool = 
                 folder = stack.enter_context(scratch_folder())
             else:
                 folder = destination.parent
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
             sibling = _sibling(folder, target.name)
             stack.callback(_remove, sibling)
             yield sibling

@@ -163,13 +163,15 @@ class ModelSource(os.PathLike[str]):
             external_data: the folder of a model's external weights, for a model in memory.
 
         Raises:
-            ModelNotFoundError: there is nothing at that path.
+            ModelNotFoundError: the path is empty, or there is nothing at it.
             ModelFormatError: it is a folder, or empty.
             ConfigError: the path is not UTF-8; or `external_data` is given with a path, or does not exist.
             InputError: `model` is something else.
         """
         if isinstance(model, ModelSource):
             return model
+        if isinstance(model, str) and not model:
+            raise ModelNotFoundError("the path of the model is empty; give that of a model file")
         if is_address(model):
             return cls.of(importlib.import_module("..loading.remote", __package__).local_copy(model), external_data)
         if isinstance(model, (str, os.PathLike)):

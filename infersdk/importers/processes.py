@@ -7,12 +7,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.interpreter import own_interpreter
 from ..errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
 from .conversion import Imported, Reference, Sample
 from .workers.exchange import RefusedError, load_arrays
@@ -73,7 +73,7 @@ class Work:
 
     def __init__(self, name: str, folder: Path, python: str | None) -> None:
         self.name, self.folder = name, folder
-        self.python = python or sys.executable
+        self.python = python or own_interpreter()
 
     def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Runs the worker with a request; returns its answer.
@@ -163,6 +163,9 @@ def worker(name: str, python: str | None = None) -> Iterator[Work]:
     Args:
         name: the name of a script in `workers`.
         python: the interpreter with the framework; None means the present one.
+
+    Raises:
+        ConfigError: `python` is None in an application that contains Python.
     """
     with tempfile.TemporaryDirectory(prefix="infersdk-convert-") as folder:
         yield Work(name, Path(folder), python)

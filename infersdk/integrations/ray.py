@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import BackendUnavailableError, ConfigError
+from ..errors import BackendUnavailableError, ConfigError, ImageError
 from ..models import create
 from ..models.results.plain import plain_rows
 from ..serve.repository import newest_table
@@ -55,7 +55,8 @@ def _load(config: _Config, model: str) -> ImageModel[Any]:
 class ImageBatches:
     """An actor class for `Dataset.map_batches`: batches with images in, the same batches with a column of results out.
 
-    An image that cannot be read does not end the job: its result is empty, and `error` says why.
+    An image that cannot be read does not end the job: its result is empty, and `error` says why. Each other error, such
+    as that of a device or of a setting, is raised.
 
     Args:
         config: a file that each node can read, or a mapping.
@@ -83,6 +84,9 @@ class ImageBatches:
             raise ConfigError(f"the dataset has no column {self._column!r}; it has {', '.join(batch)}")
         images = [_image(value) for value in batch[self._column]]
         results = list(self._model.map(images, return_exceptions=True, **self._parameters))
+        for one in results:
+            if isinstance(one, Exception) and not isinstance(one, ImageError):
+                raise one
         failed = [str(one) if isinstance(one, Exception) else "" for one in results]
         rows = np.empty(len(results), np.object_)
         rows[:] = [[] if error else plain_rows(one) for one, error in zip(results, failed, strict=True)]

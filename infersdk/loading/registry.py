@@ -97,6 +97,8 @@ def backend_class(name: str) -> type[Infer]:
     except ModuleNotFoundError as error:
         raise BackendUnavailableError(f"backend {name!r} needs {error.name}, which is not installed: {hint}") from error
     except Exception as error:  # a vendor's package may raise anything
+        if isinstance(error.__cause__, KeyboardInterrupt):  # pybind11 makes an ImportError of it
+            raise error.__cause__ from None
         raise BackendUnavailableError(
             f"backend {name!r} is installed but fails to import: {type(error).__name__}: {error}. "
             f"Try to reinstall it: {hint}"
@@ -310,11 +312,12 @@ def named_model(model: ModelLike) -> ModelLike:
 
 def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     """The name and the table of the one model of a configuration."""
-    from ..config import read
+    from ..config import model_tables, read
 
-    tables = read(path).get("models")
-    if not isinstance(tables, dict) or len(tables) != 1:
-        count = f"{len(tables)} of them ({', '.join(tables)})" if isinstance(tables, dict) and tables else "none"
+    configuration = read(path)
+    tables = model_tables(configuration) if configuration.get("models") else {}
+    if len(tables) != 1:
+        count = f"{len(tables)} of them ({', '.join(tables)})" if tables else "none"
         raise ConfigError(
             f"{str(path)!r}: load() takes a configuration of one model, [models.detector] say, and it has {count}; "
             "infersdk.models.create() makes the wrappers of all"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 
 from ..core.text import logger
-from ..errors import InferSDKError, Overloaded
+from ..errors import Overloaded
 
 if TYPE_CHECKING:
     from ..models import ImageModel
@@ -50,6 +50,8 @@ class Shadow:
 
     def __init__(self, name: str, model: ImageModel[Any], share: float) -> None:
         self._name, self._model, self._share = name, model, share
+        self._thread = ThreadPoolExecutor(1, "infersdk-shadow")  # where compositions decode their images
+        self._places = threading.Semaphore(model.details.pipelines[0].slots)  # for images that wait for the thread
         self._random, self._lock = random.Random(), threading.Lock()
         self.outcomes = {"compared": 0, "dropped": 0, "failed": 0}
         self.agreement = 0.0
@@ -62,14 +64,25 @@ class Shadow:
         """
         if not isinstance(item, (bytes, np.ndarray)) or self._random.random() >= self._share:
             return
+        if not self._places.acquire(blocking=False):
+            self._count("dropped")
+            return
+        try:
+            self._thread.submit(self._begin, item, parameters, result)
+        except RuntimeError:  # it is closed
+            self._count("dropped")
+
+    def _begin(self, item: Any, parameters: Mapping[str, Any], result: Result) -> None:
         try:
             future: Future[Any] = self._model.submit(item, timeout=0, **parameters)
         except Overloaded:
             self._count("dropped")
-        except InferSDKError as error:
+        except Exception as error:
             self._failed(error)
         else:
             future.add_done_callback(lambda done: self._compare(result, done))
+        finally:
+            self._places.release()
 
     def _compare(self, result: Result, done: Future[Any]) -> None:
         if done.cancelled():
@@ -92,5 +105,6 @@ class Shadow:
             self.agreement += agreement
 
     def close(self) -> None:
-        """Frees the model."""
+        """Frees the model. Images that wait for the thread are left out."""
+        self._thread.shutdown(cancel_futures=True)
         self._model.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ClosedError, ConfigError, InputError
+from ...errors import ClosedError, ConfigError, ImageError, InputError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage
 from ...image.uploads import UploadPools
 from ..results import Result
@@ -159,7 +159,7 @@ class ModelGroup(Composed[GroupResult]):
         return self._map(images, None, False, parameters)
 
     def _begin(self, image: ImageSource | HostImage, request: ImageRequest) -> None:
-        """A request to each model. Errors of models are in the `GroupResult`."""
+        """A request to each model. Errors of models are in the `GroupResult`, unless none can read the image."""
         settings = request.parameters or {}
         for name, own in settings.items():
             if name not in self.models or not isinstance(own, Mapping):
@@ -188,11 +188,12 @@ class ModelGroup(Composed[GroupResult]):
 
 
 def _joined(outcomes: Mapping[str, Any]) -> GroupResult | BaseException:
-    """The result for an image, or the error of a model if all were cancelled or closed."""
+    """The result for an image, or the error of a model if all were cancelled or closed, or none can read the image."""
     errors = {name: one for name, one in outcomes.items() if isinstance(one, BaseException)}
-    ended = [one for one in errors.values() if isinstance(one, (CancelledError, ClosedError))]
-    if len(ended) == len(outcomes):
-        return ended[0]
+    for kinds in ((CancelledError, ClosedError), ImageError):
+        ended = [one for one in errors.values() if isinstance(one, kinds)]
+        if len(ended) == len(outcomes):
+            return ended[0]
     results = {name: one for name, one in outcomes.items() if name not in errors}
     decoder = next((one.decoder for one in results.values() if isinstance(one, Result)), None)
     return GroupResult(tuple(outcomes), results, errors, decoder=decoder)

@@ -86,13 +86,15 @@ def test_errors_are_one_line_and_a_code(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_in_messages_are_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_in_messages_are_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("predict", IMAGE, "--model", DETECTOR, "--decode", "gpu", "--backend", "onnxruntime") == 2
     error = capsys.readouterr().err
     assert "--decode gpu needs a model on a CUDA device" in error
     assert "use --decode cpu or --decode auto" in error
     assert run("compare", DETECTOR, "--shape", "data=1,x") == 2
     assert "--shape 'data=1,x' is not of the form" in capsys.readouterr().err, "a value stays as it was given"
+    assert run("graph", "image-in", DETECTOR, "--divide", "0", "--std", "1,2,3", "-o", tmp_path / "o.onnx") == 2
+    assert ": --divide 0.0, --mean 0.0, --std 1.0,2.0,3.0, --pad 114.0 [" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["pack", "--images", str(IMAGE)], ["convert"], ["build"]])

@@ -83,7 +83,7 @@ def test_errors(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert weights.read_bytes() == b"weights"
     weights.unlink()
     assert main(["convert", str(graph), "-o", str(graph / "below.onnx")]) == 2
-    assert "[IFS504]" in capsys.readouterr().err
+    assert f"{str(graph)!r} is not a folder [IFS504]" in capsys.readouterr().err
     assert not Path(target).exists()
 
 

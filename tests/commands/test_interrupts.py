@@ -13,16 +13,26 @@ from infersdk.commands.interrupts import Terminated, sigterm_interrupts
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "word"), [(KeyboardInterrupt, 130, "interrupted"), (Terminated, 143, "terminated")]
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
 def test_the_exit_code(
-    kind: type[BaseException], code: int, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals,
+    code: int,
+    word: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def work(argv: object) -> int:
-        raise kind
+        signal.raise_signal(number)
+        return 0
 
     monkeypatch.setattr(cli, "_main", work)
-    assert cli.main([]) == code
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert cli.main([]) == code
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert capsys.readouterr().err == f"infersdk: {word}\n"
 
 

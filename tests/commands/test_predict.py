@@ -195,6 +195,16 @@ def test_rows_do_not_overwrite_an_image(option: str, tmp_path: Path, capsys: pyt
     assert image.read_bytes() == IMAGE.read_bytes()
 
 
+def test_rows_below_a_file(tmp_path: Path) -> None:
+    from infersdk.commands.row_files import row_files
+
+    file = tmp_path / "one.png"
+    file.touch()
+    message = re.escape(f"cannot write {str(file / 'x.csv')!r}: {str(file)!r} is not a folder")
+    with pytest.raises(OutputError, match=message), row_files(None, file / "x.csv", to_stdout=False):
+        pass
+
+
 def test_values_separated_by_commas(tmp_path: Path, grey: Path, rows: Callable[..., list[dict[str, Any]]]) -> None:
     """A line for each result; columns that only later results have come last."""
     found = rows("predict", IMAGE, *PREDICT[1:], "--csv", tmp_path / "out.csv")

@@ -69,7 +69,7 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.posix
 def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OutputError, match=r"cannot write '.*file/a' \(3 bytes\): .*(exists|directory)"):
+    with pytest.raises(OutputError, match=r"cannot write '.*file/a' \(3 bytes\): '.*file' is not a folder"):
         atomic_write(tmp_path / "file" / "a", b"123")
     assert not is_read_only(tmp_path / "file" / "a"), "there is no such file"
     with pytest.raises(OutputError, match="it is a folder"):

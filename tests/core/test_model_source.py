@@ -54,6 +54,8 @@ def test_paths_that_lead_to_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ModelNotFoundError) as missing:
         ModelSource.of(tmp_path / "yolo.onnx")
     assert "relative" not in str(missing.value)
+    with pytest.raises(ModelNotFoundError, match="the path of the model is empty"):
+        ModelSource.of("")
     with pytest.raises(ModelNotFoundError, match="null"):
         ModelSource.of("yolo\0.onnx")
     with pytest.raises(ModelFormatError, match="is a folder; give the model file in it"):

@@ -16,9 +16,6 @@ from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ConfigError
 from infersdk.models import YOLOv5
 
-ray: Any = pytest.importorskip("ray", reason='the tests of Ray need it: pip install "infersdk[ray]"')
-pytest.importorskip("ray.data")
-pytestmark = pytest.mark.slow
 CONFIG = {
     "models": {
         "detector": {
@@ -31,6 +28,8 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Ray with two processors. Its workers find the package where this process has it."""
+    ray: Any = pytest.importorskip("ray", reason='the tests of a cluster need it: pip install "infersdk[ray]"')
+    pytest.importorskip("ray.data")
     package = Path(infersdk.__path__[0]).parent
     paths = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
     ray.init(
@@ -52,6 +51,7 @@ def images(count: int) -> list[dict[str, Any]]:
     return [{"number": i, "bytes": data} for i in range(count)]
 
 
+@pytest.mark.slow
 def test_each_row_has_its_result(cluster: Any, expected: Any) -> None:
     from infersdk.integrations.ray import ImageBatches
 
@@ -71,6 +71,7 @@ def test_each_row_has_its_result(cluster: Any, expected: Any) -> None:
     assert "not an image" in by_number[20]["error"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_loses_no_row(cluster: Any, tmp_path: Path) -> None:
     """The first batch kills its own process; Ray starts another one, and gives it the batch again."""
     from infersdk.integrations.ray import ImageBatches
@@ -96,6 +97,7 @@ def test_a_worker_that_is_killed_loses_no_row(cluster: Any, tmp_path: Path) -> N
     assert all(len(row["results"]) for row in rows)
 
 
+@pytest.mark.slow
 def test_a_deployment(cluster: Any, expected: Any) -> None:
     serve: Any = pytest.importorskip("ray.serve")
     from infersdk.integrations.ray import deployment
@@ -127,3 +129,12 @@ def test_an_unknown_model() -> None:
         ImageBatches(CONFIG, "other")
     with pytest.raises(ConfigError, match="the dataset has no column 'bytes'; it has image"):
         ImageBatches(CONFIG, "detector")({"image": np.zeros(1)})
+
+
+def test_only_errors_of_images_are_results() -> None:
+    from infersdk.integrations.ray import ImageBatches
+
+    batch = {"bytes": np.array([Path(IMAGE).read_bytes(), b"no image"], object)}
+    assert ["not an image" in error for error in ImageBatches(CONFIG, "detector")(batch)["error"]] == [False, True]
+    with pytest.raises(ConfigError, match="conf is 3"):
+        ImageBatches(CONFIG, "detector", parameters={"conf": 3.0})(batch)

@@ -130,6 +130,13 @@ def test_backends_from_outside_that_do_not_work_say_why(tmp_path: Path) -> None:
     assert "infersdk_mine" in said["colonless"]
 
 
+def test_an_interrupt_while_a_backend_is_imported(tmp_path: Path) -> None:
+    code = "raise ImportError('initialization failed') from KeyboardInterrupt()"
+    (tmp_path / "infersdk_interrupted.py").write_text(code)
+    code = "try:\n    backend_class('mine')\nexcept KeyboardInterrupt as e:\n    result = str(type(e))"
+    assert in_a_process_with(tmp_path, {"mine": "infersdk_interrupted:Mine"}, code) == "<class 'KeyboardInterrupt'>"
+
+
 def test_a_built_in_name_cannot_be_taken_over(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     result = in_a_process_with(
@@ -270,6 +277,7 @@ def test_arguments_beside_a_configuration_are_those_of_its_model(
         ("[models.a]\npath='a.onnx'\noptions=2", "models.a.options is a table, not 2"),
         ("[models.a]\npath='a.toml'", "is a configuration, not a model file"),
         ("[models.a]\npath='a.onnx'\nprecision='fp9'", "models.a: unknown precision 'fp9'; use one of"),
+        ("[models.a]\npath='a.onnx'\n[model.b]\npath='b.onnx'", "has 'model'.*; did you mean 'models'"),
         ("[models", "app.toml"),
     ],
 )

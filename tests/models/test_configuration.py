@@ -93,6 +93,7 @@ def test_a_reader_of_text(opened: Any, tmp_path: Path) -> None:
     ("table", "words"),
     [
         ({"type": "heads"}, r"models.m: unknown type 'heads'; use one of yolov5, .*tiled, two-stage, ocr, "),
+        ({"type": "network"}, r"models.m: type 'network' is a network without a wrapper, which infersdk.load\(\) and "),
         ({"path": "m.onnx"}, r"models.m: type is missing; use one of yolov5, "),
         ({"type": "tiles"}, r"models.m: unknown type 'tiles'; did you mean 'tiled'\?$"),
         ({"type": "yolo8", "path": "m.onnx"}, r"models.m: unknown type 'yolo8'; did you mean 'yolov8'\?$"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from waiting import until
 from infersdk.bundles import pack
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ConfigError, GoldenSampleError
+from infersdk.models import YOLOv5
+from infersdk.serve.shadow import Shadow
 
 pytest.importorskip("uvicorn")
 
@@ -94,6 +97,31 @@ def test_a_shadow(bundle: Path, run: Callable[..., Any]) -> None:
     assert endpoint.shadow.outcomes["failed"] == 0
     assert metric(server, 'infersdk_shadow_images_total{model="digits",outcome="compared"') == compared
     assert 0 < metric(server, "infersdk_shadow_agreement_total{") < compared, "fewer boxes are above its threshold"
+
+
+def test_a_shadow_that_reads_its_images_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a composition does. The event loop does not wait for it, and images beyond its slots are dropped."""
+    with YOLOv5(DETECTOR) as model:
+        result, reading, goes_on = model(IMAGE), threading.Event(), threading.Event()
+
+        def submit(image: Any, **settings: Any) -> Any:
+            reading.set()
+            assert goes_on.wait(10)
+            return original(image, **settings)
+
+        original, slots = model.submit, model.details.pipelines[0].slots
+        monkeypatch.setattr(model, "submit", submit)
+        shadow = Shadow("digits", model, 1.0)
+        shadow.offer(IMAGE.read_bytes(), {}, result)
+        assert reading.wait(10)
+        for _ in range(slots):
+            shadow.offer(b"no image", {}, result)
+        assert shadow.outcomes == {"compared": 0, "dropped": 1, "failed": 0}
+        goes_on.set()
+        until(lambda: shadow.outcomes == {"compared": 1, "dropped": 1, "failed": slots - 1})
+        shadow.close()
+        shadow.offer(IMAGE.read_bytes(), {}, result)
+        assert shadow.outcomes["dropped"] == 2
 
 
 def test_a_shadow_whose_results_have_no_measure(tmp_path: Path, run: Callable[..., Any]) -> None:

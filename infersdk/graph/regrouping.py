@@ -147,9 +147,9 @@ def regrid(array: npt.NDArray[Any], axes: Sequence[int], new: Sequence[int], siz
 
 
 def _plane(cells: npt.NDArray[Any], new: tuple[int, int]) -> npt.NDArray[Any] | None:
-    """Resizes [k, h, w] where each k is `a + b * column + c * row`; None if it is not."""
+    """Resizes [k, h, w] where each k is `a + b * column + c * row`; None if it is not, or if these depend on h or w."""
     wide = cells.astype(np.float64)
-    start = wide[:, 0, 0]
+    start, end = wide[:, 0, 0], wide[:, -1, -1]
     right = wide[:, 0, 1] - start if cells.shape[2] > 1 else np.zeros_like(start)
     down = wide[:, 1, 0] - start if cells.shape[1] > 1 else np.zeros_like(start)
 
@@ -160,6 +160,13 @@ def _plane(cells: npt.NDArray[Any], new: tuple[int, int]) -> npt.NDArray[Any] | 
     steps = np.abs(np.concatenate([right, down]))
     if np.any((steps > 0) & (steps < _MIN_STEP)) or not np.array_equal(plane(*cells.shape[1:]), wide):
         return None
+    across, along = np.abs(right), np.abs(down)
+    if np.any((across * along > 0) & ((along == cells.shape[2] * across) | (across == cells.shape[1] * along))):
+        return None  # numbers of the cells
+    step = np.maximum(across, along)
+    from_start = (np.abs(end) > np.abs(start)) | (2 * np.abs(start) <= step)
+    if np.any(step) and not np.any(from_start & (step > 0)):
+        return None  # positions from the centre or from the end
     return plane(*new)
 
 

@@ -8,7 +8,7 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +28,21 @@ __all__ = ["ShapeChange"]
 
 _ELEMENTWISE = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Mod", "Where", "PRelu", "Equal", "Less", "Greater", "And", "Or",
-     "LessOrEqual", "GreaterOrEqual", "Xor", "Sum", "Mean"}
+     "LessOrEqual", "GreaterOrEqual", "Xor", "Sum", "Mean", "LayerNormalization"}
 )  # fmt: skip
+#: A pool with a kernel of at most this size may be local, even if its input is no larger.
+_LOCAL = 3
+#: The inputs that give the size of the output.
+_TARGETS = {"Expand": 1, "GridSample": 1, "Resize": 3, "Tile": 1}
+#: The axes of the data, of the given rank, that constant indices select from.
+_SELECTED: dict[str, Callable[[ir.Node, int, npt.NDArray[Any]], Iterable[int]]] = {
+    # The first and the last element are the same for each size.
+    "Gather": lambda node, rank, index: [] if {*index.flat} <= {0, -1} else [node.attributes.get_int("axis", 0) % rank],
+    "GatherND": lambda node, rank, index: range(node.attributes.get_int("batch_dims", 0) + index.shape[-1]),
+    "ScatterND": lambda node, rank, index: range(index.shape[-1]),
+    "GridSample": lambda node, rank, index: range(2, rank),
+    **dict.fromkeys(("GatherElements", "ScatterElements"), lambda node, rank, index: range(rank)),
+}
 _END = np.iinfo(np.int64).max
 
 
@@ -69,6 +82,7 @@ class ShapeChange:
             "Reshape": self._mend_reshape, "Resize": self._mend_resize, "Slice": self._mend_slice,
             "Split": self._mend_split, "Expand": self._mend_expand, "Concat": self._mend_concat,
             "LSTM": self._mend_states, "GRU": self._mend_states, "RNN": self._mend_states,
+            **dict.fromkeys(("AveragePool", "Conv", "LpPool", "MaxPool"), self._mend_kernel),
         }  # fmt: skip
 
     def run(self) -> bool:
@@ -119,12 +133,44 @@ class ShapeChange:
         return old if old is not None and new is not None and np.array_equal(old, new) else None
 
     def _check(self, node: ir.Node) -> None:
+        if self._image is not None:
+            self._check_constants(node)
         for output in node.outputs:
             old, new = self.old.shapes.get(output), self.new.shapes.get(output)
             if old is not None and new is not None and len(old) != len(new):
                 raise self._error(node, f"its output has {len(new)} axes instead of {len(old)}")
             if (known := self._shapes(output)) is not None and self._is_feature_map(*known):
                 self._sizes[known[0][2], known[0][3]] = known[1][2], known[1][3]
+
+    def _check_constants(self, node: ir.Node) -> None:
+        """Raises an error if a constant input holds positions in, or the size of, an input or map that changes."""
+        if node.op_type == "Einsum":
+            self._check_einsum(node)
+        index, selected = _TARGETS.get(node.op_type, 1), _SELECTED.get(node.op_type)
+        if (selected is None and node.op_type not in _TARGETS) or index >= len(node.inputs):
+            return
+        data, result = self._shapes(node.inputs[0]), self._shapes(node.outputs[0])
+        constant = self._constant(node.inputs[index])
+        if data is None or constant is None:
+            return
+        if selected and any(data[0][axis] != data[1][axis] for axis in selected(node, len(data[0]), constant)):
+            raise self._error(node, f"its input {index} is a constant with positions in an input of {list(data[0])}")
+        if node.op_type in _TARGETS and result is not None and len(result[0]) > 1:
+            old, new = ((shape[-2], shape[-1]) for shape in result)
+            if (wanted := self._sizes.get(old, new)) != new:
+                raise self._error(node, f"its constant size gives an output of {list(new)} instead of {list(wanted)}")
+
+    def _check_einsum(self, node: ir.Node) -> None:
+        sizes: dict[str, set[int]] = {}
+        equation = node.attributes.get_string("equation", "").replace(" ", "")
+        for term, value in zip(equation.partition("->")[0].split(","), node.inputs, strict=True):
+            head, _, tail = term.partition("...")
+            shape = self.new.shapes.get(value, ()) if value is not None else ()
+            for label, size in zip(head + tail, shape[: len(head)] + shape[len(shape) - len(tail) :], strict=False):
+                sizes.setdefault(label, set()).add(size or 1)
+        for label, found in sizes.items():
+            if len(found - {1}) > 1:
+                raise self._error(node, f"axis {label!r} of {equation!r} would have the sizes {sorted(found)}")
 
     def _check_batch(self, node: ir.Node) -> None:
         if self._batches is not None and (why := self._batches.step(node)) is not None:
@@ -304,6 +350,39 @@ class ShapeChange:
             self._write(node, 1, made)
         elif "split" in node.attributes:
             raise self._error(node, "its sizes are attributes (before opset 13); raise the opset first")
+
+    def _mend_kernel(self, node: ir.Node) -> None:
+        """Makes a pool over a whole map global. A kernel that the new map cannot hold raises an error."""
+        shapes = self._shapes(node.inputs[0])
+        weights = self._shapes(node.inputs[1]) if node.op_type == "Conv" else None
+        if self._image is None or shapes is None or shapes[0][2:] == shapes[1][2:]:
+            return
+        old, new = (shape[2:] for shape in shapes)
+        kernel = tuple(node.attributes.get_ints("kernel_shape", weights[0][2:] if weights is not None else ()))
+        if len(kernel) != len(old):
+            return  # computed weights of unknown shape
+        pads = node.attributes.get_ints("pads", [0] * 2 * len(kernel))
+        dilations = node.attributes.get_ints("dilations", [1] * len(kernel))
+        padded = [size + sum(pads[axis :: len(kernel)]) for axis, size in enumerate(new)]
+        whole = [size for size, before, after in zip(kernel, old, new, strict=True) if size == before != after]
+        if node.op_type != "Conv" and whole and not any(pads):
+            single = set(self.old.shapes.get(node.outputs[0], ())[2:]) == {1}
+            indices = any(output.uses() for output in node.outputs[1:])  # which a global pool does not have
+            if kernel == old and max(kernel) > _LOCAL and single and not indices:
+                order = node.attributes.get("p")  # of LpPool
+                node.op_type = f"Global{node.op_type}"
+                node.attributes.clear()
+                if order is not None:
+                    node.attributes.add(order)
+                node.resize_outputs(1)
+                self.changed[node] = None
+                return
+            if kernel == old or max(whole) > _LOCAL:
+                raise self._error(node, f"its kernel {list(kernel)} may be that of its whole input of {list(old)}")
+        if not node.attributes.get_string("auto_pad", "").startswith("SAME") and any(
+            (size - 1) * step + 1 > most for size, step, most in zip(kernel, dilations, padded, strict=True)
+        ):
+            raise self._error(node, f"its kernel {list(kernel)} is larger than its padded input of {padded}")
 
     def _scaled(
         self, node: ir.Node, sizes: npt.NDArray[Any], old: Sequence[int], new: Sequence[int]

@@ -26,7 +26,8 @@ class FreeSize(Pass):
     """Makes the height and width of the image input free and computes constants that depend on them at run time.
 
     The model then accepts every multiple of `stride` up to its present size. Results equal those of an export for that
-    size. A model with free height and width is not changed. The metadata record the largest size and the stride.
+    size, except for single numbers that depend on the size, which are not recognised: see `ResizeInput`. A model with
+    free height and width is not changed. The metadata record the largest size and the stride.
 
     Attributes:
         stride: the stride of the coarsest feature map, in pixels.

@@ -22,7 +22,7 @@ class ResizeInput(Pass):
     """Sets the width and height of the image input and rewrites constants that depend on them.
 
     The result equals an export for that size, except for single numbers that depend on the size, such as a divisor by
-    the number of pixels: they are not recognised.
+    the number of pixels: they are not recognised. A pool over a whole map becomes a global pool.
 
     Attributes:
         width, height: the new size in pixels.

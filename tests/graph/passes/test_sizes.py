@@ -332,6 +332,72 @@ def test_sizes_that_resize_is_given(tmp_path: Path) -> None:
             np.testing.assert_array_equal(got, np.concatenate([run(path, row[None])[0] for row in x]))
 
 
+# ---- constants of the whole map ----
+
+
+@pytest.mark.parametrize("kind", ["AveragePool", "MaxPool", "LpPool"])
+@pytest.mark.parametrize("one", [FreeSize(4), ResizeInput(12, 4), ResizeInput(16, 20)])
+def test_a_pool_over_the_whole_map_is_global(tmp_path: Path, kind: str, one: Any) -> None:
+    more = {"p": 1} if kind == "LpPool" else {}
+    nodes = [node(kind, "x", "y", kernel_shape=[16, 16], strides=[16, 16], **more)]
+    path = models.save(tmp_path / "m.onnx", nodes, [value("x", [1, 3, 16, 16])], [value("y", [1, 3, 1, 1])])
+    x = np.random.default_rng(0).random((1, 3, *((8, 4) if isinstance(one, FreeSize) else (one.height, one.width))))
+    (got,) = run(changed(path, one), x.astype(np.float32))
+    want = {"AveragePool": np.mean, "MaxPool": np.max, "LpPool": np.sum}[kind](x, axis=(2, 3), keepdims=True)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+_PLACE = "a constant with positions in an input"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constant", "why"),
+    [
+        ([("MaxPool", "x", "y", {"kernel_shape": [8, 1]})], 0, "may be that of its whole input"),
+        ([("MaxPool", "x", "a", {"kernel_shape": [4, 4], "strides": [4, 4]}),
+          ("MaxPool", "a", "y", {"kernel_shape": [2, 2]})], 0, "may be that of its whole input"),
+        ([("MaxPool", "x", "y", {"kernel_shape": [6, 6]})], 0, r"is larger than its padded input of \[4, 4\]"),
+        ([("Conv", "x c", "y")], np.ones((2, 3, 8, 8), np.float32), r"is larger than its padded input of \[4, 4\]"),
+        ([("Gather", "x c", "y", {"axis": 3})], np.asarray([4]), _PLACE),
+        ([("GatherND", "x c", "y", {"batch_dims": 2})], np.full((1, 3, 1, 2), 5), _PLACE),
+        ([("GatherElements", "x c", "y", {"axis": 3})], np.zeros((1, 3, 8, 2), np.int64), _PLACE),
+        ([("Identity", "x", "a"), ("ScatterND", "a c b", "y")], np.asarray([[0, 0, 5]]), _PLACE),
+        ([("GridSample", "x c", "y")], np.zeros((1, 8, 8, 2), np.float32), _PLACE),
+        ([("Relu", "x", "r"), ("GlobalMaxPool", "r", "a"), ("Tile", "a c", "y")], np.asarray([1, 1, 8, 8]),
+         r"constant size gives an output of \[8, 8\] instead of \[4, 4\]"),
+        ([("Relu", "x", "r"), ("GlobalMaxPool", "r", "a"), ("Expand", "a c", "y")], np.asarray([1, 1, 8, 8]),
+         r"constant size gives an output of \[8, 8\] instead of \[4, 4\]"),
+        ([("Einsum", "x c", "y", {"equation": "n...w, w -> n...", "name": "odd"})], np.ones(8, np.float32),
+         r"axis 'w' .* the sizes \[4, 8\]"),
+        ([("LayerNormalization", "x c", "y", {"axis": 2})],
+         np.random.default_rng(0).random((8, 8), dtype=np.float32), "not a grid of positions"),
+        ([("Add", "x c", "y")], np.arange(64, dtype=np.float32).reshape(8, 8), "not a grid of positions"),
+        ([("Add", "x c", "y")], np.arange(8, dtype=np.float32) - 3.5, "not a grid of positions"),
+        ([("Add", "x c", "y")], np.arange(8, dtype=np.float32) - 4, "not a grid of positions"),
+        ([("Add", "x c", "y")], np.arange(8, dtype=np.float32)[::-1].copy(), "not a grid of positions"),
+    ],
+)  # fmt: skip
+def test_what_is_for_one_size_is_refused(tmp_path: Path, nodes: Any, constant: Any, why: str) -> None:
+    weights = {"c": np.asarray(constant)} | ({"b": np.ones((1, 8), np.float32)} if nodes[-1][0] == "ScatterND" else {})
+    path = models.save(
+        tmp_path / "m.onnx", [node(kind, a, b, **dict(*more)) for kind, a, b, *more in nodes],
+        [value("x", [1, 3, 8, 8])], [value("y", None)], weights,
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match=f"{nodes[-1][0]}.* does not support other input sizes: .*{why}"):
+        open_graph(path).apply(ResizeInput(4, 4))
+
+
+def test_what_is_the_same_for_each_size(tmp_path: Path) -> None:
+    nodes = [node("Gather", "x ends", "a", axis=3), node("LayerNormalization", "x ones", "b", axis=2),
+             node("Gather", "b first", "c", axis=3), node("Concat", "a c", "y", axis=3)]  # fmt: skip
+    weights = {"ends": np.asarray([0, -1]), "first": np.asarray([0]), "ones": np.ones((8, 8), np.float32)}
+    path = models.save(tmp_path / "m.onnx", nodes, [value("x", [1, 3, 8, 8])], [value("y", [1, 3, 8, 3])], weights)
+    x = np.random.default_rng(0).random((1, 3, 4, 4), dtype=np.float32)
+    normal = (x - x.mean((2, 3), keepdims=True)) / np.sqrt(x.var((2, 3), keepdims=True) + 1e-5)
+    want = np.concatenate([x[..., [0, -1]], normal[..., :1]], 3)
+    np.testing.assert_allclose(run(changed(path, ResizeInput(4, 4)), x)[0], want, atol=1e-5)
+
+
 def test_wrong_use(tmp_path: Path) -> None:
     path = models.double(tmp_path / "m.onnx")
     with pytest.raises(

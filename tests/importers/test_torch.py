@@ -18,7 +18,7 @@ import infersdk
 from infersdk.errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
 from infersdk.importers import convert
 from infersdk.importers.workers.exchange import RefusedError
-from infersdk.importers.workers.torch_export import check_expression
+from infersdk.importers.workers.torch_export import check_expression, export_traced
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -126,6 +126,18 @@ def test_the_other_exporter_is_a_note(tmp_path: Path) -> None:
     torch.jit.trace(Steps(), torch.rand(2, 4)).save(str(tmp_path / "steps.pt"))
     conversion = converted(tmp_path / "steps.pt", shapes=["2,4"])
     assert any("TS2EPConverter" in note and "heaviside" in note for note in conversion.notes)
+
+
+class Bright(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 2 if x.mean() > 1 else x
+
+
+def test_a_branch_that_depends_on_the_inputs_is_a_note(tmp_path: Path) -> None:
+    notes = convert(Bright(), shapes=[(1, 8)], check=False).notes
+    assert any("a branch or a number may depend on the inputs (" in note and "test_torch.py:" in note for note in notes)
+    program = torch.export.export(torch.nn.ReLU(), (torch.ones(1, 8),)).module()  # it asserts the shapes of its inputs
+    assert export_traced(program, [torch.ones(1, 8)], ["x"], str(tmp_path / "m.onnx")) is None
 
 
 class Remainders(torch.nn.Module):

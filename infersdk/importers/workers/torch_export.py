@@ -180,8 +180,8 @@ def arrays(results: Any) -> list[Any]:
 # ---- exporting ----
 
 
-def export_first(*exporters: tuple[str, Callable[[], None]]) -> list[str]:
-    """Exports with the first exporter that does not fail. Returns notes, which name it unless it is the first.
+def export_first(*exporters: tuple[str, Callable[[], str | None]]) -> list[str]:
+    """Exports with the first exporter that does not fail. Returns notes: its own, and its name unless it is the first.
 
     Raises:
         RefusedError: all of them fail.
@@ -189,24 +189,35 @@ def export_first(*exporters: tuple[str, Callable[[], None]]) -> list[str]:
     failures: list[str] = []
     for name, export in exporters:
         try:
-            export()
+            note = export()
         except Exception as error:
             failures.append(f"{name} fails: {first_line(error)}")
         else:
-            return [f"by {name}, because {'; '.join(failures)}"] if failures else []
+            return [*([f"by {name}, because {'; '.join(failures)}"] if failures else []), *([note] if note else [])]
     raise RefusedError("; ".join(failures), "unsupported")
 
 
 def export_traced(
     module: Any, example: list[Any], names: list[str], path: str, outputs: list[str] | None = None
-) -> None:
+) -> str | None:
+    """Exports by tracing. Returns a note if PyTorch reports that the trace depends on the example."""
     import torch
 
     mode = torch.onnx.TrainingMode.PRESERVE  # the mode of an exported program cannot be set
-    torch.onnx.export(
-        module, tuple(example), path, dynamo=False, opset_version=17, input_names=names, output_names=outputs,
-        training=mode,
-    )  # fmt: skip
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always", torch.jit.TracerWarning)
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"torch(\.|$)")  # as PyTorch does
+        torch.onnx.export(
+            module, tuple(example), path, dynamo=False, opset_version=17, input_names=names, output_names=outputs,
+            training=mode,
+        )  # fmt: skip
+    for one in recorded:
+        if issubclass(one.category, torch.jit.TracerWarning):
+            return (
+                f"a branch or a number may depend on the inputs ({one.filename}:{one.lineno}), and the model has that "
+                "of the example: compare it with the source on other inputs"
+            )
+    return None
 
 
 def export_converted(module: Any, example: list[Any], path: str) -> None:

@@ -56,7 +56,7 @@ def with_digest(address: str, sha256: str | None) -> str:
     if sha256 is None:
         return address
     before = Address.parse(address).sha256
-    if before is not None and before != sha256:
+    if before is not None and before != sha256.lower():
         raise ConfigError(f"{without_password(address)} has another SHA-256 than {sha256}")
     return address if before is not None else f"{address}#sha256={sha256}"
 
@@ -101,8 +101,8 @@ class Address(msgspec.Struct, frozen=True):
         match = _ADDRESS.fullmatch(location)
         if match is None or match[1] in _LOCAL:
             raise ConfigError(f"{shown!r} is not an address of a remote file; give the path of a local file")
-        digest = fragment.removeprefix("sha256=")
-        if fragment and (fragment == digest or not HEX_32.fullmatch(digest)):
+        key, _, digest = fragment.lower().rpartition("=")
+        if fragment and (key != "sha256" or not HEX_32.fullmatch(digest)):
             raise ConfigError(f"{shown!r}: after # write sha256= and 64 hexadecimal digits")
         if match[1] != "hf":
             return cls(match[1], location, digest or None)

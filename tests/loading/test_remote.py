@@ -402,3 +402,5 @@ def test_two_checksums() -> None:
     assert with_digest(f"s3://b/x.onnx#sha256={DIGEST}", DIGEST) == f"s3://b/x.onnx#sha256={DIGEST}"
     with pytest.raises(ConfigError, match="another SHA-256"):
         with_digest(f"s3://b/x.onnx#sha256={DIGEST}", "0" * 64)
+    assert Address.parse(f"s3://b/x.onnx#sha256={DIGEST.upper()}").sha256 == DIGEST
+    assert with_digest(f"s3://b/x.onnx#sha256={DIGEST}", DIGEST.upper()) == f"s3://b/x.onnx#sha256={DIGEST}"

@@ -8,6 +8,7 @@ share. Other files are in the cache of infersdk.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib.util
 import os
@@ -28,6 +29,10 @@ _log = logger("infersdk.loading.remote")
 #: Called with the bytes that are there and the size of the file; the size is 0 where it is not known.
 Progress = Callable[[int, int], None]
 _PIECE = 1 << 20
+#: The answers of HTTP servers that refuse ranges. Those that ignore ranges are a ValueError of fsspec.
+_NO_RANGES = frozenset({400, 405, 416, 501})
+#: The error numbers of a disk that is full or read-only, or of a limit of the size of files.
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
 
 
 def local_copy(text: str) -> Path:
@@ -38,6 +43,7 @@ def local_copy(text: str) -> Path:
         ModelNotFoundError: there is no such file, the download failed, or HF_HUB_OFFLINE forbids it; or the file has
             another SHA-256.
         BackendUnavailableError: a package for the protocol is not installed.
+        OutputError: the file cannot be written.
     """
     address = Address.parse(text)
     if not address.is_pinned:
@@ -152,6 +158,8 @@ def _content(address: Address, progress: Progress | None) -> bytes:
         except InferSDKError:
             raise
         except Exception as error:  # each protocol has exceptions of its own
+            if isinstance(error, OSError) and error.errno in _NO_SPACE:
+                raise OutputError(f"{str(folder)!r} cannot hold {address.shown}: {error.strerror}") from None
             raise _unavailable(address, error) from None
         stack.callback(part.unlink, missing_ok=True)  # complete: another download begins at the start
         _check_digest(address, part)
@@ -183,8 +191,10 @@ def _continued(system: Any, name: str, part: Path, done: int, progress: Progress
         source.seek(done)
         try:
             piece = source.read(_PIECE)
-        except Exception:  # each protocol has exceptions of its own
-            return False
+        except Exception as error:  # each protocol has exceptions of its own
+            if isinstance(error, ValueError) or getattr(error, "status", None) in _NO_RANGES:
+                return False
+            raise
         while piece:
             target.write(piece)
             done += len(piece)

@@ -188,10 +188,26 @@ def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
     code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
     assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
     (part,) = (tmp_path / "cache" / "downloads").iterdir()
-    assert 0 < part.stat().st_size < len(hub.content)
+    hub.cut = size = part.stat().st_size
+    assert 0 < size < len(hub.content)
+    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr  # the connection ends again
+    assert part.stat().st_size == size
     path = run(hub, tmp_path, code).stdout.strip()
     assert Path(path).read_bytes() == hub.content
     assert list((tmp_path / "cache" / "downloads").iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of the size of files")
+def test_a_full_disk(hub: Hub, tmp_path: Path) -> None:
+    for package in ("fsspec", "aiohttp"):
+        pytest.importorskip(package)
+    hub.content = bytes(2 << 20)
+    address = f"{hub.address}/plain/model.onnx#sha256={DIGEST}"
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))"
+    code = f"{limit}\nfrom infersdk.loading.remote import local_copy; local_copy({address!r})"
+    last = run(hub, tmp_path, code).stderr.splitlines()[-1]
+    assert last.startswith(f"infersdk.errors.OutputError: {str(tmp_path / 'cache' / 'downloads')!r} cannot hold"), last
+    assert "File too large" in last
 
 
 @pytest.mark.parametrize("ranges", [False, None], ids=["ignored", "refused"])
@@ -400,7 +416,7 @@ def test_wrong_addresses(text: str) -> None:
 def test_two_checksums() -> None:
     assert with_digest("s3://b/x.onnx", DIGEST) == f"s3://b/x.onnx#sha256={DIGEST}"
     assert with_digest(f"s3://b/x.onnx#sha256={DIGEST}", DIGEST) == f"s3://b/x.onnx#sha256={DIGEST}"
-    with pytest.raises(ConfigError, match="another SHA-256"):
-        with_digest(f"s3://b/x.onnx#sha256={DIGEST}", "0" * 64)
     assert Address.parse(f"s3://b/x.onnx#sha256={DIGEST.upper()}").sha256 == DIGEST
     assert with_digest(f"s3://b/x.onnx#sha256={DIGEST}", DIGEST.upper()) == f"s3://b/x.onnx#sha256={DIGEST}"
+    with pytest.raises(ConfigError, match="another SHA-256"):
+        with_digest(f"s3://b/x.onnx#sha256={DIGEST}", "0" * 64)

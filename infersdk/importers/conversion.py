@@ -226,7 +226,7 @@ class Check:
 
     Attributes:
         runtime: the runtime of the source.
-        rounds: the number of sets of random inputs.
+        rounds: the number of sets of inputs; 1 if samples were given for all inputs.
         tolerance: the maximum difference relative to the largest magnitude of an output.
         outputs: the differences of the outputs.
         scaled: the largest relative difference.
@@ -283,8 +283,9 @@ class Conversion:
             return f"not checked: {self.unchecked}"
         result = "within" if self.check.passed else "BEYOND"
         notes = "; ".join(f"{one.name} {one.note}" for one in self.check.outputs if one.note)
+        inputs = "the given inputs" if self.check.rounds == 1 else f"{self.check.rounds} sets of random inputs"
         return (
-            f"checked against {self.check.runtime} on {self.check.rounds} sets of random inputs: largest difference "
+            f"checked against {self.check.runtime} on {inputs}: largest difference "
             f"{self.check.largest:.3g}, {self.check.scaled:.3g} of an output's largest value, {result} the tolerance "
             f"of {self.check.tolerance:g}{f' ({notes})' if notes else ''}"
         )

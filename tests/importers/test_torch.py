@@ -333,6 +333,21 @@ def test_samples_where_random_values_do_not_fit(tmp_path: Path, monkeypatch: pyt
     np.testing.assert_allclose(result, net(tokens, offsets).detach().numpy(), rtol=1e-5)
 
 
+class Logarithm(torch.nn.Module):
+    def forward(self, x: Any) -> tuple[Any, Any]:
+        return x, torch.log(x)
+
+
+def test_what_the_check_compares() -> None:
+    """The given samples, where all inputs have one; and no output that is NaN throughout."""
+    checked = converted(Logarithm(), samples={"x": np.full((1, 4), 2, np.float32)})
+    assert "on the given inputs: largest difference" in checked.verdict
+    assert checked.check.rounds == 1
+    nothing = convert(Logarithm(), samples={"x": np.full((1, 4), -2, np.float32)})
+    assert nothing.check is None
+    assert nothing.verdict.startswith("not checked: output 1 of the source has no finite number")
+
+
 # ---- what is refused ----
 
 

@@ -235,13 +235,14 @@ def run_rounds(
     run: Callable[[list[Any]], Iterable[Any]],
     below: int | None = None,
 ) -> None:
-    """Runs the source on the inputs of each round, and writes these with the results.
+    """Runs the source on the inputs of each round, and writes these with the results. One round if none is random.
 
     Raises:
         RefusedError: a sample is for an input that does not exist.
     """
     check_names(request["samples"], names)
-    for number in range(ROUNDS if request["check"] else 0):
+    rounds = ROUNDS if set(names) - set(request["samples"]) else 1
+    for number in range(rounds if request["check"] else 0):
         arrays = drawn_arrays(names, shapes, dtypes, request["samples"], number, below)
         save_sample(folder, number, arrays, run(arrays))
 

@@ -33,6 +33,7 @@ from .weights import (
     free_name,
     graph_values,
     taken_names,
+    tensor_of,
     value_names,
 )
 
@@ -169,7 +170,7 @@ class Graph:
             attributes: numbers, strings, arrays and sequences of these, as in `onnx.helper.make_node`.
 
         Raises:
-            ConfigError: an input name does not exist, or an output name is taken.
+            ConfigError: an input name does not exist, an output name is taken, or ONNX has no such element type.
         """
         import onnx_ir as ir
 
@@ -182,7 +183,7 @@ class Graph:
                 raise ConfigError(f"the name {clash[0]!r} is taken")
             taken.update(names)
         values = [None if value is None else self._as_value(value, taken) for value in inputs]
-        given = {key: ir.tensor(value) if isinstance(value, np.ndarray) else value for key, value in attributes.items()}
+        given = {key: tensor_of(value) if isinstance(value, np.ndarray) else value for key, value in attributes.items()}
         made = ir.node(operator, values, given, domain=domain, name=name, num_outputs=len(names))
         if domain:
             self.model.graph.opset_imports.setdefault(domain, 1)

@@ -15,16 +15,32 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Weights", "add_weight", "constant_of", "constant_tensor", "data_inputs", "drop_unused_weights", "free_name",
-    "graph_values", "taken_names", "value_names", "weights_size",
+    "graph_values", "taken_names", "tensor_of", "value_names", "weights_size",
 ]  # fmt: skip
 
 
-def add_weight(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
-    """Adds a weight to the graph. The name must be free."""
+def tensor_of(array: npt.ArrayLike, name: str | None = None) -> Any:
+    """The tensor of onnx_ir for an array or number, in the byte order of this machine.
+
+    Raises:
+        ConfigError: rows have different lengths, or ONNX does not have the element type.
+    """
     import onnx_ir as ir
 
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+    try:
+        given = np.asarray(array)
+        return ir.tensor(given if given.dtype.isnative else given.astype(given.dtype.newbyteorder()), name=name)
+    except (TypeError, ValueError) as error:
+        what = "an array" if name is None else f"weight {name!r}"
+        raise ConfigError(f"{what} is no tensor of ONNX: {error}") from None
+
+
+def add_weight(graph: ir.Graph, name: str, array: npt.ArrayLike) -> ir.Value:
+    """Adds a weight to the graph. The name must be free. Raises ConfigError as `tensor_of()`."""
+    import onnx_ir as ir
+
+    tensor = tensor_of(array, name)
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
     graph.register_initializer(value)
     return value
 
@@ -118,10 +134,9 @@ class Weights(MutableMapping[str, Any]):
 
         values = dict(graph_values(self._model.graph))
         if name not in values:
-            add_weight(self._model.graph, name, np.asarray(array))
+            add_weight(self._model.graph, name, array)
             return
-        value = values[name]
-        tensor = ir.tensor(np.asarray(array), name=name)
+        value, tensor = values[name], tensor_of(array, name)
         if value.is_initializer():
             value.const_value = tensor
         elif (node := value.producer()) is not None and node.op_type == "Constant":
@@ -129,7 +144,7 @@ class Weights(MutableMapping[str, Any]):
             node.attributes["value"] = ir.AttrTensor("value", tensor)
         else:
             raise ConfigError(f"{name!r} is not a weight but an input or the output of a node")
-        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(np.shape(array))
+        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
 
     def __delitem__(self, name: str) -> None:
         value = self._model.graph.initializers.get(name)

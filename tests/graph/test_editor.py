@@ -76,6 +76,21 @@ def test_weights_are_arrays(path: Path) -> None:
         graph.weights["a"] = W
     with pytest.raises(KeyError):
         graph.weights["a"]
+    for wrong in ([[1], [1, 2]], np.ones(2, "M8[s]")):
+        with pytest.raises(ConfigError, match="weight 'w' is no tensor of ONNX: "):
+            graph.weights["w"] = wrong
+
+
+def test_the_other_byte_order(path: Path) -> None:
+    graph = graphs.open(path)
+    before = run(graph)["y"]
+    other = np.dtype(np.float32).newbyteorder()
+    for name, array in list(graph.weights.items()):
+        graph.weights[name] = array.astype(other)
+    graph.weights["new"] = np.ones(2, other)
+    assert graph.weights["new"].tolist() == [1, 1]
+    graph.insert("Mul", "y", np.array(2, other))
+    np.testing.assert_array_equal(run(graph)["y"], 2 * before)
 
 
 def test_constants_are_weights_too(tmp_path: Path) -> None:

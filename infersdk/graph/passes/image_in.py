@@ -93,16 +93,20 @@ class ImageIn(Pass):
         return True
 
     def _check(self, channels: int | None, size: list[Any]) -> None:
+        numbers = f"divide={self.divide!r}, mean={self.mean!r}, std={self.std!r}, pad={self.pad!r}"
+        try:
+            divisors = self.divide, *self.std
+            finite = np.isfinite([*divisors, *self.mean, self.pad]).all()
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"divide and pad are numbers, and mean and std tuples of numbers, such as (0.5,): {numbers}"
+            ) from None
         for what in ("mean", "std"):
             given = getattr(self, what)
             if len(given) not in (1, channels):
                 raise ConfigError(f"{what} has {len(given)} numbers, and the images have {channels} channels")
-        divisors = self.divide, *self.std
-        if 0 in divisors or not np.isfinite([*divisors, *self.mean, self.pad]).all():
-            raise ConfigError(
-                f"numbers must be finite, and divide and std not 0: divide={self.divide}, mean={self.mean}, "
-                f"std={self.std}, pad={self.pad}"
-            )
+        if 0 in divisors or not finite:
+            raise ConfigError(f"numbers must be finite, and divide and std not 0: {numbers}")
         if self.resize not in ("none", "stretch", "letterbox"):
             raise ConfigError(f"unknown resize {self.resize!r}; use none, stretch or letterbox")
         if self.resize != "none" and None in [fixed(dim) for dim in size]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,7 +29,7 @@ class ResizeInput(Pass):
         width, height: the new size in pixels.
 
     Raises (`apply`):
-        ConfigError: the model has no image input, or several.
+        ConfigError: the model has no image input, or several; or a size is not a whole number from 1.
         UnsupportedModelError: a node does not support the new size, such as a fully connected layer, or a node after
             strides that do not divide the size; the message names it. The model may be partly changed; discard it.
     """
@@ -42,12 +43,18 @@ class ResizeInput(Pass):
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
 
-        if min(self.width, self.height) < 1:
-            raise ConfigError(f"width and height must be at least 1, not {self.width}x{self.height}")
+        try:
+            width, height = operator.index(self.width), operator.index(self.height)
+        except TypeError:
+            raise ConfigError(
+                f"width and height must be whole numbers, not {self.width!r} and {self.height!r}"
+            ) from None
+        if min(width, height) < 1:
+            raise ConfigError(f"width and height must be at least 1, not {width}x{height}")
         value, rows = image_input(model)
         assert value.shape is not None
         dims = list(value.shape)
-        old, new = (fixed(dims[rows]), fixed(dims[rows + 1])), (self.height, self.width)
+        old, new = (fixed(dims[rows]), fixed(dims[rows + 1])), (height, width)
         dims[rows : rows + 2] = new
         if old == new:
             return False

@@ -114,6 +114,9 @@ def test_wrong_use(tmp_path: Path) -> None:
         model((1, 3, 4, 4), "uint8").apply(ImageIn())
     with pytest.raises(ConfigError, match="mean has 2 numbers, and the images have 3 channels"):
         model((1, 3, 4, 4)).apply(ImageIn(mean=(1.0, 2.0)))
+    for given in ({"mean": 0.5}, {"std": (None,)}, {"pad": "black"}):
+        with pytest.raises(ConfigError, match="mean and std tuples of numbers, such as"):
+            model((1, 3, 4, 4)).apply(ImageIn(**given))
     for wrong in (ImageIn(divide=0), ImageIn(divide=float("nan")), ImageIn(std=(1.0, 0.0, 1.0))):
         with pytest.raises(ConfigError, match="numbers must be finite, and divide and std not 0"):
             model((1, 3, 4, 4)).apply(wrong)

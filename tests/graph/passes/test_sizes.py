@@ -406,6 +406,8 @@ def test_wrong_use(tmp_path: Path) -> None:
         open_graph(path).apply(ResizeInput(8, 8))
     with pytest.raises(ConfigError, match="width and height must be at least 1, not 0x8"):
         open_graph(path).apply(ResizeInput(0, 8))
+    with pytest.raises(ConfigError, match=r"width and height must be whole numbers, not 640\.0 and 640\.5"):
+        open_graph(path).apply(ResizeInput(640.0, 640.5))  # type: ignore[arg-type]
 
 
 # ---- grids ----

@@ -290,10 +290,12 @@ def compare(
 
     Raises:
         ConfigError: fewer than two sides, or a name that is not understood.
-        InputError: there are no inputs, or they do not fit the model.
+        InputError: the model is in memory; there are no inputs, or they do not fit the model; or the reference has no
+            outputs.
         BackendError, ModelError, InferenceError: a side cannot load or run the model.
     """
-    ModelSource.of(model)  # raises for other files
+    if ModelSource.of(model).path is None:  # it raises for other files
+        raise InputError("compare() takes the path of a model file, which each side loads; write the model to a file")
     file = Path(model)
     tolerance = tolerance or Tolerance()
     loaders = _loaders(sides)
@@ -307,6 +309,8 @@ def compare(
         for count, sample in enumerate(samples, 1):  # noqa: B007 - counts
             _check_names(sample, specs)
             expected, *result = _run(runners, sample)
+            if not expected:
+                raise InputError(f"the reference {reference!r} returns no outputs, so there is nothing to compare")
             for name, outputs in zip(others, result, strict=True):
                 for output, array in expected.items():
                     meter = meters[name].setdefault(output, _Meter(output, tolerance))

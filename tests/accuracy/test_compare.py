@@ -296,6 +296,10 @@ def test_wrong_use(small: Path, tmp_path: Path) -> None:
         compare(small, both, [{}])
     with pytest.raises(ShapeError):
         compare(small, both, [{"x": np.zeros((1, 3, 9, 8), np.float32)}])
+    with pytest.raises(InputError, match="takes the path of a model file"):
+        compare(small.read_bytes(), both)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="the reference 'a' returns no outputs"):
+        compare(small, dict.fromkeys("ab", lambda _: lambda _: {}))
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
     with pytest.raises(ModelFormatError):
         compare(tmp_path / "bad.onnx", both)

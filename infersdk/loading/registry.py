@@ -13,6 +13,7 @@ import importlib
 import operator
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
@@ -24,7 +25,7 @@ from ..errors import BackendNotFoundError, BackendUnavailableError, ConfigError,
 from ..infer import Infer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ..custom_ops import CustomOp
 
@@ -274,8 +275,11 @@ def _readable(
     """The source of a model, converted to ONNX if the backend does not read its format.
 
     Raises:
-        ConfigError: arguments of a conversion are given, and there is nothing to convert.
+        ConfigError: arguments of a conversion are given, and there is nothing to convert; or they are not a mapping.
     """
+    if arguments is not None and not isinstance(arguments, Mapping):
+        example = {"shapes": [(1, 3, 224, 224)]}
+        raise ConfigError(f"convert is a mapping of arguments, such as {example}, not {arguments!r}")
     is_module = is_torch_module(model)
     if is_module and external_data is not None:
         raise ConfigError("external_data is for a model in memory with weights in a file; a module has its own")

@@ -247,6 +247,7 @@ def test_a_configuration_of_one_model_is_loaded(tmp_path: Path) -> None:
         ({"custom_ops": [3], "cut_custom_ops": True}, r"operators \[3\], cut True"),
         ({"external_data": "weights"}, "external_data"),
         ({"convert": {"shapes": [(1, 3)]}}, "convert= is for a model that is converted"),
+        ({"convert": "1,3,8,8"}, "convert is a mapping of arguments, .* not '1,3,8,8'"),
     ],
 )
 def test_arguments_beside_a_configuration_are_those_of_its_model(

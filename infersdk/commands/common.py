@@ -179,7 +179,9 @@ def new_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{text!r} is read-only; make it writable, or give another name")
     folder = next(one for one in file.parents if os.path.exists(one))  # those below it are made
     special = os.path.exists(file) and not os.path.isfile(file)  # such as /dev/stdout
-    if not special and not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+    if not special and not os.path.isdir(folder):
+        raise OutputError(f"cannot write {text!r}: {str(folder)!r} is not a folder")
+    if not special and not os.access(folder, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write {text!r}: no file can be made in {str(folder)!r}; give another name")
     return Path(text)
 
@@ -193,6 +195,8 @@ def report_file(text: str) -> Path:
 
 def check_report_files(*files: Path | None, inputs: Iterable[str | Path | None] = ()) -> None:
     """Raises ConfigError if a file to write is an input, or two of them are the same."""
+    if not any(files):
+        return
     read, written = {os.path.realpath(file) for file in inputs if file}, set()
     for name in (os.path.realpath(file) for file in files if file is not None):
         if name in read:

@@ -369,7 +369,7 @@ def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | 
                 table[key] = value if lock is None else lock[value]
             elif not isinstance(value, str):
                 continue
-            elif _is_file(key, value) or (key == "trust" and not HEX_32.fullmatch(value)):
+            elif _is_file(key, value) or (key == "trust" and not HEX_32.fullmatch(value.lower())):
                 table[key] = str(folder / value)
             elif key == "key" and value.startswith("file:"):
                 table[key] = f"file:{folder / value.removeprefix('file:')}"

@@ -85,6 +85,12 @@ def test_paths_are_relative_to_the_file_wherever_they_stand(tmp_path: Path, monk
     }
 
 
+def test_a_trusted_key_in_digits_is_no_path(tmp_path: Path) -> None:
+    for digits in ("0a" * 32, "0A" * 32):
+        (tmp_path / "a.toml").write_text(f'[models.a]\npath = "/a.onnx"\ntrust = "{digits}"\n')
+        assert read(tmp_path / "a.toml")["models"]["a"]["trust"] == digits
+
+
 def test_names_that_are_built_in(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[a]\nnames = "coco"\npath = "coco"\n')
     assert read(tmp_path / "a.toml") == {"a": {"names": "coco", "path": str(tmp_path / "coco")}}

@@ -73,5 +73,5 @@ class GraphBuilder:
 
     def ints(self, *numbers: int | Iterable[int]) -> npt.NDArray[np.int64]:
         """An int64 array of sizes, axes or limits."""
-        flat = [n for number in numbers for n in ([number] if isinstance(number, int) else number)]
+        flat = [n for number in numbers for n in (number if isinstance(number, Iterable) else [number])]
         return np.asarray(flat, np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -105,13 +106,15 @@ class AddNms(Pass):
 
 
 def check_numbers(settings: Any, *limits: str) -> None:
-    """Raises ConfigError if conf or iou is outside of 0 to 1, or one of the numbers of boxes is below 1."""
+    """Raises ConfigError if conf or iou is no number from 0 to 1, or a limit of boxes is no whole number from 1."""
     for what in ("conf", "iou"):
-        if not 0 <= getattr(settings, what) <= 1:
-            raise ConfigError(f"{what} must be from 0 to 1, not {getattr(settings, what)}")
+        value = getattr(settings, what)
+        if not isinstance(value, Real) or not 0 <= float(value) <= 1:
+            raise ConfigError(f"{what} must be from 0 to 1, not {value!r}")
     for what in limits:
-        if getattr(settings, what) < 1:
-            raise ConfigError(f"{what} must be a whole number from 1, not {getattr(settings, what)}")
+        value = getattr(settings, what)
+        if not isinstance(value, Integral) or value < 1:
+            raise ConfigError(f"{what} must be a whole number from 1, not {value!r}")
 
 
 def _give(graph: ir.Graph, found: tuple[ir.Value, ...]) -> None:

@@ -103,8 +103,12 @@ def test_wrong_use(tmp_path: Path) -> None:
         model(path, "yolov5").apply(AddNms("ssd"))
     with pytest.raises(ConfigError, match="iou must be from 0 to 1, not 45"):
         model(path, "yolov5").apply(AddNms("yolov5", iou=45))
-    with pytest.raises(ConfigError, match="limit must be a whole number from 1"):
-        model(path, "yolov5").apply(AddNms("yolov5", limit=0))
+    for limit in (0, 1.5):
+        with pytest.raises(ConfigError, match=f"limit must be a whole number from 1, not {limit}"):
+            model(path, "yolov5").apply(AddNms("yolov5", limit=limit))  # type: ignore[arg-type]
+    assert model(path, "yolov5").apply(AddNms("yolov5", limit=np.int64(5)))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="conf must be from 0 to 1, not 'low'"):
+        model(path, "yolov5").apply(AddNms("yolov5", conf="low"))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedModelError, match="does not have the shape of a yolov8 head"):
         model(path, "yolov5").apply(AddNms("yolov8"))
     with pytest.raises(UnsupportedModelError, match="does not have the shape of a yolov5 head"):

@@ -8,7 +8,7 @@ and their tensors use that memory.
 from __future__ import annotations
 
 from functools import partial
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +26,6 @@ from ..core.text import logger
 from ..errors import (
     ConfigError,
     DeviceUnavailableError,
-    DTypeError,
     InferenceError,
     ModelFormatError,
     PrecisionUnavailableError,
@@ -54,13 +53,13 @@ from ._openvino.runtime import (
     reason,
 )
 from ._openvino.signature import Signature
+from ._openvino.values import feed, writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from ..core.executed_layers import LayerProfile
-    from ..core.tensor import Tensor
     from ..core.tensor_spec import TensorSpec
     from ..graph.passes import Pass
 
@@ -389,7 +388,7 @@ class OpenVinoInfer(Infer):
         self._unchecked: list[tuple[Any, tuple[int, ...]]] = []
         self._runtime_outputs: dict[str, Any] = {}  # the runtime's side of the outputs that it allocates
         # The request keeps only addresses; this keeps the memory.
-        self._kept = [_writable(tensor) for tensor in self._inputs.values()]
+        self._kept = [writable(tensor) for tensor in self._inputs.values()]
         for index, array in enumerate(self._kept):
             self._request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         written = []
@@ -399,9 +398,7 @@ class OpenVinoInfer(Infer):
                 continue
             if shape is None or name in self._runtime_allocated:
                 self._runtime_allocated.add(name)
-                empty = [d if isinstance(d, int) else 0 for d in spec.shape]
-                self._runtime_outputs[name] = ov.Tensor(spec.dtype, empty)
-                self._request.set_output_tensor(index, self._runtime_outputs[name])
+                self._give_output(index, spec)
             else:
                 tensor = self._outputs[name].resize(shape)
                 self._kept.append(tensor.numpy(writable=True))
@@ -451,7 +448,7 @@ class OpenVinoInfer(Infer):
     def _call(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         if self._current.failed:
             self._renew()
-        given = {index: _feed(spec, feeds[spec.name]) for index, spec in enumerate(self.input_specs)}
+        given = {index: feed(spec, feeds[spec.name]) for index, spec in enumerate(self.input_specs)}
         try:
             self._infer(given)
         except FAILURES as error:
@@ -500,9 +497,17 @@ class OpenVinoInfer(Infer):
         return len(self._runtime_allocated) > before
 
     def _adopt_outputs(self) -> None:
-        for name, given in self._runtime_outputs.items():
-            array = given.data
-            self._adopt(name, array.__array_interface__["data"][0], array.shape, lender=array)
+        for index, spec in enumerate(self.output_specs):
+            if (given := self._runtime_outputs.get(spec.name)) is not None:
+                array = given.data
+                self._adopt(spec.name, array.__array_interface__["data"][0], array.shape, lender=array)
+                self._give_output(index, spec)  # the next run must not free the memory that views of this one show
+
+    def _give_output(self, index: int, spec: TensorSpec) -> None:
+        """Gives the request an empty output, which the runtime allocates."""
+        empty = ov.Tensor(spec.dtype, [d if isinstance(d, int) else 0 for d in spec.shape])
+        self._runtime_outputs[spec.name] = empty
+        self._request.set_output_tensor(index, empty)
 
     # ---- the rest ----
 
@@ -574,26 +579,3 @@ class OpenVinoInfer(Infer):
 def _blob(data: bytes) -> Any:
     """A copy of an exported model, in memory that the compiled models share that are imported from it."""
     return ov.Tensor(np.frombuffer(data, np.uint8))
-
-
-def _writable(tensor: Tensor) -> Any:
-    """The host side of an input, as an array that NumPy takes for writable. OpenVINO requires writable arrays for
-    inputs too, and a user may bind a read-only one.
-    """
-    view = tensor.numpy()
-    interface = view.__array_interface__
-    interface["data"] = interface["data"][0], False
-    return np.asarray(SimpleNamespace(__array_interface__=interface, view=view))  # keeps the memory alive
-
-
-def _feed(spec: TensorSpec, value: Any) -> Any:
-    """The value for a request: bfloat16 as bits, since NumPy has no such type."""
-    array = np.asarray(value, order="C")
-    if spec.kind == "tensor":
-        return ov.Tensor(array)
-    if array.dtype.name not in ("bfloat16", "uint16"):
-        raise DTypeError(
-            f"input {spec.name!r} takes bfloat16, not {array.dtype}; give an array of ml_dtypes, or the bits as uint16"
-        )
-    spec.check(array.shape)
-    return ov.Tensor(array.view(np.uint16), ov.Shape(array.shape), ov.Type.bf16)

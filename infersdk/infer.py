@@ -22,7 +22,7 @@ from .core.backend import BackendInfo, Declaration, Scheduling
 from .core.device import Device
 from .core.memory_limit import MemoryBudget, charging, tensor_nbytes
 from .core.model_source import ModelLike, ModelSource
-from .core.tensor import Tensor
+from .core.tensor import Tensor, is_view, new_tensor
 from .core.tensor_spec import TensorSpec, as_array, by_name, known_shapes
 from .core.text import logger
 from .errors import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from .core.stream import Stream
 
-__all__ = ["BackendInfo", "Declaration", "Infer", "Scheduling", "new_tensor"]
+__all__ = ["BackendInfo", "Declaration", "Infer", "Scheduling"]
 
 _log = logger("infersdk.load")
 
@@ -293,6 +293,7 @@ class Infer(ABC):
         Raises:
             ShapeError: an input was given a shape that the model does not take.
             InferenceError: the runtime failed; the Infer stays usable.
+            InputError: the tensor of an output is bound to another name, too.
             InUseError: another thread runs it.
         """
         if process_end.begun:
@@ -353,12 +354,14 @@ class Infer(ABC):
         given = by_name(x, self.input_specs)
         if self._unbindable is not None:
             return self._call_unbound(given)
+        arrays = []
         for spec in self.input_specs:
             array = as_array(given[spec.name], spec.name)
             spec.check(array.shape, array.dtype)
-            tensor = self._inputs[spec.name]
-            tensor.resize(array.shape)
-            np.copyto(tensor.numpy(writable=True), array)
+            # It may be in the memory of another input, which is written before it.
+            arrays.append(array.copy() if len(given) > 1 and (self._lent or is_view(array)) else array)
+        for spec, array in zip(self.input_specs, arrays, strict=True):
+            np.copyto(self._inputs[spec.name].resize(array.shape).numpy(writable=True), array)
         self._begin_run()
         self._wait()
         with self.scheduling.stream_guard:
@@ -372,17 +375,18 @@ class Infer(ABC):
                 or compiled model with each other, which the first one loads. Only where `scheduling` has
                 `one_core_clones`.
         """
-        self._check_open()
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._closed = True
-        twin._in_use, twin._closing, twin._held = process_end.new_run_lock(), RLock(), []
-        if self.memory_budget is not None:
-            self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
-        with twin._using(), charging(self.memory_budget):
-            (self._clone_for_one_core if one_core else self._clone)(twin)
-            twin._create_tensors()
-        twin._closed = False
+        with self._closing:  # no other thread closes, releases or takes it up
+            self._check_open()
+            twin = type(self).__new__(type(self))
+            twin.__dict__.update(self.__dict__)
+            twin._closed = True
+            twin._in_use, twin._closing, twin._held = process_end.new_run_lock(), RLock(), []
+            if self.memory_budget is not None:
+                self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
+            with twin._using(), charging(self.memory_budget):
+                (self._clone_for_one_core if one_core else self._clone)(twin)
+                twin._create_tensors()
+            twin._closed = False
         return twin
 
     @property
@@ -393,16 +397,17 @@ class Infer(ABC):
     def release(self) -> None:
         """Gives back the memory of the runtime and of the tensors; the next use takes it again, in milliseconds.
 
-        The source of the model stays in host memory. The bound tensors are closed, apart from those that are the
+        The source of the model stays in host memory, or is its file. The bound tensors are closed, apart from those that are the
         caller's (`bind()`), and their contents are lost. What clones share is freed when all of them are released or
         closed. Called while no run is under way; a second call does nothing.
 
         Raises:
             UnsupportedModelError: the backend cannot do this.
+            ModelError: the file has changed since it was loaded, or cannot be read.
             ClosedError: it is closed.
             InUseError: another thread runs it.
         """
-        with self._using():
+        with self._closing, self._using():
             if self._released and not self._closed:
                 return
             self._check_open()
@@ -470,20 +475,23 @@ class Infer(ABC):
             self._take_up()
 
     def _take_up(self) -> None:
-        """The runtime and the tensors again; those of the caller are bound as they were."""
-        before = self._inputs, self._outputs, self._lent
-        lent = {name: self._inputs.get(name) or self._outputs[name] for name in self._lent}
-        with charging(self.memory_budget):
-            self._restore()
-            try:
-                self._create_tensors()
-            except MemoryLimitError:  # it stays as it was
-                self._release()
-                self._inputs, self._outputs, self._lent = before
-                raise
-        self._released = False
-        for name, tensor in lent.items():
-            self._set_tensor(name, tensor)
+        """The runtime and the tensors again; those of the caller are bound as they were. The next run checks these."""
+        with self._closing:
+            if not self._released:  # another thread has taken it up
+                return
+            before = self._inputs, self._outputs, self._lent
+            with charging(self.memory_budget):
+                self._restore()
+                try:
+                    self._create_tensors()
+                except MemoryLimitError:  # it stays as it was
+                    self._release()
+                    self._inputs, self._outputs, self._lent = before
+                    raise
+            self._lent = before[2]
+            for tensors, old in ((self._inputs, before[0]), (self._outputs, before[1])):
+                tensors.update((name, old[name]) for name in self._lent & old.keys())
+            self._released = False
 
     def _close_tensors(self) -> None:
         self._held = []
@@ -529,6 +537,10 @@ class Infer(ABC):
             shape = self._inputs[spec.name].shape
             spec.check(shape)
             spec.check_batch(shape, self.max_batch)
+        bound = [*self._inputs.values(), *self._outputs.values()]
+        for name, tensor in self._outputs.items():
+            if sum(one is tensor for one in bound) > 1:
+                raise InputError(f"the tensor of output {name!r} is bound twice; bind another Tensor to it")
         with charging(self.memory_budget):
             self._bind()
         self._bound = self._generations()
@@ -584,16 +596,3 @@ def _log_load(infer: Infer, seconds: float) -> None:
     if layers:
         counts = ", ".join(f"{count} {name}" for name, count in layers.items() if count)
         _log.debug("%s: the layers with the most work run in: %s", infer.model.name, counts)
-
-
-def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tensor:
-    """A tensor of the shape that a model declares, with 1 for each free dimension, and memory for `max_batch` rows."""
-    shape = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
-    tensor = Tensor(shape, spec.dtype, device)
-    if max_batch and spec.has_free_batch:
-        # Grown once and shrunk again, it keeps its capacity: its address stays for every batch up to the largest.
-        tensor.resize((max_batch, *shape[1:]))
-        reserve = tensor.device_ptr if device.ordinal >= 0 else tensor.host_ptr
-        reserve(write=True, read=False)
-        tensor.resize(shape)
-    return tensor

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .stream import Stream
+    from .tensor_spec import TensorSpec
 
-__all__ = ["Tensor", "pinned_empty"]
+__all__ = ["Tensor", "is_view", "new_tensor", "pinned_empty"]
 
 
 class _HostView:
@@ -490,3 +491,24 @@ def pinned_empty(
         DeviceUnavailableError: The device does not exist.
     """
     return Tensor(shape, dtype, device).numpy(writable=True)
+
+
+def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tensor:
+    """A tensor of the shape that a model declares, with 1 for each free dimension, and memory for `max_batch` rows."""
+    shape = tuple(d if isinstance(d, int) else 1 for d in spec.shape)
+    tensor = Tensor(shape, spec.dtype, device)
+    if max_batch and spec.has_free_batch:
+        # Grown once and shrunk again, it keeps its capacity: its address stays for every batch up to the largest.
+        tensor.resize((max_batch, *shape[1:]))
+        reserve = tensor.device_ptr if device.ordinal >= 0 else tensor.host_ptr
+        reserve(write=True, read=False)
+        tensor.resize(shape)
+    return tensor
+
+
+def is_view(array: npt.NDArray[Any]) -> bool:
+    """Whether the elements of an array are those of a tensor."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, _HostView)

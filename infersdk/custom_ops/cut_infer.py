@@ -20,7 +20,7 @@ from ..core.formats import FORMATS
 from ..core.model_source import ModelLike, ModelSource
 from ..core.stream import Stream
 from ..core.target import describe_layers, keeps_precision
-from ..core.tensor import Tensor
+from ..core.tensor import Tensor, new_tensor
 from ..core.tensor_spec import TensorSpec
 from ..core.text import logger
 from ..errors import ConfigError, ModelFormatError, PrecisionUnavailableError
@@ -28,7 +28,7 @@ from ..graph.files import model_bytes, read_model, write_large
 from ..graph.info import tensor_spec
 from ..graph.passes import NameNodes, ToFloat16, loading_passes
 from ..graph.precision import main_precision
-from ..infer import Infer, Scheduling, new_tensor
+from ..infer import Infer, Scheduling
 from .cut_profile import profile_parts
 from .cutting import KernelCall, Plan, Segment, cut
 from .native import Node, native_op

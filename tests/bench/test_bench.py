@@ -170,8 +170,9 @@ def test_a_report_that_is_none(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_the_table_has_columns_for_scenarios_that_are_asked_for(
-    report: Report, capsys: pytest.CaptureFixture[str]
+    report: Report, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     for scenarios, columns in ((None, 0), (["engine"], 2), (["engine", "engine_parallel"], 4)):
         row = report.rows[0]
         results = {**row.scenarios, "engine_parallel": row.scenarios["engine"]}

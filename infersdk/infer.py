@@ -397,9 +397,9 @@ class Infer(ABC):
     def release(self) -> None:
         """Gives back the memory of the runtime and of the tensors; the next use takes it again, in milliseconds.
 
-        The source of the model stays in host memory, or is its file. The bound tensors are closed, apart from those that are the
-        caller's (`bind()`), and their contents are lost. What clones share is freed when all of them are released or
-        closed. Called while no run is under way; a second call does nothing.
+        The source of the model stays in host memory, or is its file. The bound tensors are closed, apart from those
+        that are the caller's (`bind()`), and their contents are lost. What clones share is freed when all of them are
+        released or closed. Called while no run is under way; a second call does nothing.
 
         Raises:
             UnsupportedModelError: the backend cannot do this.

@@ -130,7 +130,7 @@ def _model(kind: type[VisionModel[Any] | OCR], fields: dict[str, Any]) -> ImageM
     pipeline = _pipeline(kind.__name__, fields)
     if unknown := sorted(set(fields) - {"backend", *kind.Settings.__struct_fields__}):
         own = f"files go under {', '.join(files)}, the backend's own go under options, those of submit() under pipeline"
-        raise unknown_setting(kind, unknown[0], own)
+        raise unknown_setting(kind, unknown[0], own, ("type", "backend", "pipeline", *files))
     for name, path in files.items():
         if not isinstance(path, (str, os.PathLike)) and (path is not None or name != "orientation"):
             raise ConfigError(f"{kind.__name__}: {name} names a model file, and is {path!r}")

@@ -127,7 +127,7 @@ class BackgroundRemoval(PresetInput[Matte]):
     Args:
         scores: `"probability"`, or `"logit"`, to which sigmoid is applied (BiRefNet).
         stretch: whether the map of each image is stretched to 0 to 1, as U2-Net's, IS-Net's and RMBG's authors do it.
-        preset, fit, size: see `PresetInput`. U2-Net has `"imagenet"`, IS-Net and RMBG `"centred"`, MODNet
+        preset: see `PresetInput`. U2-Net has `"imagenet"`, IS-Net and RMBG `"centred"`, MODNet
             `"inception"`.
 
     `path`, `backend` and the other arguments: see `VisionModel`.

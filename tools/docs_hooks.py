@@ -54,7 +54,7 @@ def command_line() -> str:
     (subparsers,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
     parts = [
         "# Command line",
-        "`infersdk COMMAND --help` prints the same text. `predict`, `bench`, `compare` and `quantize` also take each "
+        "`infersdk COMMAND --help` prints the same text. Commands that take a wrapper also take each "
         "setting of the wrapper as an option: [settings of the wrappers](settings.md).",
         top.epilog or "",
     ]

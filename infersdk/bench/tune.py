@@ -179,8 +179,8 @@ class _Search:
         return report
 
     def _first_stage(self) -> tuple[list[Combination], list[str]]:
-        """Each for a short while, as far as half of the budget reaches. Returns those that ran, the best first, and the
-        names of those that were not reached."""
+        """Each for a short while, as far as its part of the budget reaches. Returns those that ran, the best first, and
+        the names of those that were not reached."""
         self._slice = min(max(0.25 * self._budget / len(self._search) / 2, 0.05), 1.0)
         alive: list[Combination] = []
         refused: dict[str, str] = {}

@@ -68,7 +68,9 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
     inputs = {*_texts(tables), *([] if isinstance(config, Mapping) else [os.fspath(config)])}
     for name, whole in tables.items():
         # The source of an exported model may be in it: the new one has a copy.
-        _check_target(Path(folder) / name, inputs - {*_texts(newest_table(name, whole)[1])})
+        _, table = newest_table(name, whole)
+        _source(name, table)
+        _check_target(Path(folder) / name, inputs - {*_texts(table)})
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:  # a file has its name, for example

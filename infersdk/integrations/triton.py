@@ -69,8 +69,8 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
     for name, whole in tables.items():
         # The source of an exported model may be in it: the new one has a copy.
         _, table = newest_table(name, whole)
-        _source(name, table)
         _check_target(Path(folder) / name, inputs - {*_texts(table)})
+        _source(name, table)
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:  # a file has its name, for example

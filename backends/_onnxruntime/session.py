@@ -7,10 +7,11 @@ import functools
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
@@ -19,7 +20,7 @@ from ...core.backend import BackendOptions, Count
 from ...core.files import scratch_folder
 from ...core.model_source import ModelSource
 from ...core.processors import fits_quotas, runtime_threads
-from ...core.tensor_spec import TensorSpec
+from ...core.tensor_spec import TensorSpec, as_array
 from ...errors import DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
 from ...graph.files import EXTERNAL_KEY, external_files, load_proto, private_copy, require_onnx
 from ...graph.passes import prepared_model
@@ -64,12 +65,20 @@ def spec_of(node: Any, side: str, model: str) -> TensorSpec:
 
 
 def feed(spec: TensorSpec, value: Any) -> Any:
-    """The value for a session: strings as objects, types that NumPy does not have as OrtValues.
+    """The value for a session: strings as objects, types that NumPy does not have as OrtValues, sequences as lists.
 
     Raises:
         DTypeError: the value is not of the input's type.
+        InputError: a part of a sequence is not an array.
     """
+    part = re.fullmatch(r"seq\((tensor\(\w+\))\)", spec.kind)
+    if part and isinstance(value, Iterable) and not isinstance(value, (str, Mapping, np.ndarray)):
+        return [feed(msgspec.structs.replace(spec, kind=part[1]), one) for one in value]
     element = _element(spec.kind)
+    if element in _DTYPES:  # within a sequence, where the runtime ignores the byte order
+        array = as_array(value, spec.name)
+        TensorSpec(spec.name, np.dtype(_DTYPES[element]), array.shape).check(array.shape, array.dtype)
+        return array
     if element == "string":
         texts = np.asarray(value)
         if not all(isinstance(text, str) for text in texts.flat):  # the runtime would read past the end of bytes

@@ -182,8 +182,25 @@ def test_sequences_out_and_in(tmp_path: Path) -> None:
         [models.onnx.helper.make_tensor_sequence_value_info("s", models.onnx.TensorProto.FLOAT, None)],
         [models.value("y", ("n",))],
     )
-    for back in (load(joined)(got["s"]), load(joined)(got)):
-        assert back["y"].tolist() == [0, 1, 1, 1, 1]
+    infer = load(joined)
+    for s in (got["s"], got, tuple(got["s"]), iter(got["s"])):
+        assert infer(s)["y"].tolist() == [0, 1, 1, 1, 1]
+    for wrong in (">f4", "float64"):
+        with pytest.raises(DTypeError, match=f"input 's' takes float32, not {wrong}; convert it with"):
+            infer([a, a.astype(wrong)])
+    for no_list in (a, 5, "ab"):
+        with pytest.raises(InferenceError, match="failed to run"):
+            infer({"s": no_list})
+
+
+def test_a_sequence_of_strings(tmp_path: Path) -> None:
+    first = models.node("SequenceAt", "s i", "y")
+    given = models.onnx.helper.make_tensor_sequence_value_info("s", models.onnx.TensorProto.STRING, None)
+    path = models.save(tmp_path / "m.onnx", [first], [given], [models.value("y", ("n",), "string")], {"i": np.array(0)})
+    infer = load(path)
+    assert infer([["a", "b"]])["y"].tolist() == ["a", "b"]
+    with pytest.raises(DTypeError, match="input 's' takes strings, not object; decode bytes"):
+        infer([np.array(["a", b"b"], object)])
 
 
 @pytest.mark.parametrize(

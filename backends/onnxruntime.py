@@ -125,8 +125,8 @@ class OnnxRuntimeInfer(Infer):
         self._shared = SharedRuntime(self._session)
         self._one_core = SharedRuntime[Any]()
         try:
-            self.input_specs = tuple(spec_of(node, "input", self.model.name) for node in self._session.get_inputs())
-            self.output_specs = tuple(spec_of(node, "output", self.model.name) for node in self._session.get_outputs())
+            self.input_specs = tuple(spec_of(node, "input", self.model) for node in self._session.get_inputs())
+            self.output_specs = tuple(spec_of(node, "output", self.model) for node in self._session.get_outputs())
         except UnicodeDecodeError as error:
             raise ModelFormatError(f"{str(self.model)!r} has a tensor whose name is not UTF-8: {error}") from None
         self.metadata = MappingProxyType(metadata_of(self._session, self.model))

@@ -43,14 +43,20 @@ _BITS = {
 }  # fmt: skip
 
 
-def spec_of(node: Any, side: str, model: str) -> TensorSpec:
+def spec_of(node: Any, side: str, model: ModelSource) -> TensorSpec:
     """The spec of an input or output of a session.
 
     Raises:
-        UnsupportedModelError: the runtime does not take or return the type in Python.
+        UnsupportedModelError: the runtime does not take or return the type in Python, or an input has an unknown number
+            of dimensions.
     """
     element = _element(node.type)
     if element in _DTYPES:
+        if side == "input" and not node.shape and node.name in model.unranked_inputs:  # the runtime shows a scalar
+            raise UnsupportedModelError(
+                f"input {node.name!r} of {model.name} does not say how many dimensions it has; export the model with a "
+                "rank for it"
+            )
         return TensorSpec(node.name, np.dtype(_DTYPES[element]), tuple(node.shape))
     # The runtime misreads inputs with two elements per byte, and does not return bfloat16 and sparse tensors.
     inward = side == "input"
@@ -58,8 +64,8 @@ def spec_of(node: Any, side: str, model: str) -> TensorSpec:
     if refused or node.type.startswith("sparse"):
         verb, where = ("take", "after") if inward else ("return", "before")
         raise UnsupportedModelError(
-            f"{side} {node.name!r} of {model} is a {node.type}, which ONNX Runtime does not {verb} in Python; convert "
-            f"it in the model, by a Cast {where} it"
+            f"{side} {node.name!r} of {model.name} is a {node.type}, which ONNX Runtime does not {verb} in Python; "
+            f"convert it in the model, by a Cast {where} it"
         )
     return TensorSpec(node.name, np.dtype(object), tuple(node.shape), node.type)
 

@@ -107,6 +107,18 @@ def test_an_output_smaller_than_it_was_declared(tmp_path: Path) -> None:
         np.testing.assert_array_equal(infer(x)["y"], x[:1])
 
 
+def test_an_input_without_a_rank_is_refused_and_a_scalar_is_not(tmp_path: Path) -> None:
+    nodes = [models.node("Add", "x y", "z")]
+    for shape in ((), None):
+        values = [models.value("x", ()), models.value("y", shape)]
+        path = models.save(tmp_path / "m.onnx", nodes, values, [models.value("z", None)])
+        if shape is None:
+            with pytest.raises(UnsupportedModelError, match=r"input 'y' of m\.onnx does not say how many dimensions"):
+                load(path)
+        else:
+            assert load(path)({"x": np.float32(1), "y": np.float32(2)})["z"] == 3
+
+
 # ---- what no tensor holds ----
 
 

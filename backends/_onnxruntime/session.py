@@ -27,7 +27,7 @@ from ...graph.passes import prepared_model
 from .providers import Provider, provider_device
 
 __all__ = [
-    "Options", "feed", "file_states", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
+    "Options", "feed", "file_states", "files_of", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
     "session_options", "spec_of", "start_session",
 ]  # fmt: skip
 
@@ -119,10 +119,15 @@ def may_run_on_one_core(options: Options) -> bool:
     )
 
 
-def file_states(model: ModelSource) -> list[tuple[int, int, int] | None]:
-    """The state of a model's file and of those with its weights; a changed file has another one."""
+def files_of(model: ModelSource) -> list[Path]:
+    """A model's file and those with its weights."""
     weights = external_files(model) if model.is_onnx and model.mentions(EXTERNAL_KEY) else []
-    return [_state_of(file) for file in (model.path, *weights) if file is not None]
+    return [file for file in (model.path, *weights) if file is not None]
+
+
+def file_states(files: Iterable[Path]) -> dict[Path, tuple[int, int, int] | None]:
+    """The state of each file; a changed file has another one."""
+    return {file: _state_of(file) for file in files}
 
 
 def _state_of(file: Path) -> tuple[int, int, int] | None:

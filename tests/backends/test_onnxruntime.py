@@ -570,6 +570,14 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
         (tmp_path / "w.bin").write_bytes((2 * weights["w"]).tobytes())
         with pytest.raises(UnsupportedModelError, match="has changed since it was loaded"):
             infer.clone(one_core=True)
+    for file, content in (("w.bin", b"cut off"), ("m.onnx", b"\0")):
+        with load(path) as infer:
+            (tmp_path / file).write_bytes(content)
+            for use in (infer.release, lambda infer=infer: infer.precision):
+                with pytest.raises(UnsupportedModelError, match="has changed since it was loaded; load it again"):
+                    use()
+            np.testing.assert_array_equal(infer(x)["y"], 2 * x)
+        (tmp_path / "w.bin").write_bytes((2 * weights["w"]).tobytes())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="where its telemetry has files")

@@ -22,6 +22,7 @@ from ..core.executed_layers import check_runs
 from ..core.formats import FORMATS
 from ..core.processors import available_processors
 from ..core.target import describe_layers, keeps_precision
+from ..core.tensor_spec import as_array
 from ..core.text import logger
 from ..errors import (
     ConfigError,
@@ -601,7 +602,7 @@ def _writable(tensor: Tensor) -> Any:
 
 def _feed(spec: TensorSpec, value: Any) -> Any:
     """The value for a request: bfloat16 as bits, since NumPy has no such type."""
-    array = np.asarray(value, order="C")
+    array = np.asarray(as_array(value, spec.name), order="C")
     if spec.kind == "tensor":
         return ov.Tensor(array)
     if array.dtype.name not in ("bfloat16", "uint16"):

@@ -75,7 +75,7 @@ def feed(spec: TensorSpec, value: Any) -> Any:
 
     Raises:
         DTypeError: the value is not of the input's type.
-        InputError: a part of a sequence is not an array.
+        InputError: the value, or a part of a sequence, is not an array.
     """
     part = re.fullmatch(r"seq\((tensor\(\w+\))\)", spec.kind)
     if part and isinstance(value, Iterable) and not isinstance(value, (str, Mapping, np.ndarray)):
@@ -86,12 +86,12 @@ def feed(spec: TensorSpec, value: Any) -> Any:
         TensorSpec(spec.name, np.dtype(_DTYPES[element]), array.shape).check(array.shape, array.dtype)
         return array
     if element == "string":
-        texts = np.asarray(value)
+        texts = as_array(value, spec.name)
         if not all(isinstance(text, str) for text in texts.flat):  # the runtime would read past the end of bytes
             raise DTypeError(f"input {spec.name!r} takes strings, not {texts.dtype}; decode bytes, and leave no None")
         return texts.astype(object)
     if element in _BITS:
-        array, (bits, number) = np.asarray(value, order="C"), _BITS[element]
+        array, (bits, number) = np.asarray(as_array(value, spec.name), order="C"), _BITS[element]
         name = array.dtype.name.replace("_", "")
         if array.dtype != bits and name.removesuffix("fnu") != element:  # ml_dtypes calls float8e8m0 float8_e8m0fnu
             raise DTypeError(

@@ -22,6 +22,7 @@ from infersdk.errors import (
     DTypeError,
     InferenceError,
     InferSDKError,
+    InputError,
     InputNameError,
     ModelFormatError,
     ModelNotFoundError,
@@ -144,6 +145,8 @@ def test_strings_in_and_out(tmp_path: Path) -> None:
     for wrong, kind in (([b"a"], r"\|S1"), ([1], "int64"), (["a", None], "object")):
         with pytest.raises(DTypeError, match=f"input 'x' takes strings, not {kind}; decode bytes"):
             infer(wrong)
+    with pytest.raises(InputError, match="input 'x' is not an array: .*; give rows of equal length"):
+        infer([["a"], ["b", "c"]])
     with pytest.raises(InputNameError, match=r"no input 'z'; the model's inputs are \['x'\]"):
         infer({"z": ["a"]})
     with pytest.raises(InferenceError, match=r"failed to run m\.onnx: .*rank"):

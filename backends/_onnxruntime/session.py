@@ -21,7 +21,7 @@ from ...core.files import scratch_folder
 from ...core.model_source import ModelSource
 from ...core.processors import fits_quotas, runtime_threads
 from ...core.tensor_spec import TensorSpec, as_array
-from ...errors import DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
+from ...errors import ConfigError, DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
 from ...graph.files import EXTERNAL_KEY, external_files, load_proto, private_copy, require_onnx
 from ...graph.passes import prepared_model
 from .providers import Provider, provider_device
@@ -194,6 +194,9 @@ def session_options(options: Options, profile_folder: Path | None = None) -> Any
 
     Args:
         profile_folder: the folder of the profiler's file; None does not profile.
+
+    Raises:
+        ConfigError: the runtime does not take an entry of `session_config`.
     """
     result = ort.SessionOptions()
     result.log_severity_level = 4  # fatal: errors come as exceptions, and a library does not print
@@ -212,7 +215,13 @@ def session_options(options: Options, profile_folder: Path | None = None) -> Any
         result.enable_profiling = True
         result.profile_file_prefix = str(profile_folder / "run")
     for key, value in options.session_config.items():
-        result.add_session_config_entry(key, value)
+        try:
+            result.add_session_config_entry(key, value)
+        except Exception as error:  # the runtime's exceptions have no common base
+            raise ConfigError(
+                f"session_config: ONNX Runtime does not take the entry {key[:80]!r}: {message_of(error)}; correct it, "
+                "or leave it out"
+            ) from None
     return result
 
 

@@ -295,6 +295,8 @@ def test_options_reach_the_session(tmp_path: Path) -> None:
         ({"execution_mode": "side by side"}, r"Invalid enum value 'side by side' - at `\$.execution_mode`"),
         ({"graph_optimization": None}, "graph_optimization is None, not a str"),
         ({"session_config": {"a": 1}}, r"session_config\[...\] in {'a': 1} is not a str"),
+        ({"session_config": {"": "1"}}, "session_config: ONNX Runtime does not take the entry '': .*; correct it"),
+        ({"session_config": {"k" * 2000: "1"}}, "session_config: ONNX Runtime does not take the entry 'k{80}': "),
     ],
 )
 def test_options_that_are_wrong(options: dict[str, Any], message: str, tmp_path: Path) -> None:

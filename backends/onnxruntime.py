@@ -26,6 +26,7 @@ from ..errors import (
     ConfigError,
     DeviceUnavailableError,
     InferenceError,
+    InferSDKError,
     ModelFormatError,
     PrecisionUnavailableError,
     UnsupportedModelError,
@@ -37,6 +38,7 @@ from ._onnxruntime.session import (
     Options,
     feed,
     file_states,
+    files_of,
     load_libraries,
     may_run_on_one_core,
     message_of,
@@ -62,7 +64,12 @@ _OPEN_DEVICES = ("cpu", "cuda")
 
 
 class OnnxRuntimeInfer(Infer):
-    """An ONNX model on ONNX Runtime. Clones share one session; clones for one core share a second one of one thread."""
+    """An ONNX model on ONNX Runtime. Clones share one session; clones for one core share a second one of one thread.
+
+    Three uses start another session, which reads the files of the model again: a clone for one core, `release()`
+    without a memory limit, and `precision` if none was requested. They raise UnsupportedModelError if a file has
+    changed since the model was loaded.
+    """
 
     backend = "onnxruntime"
     declaration = Declaration(
@@ -112,7 +119,7 @@ class OnnxRuntimeInfer(Infer):
 
             self._profile_folder = TemporaryDirectory(prefix="infersdk-")
         given = {key: str(value) for key, value in self.options.provider_options.items()}
-        self._file_states = file_states(self.model)
+        self._file_states = file_states(files_of(self.model))
         source = self._source()
         if self.memory_budget is not None:
             from ._onnxruntime.cuda import arena_for
@@ -125,8 +132,8 @@ class OnnxRuntimeInfer(Infer):
         self._shared = SharedRuntime(self._session)
         self._one_core = SharedRuntime[Any]()
         try:
-            self.input_specs = tuple(spec_of(node, "input", self.model.name) for node in self._session.get_inputs())
-            self.output_specs = tuple(spec_of(node, "output", self.model.name) for node in self._session.get_outputs())
+            self.input_specs = tuple(spec_of(node, "input", self.model) for node in self._session.get_inputs())
+            self.output_specs = tuple(spec_of(node, "output", self.model) for node in self._session.get_outputs())
         except UnicodeDecodeError as error:
             raise ModelFormatError(f"{str(self.model)!r} has a tensor whose name is not UTF-8: {error}") from None
         self.metadata = MappingProxyType(metadata_of(self._session, self.model))
@@ -413,10 +420,17 @@ class OnnxRuntimeInfer(Infer):
 
     def _second_session(self, write: Literal["disk", "memory"] | None = None) -> tuple[Any, bytes | None]:
         """As `start_session()`. Raises UnsupportedModelError if the file of the model has changed since."""
-        result = start_session(self._source(), str(self.model), self._session_options, self._provider, write=write)
-        if file_states(self.model) != self._file_states:  # after loading: the file had no time to change
-            raise UnsupportedModelError(f"{str(self.model)!r} has changed since it was loaded; load it again")
+        try:
+            result = start_session(self._source(), str(self.model), self._session_options, self._provider, write=write)
+        except InferSDKError:
+            self._check_unchanged()
+            raise
+        self._check_unchanged()  # after loading: the file had no time to change
         return result
+
+    def _check_unchanged(self) -> None:
+        if file_states(self._file_states) != self._file_states:
+            raise UnsupportedModelError(f"{str(self.model)!r} has changed since it was loaded; load it again") from None
 
     def _clone(self, twin: OnnxRuntimeInfer) -> None:
         twin._binding = twin._session.io_binding()
@@ -442,15 +456,16 @@ class OnnxRuntimeInfer(Infer):
 
     def _loader(self) -> Callable[[], Any]:
         """A function that starts the session again from the optimised graph."""
-        source, executed, arena, provider = self._source(), self._kept, self._arena, self._provider
+        executed, arena, provider = self._kept, self._arena, self._provider
         if executed is None and self._device.kind in _OPEN_DEVICES:
             executed = self._written_graph(in_memory=True)
+        source = executed or self._source()
 
         def start() -> Any:
             options = self._session_options()
             if executed is not None:
                 options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-            session = provider.session(executed or source, options)
+            session = provider.session(source, options)
             session.disable_fallback()
             if arena is not None:
                 arena.hold(session)

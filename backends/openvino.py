@@ -32,6 +32,7 @@ from ..errors import (
     UnsupportedModelError,
 )
 from ..graph.digest import model_digest
+from ..graph.files import private_copy
 from ..graph.passes import cached_model, loading_passes, pass_keys
 from ..graph.precision import main_precision
 from ..infer import BackendInfo, Declaration, Infer, Scheduling
@@ -276,6 +277,8 @@ class OpenVinoInfer(Infer):
             text = reason(error)
             if "OpConversionFailure" in text:
                 return self._read_content(text)
+            if "outside the base directory" in text and self.model.path is not None:
+                return self._read_copy()
             hint = ""
             if "weights" in text and self.model.path is not None and self.model.suffix == ".xml":
                 hint = f"; its weights belong next to it, in {self.model.path.with_suffix('.bin').name!r}"
@@ -332,6 +335,16 @@ class OpenVinoInfer(Infer):
             return self._core.read_model(self.model.read())
         except FAILURES:  # for example with external weights
             raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {failure}") from None
+
+    def _read_copy(self) -> Any:
+        """The model from a copy of its files: OpenVINO refuses weights that are links to files of another folder, as in
+        the cache of Hugging Face.
+        """
+        try:
+            with private_copy(self.model) as path:
+                return self._core.read_model(path)
+        except FAILURES as error:
+            raise ModelFormatError(f"{str(self.model)!r} is not a valid model: {reason(error)}") from None
 
     def _compile(self, model: Any, target: str, properties: dict[str, Any]) -> Any:
         try:

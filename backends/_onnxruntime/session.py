@@ -7,10 +7,11 @@ import functools
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
@@ -19,14 +20,14 @@ from ...core.backend import BackendOptions, Count
 from ...core.files import scratch_folder
 from ...core.model_source import ModelSource
 from ...core.processors import fits_quotas, runtime_threads
-from ...core.tensor_spec import TensorSpec
-from ...errors import DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
+from ...core.tensor_spec import TensorSpec, as_array
+from ...errors import ConfigError, DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
 from ...graph.files import EXTERNAL_KEY, external_files, load_proto, private_copy, require_onnx
 from ...graph.passes import prepared_model
 from .providers import Provider, provider_device
 
 __all__ = [
-    "Options", "feed", "file_states", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
+    "Options", "feed", "file_states", "files_of", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
     "session_options", "spec_of", "start_session",
 ]  # fmt: skip
 
@@ -42,14 +43,20 @@ _BITS = {
 }  # fmt: skip
 
 
-def spec_of(node: Any, side: str, model: str) -> TensorSpec:
+def spec_of(node: Any, side: str, model: ModelSource) -> TensorSpec:
     """The spec of an input or output of a session.
 
     Raises:
-        UnsupportedModelError: the runtime does not take or return the type in Python.
+        UnsupportedModelError: the runtime does not take or return the type in Python, or an input has an unknown number
+            of dimensions.
     """
     element = _element(node.type)
     if element in _DTYPES:
+        if side == "input" and not node.shape and node.name in model.unranked_inputs:  # the runtime shows a scalar
+            raise UnsupportedModelError(
+                f"input {node.name!r} of {model.name} does not say how many dimensions it has; export the model with a "
+                "rank for it"
+            )
         return TensorSpec(node.name, np.dtype(_DTYPES[element]), tuple(node.shape))
     # The runtime misreads inputs with two elements per byte, and does not return bfloat16 and sparse tensors.
     inward = side == "input"
@@ -57,26 +64,34 @@ def spec_of(node: Any, side: str, model: str) -> TensorSpec:
     if refused or node.type.startswith("sparse"):
         verb, where = ("take", "after") if inward else ("return", "before")
         raise UnsupportedModelError(
-            f"{side} {node.name!r} of {model} is a {node.type}, which ONNX Runtime does not {verb} in Python; convert "
-            f"it in the model, by a Cast {where} it"
+            f"{side} {node.name!r} of {model.name} is a {node.type}, which ONNX Runtime does not {verb} in Python; "
+            f"convert it in the model, by a Cast {where} it"
         )
     return TensorSpec(node.name, np.dtype(object), tuple(node.shape), node.type)
 
 
 def feed(spec: TensorSpec, value: Any) -> Any:
-    """The value for a session: strings as objects, types that NumPy does not have as OrtValues.
+    """The value for a session: strings as objects, types that NumPy does not have as OrtValues, sequences as lists.
 
     Raises:
         DTypeError: the value is not of the input's type.
+        InputError: the value, or a part of a sequence, is not an array.
     """
+    part = re.fullmatch(r"seq\((tensor\(\w+\))\)", spec.kind)
+    if part and isinstance(value, Iterable) and not isinstance(value, (str, Mapping, np.ndarray)):
+        return [feed(msgspec.structs.replace(spec, kind=part[1]), one) for one in value]
     element = _element(spec.kind)
+    if element in _DTYPES:  # within a sequence, where the runtime ignores the byte order
+        array = as_array(value, spec.name)
+        TensorSpec(spec.name, np.dtype(_DTYPES[element]), array.shape).check(array.shape, array.dtype)
+        return array
     if element == "string":
-        texts = np.asarray(value)
+        texts = as_array(value, spec.name)
         if not all(isinstance(text, str) for text in texts.flat):  # the runtime would read past the end of bytes
             raise DTypeError(f"input {spec.name!r} takes strings, not {texts.dtype}; decode bytes, and leave no None")
         return texts.astype(object)
     if element in _BITS:
-        array, (bits, number) = np.asarray(value, order="C"), _BITS[element]
+        array, (bits, number) = np.asarray(as_array(value, spec.name), order="C"), _BITS[element]
         name = array.dtype.name.replace("_", "")
         if array.dtype != bits and name.removesuffix("fnu") != element:  # ml_dtypes calls float8e8m0 float8_e8m0fnu
             raise DTypeError(
@@ -104,10 +119,15 @@ def may_run_on_one_core(options: Options) -> bool:
     )
 
 
-def file_states(model: ModelSource) -> list[tuple[int, int, int] | None]:
-    """The state of a model's file and of those with its weights; a changed file has another one."""
+def files_of(model: ModelSource) -> list[Path]:
+    """A model's file and those with its weights."""
     weights = external_files(model) if model.is_onnx and model.mentions(EXTERNAL_KEY) else []
-    return [_state_of(file) for file in (model.path, *weights) if file is not None]
+    return [file for file in (model.path, *weights) if file is not None]
+
+
+def file_states(files: Iterable[Path]) -> dict[Path, tuple[int, int, int] | None]:
+    """The state of each file; a changed file has another one."""
+    return {file: _state_of(file) for file in files}
 
 
 def _state_of(file: Path) -> tuple[int, int, int] | None:
@@ -174,6 +194,9 @@ def session_options(options: Options, profile_folder: Path | None = None) -> Any
 
     Args:
         profile_folder: the folder of the profiler's file; None does not profile.
+
+    Raises:
+        ConfigError: the runtime does not take an entry of `session_config`.
     """
     result = ort.SessionOptions()
     result.log_severity_level = 4  # fatal: errors come as exceptions, and a library does not print
@@ -192,7 +215,13 @@ def session_options(options: Options, profile_folder: Path | None = None) -> Any
         result.enable_profiling = True
         result.profile_file_prefix = str(profile_folder / "run")
     for key, value in options.session_config.items():
-        result.add_session_config_entry(key, value)
+        try:
+            result.add_session_config_entry(key, value)
+        except Exception as error:  # the runtime's exceptions have no common base
+            raise ConfigError(
+                f"session_config: ONNX Runtime does not take the entry {key[:80]!r}: {message_of(error)}; correct it, "
+                "or leave it out"
+            ) from None
     return result
 
 

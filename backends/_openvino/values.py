@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openvino as ov
 
+from ...core.tensor_spec import as_array
 from ...errors import DTypeError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def writable(tensor: Tensor) -> Any:
 
 def feed(spec: TensorSpec, value: Any) -> Any:
     """The value for a request: bfloat16 as bits, since NumPy has no such type."""
-    array = np.asarray(value, order="C")
+    array = np.asarray(as_array(value, spec.name), order="C")
     if spec.kind == "tensor":
         return ov.Tensor(array)
     if array.dtype.name not in ("bfloat16", "uint16"):

@@ -106,7 +106,7 @@ def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
             array = np.from_dlpack(source)
         else:
             theirs = dlpack.Borrowed(source.__dlpack__(stream=stream.handle if stream is not None else 1))
-    except (AttributeError, BufferError, RuntimeError, TypeError) as error:
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
     if kind != dlpack.CUDA:
         return borrow_array(array, CPU.ordinal), array

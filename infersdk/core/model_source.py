@@ -288,6 +288,15 @@ class ModelSource(os.PathLike[str]):
         except (ModelError, ValueError):  # loading it raises the error
             return frozenset()
 
+    @functools.cached_property
+    def unranked_inputs(self) -> frozenset[str]:
+        """The inputs of an ONNX model that have no shape, not even that of a scalar; empty for other models."""
+        try:
+            with self.mapped() as data:
+                return frozenset(_unranked_inputs(data))
+        except (ModelError, ValueError):  # loading it raises the error
+            return frozenset()
+
     def with_passes(self, *passes: Any) -> ModelSource:
         """The same with further changes of its graph."""
         changed = copy.copy(self)
@@ -339,6 +348,8 @@ KNOWN_DOMAINS = {
 #: Fields of a ModelProto, of its GraphProto and of an OperatorSetIdProto; and bytes of a weight that is long. Weights
 #: in other files are short.
 _GRAPH, _OPSET_IMPORT, _FUNCTIONS, _INITIALIZER, _DOMAIN, _LONG = 7, 8, 25, 5, 1, 4096
+#: Fields of a GraphProto, of its ValueInfoProto, of the TypeProto of that, and of a type of tensors.
+_INPUT, _NAME, _TYPE, _TENSOR_TYPE, _SHAPE = 11, 1, 2, 1, 2
 
 
 def _graph_parts(data: bytes | mmap.mmap) -> Iterator[bytes]:
@@ -356,6 +367,19 @@ def _imported_domains(data: bytes | mmap.mmap) -> Iterator[str]:
         if number == _OPSET_IMPORT:
             names = (data[at:stop].decode() for inner, at, stop in byte_fields(data, start, end) if inner == _DOMAIN)
             yield next(names, "")
+
+
+def _unranked_inputs(data: bytes | mmap.mmap) -> Iterator[str]:
+    for place in _fields(data, (0, len(data)), _GRAPH, _INPUT):
+        if not any(_fields(data, place, _TYPE, _TENSOR_TYPE, _SHAPE)):
+            yield from (data[start:end].decode() for start, end in _fields(data, place, _NAME))
+
+
+def _fields(data: bytes | mmap.mmap, place: tuple[int, int], number: int, *inner: int) -> Iterator[tuple[int, int]]:
+    """The places of the fields `number` of a message, or of the fields `inner` within them."""
+    for found, start, end in byte_fields(data, *place):
+        if found == number:
+            yield from _fields(data, (start, end), *inner) if inner else [(start, end)]
 
 
 def _checked(file: Path) -> Path:

@@ -23,7 +23,7 @@ from .device import Device, memory_ordinal
 from .exchange import borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
 from .files import atomic_path
 from .memory import Head
-from .tensor_spec import DTYPES, as_dims, dtype_code
+from .tensor_spec import DTYPES, as_array, as_dims, dtype_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,7 +142,7 @@ class Tensor(Handle):
         """
         if (interface := getattr(array, "__cuda_array_interface__", None)) is not None:
             return cls._of(borrow_cuda_array(interface), array)
-        array = np.asanyarray(array)
+        array = as_array(array)
         return cls._of(borrow_array(array, memory_ordinal(device)), array)
 
     @classmethod

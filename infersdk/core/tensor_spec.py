@@ -112,16 +112,21 @@ def _is_image(value: Any) -> bool:
     return isinstance(value, (str, os.PathLike, bytes, bytearray)) or hasattr(value, "getbands")
 
 
-def as_array(value: Any, name: str) -> npt.NDArray[Any]:
+def as_array(value: Any, name: str | None = None) -> npt.NDArray[Any]:
     """The value of an input as an array.
+
+    Args:
+        name: the name of the input, for the message; None is a value that belongs to no input.
 
     Raises:
         InputError: it is none, such as rows of different lengths.
     """
     try:
         return np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"input {name!r} is not an array: {error}; give rows of equal length") from None
+    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: of a tensor of PyTorch with a gradient
+        what = f"a {type(value).__name__}" if name is None else f"input {name!r}"
+        remedy = "rows of equal length" if isinstance(error, ValueError) else "a value that numpy.asarray() takes"
+        raise InputError(f"{what} is not an array: {error}; give {remedy}") from None
 
 
 def known_shapes(

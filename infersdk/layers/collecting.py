@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ..infer import Infer
 
 __all__ = ["ProfileSettings", "list_built", "profile"]
+
+
+#: Arguments of `load()` that are no options of a profile.
+_TAKEN = ("backend", "device", "precision", "custom_ops", "profiling")
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,11 @@ class ProfileSettings:
             value = getattr(self, name)
             if not (name == "batch" and value is None) and (not isinstance(value, Integral) or value < least):
                 raise ConfigError(f"{name} must be at least {least}, not {value!r}; it is a whole number")
+        for name in ("shapes", "options"):
+            if not isinstance(value := getattr(self, name), Mapping):
+                raise ConfigError(f"{name} must be a mapping by names, not {value!r}")
+        if taken := [name for name in _TAKEN if name in self.options]:
+            raise ConfigError(f"options must not have {taken[0]!r}: the profile, its targets or custom_ops= set it")
 
 
 def profile(
@@ -75,12 +84,13 @@ def profile(
         custom_ops: as in `load()`.
 
     Raises:
-        ConfigError: a target is repeated, a backend does not report its layers, a free axis has no shape, or the
-            original is not an ONNX file.
+        ConfigError: a value is wrong, a target is repeated, a backend does not report its layers, a free axis has no
+            shape, or the original is not an ONNX file.
         BackendError, ModelError, InferenceError: as `load()` and `Infer.forward()`.
     """
-    source, settings = ModelSource.of(model), settings or ProfileSettings()
-    wanted = [Target.parse(one) for one in ([targets] if isinstance(targets, (str, Target)) else targets)]
+    source, settings = ModelSource.of(model), _checked(settings)
+    is_one = isinstance(targets, (str, Target)) or not isinstance(targets, Iterable)
+    wanted = [Target.parse(one) for one in ([targets] if is_one else targets)]
     if len(set(wanted)) < len(wanted) or not wanted:
         raise ConfigError(f"give each target once, and at least one; not {', '.join(map(str, wanted)) or 'none'}")
     whole = source if original is None else ModelSource.of(original)
@@ -107,7 +117,7 @@ def list_built(
         ConfigError: the backend cannot build without the GPU.
         ModelError, PrecisionUnavailableError: the model cannot be built.
     """
-    source, settings, target = ModelSource.of(model), settings or ProfileSettings(), Target.parse(target)
+    source, settings, target = ModelSource.of(model), _checked(settings), Target.parse(target)
     kind = backend_class(target.backend)
     if not issubclass(kind, ListsBuiltLayers):
         raise ConfigError(
@@ -130,6 +140,12 @@ def list_built(
     )  # fmt: skip
     shapes = {name: tuple(shape) for name, shape in settings.shapes.items()}
     return LayerReport(source.name, graph, shapes, (side,), make_rows(graph, [side]))
+
+
+def _checked(settings: ProfileSettings | None) -> ProfileSettings:
+    if settings is not None and not isinstance(settings, ProfileSettings):
+        raise ConfigError(f"settings must be ProfileSettings(...), not {settings!r}")
+    return settings or ProfileSettings()
 
 
 def _original(source: ModelSource) -> OriginalGraph | None:

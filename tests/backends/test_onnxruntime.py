@@ -22,6 +22,7 @@ from infersdk.errors import (
     DTypeError,
     InferenceError,
     InferSDKError,
+    InputError,
     InputNameError,
     ModelFormatError,
     ModelNotFoundError,
@@ -107,6 +108,18 @@ def test_an_output_smaller_than_it_was_declared(tmp_path: Path) -> None:
         np.testing.assert_array_equal(infer(x)["y"], x[:1])
 
 
+def test_an_input_without_a_rank_is_refused_and_a_scalar_is_not(tmp_path: Path) -> None:
+    nodes = [models.node("Add", "x y", "z")]
+    for shape in ((), None):
+        values = [models.value("x", ()), models.value("y", shape)]
+        path = models.save(tmp_path / "m.onnx", nodes, values, [models.value("z", None)])
+        if shape is None:
+            with pytest.raises(UnsupportedModelError, match=r"input 'y' of m\.onnx does not say how many dimensions"):
+                load(path)
+        else:
+            assert load(path)({"x": np.float32(1), "y": np.float32(2)})["z"] == 3
+
+
 # ---- what no tensor holds ----
 
 
@@ -132,6 +145,8 @@ def test_strings_in_and_out(tmp_path: Path) -> None:
     for wrong, kind in (([b"a"], r"\|S1"), ([1], "int64"), (["a", None], "object")):
         with pytest.raises(DTypeError, match=f"input 'x' takes strings, not {kind}; decode bytes"):
             infer(wrong)
+    with pytest.raises(InputError, match="input 'x' is not an array: .*; give rows of equal length"):
+        infer([["a"], ["b", "c"]])
     with pytest.raises(InputNameError, match=r"no input 'z'; the model's inputs are \['x'\]"):
         infer({"z": ["a"]})
     with pytest.raises(InferenceError, match=r"failed to run m\.onnx: .*rank"):
@@ -182,8 +197,25 @@ def test_sequences_out_and_in(tmp_path: Path) -> None:
         [models.onnx.helper.make_tensor_sequence_value_info("s", models.onnx.TensorProto.FLOAT, None)],
         [models.value("y", ("n",))],
     )
-    for back in (load(joined)(got["s"]), load(joined)(got)):
-        assert back["y"].tolist() == [0, 1, 1, 1, 1]
+    infer = load(joined)
+    for s in (got["s"], got, tuple(got["s"]), iter(got["s"])):
+        assert infer(s)["y"].tolist() == [0, 1, 1, 1, 1]
+    for wrong in (">f4", "float64"):
+        with pytest.raises(DTypeError, match=f"input 's' takes float32, not {wrong}; convert it with"):
+            infer([a, a.astype(wrong)])
+    for no_list in (a, 5, "ab"):
+        with pytest.raises(InferenceError, match="failed to run"):
+            infer({"s": no_list})
+
+
+def test_a_sequence_of_strings(tmp_path: Path) -> None:
+    first = models.node("SequenceAt", "s i", "y")
+    given = models.onnx.helper.make_tensor_sequence_value_info("s", models.onnx.TensorProto.STRING, None)
+    path = models.save(tmp_path / "m.onnx", [first], [given], [models.value("y", ("n",), "string")], {"i": np.array(0)})
+    infer = load(path)
+    assert infer([["a", "b"]])["y"].tolist() == ["a", "b"]
+    with pytest.raises(DTypeError, match="input 's' takes strings, not object; decode bytes"):
+        infer([np.array(["a", b"b"], object)])
 
 
 @pytest.mark.parametrize(
@@ -263,6 +295,8 @@ def test_options_reach_the_session(tmp_path: Path) -> None:
         ({"execution_mode": "side by side"}, r"Invalid enum value 'side by side' - at `\$.execution_mode`"),
         ({"graph_optimization": None}, "graph_optimization is None, not a str"),
         ({"session_config": {"a": 1}}, r"session_config\[...\] in {'a': 1} is not a str"),
+        ({"session_config": {"": "1"}}, "session_config: ONNX Runtime does not take the entry '': .*; correct it"),
+        ({"session_config": {"k" * 2000: "1"}}, "session_config: ONNX Runtime does not take the entry 'k{80}': "),
     ],
 )
 def test_options_that_are_wrong(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -541,6 +575,14 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
         (tmp_path / "w.bin").write_bytes((2 * weights["w"]).tobytes())
         with pytest.raises(UnsupportedModelError, match="has changed since it was loaded"):
             infer.clone(one_core=True)
+    for file, content in (("w.bin", b"cut off"), ("m.onnx", b"\0")):
+        with load(path) as infer:
+            (tmp_path / file).write_bytes(content)
+            for use in (infer.release, lambda infer=infer: infer.precision):
+                with pytest.raises(UnsupportedModelError, match="has changed since it was loaded; load it again"):
+                    use()
+            np.testing.assert_array_equal(infer(x)["y"], 2 * x)
+        (tmp_path / "w.bin").write_bytes((2 * weights["w"]).tobytes())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="where its telemetry has files")

@@ -57,6 +57,21 @@ def compiled(infer: Infer, name: str) -> Any:
     return infer._compiled.get_property(name)  # type: ignore[attr-defined]
 
 
+def test_weights_that_are_links_to_another_folder(tmp_path: Path) -> None:
+    x, y, weights = models.value("x", (2,)), models.value("y", (2,)), {"w": np.float32([1, 2])}
+    path = models.save(tmp_path / "m.onnx", [models.node("Add", "x w", "y")], [x], [y], weights)
+    stored, shown = tmp_path / "stored", tmp_path / "shown"
+    stored.mkdir()
+    shown.mkdir()
+    onnx.save(onnx.load(str(path)), str(stored / "m"), save_as_external_data=True, location="w.bin", size_threshold=0)
+    for name, file in (("m.onnx", "m"), ("w.bin", "w.bin")):
+        (shown / name).symlink_to(stored / file)
+    assert load(shown / "m.onnx")(np.float32([0, 1]))["y"].tolist() == [1, 3]
+    (stored / "w.bin").unlink()
+    with pytest.raises(ModelFormatError, match=r"w\.bin"):
+        load(shown / "m.onnx")
+
+
 # ---- IR ----
 
 

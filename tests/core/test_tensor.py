@@ -688,6 +688,15 @@ def test_dlpack_of_what_is_not_dense() -> None:
         Tensor.from_dlpack(np.zeros((4, 4), np.float32)[:, ::2])
 
 
+def test_dlpack_of_what_has_no_memory() -> None:
+    class Producer:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise ValueError("Unknown device type meta")  # as PyTorch does
+
+    with pytest.raises(InputError, match="cannot borrow a Producer through DLPack: Unknown device type meta"):
+        Tensor.from_dlpack(Producer())
+
+
 def test_dlpack_of_a_device_is_lent_where_it_lies_or_not_at_all() -> None:
     tensor = Tensor((4,), "float32", "cuda:0")
     with pytest.raises(BufferError, match="exported without a copy, on cuda:0"):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import infersdk
-from infersdk import TensorSpec
+from infersdk import Tensor, TensorSpec
 from infersdk.core.tensor_spec import as_array
 from infersdk.data import DETECTOR
 from infersdk.errors import DTypeError, InputError, ShapeError
@@ -67,3 +67,17 @@ def test_rows_of_different_lengths_are_no_array() -> None:
     with pytest.raises(InputError, match="input 'x' is not an array: .*; give rows of equal length"):
         as_array([[1.0, 2.0], [3.0]], "x")
     np.testing.assert_array_equal(as_array([[1, 2]], "x"), [[1, 2]])
+    with pytest.raises(InputError, match="a list is not an array: .*; give rows of equal length"):
+        Tensor.wrap([[1.0, 2.0], [3.0]])
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, TypeError])
+def test_a_value_that_refuses_to_be_an_array(kind: type[Exception]) -> None:
+    class Refusing:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            raise kind("call detach() first")
+
+    with pytest.raises(InputError, match=r"input 'x' is not an array: call detach\(\) first; give a value that numpy"):
+        as_array(Refusing(), "x")
+    with pytest.raises(InputError, match="a Refusing is not an array: call detach"):
+        Tensor.wrap(Refusing())

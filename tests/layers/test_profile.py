@@ -116,10 +116,22 @@ def test_options_that_a_backend_does_not_have(model: Path) -> None:
         infersdk.layers.profile(model, "onnxruntime", ProfileSettings(options={"streams": 1}))
 
 
-@pytest.mark.parametrize("wrong", [{"runs": 0}, {"warm_up": 0}, {"batch": 0}, {"seed": -1}, {"runs": 1.5}])
-def test_settings_are_checked(wrong: dict[str, float]) -> None:
+WRONG: list[dict[str, Any]] = [
+    {"runs": 0}, {"warm_up": 0}, {"batch": 0}, {"seed": -1}, {"runs": 1.5}, {"shapes": [1]}, {"options": [1]},
+    {"options": {"profiling": True}}, {"options": {"device": "cpu"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_settings_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        ProfileSettings(**wrong)  # type: ignore[arg-type]
+        ProfileSettings(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"targets": 5}, {"targets": None}, {"settings": {"runs": 2}}])
+def test_arguments_of_another_type(model: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="5 does not name|None does not name|must be ProfileSettings"):
+        infersdk.layers.profile(model, **wrong)
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])

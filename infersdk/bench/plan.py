@@ -156,7 +156,8 @@ def combine(
             Combination(
                 model=str(model), target=Target(target.backend, target.device, precision), batch=batch,
                 options=dict(options or {}), threads=threads,
-            )
+            ),
+            Combination,
         )
         for model in models
         for target in map(Target.parse, targets)
@@ -177,13 +178,15 @@ def check_files(combinations: Sequence[Combination]) -> None:
             )
 
 
-def checked(given: T) -> T:
+def checked(given: object, kind: type[T]) -> T:
     """A combination or the settings, whose values Python may have set to others than their types.
 
     Raises:
-        ConfigError: a field is wrong.
+        ConfigError: it is of another type, or a field is wrong.
     """
-    return convert(msgspec.structs.asdict(given), type(given), type(given).__name__)
+    if not isinstance(given, kind):
+        raise ConfigError(f"{given!r} is a {type(given).__name__}, not a {kind.__name__} of infersdk.bench")
+    return convert(msgspec.structs.asdict(given), kind, kind.__name__)
 
 
 def usable_backends() -> list[str]:

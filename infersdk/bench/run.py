@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import random
 import tempfile
 from collections.abc import Callable, Sequence
+from numbers import Real
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
@@ -66,9 +68,11 @@ def bench(
             contradict each other.
         BackendNotFoundError: a backend does not exist. One that is not installed becomes a row.
     """
-    settings = checked(settings or BenchSettings())
-    combinations = [checked(combination) for combination in combinations]
-    metric = _check(combinations, settings)
+    settings = checked(settings or BenchSettings(), BenchSettings)
+    combinations = [checked(combination, Combination) for combination in combinations]
+    if budget is not None and (not isinstance(budget, Real) or math.isnan(budget)):
+        raise ConfigError(f"a budget is a number of seconds, not {budget!r}")
+    metric = _check(combinations, settings, reference)
     started = perf_counter()
     with tempfile.TemporaryDirectory(prefix="infersdk-bench-", ignore_cleanup_errors=True) as folder:
         end_time = None if budget is None else monotonic() + budget
@@ -90,13 +94,15 @@ def bench(
     )  # fmt: skip
 
 
-def _check(combinations: Sequence[Combination], settings: BenchSettings) -> str | None:
+def _check(combinations: Sequence[Combination], settings: BenchSettings, reference: str | None) -> str | None:
     """Checks what all combinations share; returns the metric of labelled images, or None without labels."""
     if not combinations:
         raise ConfigError("there is nothing to measure")
     for combination in combinations:
         check_backend(combination.target.backend)
         ModelSource.of(combination.model)
+    if reference is not None:
+        ModelSource.of(reference)
     check_files(combinations)
     if settings.scenarios and "server" in settings.scenarios and settings.latency_bound_ms is None:
         raise ConfigError(

@@ -8,6 +8,7 @@ accuracy is measured only for candidates that would continue; those that lose to
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Real
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
@@ -94,9 +95,9 @@ def tune(
     Raises:
         ConfigError: no candidate can run, or none is accurate enough, or the accuracy could not be measured.
     """
-    if not 0 <= max_drop < 1:
+    if not (isinstance(max_drop, Real) and 0 <= max_drop < 1):
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
-    if not 0 < budget < float("inf"):
+    if not (isinstance(budget, Real) and 0 < budget < float("inf")):
         raise ConfigError(f"a budget is a number of seconds above 0, not {budget!r}")
     return _Search(list(search), settings or BenchSettings(), objective, max_drop, budget, progress).run()
 

@@ -439,6 +439,22 @@ def test_an_empty_folder_and_a_missing_model(tmp_path: Path) -> None:
         bench(combine([DETECTOR]), BenchSettings(data=str(tmp_path)))
     with pytest.raises(ModelNotFoundError):
         bench(combine([tmp_path / "none.onnx"]))
+    with pytest.raises(ModelNotFoundError, match="reference.onnx"):
+        bench(combine([DETECTOR]), reference=str(tmp_path / "reference.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"budget": float("nan")}, "a budget is a number of seconds, not nan"),
+        ({"budget": "1"}, "a budget is a number of seconds, not '1'"),
+        ({"combinations": ["a"]}, "'a' is a str, not a Combination of infersdk.bench"),
+        ({"settings": {"rounds": 1}}, "{'rounds': 1} is a dict, not a BenchSettings of infersdk.bench"),
+    ],
+)
+def test_arguments_of_other_types(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bench(**{"combinations": combine([DETECTOR]), **wrong})
 
 
 def test_the_wrapper_is_chosen_by_shapes() -> None:
